@@ -1,0 +1,144 @@
+"""The one door for arrays.
+
+Public functions pass what they are given through here once. What comes out is finite, shaped and of a
+floating type; matrices keep float16 and float32, and `blocks` widens them a few rows at a time, so that
+no float64 copy of a whole input is ever made.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
+Bools = NDArray[np.bool_]
+T = TypeVar("T")
+
+# Larger numbers overflow when squared and summed, or divided by a small temperature.
+LARGEST = 1e100
+
+# A block of 64-bit numbers this large stays in the processor's cache.
+_BLOCK_NUMBERS = 2**17
+
+
+def as_matrix(values: ArrayLike, name: str) -> Matrix:
+    """Return `values` as a finite (n, d) matrix of at least one row and column."""
+    matrix = _as_floats(values, name)
+    if matrix.ndim != 2:
+        raise ValueError(f"{name} must be 2-D (n, d), got shape {matrix.shape}")
+    if matrix.size == 0:
+        raise ValueError(f"{name} must have at least one row and one column, got shape {matrix.shape}")
+    for start, block in _slices(matrix):
+        _check_finite(block, name, first_row=start)
+    return matrix
+
+
+def as_vector(values: ArrayLike, name: str, *, rows: int | None = None) -> Floats:
+    """Return `values` as a finite float64 (n,) vector, of length `rows` where that is given."""
+    vector = _as_floats(values, name)
+    if vector.ndim != 1:
+        raise ValueError(f"{name} must be 1-D (n,), got shape {vector.shape}")
+    if vector.size == 0:
+        raise ValueError(f"{name} must not be empty")
+    if rows is not None and len(vector) != rows:
+        raise ValueError(f"{name} must have {rows} rows, one for each row of the features, got {len(vector)}")
+    _check_finite(vector, name, first_row=0)
+    return vector.astype(np.float64, copy=False)
+
+
+def as_number(
+    value: float,
+    name: str,
+    *,
+    above: float = -np.inf,
+    at_least: float = -np.inf,
+    at_most: float = LARGEST,
+    below: float = np.inf,
+) -> float:
+    """Return `value` as a float within the stated bounds."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    number = float(value)
+    if not (number > above and number >= at_least and number <= at_most and number < below):
+        low = f"above {above:g}" if above > -np.inf else f"at least {max(at_least, -LARGEST):g}"
+        high = f"below {below:g}" if below < np.inf else f"at most {at_most:g}"
+        raise ValueError(f"{name} must be {low} and {high}, got {value}")
+    return number
+
+
+def as_share(value: float, name: str) -> float:
+    """Return `value` as a float in (0, 1]."""
+    return as_number(value, name, above=0.0, at_most=1.0)
+
+
+def as_count(value: int, name: str, *, at_most: int | None = None) -> int:
+    """Return `value` as a whole number of at least one."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
+    if value < 1 or (at_most is not None and value > at_most):
+        high = "" if at_most is None else f" and at most {at_most}"
+        raise ValueError(f"{name} must be at least 1{high}, got {value}")
+    return int(value)
+
+
+def as_choice(value: str, name: str, choices: Mapping[str, T]) -> T:
+    """Return what `choices` holds under `value`."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a name, got {type(value).__name__}")
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return choices[value]
+
+
+def blocks(matrix: Matrix) -> Iterator[tuple[slice, Floats]]:
+    """Yield (rows, those rows in float64), a cache-sized block at a time."""
+    for start, block in _slices(matrix):
+        yield slice(start, start + len(block)), np.asarray(block, dtype=np.float64)
+
+
+def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
+    """Return `formula` of every row (n,), computed in float64 a block of rows at a time."""
+    rows = len(matrices[0])
+    result = np.empty(rows)
+    step = _rows_a_block(max(matrix.shape[1] for matrix in matrices))
+    for start in range(0, rows, step):
+        stop = start + step
+        result[start:stop] = formula(*(np.asarray(m[start:stop], dtype=np.float64) for m in matrices))
+    return result
+
+
+def _as_floats(values: ArrayLike, name: str) -> Matrix:
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must have no masked entries")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+        return array
+    return array.astype(np.float64)
+
+
+def _check_finite(block: Matrix, name: str, first_row: int) -> None:
+    fine = np.isfinite(block)
+    if block.dtype.itemsize == 8:
+        fine &= np.abs(block) <= LARGEST
+    if not fine.all():
+        where = np.argwhere(~fine)[0]
+        row, value = where[0] + first_row, block[tuple(where)]
+        raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
+
+
+def _slices(matrix: Matrix) -> Iterator[tuple[int, Matrix]]:
+    step = _rows_a_block(matrix.shape[1])
+    for start in range(0, len(matrix), step):
+        yield start, matrix[start : start + step]
+
+
+def _rows_a_block(width: int) -> int:
+    return max(1, _BLOCK_NUMBERS // width)

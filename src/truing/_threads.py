@@ -1,0 +1,39 @@
+"""One BLAS thread inside the kernels.
+
+With two threads a tall-skinny product runs many times slower than with one. The setting belongs to
+the whole process, so overlapping uses are counted: the first sets it, the last puts it back.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+
+import scipy.linalg  # noqa: F401  # SciPy brings a BLAS of its own, which must be loaded to be found.
+from threadpoolctl import ThreadpoolController
+
+_lock = Lock()
+_users = 0
+_limit = None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run the block with single-threaded BLAS; safe to nest and to use from many threads."""
+    global _users, _limit
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _limit = _controller().limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _limit.restore_original_limits()
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()  # Costs a millisecond to make and a fiftieth of that to use.
