@@ -36,15 +36,13 @@ def as_matrix(values: ArrayLike, name: str) -> Matrix:
     return matrix
 
 
-def as_vector(values: ArrayLike, name: str, *, rows: int | None = None) -> Floats:
-    """Return `values` as a finite float64 (n,) vector, of length `rows` where that is given."""
+def as_vector(values: ArrayLike, name: str) -> Floats:
+    """Return `values` as a finite float64 (n,) vector of at least one row."""
     vector = _as_floats(values, name)
     if vector.ndim != 1:
         raise ValueError(f"{name} must be 1-D (n,), got shape {vector.shape}")
     if vector.size == 0:
         raise ValueError(f"{name} must not be empty")
-    if rows is not None and len(vector) != rows:
-        raise ValueError(f"{name} must have {rows} rows, one for each row of the features, got {len(vector)}")
     _check_finite(vector, name, first_row=0)
     return vector.astype(np.float64, copy=False)
 
@@ -91,6 +89,14 @@ def as_choice(value: str, name: str, choices: Mapping[str, T]) -> T:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     return choices[value]
+
+
+def check_same_rows(**arrays: NDArray[Any] | None) -> None:
+    """Refuse arrays with different numbers of rows, naming each."""
+    rows = {name: len(array) for name, array in arrays.items() if array is not None}
+    if len(set(rows.values())) > 1:
+        found = ", ".join(f"{name} {count}" for name, count in rows.items())
+        raise ValueError(f"{' and '.join(rows)} must have the same number of rows, got {found}")
 
 
 def blocks(matrix: Matrix) -> Iterator[tuple[slice, Floats]]:

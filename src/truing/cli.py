@@ -1,0 +1,225 @@
+"""The command line: one command a step, files in, a file or JSON out; `detect` is the whole job in one.
+
+Every error is one line on stderr and exit code 1.
+"""
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from . import __version__
+from .columns import read_scores, write_columns
+from .detect import METHODS, ORDERS, Detection, detect
+from .files import load, save
+from .fits import fit_direct, fit_robust
+from .metrics import CONVENTIONS, evaluate
+from .moments import LinearFit, Moments
+from .outputs import Outputs
+from .scores import SCORES
+from .threshold import threshold_at
+
+DETECT_OPTIONS = set(inspect.signature(detect).parameters) - {"outputs", "reference", "progress"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        args = _parser().parse_args(arguments)
+        args.run(args)
+    except (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError) as error:
+        print(f"truing: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("truing: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run_detect(args: argparse.Namespace) -> None:
+    """Score every row anew and, given known in-distribution rows, tell which are out."""
+    outputs = Outputs.load(args.outputs)
+    reference = None if args.reference is None else Outputs.load(args.reference)
+    options = {name: value for name, value in vars(args).items() if name in DETECT_OPTIONS}
+    found = detect(outputs, reference, **options, progress=_progress)
+    if args.output is not None:
+        write_columns(args.output, _columns(found))
+    facts = _facts(found, args)
+    print(json.dumps(facts, indent=2) if args.json else _summary(facts))
+
+
+def run_score(args: argparse.Namespace) -> None:
+    """Write the base score of every row."""
+    outputs = Outputs.load(args.outputs)
+    write_columns(args.output, {"scores": SCORES[args.base](outputs, temperature=args.temperature)})
+
+
+def run_fit(args: argparse.Namespace) -> None:
+    """Fit the base score on the features and write the fit."""
+    outputs = Outputs.load(args.outputs)
+    scores = SCORES[args.base](outputs, temperature=args.temperature)
+    shape: dict[str, Any] = {"intercept": args.intercept, "components": args.components}
+    if args.method == "rlr":
+        if args.moments is not None:
+            raise ValueError("--moments goes with --method dlr: a robust fit is not a sum over all rows")
+        fit = fit_robust(outputs.features, scores, keep=args.rlr_keep, penalty=args.rlr_penalty, **shape)
+    else:
+        fit = fit_direct(outputs.features, scores, **shape)
+    if args.moments is not None:
+        save(Moments.of(outputs.features, scores), args.moments)
+    save(fit, args.output)
+
+
+def run_apply(args: argparse.Namespace) -> None:
+    """Write the trued score of every row by an earlier fit."""
+    fit = load(args.fit)
+    if not isinstance(fit, LinearFit):
+        raise ValueError(f"{args.fit} must hold a fit, got {type(fit).__name__}")
+    write_columns(args.output, {"scores": fit.predict(Outputs.load(args.outputs).features)})
+
+
+def run_threshold(args: argparse.Namespace) -> None:
+    """Print the largest threshold that accepts a share of known in-distribution scores."""
+    scores_in = read_scores(args.scores_in)
+    found = {"threshold": threshold_at(scores_in, args.keep), "keep": args.keep, "rows": len(scores_in)}
+    print(json.dumps(found, indent=2))
+
+
+def run_evaluate(args: argparse.Namespace) -> None:
+    """Print how well scores tell in from out."""
+    correct = None if args.outputs is None else Outputs.load(args.outputs).correct()
+    print(evaluate(read_scores(args.scores_in), read_scores(args.scores_out), args.convention, correct).json())
+
+
+def run_demo(args: argparse.Namespace) -> None:
+    """Run base, DLR, RLR and Online DLR on the embedded CIFAR-10 features, and write an HTML report."""
+    from .bench import demo
+
+    print(demo.run(args.output))
+
+
+def _columns(found: Detection) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "row": np.arange(len(found.scores)),
+        "base": found.base,
+        "scores": found.scores,
+        "rank": 1 + np.searchsorted(np.sort(found.scores), found.scores),
+    }
+    if found.is_out is not None:
+        columns |= {"p_values": found.p_values, "is_out": found.is_out}
+    if not found.trued.all():
+        columns["trued"] = found.trued
+    return columns
+
+
+def _facts(found: Detection, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "rows": len(found.scores),
+        "dimensions": len(found.fit.coef),
+        "base": args.base,
+        "method": args.method,
+        "rank": found.fit.rank,
+        "explained": found.fit.explained,
+        "threshold": found.threshold,
+        "refused": None if found.is_out is None else int(found.is_out.sum()),
+        "output": None if args.output is None else str(args.output),
+        "notes": found.notes(),
+    }
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    lines = [
+        f"rows       {facts['rows']} of {facts['dimensions']} features",
+        f"score      {facts['base']}, trued by {facts['method']}",
+        f"fit        rank {facts['rank']}, explains {facts['explained']:.1%} of the base score's variance",
+    ]
+    if facts["refused"] is not None:
+        if facts["threshold"] is not None:
+            lines.append(f"threshold  {facts['threshold']:.6g}")
+        lines.append(f"refused    {facts['refused']} rows, {facts['refused'] / facts['rows']:.1%}")
+    if facts["output"] is not None:
+        lines.append(f"wrote      {facts['output']}")
+    return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
+
+
+def _progress(done: int, rows: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == rows else ""
+        print(f"\r{done:,} of {rows:,} rows ({done / rows:.0%})", end=end, file=sys.stderr, flush=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of every command: one line, exit code 1."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="truing", description="Tell which inputs of a classifier are out-of-distribution.")
+    parser.add_argument("--version", action="version", version=f"truing {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+
+    def command(
+        run: Callable[[argparse.Namespace], None], example: str, *parents: "_Parser"
+    ) -> argparse.ArgumentParser:
+        name, about = run.__name__.removeprefix("run_"), run.__doc__ or ""
+        epilog = f"example: {example}"
+        added = commands.add_parser(name, help=about, description=about, epilog=epilog, parents=parents)
+        added.set_defaults(run=run)
+        return added
+
+    file, share = Path, float
+    base, fitting = _Parser(add_help=False), _Parser(add_help=False)
+    base.add_argument("outputs", type=file, metavar="OUTPUTS", help="features and logits (docs/files.md)")
+    base.add_argument("--base", default="msp", choices=SCORES, help="base score (default: %(default)s)")
+    base.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
+    fitting.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
+    fitting.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit as the paper prints it")
+    fitting.add_argument("--rlr-keep", default=0.8, type=share, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
+    fitting.add_argument("--rlr-penalty", default=1e-5, type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
+
+    part = command(run_detect, "truing detect test.npz --reference held.npz -o scores.csv", base, fitting)
+    part.add_argument("--reference", type=file, metavar="HELD", help="known in-distribution rows, to decide against")
+    part.add_argument("--method", default="dlr", choices=METHODS, help="the fit (default: %(default)s)")
+    rate = part.add_mutually_exclusive_group()
+    rate.add_argument("--keep", type=share, help="share of the reference to accept (default: 0.95)")
+    rate.add_argument("--false-alarm", type=share, metavar="A", help="chance that an in-distribution row is refused")
+    rate.add_argument("--fdr", type=share, metavar="Q", help="share of in-distribution rows among those refused")
+    part.add_argument("--batch", default=32, type=int, help="rows at a time, for online (default: %(default)s)")
+    part.add_argument("--order", default=ORDERS[0], choices=ORDERS, help="for online (default: %(default)s)")
+    part.add_argument("-o", dest="output", type=file, metavar="FILE", help=".csv, .npy, .npz, .parquet or .arrow")
+    part.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+    part = command(run_score, "truing score test.npz --base energy -o scores.npy", base)
+    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the scores go")
+
+    part = command(run_fit, "truing fit test.npz --base msp --method rlr -o fit.npz", base, fitting)
+    part.add_argument("--method", default="dlr", choices=("dlr", "rlr"), help="the fit (default: %(default)s)")
+    part.add_argument("--moments", type=file, metavar="M", help="write the moments behind the fit here too")
+    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the fit goes")
+
+    part = command(run_apply, "truing apply fit.npz test.npz -o trued.npy")
+    part.add_argument("fit", type=file, metavar="FIT", help="a fit that truing fit wrote")
+    part.add_argument("outputs", type=file, metavar="OUTPUTS", help="rows to score")
+    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the scores go")
+
+    part = command(run_threshold, "truing threshold scores_in.npy --keep 0.95")
+    part.add_argument("scores_in", type=file, metavar="SCORES_IN", help="scores of known in-distribution rows")
+    part.add_argument("--keep", default=0.95, type=share, help="share to accept (default: %(default)s)")
+
+    part = command(run_evaluate, "truing evaluate scores_in.npy scores_out.npy")
+    part.add_argument("scores_in", type=file, metavar="SCORES_IN", help="scores of in-distribution rows")
+    part.add_argument("scores_out", type=file, metavar="SCORES_OUT", help="scores of out-of-distribution rows")
+    part.add_argument("--convention", default="at-least", choices=CONVENTIONS, help="of FPR95 (default: %(default)s)")
+    part.add_argument("--outputs", type=file, metavar="OUTPUTS_IN", help="with labels: refusals by correctness too")
+
+    part = command(run_demo, "truing demo -o report.html")
+    part.add_argument("-o", dest="output", type=file, metavar="FILE", help="where the HTML report goes (default: none)")
+    return parser

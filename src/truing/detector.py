@@ -1,0 +1,140 @@
+"""Detector: the one mutable object of the core. It learns from a stream and scores with what it learned.
+
+`learn` and `calibrate` change it and return nothing; `score` and `decide` return a value and change nothing.
+"""
+
+from dataclasses import dataclass
+
+from ._check import Floats, Matrix, as_choice, as_count, as_number, as_share
+from .moments import LinearFit, Moments
+from .outputs import Outputs
+from .scores import SCORES
+from .threshold import Decision, decide_at
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Known in-distribution rows: features (m, d), base scores (m,) and the moments of both."""
+
+    features: Matrix
+    scores: Floats
+    moments: Moments
+
+
+class Detector:
+    """Online DLR (Algorithm 3): a sum of moments, solved when a score is asked for.
+
+    >>> detector = Detector(score="given")
+    >>> detector.learn(Outputs(features=[[0.0], [1.0]], scores=[1.0, 3.0]))
+    >>> detector.score(Outputs(features=[[2.0]])).round(6)
+    array([5.])
+
+    Parameters
+    ----------
+    score
+        The base score, a name in `SCORES`.
+    decay
+        What every earlier row's weight is multiplied by at each `learn`, for streams that drift.
+    """
+
+    def __init__(
+        self,
+        score: str = "msp",
+        temperature: float = 1.0,
+        intercept: bool = True,
+        components: int | None = None,
+        decay: float = 1.0,
+    ) -> None:
+        as_choice(score, "score", SCORES)
+        self.base = score
+        self.temperature = as_number(temperature, "temperature", at_least=1e-100)
+        self.intercept = intercept
+        self.components = None if components is None else as_count(components, "components")
+        self.decay = as_share(decay, "decay")
+        self.moments: Moments | None = None
+        self.reference: Reference | None = None
+        self._fits: dict[bool, LinearFit] = {}
+
+    def learn(self, outputs: Outputs) -> None:
+        """Add these rows to what the detector knows, with weight 1."""
+        moments = Moments.of(outputs.features, self.base_scores(outputs))
+        self._check_width(moments)
+        self.moments = moments if self.moments is None else self.moments.decayed(self.decay) + moments
+        self._fits = {}
+
+    def calibrate(self, reference: Outputs) -> None:
+        """Take these known in-distribution rows, in place of any earlier ones, to decide against.
+
+        They join every fit with weight 1, so that they and in-distribution test rows stand in it alike.
+        """
+        scores = self.base_scores(reference)
+        moments = Moments.of(reference.features, scores)
+        self._check_width(moments)
+        self.reference = Reference(reference.features, scores, moments)
+        self._fits = {}
+
+    def score(self, outputs: Outputs) -> Floats:
+        """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
+        return self.fit().predict(_as_outputs(outputs).features)
+
+    def decide(
+        self,
+        outputs: Outputs,
+        *,
+        learned: bool = True,
+        false_alarm: float | None = None,
+        fdr: float | None = None,
+    ) -> Decision:
+        """Return scores, p-values and which rows are out, at exactly one stated error rate.
+
+        `false_alarm` bounds the chance that an in-distribution row is called out; `fdr` bounds the expected
+        share of in-distribution rows among those called out in this batch (Benjamini-Hochberg).
+
+        Parameters
+        ----------
+        learned
+            True says that these rows have just been learned: the fit holds them and the reference alike.
+            False is for rows not learned yet: the fit holds earlier rows alone.
+        """
+        if self.reference is None:
+            raise ValueError("decide needs known in-distribution rows: call calibrate first")
+        fit = self.fit(with_reference=learned)
+        learned_rows = fit.rows - self.reference.moments.rows
+        if learned and learned_rows < len(_as_outputs(outputs)) - 0.5:
+            raise ValueError(
+                f"learned=True says that these {len(outputs)} rows were learned, got {learned_rows:g} learned "
+                "in all: learn them first, or say learned=False"
+            )
+        scores = fit.predict(_as_outputs(outputs).features)
+        scores_in = fit.predict(self.reference.features)
+        return decide_at(scores, scores_in, false_alarm=false_alarm, fdr=fdr)
+
+    def fit(self, *, with_reference: bool = True) -> LinearFit:
+        """Return the fit in use: of learned rows, and of the reference where there is one and it is wanted."""
+        if self.moments is None:
+            raise ValueError("nothing learned yet: call learn first")
+        if with_reference not in self._fits:
+            moments = self.moments
+            if with_reference and self.reference is not None:
+                moments = moments + self.reference.moments
+            self._fits[with_reference] = moments.solve(self.intercept, self.components)
+        return self._fits[with_reference]
+
+    def base_scores(self, outputs: Outputs) -> Floats:
+        """Return the base score of every row (n,), before truing."""
+        return SCORES[self.base](_as_outputs(outputs), temperature=self.temperature)
+
+    def _check_width(self, moments: Moments) -> None:
+        known = self.moments or (self.reference and self.reference.moments)
+        if known and known.dimensions != moments.dimensions:
+            raise ValueError(f"features must have {known.dimensions} columns, as before, got {moments.dimensions}")
+        if self.components is not None and self.components > moments.dimensions:
+            raise ValueError(
+                f"components must be at most the {moments.dimensions} columns of the features, got {self.components}"
+            )
+
+
+def _as_outputs(outputs: Outputs) -> Outputs:
+    if not isinstance(outputs, Outputs):
+        raise TypeError(f"outputs must be Outputs, got {type(outputs).__name__}")
+    return outputs

@@ -1,0 +1,207 @@
+"""Moments of features and scores: all that a linear fit needs, as a sum.
+
+Batch, stream and cluster are the same sum. The score is kept as one more column behind the features, and
+everything is centred, so that a large mean does not cancel.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh, lapack
+
+from ._check import Floats, Matrix, as_count, as_matrix, as_number, as_vector, by_rows, check_same_rows
+from ._threads import one_thread
+
+_EPS = float(np.finfo(np.float64).eps)
+
+# Below this reciprocal condition number a Cholesky solve and the eigen-decomposition may differ by 1e-8.
+_CHOLESKY_RCOND = 1e-7
+
+# Fewer rows than this make a poor matrix product.
+_LEAST_ROWS = 256
+_BLOCK_NUMBERS = 2**17
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFit:
+    r"""A linear map from features to a trued score, $z^\top$ `coef` + `intercept` (Eq. 11).
+
+    `rows` is the weight of the rows behind it, `rank` the number of directions it uses, and `explained` the
+    share of those rows' score variance that it accounts for.
+    """
+
+    coef: Floats
+    intercept: float
+    rows: float
+    rank: int
+    explained: float
+
+    def predict(self, features: ArrayLike) -> Floats:
+        """Return the trued score of every row (n,)."""
+        matrix = as_matrix(features, "features")
+        if matrix.shape[1] != len(self.coef):
+            raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
+        with one_thread():
+            return by_rows(lambda z: z @ self.coef + self.intercept, matrix)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    r"""Weight, mean (d + 1,) and co-moment (d + 1, d + 1) of the columns [features, score].
+
+    The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$.
+
+    >>> days = Moments.of([[0.0], [1.0]], [1.0, 3.0]) + Moments.of([[2.0]], [5.0])
+    >>> days.solve().predict([[3.0]]).round(6)
+    array([7.])
+    """
+
+    rows: float
+    mean: Floats
+    comoment: Floats
+
+    @classmethod
+    def of(cls, features: ArrayLike, scores: ArrayLike) -> "Moments":
+        """Return the moments of features (n, d) and scores (n,), accumulated in float64."""
+        matrix, vector = as_matrix(features, "features"), as_vector(scores, "scores")
+        check_same_rows(features=matrix, scores=vector)
+        with one_thread():
+            return _accumulate(matrix, vector)
+
+    @property
+    def dimensions(self) -> int:
+        """Number of feature columns."""
+        return len(self.mean) - 1
+
+    def __add__(self, more: "Moments") -> "Moments":
+        """Return the moments of both sets of rows."""
+        # Pairwise (Chan, Golub & LeVeque 1983), so a large mean does not cancel.
+        step = _step(self, more)
+        rows = self.rows + more.rows
+        comoment = np.outer(step, step * (self.rows * more.rows / rows))
+        comoment += self.comoment
+        comoment += more.comoment
+        return Moments(rows, self.mean + step * (more.rows / rows), comoment)
+
+    def __sub__(self, old: "Moments") -> "Moments":
+        """Return the moments of the rows that remain when `old` ones, added before, are taken away."""
+        step = _step(self, old)
+        rows = self.rows - old.rows
+        if not rows > 0:
+            raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
+        comoment = self.comoment - old.comoment
+        comoment -= np.outer(step, step * (self.rows * old.rows / rows))
+        return Moments(rows, self.mean - step * (old.rows / rows), comoment)
+
+    def decayed(self, factor: float) -> "Moments":
+        """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
+        factor = as_number(factor, "factor", above=0.0, at_most=1.0)
+        return Moments(self.rows * factor, self.mean, self.comoment * factor)
+
+    def solve(self, intercept: bool = True, components: int | None = None, ridge: float = 0.0) -> LinearFit:
+        r"""Return the minimum-norm least-squares fit (Eq. 10).
+
+        It minimises $\sum_i (s_i - z_i^\top \beta - a)^2 + \mathrm{ridge} \, \|\beta\|^2$ over `coef` $\beta$ and
+        `intercept` $a$; without an intercept $a = 0$, as the paper prints it. With `components` = k the fit is
+        confined to the k leading principal components of the centred features; the centring stays when
+        `intercept` is false, which only shifts every score by one constant.
+        """
+        ridge = as_number(ridge, "ridge", at_least=0.0)
+        if components is None:
+            return self.solve_within(None, intercept=intercept, ridge=ridge)
+        return self.solve_within(self.principal(components), intercept=intercept, ridge=ridge)
+
+    def principal(self, components: int) -> "Principal":
+        """Return the leading principal components of the features, fewer where the rank is lower."""
+        d = self.dimensions
+        k = as_count(components, "components", at_most=d)
+        with one_thread():
+            values, vectors = eigh(self.comoment[:d, :d], subset_by_index=(d - k, d - 1))
+        used = values > d * _EPS * max(values[-1], 0.0)
+        return Principal(self.mean[:d], vectors[:, used])
+
+    def solve_within(self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0) -> LinearFit:
+        """Return the fit of these rows confined to given principal components, as `solve` does to its own."""
+        d = self.dimensions
+        mean, mean_score = self.mean[:d], float(self.mean[d])
+        gram, cross, total = self.comoment[:d, :d], self.comoment[:d, d], float(self.comoment[d, d])
+        # What rounding of the mean leaves in the variance of a constant column.
+        noise = 16 * self.rows * (_EPS * mean) ** 2
+        origin = np.zeros(d) if principal is None else principal.origin
+        if not intercept:
+            centre = mean - origin
+            gram = gram + self.rows * np.outer(centre, centre)
+            cross = cross + self.rows * mean_score * centre
+            noise = np.zeros(d)
+        with one_thread():
+            if principal is None:
+                coef, rank = _least_norm(gram, cross, ridge, noise)
+            else:
+                basis = principal.basis
+                inner, rank = _least_norm(basis.T @ gram @ basis, basis.T @ cross, ridge, 0.0)
+                coef = basis @ inner
+            constant = mean_score - float(mean @ coef) if intercept else -float(origin @ coef)
+            offset = mean_score - constant - float(mean @ coef)
+            within = float(coef @ self.comoment[:d, :d] @ coef - 2 * coef @ self.comoment[:d, d])
+        left = max(total + within, 0.0) + self.rows * offset**2
+        return LinearFit(coef, constant, self.rows, rank, 1.0 if total <= 0.0 else 1.0 - left / total)
+
+
+@dataclass(frozen=True, eq=False)
+class Principal:
+    """An orthonormal `basis` (d, k) of feature space, about an `origin` (d,)."""
+
+    origin: Floats
+    basis: Floats
+
+
+def _accumulate(matrix: Matrix, scores: Floats) -> Moments:
+    n, d = matrix.shape
+    size = min(n, max(_LEAST_ROWS, _BLOCK_NUMBERS // (d + 1)))
+    # One row more than a block: the merge of two sets of moments adds the square of one vector, the step
+    # between their means, so that vector rides along as a row of the product.
+    buffer = np.empty((size + 1, d + 1))
+    mean, comoment = np.zeros(d + 1), np.zeros((d + 1, d + 1))
+    for start in range(0, n, size):
+        rows = min(size, n - start)
+        block = buffer[: rows + 1]
+        block[:rows, :d] = matrix[start : start + rows]
+        block[:rows, d] = scores[start : start + rows]
+        block_mean = block[:rows].mean(axis=0)
+        block[:rows] -= block_mean
+        step = block_mean - mean
+        block[rows] = step * np.sqrt(start * rows / (start + rows))
+        comoment += block.T @ block
+        mean = mean + step * (rows / (start + rows))
+    return Moments(float(n), mean, comoment)
+
+
+def _step(one: Moments, other: Moments) -> Floats:
+    if not isinstance(other, Moments):
+        raise TypeError(f"moments add to and subtract from moments, got {type(other).__name__}")
+    if one.dimensions != other.dimensions:
+        raise ValueError(f"moments must be of {one.dimensions} features to combine, got {other.dimensions}")
+    return other.mean - one.mean
+
+
+def _least_norm(gram: Floats, cross: Floats, ridge: float, noise: Floats | float) -> tuple[Floats, int]:
+    """Return the shortest least-squares coefficients and their rank, from a Gram matrix."""
+    d = len(cross)
+    coef = np.zeros(d)
+    live = np.diagonal(gram) > noise
+    if not live.all():  # Dead units are normal and cost nothing.
+        gram, cross = gram[np.ix_(live, live)], cross[live]
+    if len(cross) == 0:
+        return coef, 0
+    if ridge:
+        gram = gram + ridge * np.eye(len(cross))
+    factor, failed = lapack.dpotrf(gram, lower=True)
+    size = np.abs(gram).sum(axis=0).max()
+    if not failed and lapack.dpocon(factor, size, uplo="L")[0] > _CHOLESKY_RCOND:
+        coef[live] = lapack.dpotrs(factor, cross, lower=True)[0]
+        return coef, len(cross)
+    values, vectors = eigh(gram)
+    used = values > d * _EPS * max(values[-1], 0.0)
+    coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
+    return coef, int(used.sum())

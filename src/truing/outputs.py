@@ -1,0 +1,94 @@
+"""What a network says of each input: features, and logits or a score of your own.
+
+The same four names serve as arguments, fields, `.npz` keys and table columns.
+"""
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows
+from .columns import read_columns, write_columns
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Outputs:
+    """Rows of features (n, d), with logits (n, c), labels (n,) and scores (n,) where there are any.
+
+    >>> Outputs(features=[[1.0, 2.0]], logits=[[0.5, 0.1, 0.2]])
+    Outputs(1 row: features 2, logits 3)
+    """
+
+    features: Matrix
+    logits: Matrix | None
+    labels: NDArray[np.integer[Any]] | None
+    scores: Floats | None
+
+    def __init__(
+        self,
+        features: ArrayLike,
+        logits: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        scores: ArrayLike | None = None,
+    ) -> None:
+        checked = {
+            "features": as_matrix(features, "features"),
+            "logits": None if logits is None else as_matrix(logits, "logits"),
+            "labels": None if labels is None else _as_labels(labels),
+            "scores": None if scores is None else as_vector(scores, "scores"),
+        }
+        check_same_rows(**checked)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "Outputs":
+        """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours (docs/files.md)."""
+        columns = read_columns(path)
+        if "features" not in columns:
+            held = ", ".join(sorted(columns)) or "nothing"
+            raise ValueError(f"{path} must hold features, got {held}")
+        return cls(**columns)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write an `.npz`, Parquet or Arrow file, whole or not at all."""
+        fields = vars(self)
+        write_columns(path, {name: value for name, value in fields.items() if value is not None})
+
+    def need(self, name: str) -> Any:
+        """Return the field `name`, or say that it is missing."""
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"outputs must have {name} for this, got features only or without {name}")
+        return value
+
+    def correct(self) -> Bools:
+        """Return which rows the network classifies rightly (n,): the largest logit is the label's."""
+        right: Bools = self.need("logits").argmax(axis=1) == self.need("labels")
+        return right
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "Outputs":
+        """Return some of the rows, by slice, mask or indices."""
+        return Outputs(**{name: value[rows] for name, value in vars(self).items() if value is not None})
+
+    def __repr__(self) -> str:
+        parts = [f"features {self.features.shape[1]}"]
+        if self.logits is not None:
+            parts.append(f"logits {self.logits.shape[1]}")
+        parts += [name for name in ("labels", "scores") if getattr(self, name) is not None]
+        return f"Outputs({len(self)} row{'s' * (len(self) != 1)}: {', '.join(parts)})"
+
+
+def _as_labels(labels: ArrayLike) -> NDArray[np.integer[Any]]:
+    array = np.asarray(labels)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"labels must be whole numbers, got dtype {array.dtype}")
+    if array.ndim != 1:
+        raise ValueError(f"labels must be 1-D (n,), got shape {array.shape}")
+    return array

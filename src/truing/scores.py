@@ -1,0 +1,105 @@
+"""Scores from a network's outputs.
+
+A score is one number per row, and higher means more in-distribution,
+here and everywhere in truing.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import log_softmax, logsumexp, softmax
+
+from ._check import Floats, as_matrix, as_number, by_rows, check_same_rows
+from .outputs import Outputs
+
+
+def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    r"""Maximum softmax probability, $\max_j \mathrm{softmax}(f / T)_j$ (Eq. 2).
+
+    >>> msp([[0.0, 0.0], [9.0, 0.0]]).round(3)
+    array([0.5, 1. ])
+    """
+    T = _as_temperature(temperature)
+    return by_rows(lambda f: softmax(f / T, axis=1).max(axis=1), as_matrix(logits, "logits"))
+
+
+def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    r"""Negative free energy, $T \log \sum_j e^{f_j / T}$ (Eq. 5).
+
+    >>> energy([[0.0, 0.0]]).round(3)
+    array([0.693])
+    """
+    T = _as_temperature(temperature)
+    return by_rows(lambda f: T * logsumexp(f / T, axis=1), as_matrix(logits, "logits"))
+
+
+def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    r"""Divergence from the uniform distribution, $-\frac1C \sum_j \log \mathrm{softmax}(f / T)_j - \log C$ (Eq. 6).
+
+    The constant is kept: it matters to a fit without an intercept.
+
+    >>> kl_uniform([[0.0, 0.0], [2.0, 0.0]]).round(3)
+    array([0.   , 0.434])
+    """
+    T = _as_temperature(temperature)
+    return by_rows(lambda f: -log_softmax(f / T, axis=1).mean(axis=1) - np.log(f.shape[1]), as_matrix(logits, "logits"))
+
+
+def max_logit(logits: ArrayLike) -> Floats:
+    """Largest logit of each row.
+
+    >>> max_logit([[1.0, 3.0]])
+    array([3.])
+    """
+    return by_rows(lambda f: f.max(axis=1), as_matrix(logits, "logits"))
+
+
+def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    r"""L1 norm of the gradient of the KL to uniform with respect to a linear head's weights.
+
+    That gradient is the outer product of $(\mathrm{softmax}(f / T) - 1/C) / T$ and the features $z$, so its
+    norm is $\|z\|_1 \, \|\mathrm{softmax}(f / T) - 1/C\|_1 / T$ and needs no backward pass.
+
+    >>> gradnorm([[1.0, -2.0]], [[0.0, 0.0]])
+    array([0.])
+    """
+    T = _as_temperature(temperature)
+    z, f = as_matrix(features, "features"), as_matrix(logits, "logits")
+    check_same_rows(features=z, logits=f)
+    return by_rows(
+        lambda z, f: np.abs(z).sum(axis=1) * np.abs(softmax(f / T, axis=1) - 1 / f.shape[1]).sum(axis=1) / T,
+        z,
+        f,
+    )
+
+
+def _given(outputs: Outputs, temperature: float = 1.0) -> Floats:
+    _refuse_temperature("given", temperature)
+    scores: Floats = outputs.need("scores")
+    return scores
+
+
+def _max_logit(outputs: Outputs, temperature: float = 1.0) -> Floats:
+    _refuse_temperature("max_logit", temperature)
+    return max_logit(outputs.need("logits"))
+
+
+SCORES: dict[str, Callable[..., Floats]] = {
+    "msp": lambda outputs, temperature=1.0: msp(outputs.need("logits"), temperature),
+    "energy": lambda outputs, temperature=1.0: energy(outputs.need("logits"), temperature),
+    "kl_uniform": lambda outputs, temperature=1.0: kl_uniform(outputs.need("logits"), temperature),
+    "max_logit": _max_logit,
+    "gradnorm": lambda outputs, temperature=1.0: gradnorm(outputs.features, outputs.need("logits"), temperature),
+    "given": _given,
+}
+"""Every base score by name, each called as `SCORES[name](outputs, temperature=1.0)`."""
+
+
+def _as_temperature(temperature: float) -> float:
+    return as_number(temperature, "temperature", at_least=1e-100)
+
+
+def _refuse_temperature(name: str, temperature: float) -> None:
+    if _as_temperature(temperature) != 1.0:
+        raise ValueError(f"temperature must be 1 for the score {name}, which has none, got {temperature}")

@@ -1,0 +1,37 @@
+"""ReAct: clip large activations before the head. A shaping changes the logits, never the score's formula."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._check import Floats, as_matrix, as_number, as_share, as_vector, blocks
+from ._threads import one_thread
+
+
+def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, clip: float) -> Floats:
+    r"""Logits (n, c) of a linear head on clipped features, $W \min(z, \mathrm{clip}) + b$.
+
+    >>> react([[1.0, 5.0]], weight=[[1.0, 1.0]], bias=[0.5], clip=2.0)
+    array([[3.5]])
+    """
+    z, W = as_matrix(features, "features"), as_matrix(weight, "weight")
+    b = as_vector(bias, "bias")
+    if W.shape != (len(b), z.shape[1]):
+        wanted = f"(c, d) = ({len(b)}, {z.shape[1]}) to go with the bias and the features"
+        raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
+    clip = as_number(clip, "clip")
+    head = W.T.astype(np.float64)
+    logits = np.empty((len(z), len(b)))
+    with one_thread():
+        for rows, block in blocks(z):
+            logits[rows] = np.minimum(block, clip) @ head + b
+    return logits
+
+
+def react_clip(features_in: ArrayLike, share: float = 0.9) -> float:
+    """Return the value that `share` of all known in-distribution activations stay at or below.
+
+    >>> react_clip([[0.0, 1.0], [2.0, 3.0]], share=1.0)
+    3.0
+    """
+    values = as_matrix(features_in, "features_in").astype(np.float64)
+    return float(np.quantile(values, as_share(share, "share")))
