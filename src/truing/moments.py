@@ -126,8 +126,8 @@ class Moments:
         d = self.dimensions
         mean, mean_score = self.mean[:d], float(self.mean[d])
         gram, cross, total = self.comoment[:d, :d], self.comoment[:d, d], float(self.comoment[d, d])
-        # What rounding of the mean leaves in the variance of a constant column.
-        noise = 16 * self.rows * (_EPS * mean) ** 2
+        # What rounding of a block's mean may leave in the variance of a constant column.
+        noise = self.rows * (1000 * _EPS * mean) ** 2
         origin = np.zeros(d) if principal is None else principal.origin
         if not intercept:
             centre = mean - origin

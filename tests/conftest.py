@@ -1,0 +1,30 @@
+"""Where tests find real features, and rows to try things on."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import truing
+
+ROOT = Path(__file__).parent.parent
+DATA = (ROOT / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+
+settings.register_profile("truing", deadline=None, derandomize=True)
+settings.load_profile("truing")
+
+
+@pytest.fixture(scope="session")
+def bank() -> Callable[[str, str], truing.Outputs]:
+    """Return a loader of real outputs by network and set, or skip where they are absent."""
+    if not (DATA / "banks").is_dir():
+        pytest.skip(f"no feature banks under {DATA}: set TRUING_DATA")
+    return lambda network, name: truing.Outputs.load(DATA / "banks" / network / f"{name}.npz")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)

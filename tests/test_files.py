@@ -1,0 +1,158 @@
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing.archive import read_archive, replacing, write_archive
+
+
+@pytest.fixture
+def outputs(rng) -> truing.Outputs:
+    return truing.Outputs(rng.normal(size=(50, 4)).astype(np.float32), rng.normal(size=(50, 3)))
+
+
+def things(outputs: truing.Outputs) -> dict[str, object]:
+    moments = truing.Moments.of(outputs.features, truing.msp(outputs.logits))
+    detector = truing.Detector("energy", temperature=2.0, components=3, decay=0.9)
+    detector.learn(outputs)
+    detector.calibrate(outputs[:20])
+    return {
+        "moments": moments,
+        "decayed": moments.decayed(0.3),
+        "fit": moments.solve(),
+        "detector": detector,
+        "new detector": truing.Detector(intercept=False),
+    }
+
+
+def test_what_is_saved_is_loaded_to_the_bit(tmp_path, outputs):
+    for name, thing in things(outputs).items():
+        truing.save(thing, tmp_path / "thing.npz")
+        loaded = truing.load(tmp_path / "thing.npz")
+        truing.save(loaded, tmp_path / "again.npz")
+        assert type(loaded) is type(thing), name
+        assert (tmp_path / "thing.npz").read_bytes() == (tmp_path / "again.npz").read_bytes(), name
+
+
+def test_a_loaded_fit_scores_as_the_saved_one(tmp_path, outputs):
+    fit = things(outputs)["fit"]
+    truing.save(fit, tmp_path / "fit.npz")
+    np.testing.assert_array_equal(
+        truing.load(tmp_path / "fit.npz").predict(outputs.features), fit.predict(outputs.features)
+    )
+
+
+def test_every_truncation_of_a_file_is_refused(tmp_path, outputs):
+    truing.save(things(outputs)["fit"], tmp_path / "fit.npz")
+    whole = (tmp_path / "fit.npz").read_bytes()
+    for size in range(len(whole)):
+        (tmp_path / "cut.npz").write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"cut\.npz"):
+            truing.load(tmp_path / "cut.npz")
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path, where, bit):
+    rng = np.random.default_rng(3)
+    outputs = truing.Outputs(rng.normal(size=(50, 4)), rng.normal(size=(50, 3)))
+    fit = things(outputs)["fit"]
+    truing.save(fit, tmp_path / "fit.npz")
+    damaged = bytearray((tmp_path / "fit.npz").read_bytes())
+    damaged[int(where * len(damaged))] ^= 1 << bit
+    (tmp_path / "fit.npz").write_bytes(damaged)
+    try:
+        loaded = truing.load(tmp_path / "fit.npz")
+    except ValueError as error:
+        assert "fit.npz" in str(error)
+    else:  # A date or an attribute in the zip's directory.
+        np.testing.assert_array_equal(loaded.coef, fit.coef)
+        assert (loaded.intercept, loaded.rows, loaded.rank) == (fit.intercept, fit.rows, fit.rank)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(junk=st.binary(max_size=300))
+def test_any_bytes_at_all_are_refused_with_the_files_name(tmp_path, junk):
+    for start in (b"", b"PK\x03\x04", b"PK\x05\x06"):
+        (tmp_path / "junk.npz").write_bytes(start + junk)
+        with pytest.raises(ValueError, match=r"junk\.npz"):
+            truing.load(tmp_path / "junk.npz")
+
+
+def test_a_file_of_numpys_is_not_one_of_ours(tmp_path):
+    np.savez(tmp_path / "x.npz", coef=np.ones(3))
+    with pytest.raises(ValueError, match=r"must be a file saved by truing.save"):
+        truing.load(tmp_path / "x.npz")
+
+
+def test_a_newer_format_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("truing.archive.VERSION", 2)
+    write_archive(tmp_path / "x.npz", "fit", {}, {})
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="format version 2; this truing reads version 1"):
+        truing.load(tmp_path / "x.npz")
+
+
+def test_changed_contents_fail_the_checksum(tmp_path, outputs):
+    truing.save(things(outputs)["fit"], tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as file:
+        arrays = dict(file)
+    arrays["coef"] = arrays["coef"] + 1
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(ValueError, match="checksum does not match"):
+        truing.load(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "arrays", "message"),
+    [
+        ("tea", {}, {}, "must be one of moments, fit, detector, got 'tea'"),
+        ("fit", {}, {}, "does not hold a whole fit"),
+        ("fit", {"intercept": "x", "rows": 1, "rank": 1, "explained": 1}, {"coef": np.ones(2)}, "intercept must be a"),
+        ("moments", {"rows": 3}, {"mean": np.ones(3), "comoment": np.ones((2, 2))}, "comoment must be square"),
+        ("moments", {"rows": -3}, {"mean": np.ones(2), "comoment": np.ones((2, 2))}, "rows must be above 0"),
+        ("moments", {"rows": 3}, {"mean": np.ones(2), "comoment": np.full((2, 2), np.nan)}, "comoment must be finite"),
+        ("detector", {"score": "tea"}, {}, "score must be one of"),
+        ("detector", {"colour": 1}, {}, "does not hold a whole detector"),
+    ],
+)
+def test_a_sound_file_with_unsound_contents_is_refused(tmp_path, kind, header, arrays, message):
+    write_archive(tmp_path / "x.npz", kind, header, arrays)
+    with pytest.raises(ValueError, match=message):
+        truing.load(tmp_path / "x.npz")
+
+
+def test_a_shape_that_promises_more_than_the_file_holds_is_refused(tmp_path):
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9999), }"
+    npy = b"\x93NUMPY\x01\x00" + (len(header)).to_bytes(2, "little") + header
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
+        archive.writestr("features.npy", npy)
+    with pytest.raises(ValueError, match="wants [0-9]+ bytes, got 0"):
+        truing.Outputs.load(tmp_path / "bomb.npz")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"old")
+    with pytest.raises(RuntimeError), replacing(tmp_path / "x.npz") as file:
+        file.write(b"new")
+        raise RuntimeError
+    assert (tmp_path / "x.npz").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_only_our_things_are_saved(tmp_path):
+    with pytest.raises(TypeError, match="thing must be Moments, LinearFit or Detector, got list"):
+        truing.save([1], tmp_path / "x.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_header_is_plain_json(tmp_path, outputs):
+    truing.save(things(outputs)["detector"], tmp_path / "x.npz")
+    kind, header, _ = read_archive(tmp_path / "x.npz")
+    assert kind == "detector"
+    assert json.loads(json.dumps(header)) == header
+    assert header["score"] == "energy"

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+
+import truing
+
+FORMATS = ["outputs.npz", "outputs.parquet", "outputs.arrow", "outputs.feather"]
+
+
+@pytest.fixture
+def outputs(rng) -> truing.Outputs:
+    return truing.Outputs(
+        features=rng.normal(size=(6, 4)).astype(np.float32),
+        logits=rng.normal(size=(6, 3)),
+        labels=[0, 1, 2, 0, 1, 2],
+        scores=rng.normal(size=6),
+    )
+
+
+def assert_equal(one: truing.Outputs, other: truing.Outputs) -> None:
+    for name, value in vars(one).items():
+        np.testing.assert_array_equal(value, getattr(other, name))
+        if value is not None:
+            assert value.dtype == getattr(other, name).dtype
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_saved_is_loaded_to_the_bit_and_the_type(tmp_path, outputs, name):
+    outputs.save(tmp_path / name)
+    assert_equal(truing.Outputs.load(tmp_path / name), outputs)
+    features_only = truing.Outputs(outputs.features)
+    features_only.save(tmp_path / name)
+    assert_equal(truing.Outputs.load(str(tmp_path / name)), features_only)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_numpys_own_files_are_read_compressed_or_not(tmp_path, outputs):
+    fields = {name: value for name, value in vars(outputs).items() if name != "scores"}
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "x.npz", **fields, note=np.array("ignored"))
+        loaded = truing.Outputs.load(tmp_path / "x.npz")
+        np.testing.assert_array_equal(loaded.logits, outputs.logits)
+
+
+def test_numpy_reads_what_we_save(tmp_path, outputs):
+    outputs.save(tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as file:
+        np.testing.assert_array_equal(file["features"], outputs.features)
+
+
+@pytest.mark.parametrize("pattern", ["{}.npy", "val_{}.npy", "{}-2024.npy"])
+def test_a_features_file_finds_its_neighbours(tmp_path, outputs, pattern):
+    for name in ("features", "logits", "labels"):
+        np.save(tmp_path / pattern.format(name), getattr(outputs, name))
+    loaded = truing.Outputs.load(tmp_path / pattern.format("features"))
+    np.testing.assert_array_equal(loaded.logits, outputs.logits)
+    np.testing.assert_array_equal(loaded.labels, outputs.labels)
+    assert loaded.scores is None
+    if pattern == "{}.npy":
+        np.testing.assert_array_equal(truing.Outputs.load(tmp_path).features, outputs.features)
+
+
+def test_features_larger_than_memory_stay_on_disk(tmp_path):
+    np.save(tmp_path / "features.npy", np.ones((10, 2)))
+    assert not truing.Outputs.load(tmp_path).features.flags.owndata
+
+
+def test_lists_of_several_lengths_and_missing_values_are_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {
+        "lists of one length": [[1.0], [1.0, 2.0]],
+        "missing values": [[1.0, None], [1.0, 2.0]],
+        "one length": [None, [1.0]],
+    }
+    for message, features in columns.items():
+        parquet.write_table(pyarrow.table({"features": features}), tmp_path / "x.parquet")
+        with pytest.raises(ValueError, match=message):
+            truing.Outputs.load(tmp_path / "x.parquet")
+
+
+def test_plain_list_columns_are_read_as_a_matrix(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"features": [[1.0, 2.0], [3.0, 4.0]], "id": ["a", "b"]}), tmp_path / "x.parquet")
+    assert truing.Outputs.load(tmp_path / "x.parquet").features.tolist() == [[1, 2], [3, 4]]
+
+
+def test_some_rows_are_taken_from_every_field(outputs):
+    for rows in (slice(1, 3), np.array([5, 0]), np.array([True] * 3 + [False] * 3)):
+        part = outputs[rows]
+        for name, value in vars(outputs).items():
+            np.testing.assert_array_equal(getattr(part, name), value[rows])
+    assert len(outputs[1:3]) == 2
+    assert repr(outputs) == "Outputs(6 rows: features 4, logits 3, labels, scores)"
+
+
+def test_correct_tells_where_the_largest_logit_is_the_labels(outputs):
+    assert outputs.correct().tolist() == [
+        max(range(3), key=lambda c: row[c]) == label
+        for row, label in zip(outputs.logits, outputs.labels, strict=True)
+    ]
+    with pytest.raises(ValueError, match="outputs must have labels"):
+        truing.Outputs([[1.0]], [[1.0]]).correct()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"features": [[1.0]], "logits": [[1.0], [2.0]]}, ValueError, "got features 1, logits 2"),
+        ({"features": [[1.0]], "labels": [0.5]}, TypeError, "labels must be whole numbers, got dtype float64"),
+        ({"features": [[1.0]], "labels": [[1]]}, ValueError, r"labels must be 1-D \(n,\), got shape \(1, 1\)"),
+        ({"features": [[1.0]], "scores": [[1.0]]}, ValueError, r"scores must be 1-D \(n,\), got shape \(1, 1\)"),
+        ({"features": np.ones((0, 3))}, ValueError, "features must have at least one row"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(fields, error, message):
+    with pytest.raises(error, match=message):
+        truing.Outputs(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x.txt", "must end in .npz, .parquet"),
+        ("logits.npy", "must end in .npz, .parquet"),
+        ("x.npz", "must be an .npz file of plain arrays"),
+        ("features.npy", "must be an .npy file of plain numbers"),
+        ("x.parquet", "must be a readable .parquet file"),
+        ("x.arrow", "must be a readable .arrow file"),
+    ],
+)
+def test_files_that_are_not_what_they_say_are_refused(tmp_path, name, message):
+    (tmp_path / name).write_bytes(b"this is no such file, whatever its name says" * 9)
+    with pytest.raises(ValueError, match=message):
+        truing.Outputs.load(tmp_path / name)
+
+
+def test_a_missing_file_or_folder_is_named(tmp_path, outputs):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*gone.npz"):
+        truing.Outputs.load(tmp_path / "gone.npz")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        outputs.save(tmp_path / "gone" / "x.npz")
+    with pytest.raises(ValueError, match="must hold features, got logits"):
+        np.savez(tmp_path / "x.npz", logits=np.ones((2, 2)))
+        truing.Outputs.load(tmp_path / "x.npz")
+    with pytest.raises(ValueError, match=r"must end in .npz, .parquet, .arrow, .feather to hold features"):
+        outputs.save(tmp_path / "x.csv")
+
+
+def test_pickled_objects_are_never_loaded(tmp_path):
+    np.savez(tmp_path / "x.npz", features=np.array([[print]], dtype=object))
+    with pytest.raises(ValueError, match="pickled objects, which are never loaded"):
+        truing.Outputs.load(tmp_path / "x.npz")
+    np.save(tmp_path / "features.npy", np.array([[print]], dtype=object))
+    with pytest.raises(ValueError, match="must be an .npy file of plain numbers"):
+        truing.Outputs.load(tmp_path / "features.npy")
