@@ -57,7 +57,8 @@ class Detector:
 
     def learn(self, outputs: Outputs) -> None:
         """Add these rows to what the detector knows, with weight 1."""
-        moments = Moments.of(outputs.features, self.base_scores(outputs))
+        scores = self.base_scores(outputs)
+        moments = Moments.of(outputs.features, scores)
         self._check_width(moments)
         self.moments = moments if self.moments is None else self.moments.decayed(self.decay) + moments
         self._fits = {}

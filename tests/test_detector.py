@@ -1,0 +1,228 @@
+import numpy as np
+import pytest
+
+import truing
+
+
+def stream(rng, rows=400, d=6) -> truing.Outputs:
+    features = rng.normal(2, 1, size=(rows, d))
+    return truing.Outputs(features, features @ rng.normal(size=(d, 4)) + rng.normal(size=(rows, 4)))
+
+
+def batches(outputs: truing.Outputs, size: int) -> list[truing.Outputs]:
+    return [outputs[start : start + size] for start in range(0, len(outputs), size)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 32, 400])
+@pytest.mark.parametrize("settings", [{}, {"intercept": False}, {"components": 3}, {"score": "energy"}])
+def test_after_the_last_batch_the_fit_is_the_batch_fit(rng, size, settings):
+    outputs, detector = stream(rng), truing.Detector(**settings)
+    for batch in batches(outputs, size):
+        detector.learn(batch)
+    shape = {name: value for name, value in settings.items() if name != "score"}
+    score = truing.SCORES[settings.get("score", "msp")]
+    expected = truing.fit_direct(outputs.features, score(outputs), **shape)
+    np.testing.assert_allclose(detector.fit().coef, expected.coef, rtol=1e-9, atol=1e-9 * np.abs(expected.coef).max())
+    assert detector.fit().intercept == pytest.approx(expected.intercept, rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 8, 32])
+def test_each_batch_is_scored_as_algorithm_3_says(rng, size):
+    outputs, detector = stream(rng), truing.Detector()
+    gram, cross = np.zeros((7, 7)), np.zeros(7)
+    for seen, batch in enumerate(batches(outputs, size)):
+        detector.learn(batch)
+        design = np.column_stack((batch.features, np.ones(len(batch))))
+        gram += design.T @ design
+        cross += design.T @ truing.msp(batch.logits)
+        if (seen + 1) * size > 40:  # Before, several fits are as good and the norms differ by the intercept.
+            expected = design @ (np.linalg.pinv(gram, hermitian=True) @ cross)
+            np.testing.assert_allclose(detector.score(batch), expected, atol=1e-8)
+
+
+def test_online_dlr_on_real_features_ends_where_dlr_does(bank):
+    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
+    mixed = truing.Outputs(
+        np.concatenate((inside.features, outside.features)), np.concatenate((inside.logits, outside.logits))
+    )[np.random.default_rng(0).permutation(12_000)]
+    detector = truing.Detector()
+    for batch in batches(mixed, 32):
+        detector.learn(batch)
+    expected = truing.fit_direct(mixed.features, truing.msp(mixed.logits))
+    np.testing.assert_allclose(detector.fit().coef, expected.coef, rtol=1e-9, atol=1e-9 * np.abs(expected.coef).max())
+
+
+def test_a_dead_unit_that_wakes_is_learned(rng):
+    outputs = stream(rng, rows=100)
+    asleep = outputs.features.copy()
+    asleep[:50, 2] = 0
+    outputs, detector = truing.Outputs(asleep, outputs.logits), truing.Detector()
+    for batch in batches(outputs, 10):
+        detector.learn(batch)
+    np.testing.assert_allclose(
+        detector.score(outputs),
+        truing.fit_direct(asleep, truing.msp(outputs.logits)).predict(asleep),
+        atol=1e-10,
+    )
+
+
+def test_decay_weighs_each_batch_by_its_age(rng):
+    outputs, detector = stream(rng, rows=120), truing.Detector(decay=0.5)
+    for batch in batches(outputs, 40):
+        detector.learn(batch)
+    weight = np.sqrt(np.repeat([0.25, 0.5, 1.0], 40))
+    design = np.column_stack((outputs.features, np.ones(120))) * weight[:, None]
+    expected = np.linalg.lstsq(design, truing.msp(outputs.logits) * weight, rcond=None)[0]
+    np.testing.assert_allclose(detector.fit().coef, expected[:-1], atol=1e-10)
+
+
+def test_a_decaying_stream_follows_a_drift(rng):
+    features = rng.normal(size=(4000, 3))
+    truth = np.where(np.arange(4000)[:, None] < 2000, [1.0, 0.0, 0.0], [0.0, 0.0, 1.0])
+    scores = np.sum(features * truth, axis=1)
+    fixed, following = truing.Detector("given"), truing.Detector("given", decay=0.8)
+    for batch in batches(truing.Outputs(features, scores=scores), 50):
+        fixed.learn(batch)
+        following.learn(batch)
+    np.testing.assert_allclose(following.fit().coef, [0, 0, 1], atol=1e-3)
+    np.testing.assert_allclose(fixed.fit().coef, [0.5, 0, 0.5], atol=0.05)
+
+
+@pytest.mark.parametrize("settings", [{}, {"components": 3, "decay": 0.9, "score": "energy", "temperature": 2.0}])
+def test_saving_in_the_middle_changes_nothing_afterwards(rng, tmp_path, settings):
+    outputs, reference = stream(rng), stream(rng, rows=50)
+    going, stopped = truing.Detector(**settings), truing.Detector(**settings)
+    going.calibrate(reference)
+    stopped.calibrate(reference)
+    for number, batch in enumerate(batches(outputs, 32)):
+        going.learn(batch)
+        stopped.learn(batch)
+        if number % 4 == 1:
+            truing.save(stopped, tmp_path / "detector.npz")
+            stopped = truing.load(tmp_path / "detector.npz")
+        one, other = going.decide(batch, false_alarm=0.1), stopped.decide(batch, false_alarm=0.1)
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.p_values, other.p_values)
+        np.testing.assert_array_equal(one.is_out, other.is_out)
+
+
+def test_a_decision_uses_the_fit_of_learned_and_reference_rows(rng):
+    outputs, reference, detector = stream(rng), stream(rng, rows=60), truing.Detector()
+    detector.calibrate(reference)
+    detector.learn(outputs)
+    both = truing.fit_direct(
+        np.concatenate((outputs.features, reference.features)),
+        truing.msp(np.concatenate((outputs.logits, reference.logits))),
+    )
+    decision = detector.decide(outputs, false_alarm=0.2)
+    np.testing.assert_allclose(decision.scores, both.predict(outputs.features), atol=1e-12)
+    expected = truing.p_values(decision.scores, both.predict(reference.features))
+    np.testing.assert_allclose(decision.p_values, expected)
+    np.testing.assert_array_equal(decision.is_out, expected <= 0.2)
+    np.testing.assert_array_equal(detector.decide(outputs, fdr=0.3).is_out, truing.select(expected, 0.3))
+    np.testing.assert_array_equal(detector.score(outputs), decision.scores)
+
+
+def test_a_causal_decision_leaves_the_reference_out_of_the_fit(rng):
+    earlier, now, reference = stream(rng), stream(rng, rows=30), stream(rng, rows=60)
+    detector = truing.Detector()
+    detector.calibrate(reference)
+    detector.learn(earlier)
+    fit = truing.fit_direct(earlier.features, truing.msp(earlier.logits))
+    decision = detector.decide(now, learned=False, false_alarm=0.1)
+    np.testing.assert_allclose(decision.scores, fit.predict(now.features), atol=1e-12)
+    expected = truing.p_values(fit.predict(now.features), fit.predict(reference.features))
+    np.testing.assert_allclose(decision.p_values, expected)
+
+
+def test_reference_rows_are_never_decayed(rng):
+    reference, detector = stream(rng, rows=60), truing.Detector(decay=0.5)
+    detector.calibrate(reference)
+    for batch in batches(stream(rng), 100):
+        detector.learn(batch)
+    assert detector.fit().rows == pytest.approx(60 + 100 * (1 + 1 / 2 + 1 / 4 + 1 / 8))
+
+
+def false_alarms(bank, trials: int, learned: bool, known: int = 200) -> float:
+    """Share of in-distribution rows called out at 5 %, over random splits of real features."""
+    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
+    rng = np.random.default_rng(11)
+    called = []
+    for _ in range(trials):
+        rows = rng.permutation(10_000)
+        reference, test = inside[rows[:known]], inside[rows[known : known + 300]]
+        mixed = truing.Outputs(
+            np.concatenate((test.features, outside.features[:100])), np.concatenate((test.logits, outside.logits[:100]))
+        )
+        detector = truing.Detector()
+        detector.calibrate(reference)
+        if not learned:
+            earlier = inside[rows[known + 300 : known + 900]]
+            detector.learn(earlier)
+        else:
+            detector.learn(mixed)
+        called.append(detector.decide(mixed, learned=learned, false_alarm=0.05).is_out[:300].mean())
+    return float(np.mean(called))
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_false_alarms_keep_their_stated_rate_on_real_features(bank, learned):
+    # 10 of 201 known ranks lie at or below 5 %; the standard error over 60 splits is near 0.25 points.
+    assert false_alarms(bank, 60, learned) == pytest.approx(10 / 201, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learned", [True, False])
+def test_false_alarms_keep_their_stated_rate_over_thousands_of_splits(bank, learned):
+    assert false_alarms(bank, 3000, learned) == pytest.approx(10 / 201, abs=0.002)
+
+
+def test_scoring_and_deciding_change_nothing(rng, tmp_path):
+    outputs, detector = stream(rng), truing.Detector()
+    detector.calibrate(stream(rng, rows=40))
+    detector.learn(outputs)
+    truing.save(detector, tmp_path / "before.npz")
+    detector.score(outputs)
+    detector.decide(outputs, fdr=0.1)
+    detector.decide(outputs, learned=False, fdr=0.1)
+    truing.save(detector, tmp_path / "after.npz")
+    assert (tmp_path / "before.npz").read_bytes() == (tmp_path / "after.npz").read_bytes()
+
+
+def test_refused_rows_leave_the_state_as_it_was(rng, tmp_path):
+    outputs, detector = stream(rng), truing.Detector(components=4)
+    detector.calibrate(stream(rng, rows=40))
+    detector.learn(outputs)
+    truing.save(detector, tmp_path / "before.npz")
+    wrong = [
+        truing.Outputs(np.ones((5, 3)), np.ones((5, 4))),
+        truing.Outputs(np.ones((5, 6))),
+        [[1.0]],
+        None,
+    ]
+    for rows in wrong:
+        for act in (detector.learn, detector.calibrate):
+            with pytest.raises((ValueError, TypeError)):
+                act(rows)
+    truing.save(detector, tmp_path / "after.npz")
+    assert (tmp_path / "before.npz").read_bytes() == (tmp_path / "after.npz").read_bytes()
+
+
+def test_what_is_missing_is_said(rng):
+    outputs, detector = stream(rng, rows=20), truing.Detector()
+    with pytest.raises(ValueError, match="nothing learned yet"):
+        detector.score(outputs)
+    with pytest.raises(ValueError, match="call calibrate first"):
+        detector.decide(outputs, fdr=0.1)
+    detector.calibrate(outputs)
+    with pytest.raises(ValueError, match="nothing learned yet"):
+        detector.decide(outputs, fdr=0.1)
+    detector.learn(outputs[:5])
+    with pytest.raises(ValueError, match="says that these 20 rows were learned, got 5"):
+        detector.decide(outputs, fdr=0.1)
+    with pytest.raises(ValueError, match="exactly one error rate"):
+        detector.decide(outputs[:5])
+    with pytest.raises(ValueError, match="features must have 6 columns, as before, got 3"):
+        detector.learn(truing.Outputs(np.ones((5, 3)), np.ones((5, 4))))
+    with pytest.raises(ValueError, match="components must be at most the 6 columns"):
+        truing.Detector(components=7).learn(outputs)

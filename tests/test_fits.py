@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.linear_model import lars_path
+
+import truing
+from truing.fits import trusted_rows
+
+fits = pytest.mark.parametrize("fit", [truing.fit_direct, truing.fit_robust])
+shapes = pytest.mark.parametrize("shape", [{}, {"intercept": False}, {"components": 3}])
+
+
+def rows_with_outliers(rng, n=120, d=6):
+    features = np.abs(rng.normal(1, 1, size=(n, d)))
+    scores = features @ rng.normal(size=d) + 0.05 * rng.normal(size=n)
+    scores[: n // 10] += rng.normal(0, 5, size=n // 10)
+    return features, scores
+
+
+def unit(features):
+    norm = np.linalg.norm(features, axis=1, keepdims=True)
+    return features / np.where(norm > 0, norm, 1)
+
+
+def literal_lasso(design, scores, penalty):
+    """γ of the paper's Eq. 15 with its n×n projector, by scikit-learn's homotopy, checked by the lasso's conditions."""
+    n = len(scores)
+    projector = np.eye(n) - design @ np.linalg.pinv(design)
+    target = projector @ scores
+    gamma = lars_path(projector, target, method="lasso", alpha_min=penalty / n)[2][:, -1]
+    pull = projector @ (target - projector @ gamma)
+    np.testing.assert_allclose(pull[gamma != 0], penalty * np.sign(gamma[gamma != 0]), atol=1e-10)
+    assert np.abs(pull).max() <= penalty + 1e-10
+    return gamma
+
+
+@pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("components", [None, 2])
+def test_trusted_rows_are_those_of_the_literal_lasso(rng, penalty, intercept, components):
+    features, scores = rows_with_outliers(rng, n=40, d=4)
+    features[3] = 0  # A row of zeros stays zero.
+    rows = unit(features)
+    if components is not None:
+        centred = rows - rows.mean(axis=0)
+        rows = centred @ np.linalg.svd(centred, full_matrices=False)[2][:components].T
+    design = np.column_stack((rows, np.ones(40))) if intercept else rows
+    gamma = literal_lasso(design, scores, penalty)
+    residual = (scores - gamma) - design @ (np.linalg.pinv(design) @ (scores - gamma)) + gamma
+    order = np.lexsort((np.abs(residual), np.round(np.abs(gamma), 9)))
+    expected = np.zeros(40, dtype=bool)
+    expected[order[:32]] = True
+    found = trusted_rows(features, scores, penalty=penalty, intercept=intercept, components=components)
+    np.testing.assert_array_equal(found, expected)
+
+
+@shapes
+def test_the_robust_fit_is_least_squares_on_the_trusted_rows(rng, shape):
+    features, scores = rows_with_outliers(rng)
+    trusted = trusted_rows(features, scores, **shape)
+    fit = truing.fit_robust(features, scores, **shape)
+    assert trusted.sum() == 96 == fit.rows
+    design = features
+    if "components" in shape:
+        centred = features - features.mean(axis=0)  # Basis from all rows.
+        design = centred @ np.linalg.svd(centred, full_matrices=False)[2][:3].T
+    if shape.get("intercept", True):
+        design = np.column_stack((design, np.ones(len(design))))
+    expected = design @ np.linalg.lstsq(design[trusted], scores[trusted], rcond=None)[0]
+    np.testing.assert_allclose(fit.predict(features), expected, atol=1e-9)
+
+
+def test_the_robust_fit_without_an_intercept_centres_components_on_all_rows(rng):
+    features, scores = rows_with_outliers(rng)
+    trusted = trusted_rows(features, scores, intercept=False, components=3)
+    fit = truing.fit_robust(features, scores, intercept=False, components=3)
+    centred = features - features.mean(axis=0)
+    design = centred @ np.linalg.svd(centred, full_matrices=False)[2][:3].T
+    expected = design @ np.linalg.lstsq(design[trusted], scores[trusted], rcond=None)[0]
+    np.testing.assert_allclose(fit.predict(features), expected, atol=1e-9)
+
+
+@shapes
+def test_keeping_every_row_is_the_direct_fit(rng, shape):
+    features, scores = rows_with_outliers(rng)
+    np.testing.assert_allclose(
+        truing.fit_robust(features, scores, keep=1.0, **shape).predict(features),
+        truing.fit_direct(features, scores, **shape).predict(features),
+        atol=1e-10,
+    )
+
+
+@fits
+@shapes
+def test_row_order_never_changes_a_fit(rng, fit, shape):
+    features, scores = rows_with_outliers(rng)
+    one = fit(features, scores, **shape)
+    for _ in range(5):
+        order = rng.permutation(len(scores))
+        other = fit(features[order], scores[order], **shape)
+        np.testing.assert_allclose(other.coef, one.coef, atol=1e-9)
+
+
+def test_row_order_never_changes_the_fit_when_many_rows_tie(rng):
+    # Half of the rows lie exactly on a plane: their γ is 0 and their |residual| decides.
+    features = rng.normal(size=(60, 3))
+    scores = features @ [1.0, 2.0, 3.0] + np.where(np.arange(60) < 30, 0, 0.003 * rng.normal(size=60))
+    one = truing.fit_robust(features, scores, penalty=0.01, keep=0.6)
+    for _ in range(5):
+        order = rng.permutation(60)
+        other = truing.fit_robust(features[order], scores[order], penalty=0.01, keep=0.6)
+        np.testing.assert_allclose(other.coef, one.coef, atol=1e-9)
+
+
+@settings(max_examples=25)
+@given(
+    features=arrays(np.float64, (20, 3), elements=st.floats(-10, 10)),
+    noise=arrays(np.float64, 20, elements=st.floats(-1, 1)),
+    factor=st.floats(0.01, 100),
+)
+def test_scaling_scores_and_penalty_scales_the_robust_fit(features, noise, factor):
+    scores = noise + 0.1 * np.sin(7.0 * np.arange(20))
+    one = truing.huber(features, scores, 0.05)
+    other = truing.huber(features, scores * factor, 0.05 * factor)
+    value = _objective(features, scores, one, 0.05)
+    assert _objective(features, scores * factor, other, 0.05 * factor) == pytest.approx(
+        value * factor**2, rel=1e-7, abs=1e-12 * factor**2
+    )
+
+
+@pytest.mark.parametrize("factor", [1e-3, 10.0])
+def test_scaling_scores_and_penalty_scales_rlr(rng, factor):
+    features, scores = rows_with_outliers(rng)
+    one = truing.fit_robust(features, scores, penalty=0.01)
+    other = truing.fit_robust(features, scores * factor, penalty=0.01 * factor)
+    np.testing.assert_allclose(other.coef, one.coef * factor, rtol=1e-8)
+
+
+def test_gross_outliers_move_the_direct_fit_and_not_the_robust_one(rng):
+    features = rng.normal(size=(300, 4))
+    scores = features @ [1.0, -1.0, 2.0, 0.5] + 1
+    scores[:45] = 50
+    fit = truing.fit_robust(features, scores)
+    np.testing.assert_allclose(fit.coef, [1.0, -1.0, 2.0, 0.5], atol=1e-6)
+    assert np.abs(truing.fit_direct(features, scores).coef - [1.0, -1.0, 2.0, 0.5]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("fit", "base", "network", "outside", "shape", "fpr95", "auroc"),
+    [
+        (truing.fit_direct, "msp", "cifar10-resnet56", "svhn", {}, 9.4, 97.6),
+        (truing.fit_robust, "msp", "cifar10-resnet56", "svhn", {}, 2.2, 99.5),
+        (truing.fit_direct, "energy", "cifar10-resnet56", "svhn", {"intercept": False}, 5.6, 98.9),
+        (truing.fit_direct, "energy", "imagenet-efficientnet-lite0", "dtd10", {"components": 64}, 19.2, 95.5),
+        (truing.fit_direct, "energy", "imagenet-efficientnet-lite0", "dtd10", {}, 45.1, 86.8),
+    ],
+)
+def test_real_features_give_the_prototypes_figures(bank, fit, base, network, outside, shape, fpr95, auroc):
+    name = "cifar10-test" if network.startswith("cifar10") else "imagenet-val-5000"
+    rows_in, rows_out = bank(network, name), bank(network, outside)
+    score = truing.SCORES[base]
+    found = fit(
+        np.concatenate((rows_in.features, rows_out.features)),
+        np.concatenate((score(rows_in), score(rows_out))),
+        **shape,
+    )
+    report = truing.evaluate(found.predict(rows_in.features), found.predict(rows_out.features))
+    assert 100 * report.fpr95 == pytest.approx(fpr95, abs=0.15)
+    assert 100 * report.auroc == pytest.approx(auroc, abs=0.06)
+
+
+@fits
+def test_too_few_rows_for_the_components_is_said(fit):
+    with pytest.raises(ValueError, match="components must be at least 1 and at most 3, got 4"):
+        fit(np.eye(3, 8), [1, 2, 3], components=4)
+
+
+def test_keeping_no_row_is_refused():
+    with pytest.raises(ValueError, match="keep must leave at least one of 3 rows, got 0.2"):
+        truing.fit_robust(np.eye(3), [1, 2, 3], keep=0.2)
+
+
+def _objective(features, scores, fit, penalty):
+    size = np.abs(scores - features @ fit.coef - fit.intercept)
+    return np.where(size <= penalty, size**2 / 2, penalty * size - penalty**2 / 2).sum()
