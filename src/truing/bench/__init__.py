@@ -1,0 +1,1 @@
+"""Measured comparisons on real features: cases -> rows -> tables, figures and a report."""

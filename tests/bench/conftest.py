@@ -1,0 +1,36 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from truing.bench.bank import Bank, bank
+from truing.bench.demo import demo
+
+HERE = Path(__file__).parent
+SHARED = Path(os.environ.get("TRUING_DATA", HERE.parents[1] / "../shared/data")) / "banks/cifar10-resnet56"
+
+
+@pytest.fixture(scope="session")
+def embedded():
+    return bank()
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder that the embedded bank was built from."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the shared bank; there is no {SHARED}: set TRUING_DATA")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def small(embedded):
+    """Every tenth row of three sets: quick, and real all the same."""
+    names = ("svhn", "dtd10", "cifar100")
+    return Bank(embedded.inside[::10], {name: embedded.outside[name][::10] for name in names})
+
+
+@pytest.fixture(scope="session")
+def ran(small):
+    """The (trials, rows) of the demo on the small bank."""
+    return demo(small)

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from truing.bench.bank import DATA, INSIDE, OUTSIDE, bank, build
+from truing.bench.demo import demo
+from truing.bench.table import per_cent
+from truing.outputs import Outputs
+
+every_set = pytest.mark.parametrize("name", [INSIDE, *OUTSIDE])
+
+
+def test_the_bank_weighs_less_than_six_megabytes():
+    assert sum(path.stat().st_size for path in DATA.iterdir()) < 6e6
+
+
+def test_the_folder_holds_the_sets_the_bank_names_and_says_what_each_is():
+    assert {path.stem for path in DATA.glob("*.npz")} == {INSIDE, *OUTSIDE}
+    text = (DATA / "README.md").read_text(encoding="utf-8")
+    assert [name for name in (INSIDE, *OUTSIDE) if f"| `{name}` |" not in text] == []
+
+
+@every_set
+def test_a_set_is_plain_arrays_that_numpy_reads_without_pickle(name):
+    with np.load(DATA / f"{name}.npz", allow_pickle=False) as held:
+        kinds = {key: (held[key].dtype.name, held[key].shape[1:]) for key in held.files if key != "labels"}
+    assert kinds == {"features": ("float16", (64,)), "logits": ("float32", (10,))}
+
+
+def test_the_network_classifies_the_test_set_as_well_as_the_readme_says(embedded):
+    assert len(embedded.inside) == 10_000
+    assert embedded.inside.correct().mean() == pytest.approx(0.9339)
+
+
+@every_set
+def test_features_are_the_shared_ones_rounded_and_all_else_is_untouched(name, shared):
+    ours, theirs = Outputs.load(DATA / f"{name}.npz"), Outputs.load(shared / f"{name}.npz")
+    np.testing.assert_array_equal(ours.features, theirs.features.astype(np.float16))
+    np.testing.assert_array_equal(ours.logits, theirs.logits)
+    assert (ours.labels is None) == (theirs.labels is None)
+    if theirs.labels is not None:
+        np.testing.assert_array_equal(ours.labels, theirs.labels)
+
+
+def test_building_again_gives_the_embedded_arrays(shared, tmp_path):
+    build(shared, tmp_path)
+    for name in (INSIDE, *OUTSIDE):
+        built, held = (np.load(folder / f"{name}.npz") for folder in (tmp_path, DATA))
+        assert built.files == held.files
+        for key in built.files:
+            np.testing.assert_array_equal(built[key], held[key], strict=True)
+
+
+@pytest.mark.slow
+def test_rounding_moves_no_printed_number_by_more_than_a_tenth(embedded, shared):
+    rounded, whole = demo(embedded)[1], demo(bank(shared))[1]
+    moved = {
+        (ours.base, ours.outside, ours.method, name): abs(
+            float(per_cent(getattr(ours, name))) - float(per_cent(getattr(theirs, name)))
+        )
+        for ours, theirs in zip(rounded, whole, strict=True)
+        for name in ("fpr95", "auroc")
+    }
+    assert len(moved) == 2 * 10 * 4 * 2
+    assert {case: points for case, points in moved.items() if round(points, 1) > 0.1} == {}

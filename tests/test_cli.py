@@ -1,0 +1,200 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import truing
+from truing.cli import main
+
+COMMANDS = ["detect", "score", "fit", "apply", "threshold", "evaluate", "demo"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, rng) -> Path:
+    monkeypatch.chdir(tmp_path)
+    features = rng.normal(1, 1, size=(300, 5))
+    rows = truing.Outputs(
+        features, features @ rng.normal(size=(5, 4)) + rng.normal(size=(300, 4)), rng.integers(0, 4, size=300)
+    )
+    rows[:200].save("test.npz")
+    rows[200:].save("held.npz")
+    return tmp_path
+
+
+def run(capsys, *arguments: str) -> str:
+    assert main(list(arguments)) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def fails(capsys, *arguments: str) -> str:
+    """Run a command that must fail as every command fails: one line on stderr, code 1, nothing on stdout."""
+    try:
+        code = main(list(arguments))
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("truing")
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"example: truing {command}" in " ".join(capsys.readouterr().out.split())
+    assert f"truing {command}" in (Path(__file__).parent.parent / "docs" / "cli.md").read_text()
+
+
+def test_detect_is_the_whole_job(here, capsys):
+    printed = run(capsys, "detect", "test.npz", "--reference", "held.npz", "-o", "scores.csv")
+    with (here / "scores.csv").open() as file:
+        table = list(csv.DictReader(file))
+    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
+    fit = truing.fit_direct(
+        np.concatenate((rows.features, held.features)), truing.msp(np.concatenate((rows.logits, held.logits)))
+    )
+    np.testing.assert_allclose([float(row["scores"]) for row in table], fit.predict(rows.features), atol=1e-12)
+    threshold = truing.threshold_at(fit.predict(held.features), 0.95)
+    refused = [row["is_out"] == "True" for row in table]
+    np.testing.assert_array_equal(refused, fit.predict(rows.features) < threshold)
+    assert "200 of 5 features" in printed
+    assert "msp, trued by dlr" in printed
+    assert f"{threshold:.6g}" in printed
+    assert f"{sum(refused)} rows, {sum(refused) / 200:.1%}" in printed
+    assert "scores.csv" in printed
+
+
+def test_the_json_summary_says_the_same_for_machines(here, capsys):
+    arguments = ["detect", "test.npz", "--reference", "held.npz", "--base", "energy", "--method", "rlr", "--json"]
+    facts = json.loads(run(capsys, *arguments))
+    assert facts["rows"] == 200
+    assert facts["dimensions"] == 5
+    assert facts["base"] == "energy"
+    assert facts["method"] == "rlr"
+    assert 0 <= facts["refused"] <= 200
+    assert isinstance(facts["threshold"], float)
+
+
+def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
+    printed = run(capsys, "detect", "test.npz", "-o", "scores.csv")
+    assert "no in/out" in printed
+    with (here / "scores.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == ["row", "base", "scores", "rank"]
+    least = min(table, key=lambda row: float(row["scores"]))
+    assert least["rank"] == "1"
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.npy", "out.npz", "out.parquet", "out.arrow"])
+def test_every_output_kind_holds_the_same_scores(here, capsys, name):
+    from truing.columns import read_scores
+
+    run(capsys, "detect", "test.npz", "-o", "plain.npy")
+    run(capsys, "detect", "test.npz", "-o", name)
+    if name.endswith(".csv"):
+        with (here / name).open() as file:
+            found = [float(row["scores"]) for row in csv.DictReader(file)]
+    else:
+        found = read_scores(name)
+    np.testing.assert_array_equal(found, np.load("plain.npy"))
+
+
+def test_score_first_marks_the_rows_before_any_fit(here, capsys):
+    arguments = ["detect", "test.npz", "--method", "online", "--batch", "50", "--order", "score-first"]
+    printed = run(capsys, *arguments, "-o", "scores.csv")
+    assert "50 rows came before any fit" in printed
+    with (here / "scores.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["trued"] for row in table] == ["False"] * 50 + ["True"] * 150
+
+
+def test_the_steps_give_what_detect_gives(here, capsys):
+    for method in ("dlr", "rlr"):
+        run(capsys, "detect", "test.npz", "--base", "energy", "--method", method, "-o", "whole.npy")
+        run(capsys, "fit", "test.npz", "--base", "energy", "--method", method, "-o", "fit.npz")
+        run(capsys, "apply", "fit.npz", "test.npz", "-o", "steps.npy")
+        np.testing.assert_array_equal(np.load("steps.npy"), np.load("whole.npy"))
+    run(capsys, "score", "test.npz", "--base", "energy", "-o", "base.npy")
+    np.testing.assert_array_equal(np.load("base.npy"), truing.energy(truing.Outputs.load("test.npz").logits))
+    found = json.loads(run(capsys, "threshold", "base.npy", "--keep", "0.9"))
+    assert found == {"threshold": truing.threshold_at(np.load("base.npy"), 0.9), "keep": 0.9, "rows": 200}
+
+
+def test_saved_moments_add_up_to_the_fit(here, capsys):
+    run(capsys, "fit", "test.npz", "--moments", "moments.npz", "-o", "fit.npz")
+    np.testing.assert_array_equal(truing.load("moments.npz").solve().coef, truing.load("fit.npz").coef)
+    assert "--moments goes with --method dlr" in fails(
+        capsys, "fit", "test.npz", "--method", "rlr", "--moments", "m.npz", "-o", "f.npz"
+    )
+    assert not (here / "f.npz").exists()
+
+
+def test_evaluate_prints_the_report(here, capsys):
+    run(capsys, "score", "test.npz", "-o", "in.npy")
+    run(capsys, "score", "held.npz", "-o", "out.npy")
+    found = json.loads(run(capsys, "evaluate", "in.npy", "out.npy", "--outputs", "test.npz", "--convention", "paper"))
+    rows = truing.Outputs.load("test.npz")
+    expected = truing.evaluate(np.load("in.npy"), np.load("out.npy"), "paper", rows.correct())
+    assert found == json.loads(expected.json())
+    assert found["refused_right"] is not None
+
+
+WRONG = {
+    "no command": ([], "required"),
+    "unknown command": (["guess"], "invalid choice"),
+    "missing file": (["detect", "gone.npz"], "there is no file gone.npz"),
+    "missing reference": (["detect", "test.npz", "--reference", "gone.npz"], "there is no file gone.npz"),
+    "unknown base": (["detect", "test.npz", "--base", "tea"], "invalid choice: 'tea'"),
+    "bad number": (["detect", "test.npz", "--components", "many"], "invalid int value: 'many'"),
+    "too many components": (["detect", "test.npz", "--components", "9"], "components must be at least 1 and at most 5"),
+    "keep out of range": (["detect", "test.npz", "--reference", "held.npz", "--keep", "95"], "keep must be above 0"),
+    "two rates": (["detect", "test.npz", "--reference", "held.npz", "--keep", "0.9", "--fdr", "0.1"], "not allowed"),
+    "a rate without a reference": (["detect", "test.npz", "--fdr", "0.1"], "need a reference"),
+    "unknown ending": (["detect", "test.npz", "-o", "scores.xls"], "scores.xls must end in"),
+    "no folder": (["detect", "test.npz", "-o", "gone/scores.csv"], "there is no folder gone"),
+    "no scores given": (["score", "test.npz", "--base", "given", "-o", "x.npy"], "outputs must have scores"),
+    "no output": (["score", "test.npz"], "the following arguments are required: -o"),
+    "not a fit": (["apply", "test.npz", "test.npz", "-o", "x.npy"], "must be a file saved by truing.save"),
+    "garbage": (["detect", "garbage.npz"], "garbage.npz must be an .npz file"),
+    "nan": (["detect", "nan.npz"], "features must be finite"),
+    "zero batch": (["detect", "test.npz", "--method", "online", "--batch", "0"], "batch must be at least 1"),
+    "negative penalty": (["fit", "test.npz", "--method", "rlr", "--rlr-penalty", "-1", "-o", "x"], "penalty must be"),
+    "labels missing": (["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"], "outputs must have labels"),
+    "a folder as output": (["detect", "test.npz", "-o", "folder.csv"], "folder.csv: it is a folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_input_gets_one_clear_line_and_writes_nothing(here, capsys, arguments, message):
+    (here / "garbage.npz").write_bytes(b"garbage")
+    (here / "folder.csv").mkdir()
+    np.savez("nan.npz", features=np.array([[np.nan]]), logits=np.ones((1, 2)))
+    np.savez("nolabels.npz", features=np.ones((3, 1)), logits=np.ones((3, 2)))
+    np.save("in.npy", np.arange(3.0))
+    before = sorted(here.iterdir())
+    assert message in fails(capsys, *arguments)
+    assert sorted(here.iterdir()) == before
+
+
+def test_the_installed_command_runs(here):
+    command = Path(sys.executable).with_name("truing")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"truing {truing.__version__}\n"
+    done = subprocess.run([command, "detect", "gone.npz"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "truing: there is no file gone.npz\n")
+
+
+def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):
+    run(capsys, "detect", "test.npz", "--method", "online", "--batch", "100")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["detect", "test.npz", "--method", "online", "--batch", "100"]) == 0
+    assert "100 of 200 rows (50%)" in capsys.readouterr().err

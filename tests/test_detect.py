@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+
+import truing
+from truing.detect import detect
+
+
+@pytest.fixture
+def rows(rng) -> truing.Outputs:
+    features = rng.normal(1, 1, size=(300, 5))
+    return truing.Outputs(features, features @ rng.normal(size=(5, 4)) + rng.normal(size=(300, 4)))
+
+
+def joined(one: truing.Outputs, other: truing.Outputs) -> truing.Outputs:
+    return truing.Outputs(np.concatenate((one.features, other.features)), np.concatenate((one.logits, other.logits)))
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "online"])
+def test_without_a_reference_there_are_scores_and_no_decision(rows, method):
+    found = detect(rows, method=method)
+    assert (found.p_values, found.is_out, found.threshold) == (None, None, None)
+    assert "refusing a share of an unknown mixture is no decision" in " ".join(found.notes())
+    np.testing.assert_array_equal(found.base, truing.msp(rows.logits))
+    assert found.trued.all()
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr"])
+@pytest.mark.parametrize("shape", [{}, {"components": 2}, {"intercept": False}])
+def test_the_reference_joins_the_fit_and_sets_the_threshold(rows, method, shape):
+    test, reference = rows[:200], rows[200:]
+    found = detect(test, reference, method=method, base="energy", temperature=2.0, keep=0.9, **shape)
+    both = joined(test, reference)
+    fit = {"dlr": truing.fit_direct, "rlr": truing.fit_robust}[method]
+    fit = fit(both.features, truing.energy(both.logits, 2.0), **shape)
+    np.testing.assert_allclose(found.scores, fit.predict(test.features), atol=1e-12)
+    threshold = truing.threshold_at(fit.predict(reference.features), 0.9)
+    assert found.threshold == pytest.approx(threshold)
+    np.testing.assert_array_equal(found.is_out, fit.predict(test.features) < threshold)
+
+
+def test_dlr_and_rlr_do_not_depend_on_the_order_of_rows(rows, rng):
+    order = rng.permutation(200)
+    for method in ("dlr", "rlr"):
+        one = detect(rows[:200], rows[200:], method=method, fdr=0.2)
+        other = detect(rows[:200][order], rows[200:], method=method, fdr=0.2)
+        np.testing.assert_allclose(other.scores, one.scores[order], atol=1e-10)
+        np.testing.assert_array_equal(other.is_out, one.is_out[order])
+
+
+@pytest.mark.parametrize("rate", [{"false_alarm": 0.1}, {"fdr": 0.1}])
+def test_online_learn_first_is_a_detector_that_learns_then_decides(rows, rate):
+    test, reference = rows[:200], rows[200:]
+    found = detect(test, reference, method="online", batch=30, **rate)
+    detector = truing.Detector()
+    detector.calibrate(reference)
+    for start in range(0, 200, 30):
+        part = slice(start, start + 30)
+        detector.learn(test[part])
+        decision = detector.decide(test[part], **rate)
+        np.testing.assert_allclose(found.scores[part], decision.scores)
+        np.testing.assert_array_equal(found.is_out[part], decision.is_out)
+
+
+def test_online_score_first_uses_earlier_rows_alone_and_marks_the_first_batch(rows):
+    test, reference = rows[:200], rows[200:]
+    found = detect(test, reference, method="online", batch=50, order="score-first", false_alarm=0.1)
+    assert found.trued.tolist() == [False] * 50 + [True] * 150
+    np.testing.assert_array_equal(found.scores[:50], found.base[:50])
+    np.testing.assert_array_equal(found.p_values[:50], truing.p_values(found.base[:50], truing.msp(reference.logits)))
+    for start in (50, 100, 150):
+        fit = truing.fit_direct(test.features[:start], found.base[:start])
+        part = slice(start, start + 50)
+        np.testing.assert_allclose(found.scores[part], fit.predict(test.features[part]), atol=1e-10)
+        expected = truing.p_values(found.scores[part], fit.predict(reference.features))
+        np.testing.assert_allclose(found.p_values[part], expected)
+    assert "50 rows came before any fit" in " ".join(found.notes())
+
+
+def test_one_batch_online_is_dlr(rows):
+    np.testing.assert_allclose(
+        detect(rows, method="online", batch=300).scores, detect(rows, method="dlr").scores, atol=1e-12
+    )
+
+
+def test_progress_counts_every_row(rows):
+    seen = []
+    detect(rows, method="online", batch=128, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(128, 300), (256, 300), (300, 300)]
+
+
+def test_a_fit_of_few_rows_and_a_mass_refusal_are_noted(rows):
+    assert "12 rows are few for a fit of rank 5" in " ".join(detect(rows[:12]).notes())
+    far = truing.Outputs(rows.features - 9, rows.logits * 0)
+    assert "most rows are refused" in " ".join(detect(far, rows).notes())
+
+
+def test_a_rate_without_a_reference_and_other_widths_are_refused(rows):
+    with pytest.raises(ValueError, match="need a reference"):
+        detect(rows, fdr=0.1)
+    with pytest.raises(ValueError, match="exactly one error rate"):
+        detect(rows, rows, fdr=0.1, keep=0.9)
+    narrow = truing.Outputs(rows.features[:, :3], rows.logits)
+    for method in ("dlr", "rlr", "online"):
+        with pytest.raises(ValueError, match="reference must have 5 feature columns, as the outputs have, got 3"):
+            detect(rows, narrow, method=method)
+    with pytest.raises(ValueError, match="method must be one of dlr, rlr, online, got 'magic'"):
+        detect(rows, method="magic")
+
+
+def false_alarms(bank, method: str, trials: int) -> float:
+    """Share of in-distribution rows refused at 5 %, over random splits of real features."""
+    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
+    rng, called = np.random.default_rng(5), []
+    for _ in range(trials):
+        order = rng.permutation(10_000)
+        test = joined(inside[order[200:500]], outside[:100])
+        found = detect(test, inside[order[:200]], method=method, false_alarm=0.05)
+        called.append(found.is_out[:300].mean())
+    return float(np.mean(called))
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "online"])
+def test_false_alarms_keep_their_stated_rate(bank, method):
+    assert false_alarms(bank, method, 40) == pytest.approx(10 / 201, abs=0.012)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dlr", "rlr", "online"])
+def test_false_alarms_keep_their_stated_rate_over_many_splits(bank, method):
+    assert false_alarms(bank, method, 1000) == pytest.approx(10 / 201, abs=0.0035)

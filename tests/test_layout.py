@@ -1,0 +1,131 @@
+"""The shape of the package itself: imports point one way, the core is light, the public names are there."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import truing
+
+SOURCE = Path(truing.__file__).parent
+CORE = (
+    "_check _threads archive columns outputs scores shaping moments robust fits threshold metrics detector files"
+).split()
+SHELLS = ["detect", "arrow", "bench"]
+
+
+def imported(module: Path) -> set[str]:
+    """Return the modules of ours that a file imports at its top level, by the first part of their names."""
+    found = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            found |= {name.split(".")[0] for name in names}
+    return found
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_a_core_module_imports_only_modules_before_it(name):
+    assert imported(SOURCE / f"{name}.py") <= set(CORE[: CORE.index(name)])
+
+
+def test_shells_do_not_import_one_another():
+    for shell in SHELLS:
+        files = [SOURCE / f"{shell}.py"] if (SOURCE / f"{shell}.py").exists() else (SOURCE / shell).glob("*.py")
+        own = {path.stem for path in (SOURCE / shell).glob("*.py")}
+        for file in files:
+            assert not imported(file) & (set(SHELLS) - {shell} - own), file
+
+
+def test_every_module_has_its_place():
+    modules = {path.stem for path in SOURCE.glob("*.py")} | {path.name for path in SOURCE.glob("*/") if path.is_dir()}
+    assert modules - {"__pycache__"} == {*CORE, *SHELLS, "__init__", "cli"}
+
+
+def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():
+    allowed = set(sys.stdlib_module_names) | {"numpy", "scipy", "threadpoolctl"}
+    for name in CORE:
+        for node in ast.walk(ast.parse((SOURCE / f"{name}.py").read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, name
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                assert (node.module or "").split(".")[0] in allowed, name
+
+
+def test_the_core_stays_small():
+    lines = 0
+    for name in CORE:
+        tree = ast.parse((SOURCE / f"{name}.py").read_text())
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        texts = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)]
+        prose = {line for text in texts for line in range(text.lineno, (text.end_lineno or 0) + 1)}
+        for number, line in enumerate((SOURCE / f"{name}.py").read_text().splitlines(), 1):
+            lines += bool(line.strip()) and not line.lstrip().startswith("#") and number not in prose
+    assert lines < 1000
+
+
+def test_importing_truing_loads_nothing_heavy():
+    heavy = "torch onnx onnxruntime dask matplotlib starlette uvicorn pyarrow pandas sklearn scipy.stats".split()
+    code = f"import sys, truing; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_pickle_and_no_square_matrix_of_rows_in_the_source():
+    text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    for word in ("import pickle", "allow_pickle=True", "np.eye(n)", "np.eye(len(features))"):
+        assert word not in text
+
+
+SIGNATURES = {
+    "Outputs": "(features, logits=None, labels=None, scores=None)",
+    "msp": "(logits, temperature=1.0)",
+    "energy": "(logits, temperature=1.0)",
+    "kl_uniform": "(logits, temperature=1.0)",
+    "max_logit": "(logits)",
+    "gradnorm": "(features, logits, temperature=1.0)",
+    "react": "(features, weight, bias, clip)",
+    "react_clip": "(features_in, share=0.9)",
+    "Moments.of": "(features, scores)",
+    "Moments.decayed": "(self, factor)",
+    "Moments.solve": "(self, intercept=True, components=None, ridge=0.0)",
+    "LinearFit.predict": "(self, features)",
+    "fit_direct": "(features, scores, *, intercept=True, components=None)",
+    "fit_robust": "(features, scores, *, keep=0.8, penalty=1e-05, intercept=True, components=None)",
+    "huber": "(features, scores, penalty, *, intercept=True)",
+    "threshold_at": "(scores_in, keep=0.95)",
+    "is_out": "(scores, threshold)",
+    "p_values": "(scores, scores_in)",
+    "select": "(p, fdr=0.05)",
+    "auroc": "(scores_in, scores_out)",
+    "aupr": "(scores_in, scores_out)",
+    "aupr_out": "(scores_in, scores_out)",
+    "fpr_at_tpr": "(scores_in, scores_out, tpr=0.95, convention='at-least')",
+    "evaluate": "(scores_in, scores_out, convention='at-least', correct=None)",
+    "save": "(thing, path)",
+    "load": "(path)",
+    "Detector": "(score='msp', temperature=1.0, intercept=True, components=None, decay=1.0)",
+    "Detector.learn": "(self, outputs)",
+    "Detector.calibrate": "(self, reference)",
+    "Detector.score": "(self, outputs)",
+    "Detector.decide": "(self, outputs, *, learned=True, false_alarm=None, fdr=None)",
+}
+
+
+@pytest.mark.parametrize(("name", "signature"), SIGNATURES.items())
+def test_a_public_name_keeps_its_signature(name, signature):
+    thing = truing
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    plain = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in inspect.signature(thing).parameters.values()
+    ]
+    assert str(inspect.Signature(plain)) == signature
+
+
+def test_the_base_scores_are_these():
+    assert list(truing.SCORES) == ["msp", "energy", "kl_uniform", "max_logit", "gradnorm", "given"]
