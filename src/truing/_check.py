@@ -48,23 +48,15 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 
 
 def as_number(
-    value: float,
-    name: str,
-    *,
-    above: float = -np.inf,
-    at_least: float = -np.inf,
-    at_most: float = LARGEST,
-    below: float = np.inf,
+    value: float, name: str, *, above: float | None = None, at_least: float = -LARGEST, at_most: float = LARGEST
 ) -> float:
     """Return `value` as a float within the stated bounds."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    number = float(value)
-    if not (number > above and number >= at_least and number <= at_most and number < below):
-        low = f"above {above:g}" if above > -np.inf else f"at least {max(at_least, -LARGEST):g}"
-        high = f"below {below:g}" if below < np.inf else f"at most {at_most:g}"
-        raise ValueError(f"{name} must be {low} and {high}, got {value}")
-    return number
+    if not at_least <= value <= at_most or (above is not None and value <= above):
+        low = f"at least {at_least:g}" if above is None else f"above {above:g}"
+        raise ValueError(f"{name} must be {low} and at most {at_most:g}, got {value}")
+    return float(value)
 
 
 def as_share(value: float, name: str) -> float:

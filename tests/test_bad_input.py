@@ -1,0 +1,138 @@
+"""Bad input gets an error that names the argument, from every public function."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import truing
+
+# Every public function with good arguments: what is wrong is then one of them, and the error must name it.
+Z, F, S = np.arange(24.0).reshape(8, 3) % 7, np.arange(32.0).reshape(8, 4) % 5, np.arange(8.0) ** 2 % 11
+GOOD = {
+    "Outputs": (truing.Outputs, {"features": Z, "logits": F, "scores": S}),
+    "msp": (truing.msp, {"logits": F, "temperature": 2.0}),
+    "energy": (truing.energy, {"logits": F, "temperature": 2.0}),
+    "kl_uniform": (truing.kl_uniform, {"logits": F, "temperature": 2.0}),
+    "max_logit": (truing.max_logit, {"logits": F}),
+    "gradnorm": (truing.gradnorm, {"features": Z, "logits": F, "temperature": 2.0}),
+    "react": (truing.react, {"features": Z, "weight": np.ones((4, 3)), "bias": np.ones(4), "clip": 1.0}),
+    "react_clip": (truing.react_clip, {"features_in": Z, "share": 0.9}),
+    "Moments.of": (truing.Moments.of, {"features": Z, "scores": S}),
+    "Moments.solve": (truing.Moments.of(Z, S).solve, {"components": 2, "ridge": 0.5}),
+    "Moments.decayed": (truing.Moments.of(Z, S).decayed, {"factor": 0.5}),
+    "LinearFit.predict": (truing.fit_direct(Z, S).predict, {"features": Z}),
+    "fit_direct": (truing.fit_direct, {"features": Z, "scores": S, "components": 2}),
+    "fit_robust": (truing.fit_robust, {"features": Z, "scores": S, "keep": 0.7, "penalty": 0.1, "components": 2}),
+    "huber": (truing.huber, {"features": Z, "scores": S, "penalty": 0.1}),
+    "threshold_at": (truing.threshold_at, {"scores_in": S, "keep": 0.9}),
+    "is_out": (truing.is_out, {"scores": S, "threshold": 1.0}),
+    "p_values": (truing.p_values, {"scores": S, "scores_in": S}),
+    "select": (truing.select, {"p": S / 11, "fdr": 0.1}),
+    "auroc": (truing.auroc, {"scores_in": S, "scores_out": S}),
+    "aupr": (truing.aupr, {"scores_in": S, "scores_out": S}),
+    "aupr_out": (truing.aupr_out, {"scores_in": S, "scores_out": S}),
+    "fpr_at_tpr": (truing.fpr_at_tpr, {"scores_in": S, "scores_out": S, "tpr": 0.9, "convention": "paper"}),
+    "evaluate": (truing.evaluate, {"scores_in": S, "scores_out": S, "convention": "paper"}),
+    "Detector": (truing.Detector, {"score": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
+}
+every_function = pytest.mark.parametrize("name", GOOD)
+
+
+@every_function
+def test_good_input_is_accepted(name):
+    function, arguments = GOOD[name]
+    function(**arguments)
+
+
+@st.composite
+def spoiled(draw, good):
+    """Return an array that differs from a good one in one unacceptable way."""
+    way = draw(st.sampled_from(["value", "no rows", "flat", "deep", "object", "text", "complex", "ragged", "masked"]))
+    if way == "value":
+        bad = np.array(good, dtype=draw(st.sampled_from([np.float64, np.float32, np.float16])))
+        where = tuple(draw(st.integers(0, size - 1)) for size in bad.shape)
+        bad[where] = draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+        return bad
+    return {
+        "no rows": good[:0],
+        "flat": good.reshape(-1) if good.ndim == 2 else np.float64(1.0),
+        "deep": good[None] if good.ndim == 2 else good[None, None],
+        "object": good.astype(object),
+        "text": good.astype(str),
+        "complex": good.astype(complex),
+        "ragged": [[1.0, 2.0], [3.0]],
+        "masked": np.ma.masked_array(good, mask=np.arange(good.size).reshape(good.shape) == 1),
+    }[way]
+
+
+def wrong(good):
+    """Return a strategy of unacceptable values in place of a good one."""
+    if isinstance(good, np.ndarray):
+        return spoiled(good)
+    anything = [None, "many", [1.0], np.nan, np.inf, -np.inf, -1.0, 0.0, 1j, True, object()]
+    if isinstance(good, str):
+        return st.one_of(st.text(max_size=6).filter(lambda text: text not in truing.SCORES), st.sampled_from([1, None]))
+    if isinstance(good, int):
+        return st.one_of(st.sampled_from([0, -3, 9, 1.5, "many", True]))
+    return st.one_of(st.sampled_from(anything), st.floats(max_value=0, allow_nan=False))
+
+
+# Where what is wrong elsewhere is fine.
+FINE = {
+    ("is_out", "threshold"): lambda bad: isinstance(bad, float) and np.isfinite(bad),
+    ("react", "clip"): lambda bad: isinstance(bad, float) and np.isfinite(bad),
+    ("Moments.solve", "ridge"): lambda bad: isinstance(bad, float) and bad == 0,
+    ("Detector", "components"): lambda bad: isinstance(bad, int) and bad == 9,  # Not before rows are seen.
+}
+
+
+@every_function
+@settings(max_examples=220)
+@given(data=st.data())
+def test_bad_input_is_refused_by_name(name, data):
+    function, arguments = GOOD[name]
+    argument = data.draw(st.sampled_from(sorted(arguments)))
+    bad = data.draw(wrong(arguments[argument]))
+    if FINE.get((name, argument), lambda bad: False)(bad):
+        return
+    with pytest.raises((ValueError, TypeError)) as caught:
+        function(**{**arguments, argument: bad})
+    assert argument in str(caught.value)
+
+
+@every_function
+@settings(max_examples=20)
+@given(data=st.data())
+def test_other_numbers_of_rows_are_refused_by_name(name, data):
+    function, arguments = GOOD[name]
+    tables = [key for key, value in arguments.items() if isinstance(value, np.ndarray) and len(value) == 8]
+    if len(tables) < 2 or "scores_in" in tables:
+        return
+    argument = data.draw(st.sampled_from(tables))
+    rows = data.draw(st.integers(1, 7))
+    with pytest.raises(ValueError, match="must have the same number of rows") as caught:
+        function(**{**arguments, argument: arguments[argument][:rows]})
+    assert argument in str(caught.value)
+
+
+@every_function
+def test_whole_numbers_truths_and_lists_are_numbers_too(name):
+    function, arguments = GOOD[name]
+    if name in ("select", "Moments.solve", "Moments.decayed", "Detector"):
+        return
+    for convert in (lambda a: a.astype(np.int8), lambda a: a.tolist(), lambda a: np.asfortranarray(a)):
+        changed = {k: convert(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+        assert repr(function(**changed)) == repr(function(**arguments))
+    function(**{k: v > 2 if isinstance(v, np.ndarray) else v for k, v in arguments.items()})
+
+
+def test_inputs_are_never_written_to():
+    for function, arguments in GOOD.values():
+        frozen = {}
+        for key, value in arguments.items():
+            frozen[key] = value
+            if isinstance(value, np.ndarray):
+                frozen[key] = value.copy()
+                frozen[key].flags.writeable = False
+        function(**frozen)

@@ -1,0 +1,62 @@
+"""What the pages say runs, and says what comes out."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import truing
+from truing.bench.bank import bank as embedded
+from truing.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder with the files that the pages speak of, of real rows."""
+    monkeypatch.chdir(tmp_path)
+    real, order = embedded(), np.random.default_rng(0).permutation(4000)
+    inside, outside = real.inside, real.outside["svhn"]
+    mixed = truing.Outputs(
+        np.concatenate((inside.features[:2000], outside.features)),
+        np.concatenate((inside.logits[:2000], outside.logits)),
+    )
+    mixed[order].save("test.npz")
+    inside[5000:].save("held.npz")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs(here, page):
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), {})
+
+
+def test_the_commands_of_the_cli_page_run(here, capsys):
+    lines = [line[2:] for block in blocks(ROOT / "docs" / "cli.md", "console") for line in block.splitlines()]
+    assert len(lines) >= 12
+    for line in lines:
+        words = shlex.split(line)
+        if words[1] != "demo":  # It has tests of its own.
+            assert main(words[1:]) == 0, capsys.readouterr().err
+
+
+def test_the_readmes_command_prints_what_it_shows(here, capsys):
+    text = (ROOT / "README.md").read_text()
+    command, shown = re.search(r"```\n(truing detect .*?)\n```\n\n```\n(.*?)\n```", text, re.DOTALL).groups()
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out.strip() == shown
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
