@@ -178,7 +178,7 @@ def test_too_few_rows_for_the_components_is_said(fit):
 
 
 def test_keeping_no_row_is_refused():
-    with pytest.raises(ValueError, match="keep must leave at least one of 3 rows, got 0.2"):
+    with pytest.raises(ValueError, match=r"keep must leave at least one of 3 rows, got 0.2"):
         truing.fit_robust(np.eye(3), [1, 2, 3], keep=0.2)
 
 

@@ -98,8 +98,7 @@ def test_some_rows_are_taken_from_every_field(outputs):
 
 def test_correct_tells_where_the_largest_logit_is_the_labels(outputs):
     assert outputs.correct().tolist() == [
-        max(range(3), key=lambda c: row[c]) == label
-        for row, label in zip(outputs.logits, outputs.labels, strict=True)
+        max(range(3), key=lambda c: row[c]) == label for row, label in zip(outputs.logits, outputs.labels, strict=True)
     ]
     with pytest.raises(ValueError, match="outputs must have labels"):
         truing.Outputs([[1.0]], [[1.0]]).correct()
@@ -142,8 +141,8 @@ def test_a_missing_file_or_folder_is_named(tmp_path, outputs):
         truing.Outputs.load(tmp_path / "gone.npz")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         outputs.save(tmp_path / "gone" / "x.npz")
+    np.savez(tmp_path / "x.npz", logits=np.ones((2, 2)))
     with pytest.raises(ValueError, match="must hold features, got logits"):
-        np.savez(tmp_path / "x.npz", logits=np.ones((2, 2)))
         truing.Outputs.load(tmp_path / "x.npz")
     with pytest.raises(ValueError, match=r"must end in .npz, .parquet, .arrow, .feather to hold features"):
         outputs.save(tmp_path / "x.csv")
@@ -154,5 +153,5 @@ def test_pickled_objects_are_never_loaded(tmp_path):
     with pytest.raises(ValueError, match="pickled objects, which are never loaded"):
         truing.Outputs.load(tmp_path / "x.npz")
     np.save(tmp_path / "features.npy", np.array([[print]], dtype=object))
-    with pytest.raises(ValueError, match="must be an .npy file of plain numbers"):
+    with pytest.raises(ValueError, match=r"must be an .npy file of plain numbers"):
         truing.Outputs.load(tmp_path / "features.npy")

@@ -31,8 +31,8 @@ def as_matrix(values: ArrayLike, name: str) -> Matrix:
         raise ValueError(f"{name} must be 2-D (n, d), got shape {matrix.shape}")
     if matrix.size == 0:
         raise ValueError(f"{name} must have at least one row and one column, got shape {matrix.shape}")
-    for start, block in _slices(matrix):
-        _check_finite(block, name, first_row=start)
+    for rows, block in blocks(matrix):
+        _check_finite(block, name, rows.start)
     return matrix
 
 
@@ -43,8 +43,9 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
         raise ValueError(f"{name} must be 1-D (n,), got shape {vector.shape}")
     if vector.size == 0:
         raise ValueError(f"{name} must not be empty")
-    _check_finite(vector, name, first_row=0)
-    return vector.astype(np.float64, copy=False)
+    wide: Floats = vector.astype(np.float64, copy=False)
+    _check_finite(wide, name, 0)
+    return wide
 
 
 def as_number(
@@ -91,21 +92,17 @@ def check_same_rows(**arrays: NDArray[Any] | None) -> None:
         raise ValueError(f"{' and '.join(rows)} must have the same number of rows, got {found}")
 
 
-def blocks(matrix: Matrix) -> Iterator[tuple[slice, Floats]]:
-    """Yield (rows, those rows in float64), a cache-sized block at a time."""
-    for start, block in _slices(matrix):
-        yield slice(start, start + len(block)), np.asarray(block, dtype=np.float64)
+def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:
+    """Yield (rows, those rows of each matrix in float64), a cache-sized block at a time."""
+    step = max(1, _BLOCK_NUMBERS // max(matrix.shape[1] for matrix in matrices))
+    for start in range(0, len(matrices[0]), step):
+        rows = slice(start, min(start + step, len(matrices[0])))
+        yield rows, *(np.asarray(matrix[rows], dtype=np.float64) for matrix in matrices)
 
 
 def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     """Return `formula` of every row (n,), computed in float64 a block of rows at a time."""
-    rows = len(matrices[0])
-    result = np.empty(rows)
-    step = _rows_a_block(max(matrix.shape[1] for matrix in matrices))
-    for start in range(0, rows, step):
-        stop = start + step
-        result[start:stop] = formula(*(np.asarray(m[start:stop], dtype=np.float64) for m in matrices))
-    return result
+    return np.concatenate([formula(*parts) for _, *parts in blocks(*matrices)])
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
@@ -123,20 +120,8 @@ def _as_floats(values: ArrayLike, name: str) -> Matrix:
 
 
 def _check_finite(block: Matrix, name: str, first_row: int) -> None:
-    fine = np.isfinite(block)
-    if block.dtype.itemsize == 8:
-        fine &= np.abs(block) <= LARGEST
+    fine = np.abs(block) <= LARGEST  # Not so for NaN either.
     if not fine.all():
         where = np.argwhere(~fine)[0]
         row, value = where[0] + first_row, block[tuple(where)]
         raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
-
-
-def _slices(matrix: Matrix) -> Iterator[tuple[int, Matrix]]:
-    step = _rows_a_block(matrix.shape[1])
-    for start in range(0, len(matrix), step):
-        yield start, matrix[start : start + step]
-
-
-def _rows_a_block(width: int) -> int:
-    return max(1, _BLOCK_NUMBERS // width)

@@ -5,7 +5,9 @@
 
 from dataclasses import dataclass
 
-from ._check import Floats, Matrix, as_choice, as_count, as_number, as_share
+from numpy.typing import ArrayLike
+
+from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_vector
 from .moments import LinearFit, Moments
 from .outputs import Outputs
 from .scores import SCORES
@@ -19,6 +21,12 @@ class Reference:
     features: Matrix
     scores: Floats
     moments: Moments
+
+    @classmethod
+    def of(cls, features: ArrayLike, scores: ArrayLike) -> "Reference":
+        """Return the reference of these rows."""
+        matrix, vector = as_matrix(features, "features"), as_vector(scores, "scores")
+        return cls(matrix, vector, Moments.of(matrix, vector))
 
 
 class Detector:
@@ -69,9 +77,9 @@ class Detector:
         They join every fit with weight 1, so that they and in-distribution test rows stand in it alike.
         """
         scores = self.base_scores(reference)
-        moments = Moments.of(reference.features, scores)
-        self._check_width(moments)
-        self.reference = Reference(reference.features, scores, moments)
+        known = Reference.of(reference.features, scores)
+        self._check_width(known.moments)
+        self.reference = known
         self._fits = {}
 
     def score(self, outputs: Outputs) -> Floats:
