@@ -35,9 +35,11 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_python_of_a_page_runs(here, page):
+def test_the_python_of_a_page_runs_and_prints_what_it_shows(here, page, capsys):
     for code in blocks(page, "python"):
         exec(compile(code, str(page), "exec"), {})
+        shown = re.findall(r"^print.*?  # (.*)$", code, re.MULTILINE)
+        assert capsys.readouterr().out.splitlines() == shown
 
 
 def test_the_commands_of_the_cli_page_run(here, capsys):

@@ -26,13 +26,18 @@ _BLOCK_NUMBERS = 2**17
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
     """Return `values` as a finite (n, d) matrix of at least one row and column."""
+    matrix = as_matrix_of_any(values, name)
+    check_finite(matrix, name)
+    return matrix
+
+
+def as_matrix_of_any(values: ArrayLike, name: str) -> Matrix:
+    """Return `values` as such a matrix, unread: whoever sums it up checks the sums, and `check_finite` if they fail."""
     matrix = _as_floats(values, name)
     if matrix.ndim != 2:
         raise ValueError(f"{name} must be 2-D (n, d), got shape {matrix.shape}")
     if matrix.size == 0:
         raise ValueError(f"{name} must have at least one row and one column, got shape {matrix.shape}")
-    for rows, block in blocks(matrix):
-        _check_finite(block, name, rows.start)
     return matrix
 
 
@@ -43,9 +48,18 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
         raise ValueError(f"{name} must be 1-D (n,), got shape {vector.shape}")
     if vector.size == 0:
         raise ValueError(f"{name} must not be empty")
+    check_finite(vector[:, None], name)
     wide: Floats = vector.astype(np.float64, copy=False)
-    _check_finite(wide, name, 0)
     return wide
+
+
+def check_finite(matrix: Matrix, name: str) -> None:
+    """Refuse NaN, infinities and numbers too large to square, naming the first."""
+    for rows, block in blocks(matrix):
+        if not (block.min() >= -LARGEST and block.max() <= LARGEST):  # Not so for NaN.
+            where = np.argwhere(~(np.abs(block) <= LARGEST))[0]
+            row, value = rows.start + where[0], block[tuple(where)]
+            raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
 
 
 def as_number(
@@ -54,10 +68,11 @@ def as_number(
     """Return `value` as a float within the stated bounds."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not at_least <= value <= at_most or (above is not None and value <= above):
+    number = float(value)
+    if not at_least <= number <= at_most or (above is not None and number <= above):
         low = f"at least {at_least:g}" if above is None else f"above {above:g}"
         raise ValueError(f"{name} must be {low} and at most {at_most:g}, got {value}")
-    return float(value)
+    return number
 
 
 def as_share(value: float, name: str) -> float:
@@ -117,11 +132,3 @@ def _as_floats(values: ArrayLike, name: str) -> Matrix:
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array
     return array.astype(np.float64)
-
-
-def _check_finite(block: Matrix, name: str, first_row: int) -> None:
-    fine = np.abs(block) <= LARGEST  # Not so for NaN either.
-    if not fine.all():
-        where = np.argwhere(~fine)[0]
-        row, value = where[0] + first_row, block[tuple(where)]
-        raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")

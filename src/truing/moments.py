@@ -10,7 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh, lapack
 
-from ._check import Floats, Matrix, as_count, as_matrix, as_number, as_vector, by_rows, check_same_rows
+from ._check import (
+    LARGEST,
+    Floats,
+    Matrix,
+    as_count,
+    as_matrix_of_any,
+    as_number,
+    as_share,
+    as_vector,
+    by_rows,
+    check_finite,
+    check_same_rows,
+)
 from ._threads import one_thread
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -39,11 +51,14 @@ class LinearFit:
 
     def predict(self, features: ArrayLike) -> Floats:
         """Return the trued score of every row (n,)."""
-        matrix = as_matrix(features, "features")
+        matrix = as_matrix_of_any(features, "features")
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
-        with one_thread():
-            return by_rows(lambda z: z @ self.coef + self.intercept, matrix)
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            scores = by_rows(lambda z: z @ self.coef + self.intercept, matrix)
+        if not np.isfinite(scores).all():
+            check_finite(matrix, "features")
+        return scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +79,13 @@ class Moments:
     @classmethod
     def of(cls, features: ArrayLike, scores: ArrayLike) -> "Moments":
         """Return the moments of features (n, d) and scores (n,), accumulated in float64."""
-        matrix, vector = as_matrix(features, "features"), as_vector(scores, "scores")
+        matrix, vector = as_matrix_of_any(features, "features"), as_vector(scores, "scores")
         check_same_rows(features=matrix, scores=vector)
-        with one_thread():
-            return _accumulate(matrix, vector)
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            moments = _accumulate(matrix, vector)
+        if not (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2).all():  # Not so for NaN.
+            check_finite(matrix, "features")
+        return moments
 
     @property
     def dimensions(self) -> int:
@@ -96,7 +114,7 @@ class Moments:
 
     def decayed(self, factor: float) -> "Moments":
         """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
-        factor = as_number(factor, "factor", above=0.0, at_most=1.0)
+        factor = as_share(factor, "factor")
         return Moments(self.rows * factor, self.mean, self.comoment * factor)
 
     def solve(self, intercept: bool = True, components: int | None = None, ridge: float = 0.0) -> LinearFit:
@@ -158,23 +176,21 @@ class Principal:
 
 def _accumulate(matrix: Matrix, scores: Floats) -> Moments:
     n, d = matrix.shape
-    size = min(n, max(_LEAST_ROWS, _BLOCK_NUMBERS // (d + 1)))
-    # One row more than a block: the merge of two sets of moments adds the square of one vector, the step
-    # between their means, so that vector rides along as a row of the product.
-    buffer = np.empty((size + 1, d + 1))
-    mean, comoment = np.zeros(d + 1), np.zeros((d + 1, d + 1))
+    # About a shift near the mean little cancels, and about a row's own value nothing is left of a constant column.
+    some = slice(None, None, max(1, n // 64))
+    shift = np.append(matrix[0], scores[0]).astype(np.float64)
+    shift += np.append((matrix[some] - shift[:d]).mean(axis=0), (scores[some] - shift[d]).mean())
+    size = min(n, max(_LEAST_ROWS, _BLOCK_NUMBERS // (d + 2)))
+    block, gram = np.ones((size, d + 2)), np.zeros((d + 2, d + 2))
     for start in range(0, n, size):
-        rows = min(size, n - start)
-        block = buffer[: rows + 1]
-        block[:rows, :d] = matrix[start : start + rows]
-        block[:rows, d] = scores[start : start + rows]
-        block_mean = block[:rows].mean(axis=0)
-        block[:rows] -= block_mean
-        step = block_mean - mean
-        block[rows] = step * np.sqrt(start * rows / (start + rows))
-        comoment += block.T @ block
-        mean = mean + step * (rows / (start + rows))
-    return Moments(float(n), mean, comoment)
+        part = block[: min(size, n - start)]
+        part[:, :d] = matrix[start : start + size]
+        part[:, d] = scores[start : start + size]
+        part[:, :-1] -= shift
+        gram += part.T @ part
+    total = gram[-1, :-1]  # The column of ones adds up the others.
+    comoment = gram[:-1, :-1] - np.outer(total, total / n)
+    return Moments(float(n), shift + total / n, comoment)
 
 
 def _step(one: Moments, other: Moments) -> Floats:
