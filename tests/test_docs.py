@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import truing
+from truing.bench import demo
 from truing.bench.bank import bank as embedded
 from truing.cli import main
 
@@ -62,3 +63,9 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_readmes_table_is_the_demos():
+    shown = re.search(r"```\n(msp .*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    assert len(shown.splitlines()) > 20
+    assert shown.strip() in demo.run()

@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.linear_model import lars_path
 
 import truing
-from truing.fits import trusted_rows
+from truing.fits import fit_robust_sweep, trust_order
 
 fits = pytest.mark.parametrize("fit", [truing.fit_direct, truing.fit_robust])
 shapes = pytest.mark.parametrize("shape", [{}, {"intercept": False}, {"components": 3}])
@@ -17,6 +17,13 @@ def rows_with_outliers(rng, n=120, d=6):
     scores = features @ rng.normal(size=d) + 0.05 * rng.normal(size=n)
     scores[: n // 10] += rng.normal(0, 5, size=n // 10)
     return features, scores
+
+
+def trusted_rows(features, scores, **shape):
+    """Which rows RLR keeps at its default share."""
+    trusted = np.zeros(len(scores), dtype=bool)
+    trusted[trust_order(features, scores, **shape)[: int(0.8 * len(scores) + 1e-9)]] = True
+    return trusted
 
 
 def unit(features):
@@ -90,6 +97,16 @@ def test_keeping_every_row_is_the_direct_fit(rng, shape):
         truing.fit_direct(features, scores, **shape).predict(features),
         atol=1e-10,
     )
+
+
+@shapes
+def test_a_sweep_of_kept_shares_is_a_fit_for_each(rng, shape):
+    features, scores = rows_with_outliers(rng)
+    keeps = [0.8, 0.5, 1.0, 0.95, 0.5]
+    for keep, fit in zip(keeps, fit_robust_sweep(features, scores, keeps, **shape), strict=True):
+        alone = truing.fit_robust(features, scores, keep=keep, **shape)
+        np.testing.assert_allclose(fit.coef, alone.coef, atol=1e-11)
+        assert fit.rows == alone.rows == int(keep * 120 + 1e-9)
 
 
 @fits

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_vector
+from .growing import Growing
 from .moments import LinearFit, Moments
 from .outputs import Outputs
 from .scores import SCORES
@@ -59,16 +60,28 @@ class Detector:
         self.intercept = intercept
         self.components = None if components is None else as_count(components, "components")
         self.decay = as_share(decay, "decay")
-        self.moments: Moments | None = None
         self.reference: Reference | None = None
+        self.learned: Growing | None = None
+        self.joined: Growing | None = None  # What was learned and the reference, where there are both.
         self._fits: dict[bool, LinearFit] = {}
+
+    @property
+    def moments(self) -> Moments | None:
+        """Moments of the learned rows."""
+        return None if self.learned is None else self.learned.moments
 
     def learn(self, outputs: Outputs) -> None:
         """Add these rows to what the detector knows, with weight 1."""
-        scores = self.base_scores(outputs)
-        moments = Moments.of(outputs.features, scores)
-        self._check_width(moments)
-        self.moments = moments if self.moments is None else self.moments.decayed(self.decay) + moments
+        scores = as_vector(self.base_scores(outputs), "scores")
+        self._check_width(outputs)
+        if self.learned is None:
+            self.learned = Growing(Moments.of(outputs.features, scores), self.intercept)
+        else:
+            self.learned.grow(outputs.features, scores, self.decay)
+        if self.joined is not None and self.decay == 1.0:
+            self.joined.grow(outputs.features, scores, 1.0)
+        else:
+            self._join()  # A reference is never decayed.
         self._fits = {}
 
     def calibrate(self, reference: Outputs) -> None:
@@ -77,9 +90,9 @@ class Detector:
         They join every fit with weight 1, so that they and in-distribution test rows stand in it alike.
         """
         scores = self.base_scores(reference)
-        known = Reference.of(reference.features, scores)
-        self._check_width(known.moments)
-        self.reference = known
+        self._check_width(reference)
+        self.reference = Reference.of(reference.features, scores)
+        self._join()
         self._fits = {}
 
     def score(self, outputs: Outputs) -> Floats:
@@ -120,27 +133,27 @@ class Detector:
 
     def fit(self, *, with_reference: bool = True) -> LinearFit:
         """Return the fit in use: of learned rows, and of the reference where there is one and it is wanted."""
-        if self.moments is None:
+        if self.learned is None:
             raise ValueError("nothing learned yet: call learn first")
         if with_reference not in self._fits:
-            moments = self.moments
-            if with_reference and self.reference is not None:
-                moments = moments + self.reference.moments
-            self._fits[with_reference] = moments.solve(self.intercept, self.components)
+            source = self.joined if with_reference and self.joined is not None else self.learned
+            self._fits[with_reference] = source.solve(self.components)
         return self._fits[with_reference]
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,), before truing."""
         return SCORES[self.base](_as_outputs(outputs), temperature=self.temperature)
 
-    def _check_width(self, moments: Moments) -> None:
-        known = self.moments or (self.reference and self.reference.moments)
-        if known and known.dimensions != moments.dimensions:
-            raise ValueError(f"features must have {known.dimensions} columns, as before, got {moments.dimensions}")
-        if self.components is not None and self.components > moments.dimensions:
-            raise ValueError(
-                f"components must be at most the {moments.dimensions} columns of the features, got {self.components}"
-            )
+    def _join(self) -> None:
+        if self.learned is not None and self.reference is not None:
+            self.joined = Growing(self.learned.moments + self.reference.moments, self.intercept)
+
+    def _check_width(self, outputs: Outputs) -> None:
+        width, known = outputs.features.shape[1], self.moments or (self.reference and self.reference.moments)
+        if known and known.dimensions != width:
+            raise ValueError(f"features must have {known.dimensions} columns, as before, got {width}")
+        if self.components is not None and self.components > width:
+            raise ValueError(f"components must be at most the {width} columns of the features, got {self.components}")
 
 
 def _as_outputs(outputs: Outputs) -> Outputs:

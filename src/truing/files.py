@@ -9,6 +9,7 @@ import numpy as np
 from ._check import as_choice, as_matrix, as_number, as_vector
 from .archive import AnyPath, Arrays, read_archive, write_archive
 from .detector import Detector, Reference
+from .growing import Growing
 from .moments import LinearFit, Moments
 
 Saveable = Moments | LinearFit | Detector
@@ -55,20 +56,28 @@ def _store_detector(detector: Detector) -> tuple[Header, Arrays]:
     settings = ("temperature", "intercept", "components", "decay")
     header: Header = {"score": detector.base, **{name: getattr(detector, name) for name in settings}}
     arrays: Arrays = {}
-    if detector.moments is not None:
-        learned, arrays = _store_value(detector.moments)
-        header |= learned
     if detector.reference is not None:
-        arrays |= {"features": detector.reference.features, "scores": detector.reference.scores}
+        arrays = {"features": detector.reference.features, "scores": detector.reference.scores}
+    # With what follows the sums kept to the bit, a restored detector goes on as this one does.
+    for name in ("learned", "joined"):
+        growing: Growing | None = getattr(detector, name)
+        if growing is not None:
+            numbers, own = _store_value(growing.moments)
+            header[name] = numbers["rows"]
+            own |= {} if growing.inverse is None else {"inverse": growing.inverse}
+            arrays |= {f"{name}_{part}": array for part, array in own.items()}
     return header, arrays
 
 
 def _restore_detector(header: Header, arrays: Arrays) -> Detector:
-    detector = Detector(**{name: value for name, value in header.items() if name != "rows"})
-    if "mean" in arrays:
-        detector.moments = _restore_moments(header, arrays)
+    rows = {name: header.pop(name) for name in ("learned", "joined") if name in header}
+    detector = Detector(**header)
     if "features" in arrays:
         detector.reference = Reference.of(arrays["features"], arrays["scores"])
+    for name, weight in rows.items():
+        own = {part: arrays[f"{name}_{part}"] for part in ("mean", "comoment")}
+        inverse = arrays.get(f"{name}_inverse")
+        setattr(detector, name, Growing(_restore_moments({"rows": weight}, own), detector.intercept, inverse))
     return detector
 
 

@@ -1,25 +1,16 @@
 """The two fits of the paper: direct (DLR) and robust (RLR). Both return a `LinearFit` to score rows with."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ._check import (
-    Bools,
-    Floats,
-    Matrix,
-    as_count,
-    as_matrix,
-    as_number,
-    as_share,
-    as_vector,
-    check_same_rows,
-)
+from ._check import Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
 from .moments import LinearFit, Moments
-from .robust import Rows, huber_rows
+from .robust import huber_rows
+from .rows import Rows
 
 # Unit rows are made this many at a time for their moments.
 _ROWS_AT_ONCE = 4096
@@ -54,45 +45,67 @@ def fit_robust(
     >>> fit_robust([[0.0], [1.0], [2.0], [3.0], [4.0]], [1.0, 3.0, 5.0, 7.0, -9.0]).coef.round(6)
     array([2.])
     """
-    matrix, vector = _as_pair(features, scores, components)
-    trusted = trusted_rows(matrix, vector, keep=keep, penalty=penalty, intercept=intercept, components=components)
-    principal = None if components is None else Moments.of(matrix, vector).principal(components)
-    return Moments.of(matrix[trusted], vector[trusted]).solve_within(principal, intercept=intercept)
+    sweep = fit_robust_sweep(features, scores, [keep], penalty=penalty, intercept=intercept, components=components)
+    return sweep[0]
 
 
-def trusted_rows(
+def fit_robust_sweep(
     features: ArrayLike,
     scores: ArrayLike,
+    keeps: Sequence[float],
     *,
-    keep: float = 0.8,
     penalty: float = 1e-5,
     intercept: bool = True,
     components: int | None = None,
-) -> Bools:
-    r"""Return which rows RLR keeps (n,): the share with the smallest $|\gamma_i|$ (Eq. 15, Algorithm 2).
+) -> list[LinearFit]:
+    """Return `fit_robust` for each kept share, at the cost of about one: kept sets are nested, so moments add up."""
+    matrix, vector = _as_pair(features, scores, components)
+    counts = [_kept(keep, len(matrix)) for keep in keeps]
+    order = np.arange(len(matrix))
+    if min(counts, default=len(matrix)) < len(matrix):
+        order = trust_order(matrix, vector, penalty=penalty, intercept=intercept, components=components)
+    principal = None if components is None else Moments.of(matrix, vector).principal(components)
+    fits: dict[int, LinearFit] = {}
+    moments, done = None, 0
+    for count in sorted(set(counts)):
+        part = np.sort(order[done:count])
+        more = Moments.of(matrix[part], vector[part])
+        moments, done = more if moments is None else moments + more, count
+        fits[count] = moments.solve_within(principal, intercept=intercept)
+    return [fits[count] for count in counts]
+
+
+def trust_order(
+    features: ArrayLike,
+    scores: ArrayLike,
+    *,
+    penalty: float = 1e-5,
+    intercept: bool = True,
+    components: int | None = None,
+) -> NDArray[np.intp]:
+    r"""Return the rows (n,) from the most to the least trusted: by $|\gamma_i|$ (Eq. 15, Algorithm 2).
 
     Features are scaled to unit norm (rows of zeros stay zero) and, with `components`, reduced by a centred
     PCA. Ties in $|\gamma|$ go to the smaller |residual|, and then to the smaller score: never to row order.
     """
     matrix, vector = _as_pair(features, scores, components)
-    penalty = as_number(penalty, "penalty", above=0.0)
-    count = int(as_share(keep, "keep") * len(matrix) + 1e-9)
-    if count < 1:
-        raise ValueError(f"keep must leave at least one of {len(matrix)} rows, got {keep}")
-    trusted = np.ones(len(matrix), dtype=np.bool_)
-    if count < len(matrix):
-        rows = Rows.unit(matrix) if components is None else _reduced(Rows.unit(matrix), vector, components)
-        robust = huber_rows(rows, vector, penalty, intercept=intercept)
-        order = np.lexsort((vector, np.abs(robust.residual), np.abs(robust.gamma)))
-        trusted[order[count:]] = False
-    return trusted
+    rows = Rows.unit(matrix) if components is None else _reduced(Rows.unit(matrix), vector, components)
+    robust = huber_rows(rows, vector, penalty, intercept=intercept)
+    return np.lexsort((vector, np.abs(robust.residual), np.abs(robust.gamma)))
 
 
 def _reduced(rows: Rows, scores: Floats, components: int) -> Rows:
     """Return the rows' coordinates in their own leading principal components, about their mean."""
     parts = np.array_split(np.arange(len(scores)), -(-len(scores) // _ROWS_AT_ONCE))
     principal = reduce(add, (Moments.of(rows.take(part), scores[part]) for part in parts)).principal(components)
-    return replace(rows, origin=principal.origin).onto(principal.basis)
+    return rows.about(principal.origin).onto(principal.basis)
+
+
+def _kept(keep: float, rows: int) -> int:
+    count = int(as_share(keep, "keep") * rows + 1e-9)
+    if count < 1:
+        raise ValueError(f"keep must leave at least one of {rows} rows, got {keep}")
+    return count
 
 
 def _as_pair(features: ArrayLike, scores: ArrayLike, components: int | None) -> tuple[Matrix, Floats]:

@@ -28,7 +28,7 @@ from ._threads import one_thread
 _EPS = float(np.finfo(np.float64).eps)
 
 # Below this reciprocal condition number a Cholesky solve and the eigen-decomposition may differ by 1e-8.
-_CHOLESKY_RCOND = 1e-7
+CHOLESKY_RCOND = 1e-7
 
 # Fewer rows than this make a poor matrix product.
 _LEAST_ROWS = 256
@@ -141,17 +141,8 @@ class Moments:
 
     def solve_within(self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0) -> LinearFit:
         """Return the fit of these rows confined to given principal components, as `solve` does to its own."""
-        d = self.dimensions
-        mean, mean_score = self.mean[:d], float(self.mean[d])
-        gram, cross, total = self.comoment[:d, :d], self.comoment[:d, d], float(self.comoment[d, d])
-        # What rounding of a block's mean may leave in the variance of a constant column.
-        noise = self.rows * (1000 * _EPS * mean) ** 2
-        origin = np.zeros(d) if principal is None else principal.origin
-        if not intercept:
-            centre = mean - origin
-            gram = gram + self.rows * np.outer(centre, centre)
-            cross = cross + self.rows * mean_score * centre
-            noise = np.zeros(d)
+        origin = np.zeros(self.dimensions) if principal is None else principal.origin
+        gram, cross, noise = self.normal_equations(intercept, origin)
         with one_thread():
             if principal is None:
                 coef, rank = _least_norm(gram, cross, ridge, noise)
@@ -159,10 +150,29 @@ class Moments:
                 basis = principal.basis
                 inner, rank = _least_norm(basis.T @ gram @ basis, basis.T @ cross, ridge, 0.0)
                 coef = basis @ inner
-            constant = mean_score - float(mean @ coef) if intercept else -float(origin @ coef)
-            offset = mean_score - constant - float(mean @ coef)
-            within = float(coef @ self.comoment[:d, :d] @ coef - 2 * coef @ self.comoment[:d, d])
-        left = max(total + within, 0.0) + self.rows * offset**2
+            return self.fit_of(coef, rank, intercept, origin)
+
+    def normal_equations(self, intercept: bool, origin: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the Gram matrix (d, d) and the cross products (d,) of a fit, and what rounding leaves of a zero.
+
+        With an intercept they are about the mean, without one about the origin.
+        """
+        d = self.dimensions
+        gram, cross, mean = self.comoment[:d, :d], self.comoment[:d, d], self.mean[:d]
+        if intercept:
+            # Rounding of a block's mean leaves this of a constant column.
+            return gram, cross, self.rows * (1000 * _EPS * mean) ** 2
+        centre = mean - origin
+        gram = gram + self.rows * np.outer(centre, centre)
+        return gram, cross + self.rows * self.mean[d] * centre, np.zeros(d)
+
+    def fit_of(self, coef: Floats, rank: int, intercept: bool, origin: Floats) -> LinearFit:
+        """Return the fit with these coefficients: its constant, and the share of variance that it explains."""
+        d = self.dimensions
+        level, mean_score, total = float(self.mean[:d] @ coef), float(self.mean[d]), float(self.comoment[d, d])
+        constant = mean_score - level if intercept else -float(origin @ coef)
+        within = float(coef @ (self.comoment[:d, :d] @ coef - 2 * self.comoment[:d, d]))
+        left = max(total + within, 0.0) + self.rows * (mean_score - constant - level) ** 2
         return LinearFit(coef, constant, self.rows, rank, 1.0 if total <= 0.0 else 1.0 - left / total)
 
 
@@ -214,7 +224,7 @@ def _least_norm(gram: Floats, cross: Floats, ridge: float, noise: Floats | float
         gram = gram + ridge * np.eye(len(cross))
     factor, failed = lapack.dpotrf(gram, lower=True)
     size = np.abs(gram).sum(axis=0).max()
-    if not failed and lapack.dpocon(factor, size, uplo="L")[0] > _CHOLESKY_RCOND:
+    if not failed and lapack.dpocon(factor, size, uplo="L")[0] > CHOLESKY_RCOND:
         coef[live] = lapack.dpotrs(factor, cross, lower=True)[0]
         return coef, len(cross)
     values, vectors = eigh(gram)

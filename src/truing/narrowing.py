@@ -1,0 +1,102 @@
+"""The Huber loss of rows that fit in memory, made least by Newton steps through narrower and narrower losses.
+
+At a small penalty few rows are held by the quadratic part, and Newton from afar goes astray; from the minimum at
+four times the width it does not (Madsen & Nielsen 1993).
+"""
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from ._check import Floats
+
+# Rows for each unknown that a width must hold for its Hessian to be sound.
+HELD = 3
+
+_NARROWING = 4.0  # Each width of the loss over the next, on the way down to the penalty.
+_WATCHED = 16  # Rows for each unknown that Newton works on, at least,
+_REACH = 6.0  # and every row within so many widths.
+_RIDGE = 1e-13  # Share of its trace that keeps a Hessian of too few rows solvable.
+_SETTLED = 1e-13  # Slope, as a share of the pulls it sums, at which Newton has arrived.
+_ENDLESS = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
+_EPS = float(np.finfo(np.float64).eps)
+
+
+def narrow(
+    part: Floats, residual: Floats, quadratic: Floats, linear: Floats, penalty: float, *, first: int, last: int
+) -> Floats:
+    """Return x least in Σ huber(rᵢ − wᵢᵀx) + xᵀ quadratic x/2 − linearᵀx, by way of wider losses.
+
+    A loss holds the rows with |rᵢ| below its width. The widest holds `first` rows; one that holds fewer than
+    `last` ends the descent to the penalty, and so does a problem that too few rows leave unbounded.
+    """
+    x, width, reach = np.zeros(len(linear)), penalty, 1.0
+    if not quadratic.any():
+        width = max(width, _smallest(np.abs(residual), min(max(first, HELD * len(x)), len(residual))))
+    while True:
+        size, pull = np.abs(residual), np.clip(residual, -width, width)
+        watched = size <= reach * max(_REACH * width, _smallest(size, _WATCHED * len(x)))
+        watched |= np.count_nonzero(watched) > len(watched) / 2  # A copy of most rows saves nothing.
+        near = part if watched.all() else part[watched]
+        # The other rows pull by the whole width, here and outside this part.
+        flat = linear * (width / penalty) - quadratic @ x + pull @ part - pull[watched] @ near
+        step = _newton(near, residual[watched], quadratic, flat, width, rough=width > penalty)
+        moved = residual if step is None else residual - part @ step
+        if step is None or np.any(~watched & ((np.abs(moved) < width) | (moved * residual < 0))):
+            if watched.all():
+                return x
+            reach *= 4
+            continue
+        x, residual, reach = x + step, moved, 1.0
+        if width == penalty or np.count_nonzero(np.abs(residual) < width) < last:
+            return x
+        width = max(penalty, width / _NARROWING)
+
+
+def _newton(
+    part: Floats, residual: Floats, quadratic: Floats, linear: Floats, width: float, *, rough: bool
+) -> Floats | None:
+    """Return x least at one width, or after the first whole step if `rough`; None where nothing bounds it."""
+    x, length = np.zeros(len(linear)), 0.0
+    for attempt in range(50 + 4 * len(x)):
+        pull, flat = np.clip(residual, -width, width), linear - quadratic @ x
+        slope = flat + pull @ part
+        arrived = np.abs(slope).sum() <= _SETTLED * (np.abs(pull).sum() + np.abs(linear).sum())
+        if arrived or (attempt > 0 and length == 0) or (attempt > 0 and rough and abs(length - 1) < 0.1):
+            break
+        held = part[np.abs(residual) < width]
+        hessian = quadratic + held.T @ held
+        hessian.flat[:: len(x) + 1] += _RIDGE * (np.trace(hessian) + len(x))
+        step = cho_solve(cho_factor(hessian), slope)
+        shift = part @ step
+        length = _search(residual, shift, width, float(step @ flat), float(step @ quadratic @ step))
+        if length == np.inf:
+            return None
+        x, residual = x + length * step, residual - length * shift
+    return x
+
+
+def _search(residual: Floats, shift: Floats, width: float, linear: float, quadratic: float) -> float:
+    """Return the length at which a step's falling slope is about zero: 0 if uphill, infinite if never."""
+    start = linear + float(np.clip(residual, -width, width) @ shift)
+    if start <= 0:
+        return 0.0
+    size, moves = float(np.linalg.norm(residual)) + width, float(np.linalg.norm(shift))
+    low, high, t = 0.0, np.inf, min(1.0, 10 * size / moves) if moves > 0 else 1.0
+    while low * moves < _ENDLESS * size and (moves > 0 or quadratic > 0):
+        there = residual - t * shift
+        pull = np.clip(there, -width, width)
+        slope = linear - t * quadratic + float(pull @ shift)
+        if abs(slope) <= 0.01 * start or high - low < _EPS * high:
+            return t
+        low, high = (t, high) if slope > 0 else (low, t)
+        inside = shift[there == pull]
+        bend = quadratic + float(inside @ inside)
+        t = t + slope / bend if bend > 0 else np.inf
+        if not low < t < high:
+            t = (low + high) / 2 if high < np.inf else 4 * low
+    return np.inf
+
+
+def _smallest(values: Floats, count: int) -> float:
+    """Return the value that `count` values do not exceed, infinity where there are fewer."""
+    return float(np.partition(values, count - 1)[count - 1]) if count <= len(values) else np.inf
