@@ -6,14 +6,13 @@ All values are shares in [0, 1] and exact under ties.
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
 from .threshold import is_out, rows_for, threshold_at
-
-Counts = NDArray[np.int64]
 
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -22,7 +21,7 @@ def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> auroc([2.0, 3.0], [1.0, 2.0])
     0.875
     """
-    return _auroc(_curve(scores_in, scores_out))
+    return _auroc(_Sorted.of(scores_in, scores_out))
 
 
 def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -31,7 +30,7 @@ def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> aupr([3.0, 1.0], [2.0])
     0.8333333333333333
     """
-    return _aupr(_curve(scores_in, scores_out))
+    return _aupr(_Sorted.of(scores_in, scores_out))
 
 
 def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -40,7 +39,7 @@ def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> aupr_out([3.0, 1.0], [2.0])
     0.5
     """
-    return _aupr(_curve(scores_in, scores_out).seen_from_out())
+    return _aupr(_Sorted.of(scores_in, scores_out).seen_from_out())
 
 
 def fpr_at_tpr(scores_in: ArrayLike, scores_out: ArrayLike, tpr: float = 0.95, convention: str = "at-least") -> float:
@@ -56,7 +55,7 @@ def fpr_at_tpr(scores_in: ArrayLike, scores_out: ArrayLike, tpr: float = 0.95, c
     0.5
     """
     rule = as_choice(convention, "convention", CONVENTIONS)
-    return rule(_curve(scores_in, scores_out), as_share(tpr, "tpr"))
+    return rule(_Sorted.of(scores_in, scores_out), as_share(tpr, "tpr"))
 
 
 @dataclass(frozen=True)
@@ -110,85 +109,84 @@ def evaluate(
         Whether the network classifies each in-distribution row rightly, as `Outputs.correct()` tells.
     """
     rule = as_choice(convention, "convention", CONVENTIONS)
-    curve = _curve(scores_in, scores_out)
+    scores = _Sorted.of(scores_in, scores_out)
     right = wrong = None
     if correct is not None:
         right, wrong = _refusals(as_vector(scores_in, "scores_in"), np.asarray(correct))
     return Report(
-        auroc=_auroc(curve),
-        aupr=_aupr(curve),
-        aupr_out=_aupr(curve.seen_from_out()),
-        fpr95=rule(curve, 0.95),
+        auroc=_auroc(scores),
+        aupr=_aupr(scores),
+        aupr_out=_aupr(scores.seen_from_out()),
+        fpr95=rule(scores, 0.95),
         convention=convention,
-        rows_in=len(curve.scores_in),
-        rows_out=len(curve.scores_out),
+        rows_in=len(scores.inside),
+        rows_out=len(scores.outside),
         refused_right=right,
         refused_wrong=wrong,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Curve:
-    """Both sets sorted, and how many of each are accepted at every distinct threshold, highest first."""
+class _Sorted:
+    """Both sets of scores in ascending order: every count is then a place in one of them."""
 
-    scores_in: Floats
-    scores_out: Floats
-    accepted_in: Counts
-    accepted_out: Counts
+    inside: Floats
+    outside: Floats
 
-    def seen_from_out(self) -> "_Curve":
-        """Return the curve with the scores negated and the sets exchanged."""
+    @classmethod
+    def of(cls, scores_in: ArrayLike, scores_out: ArrayLike) -> "_Sorted":
+        return cls(np.sort(as_vector(scores_in, "scores_in")), np.sort(as_vector(scores_out, "scores_out")))
 
-        def refused(accepted: Counts) -> Counts:
-            above = np.concatenate(([0], accepted[:-1]))[::-1]
-            return np.asarray(accepted[-1] - above)
+    def seen_from_out(self) -> "_Sorted":
+        """Return the scores negated and the sets exchanged."""
+        return _Sorted(-self.outside[::-1], -self.inside[::-1])
 
-        accepted = refused(self.accepted_out), refused(self.accepted_in)
-        return _Curve(-self.scores_out[::-1], -self.scores_in[::-1], *accepted)
+    def accepted_out(self, thresholds: ArrayLike) -> Any:
+        """Return how many out-of-distribution rows each threshold accepts."""
+        return len(self.outside) - np.searchsorted(self.outside, thresholds)
 
-
-def _curve(scores_in: ArrayLike, scores_out: ArrayLike) -> _Curve:
-    inside = np.sort(as_vector(scores_in, "scores_in"))
-    outside = np.sort(as_vector(scores_out, "scores_out"))
-    thresholds = np.unique(np.concatenate((inside, outside)))[::-1]
-    return _Curve(
-        inside,
-        outside,
-        len(inside) - np.searchsorted(inside, thresholds),
-        len(outside) - np.searchsorted(outside, thresholds),
-    )
+    def firsts(self) -> NDArray[np.intp]:
+        """Return for each in-distribution row the place of the first that scores the same."""
+        places = np.arange(len(self.inside))
+        places[1:][self.inside[1:] == self.inside[:-1]] = 0
+        return np.maximum.accumulate(places)
 
 
-def _auroc(curve: _Curve) -> float:
-    # Twice the area, in whole numbers: each group of equal scores adds a trapezoid.
-    earlier = np.concatenate(([0], curve.accepted_in[:-1]))
-    twice = np.diff(curve.accepted_out, prepend=0) @ (earlier + curve.accepted_in)
-    return float(twice / (2 * len(curve.scores_in) * len(curve.scores_out)))
+def _auroc(scores: _Sorted) -> float:
+    # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
+    below = np.searchsorted(scores.outside, scores.inside)
+    upto = np.searchsorted(scores.outside, scores.inside, side="right")
+    return float((below.sum() + upto.sum()) / (2 * len(scores.inside) * len(scores.outside)))
 
 
-def _aupr(curve: _Curve) -> float:
-    precision = curve.accepted_in / (curve.accepted_in + curve.accepted_out)
-    return float(np.diff(curve.accepted_in, prepend=0) @ precision / len(curve.scores_in))
+def _aupr(scores: _Sorted) -> float:
+    # The precision at each in-distribution row's own score, averaged over these rows.
+    accepted_in = len(scores.inside) - scores.firsts()
+    return float(np.mean(accepted_in / (accepted_in + scores.accepted_out(scores.inside))))
 
 
-def _fpr_at_least(curve: _Curve, tpr: float) -> float:
-    first = np.searchsorted(curve.accepted_in, rows_for(tpr, len(curve.scores_in)))
-    return float(curve.accepted_out[first] / len(curve.scores_out))
+def _fpr_at_least(scores: _Sorted, tpr: float) -> float:
+    rows = len(scores.inside)
+    return float(scores.accepted_out(scores.inside[rows - rows_for(tpr, rows)]) / len(scores.outside))
 
 
-def _fpr_nearest(curve: _Curve, tpr: float) -> float:
-    # Read from full recall downwards, as the authors do, so that the first of equals has the higher recall.
-    full = np.searchsorted(curve.accepted_in, len(curve.scores_in))
-    recall = curve.accepted_in[full::-1] / len(curve.scores_in)
-    nearest = np.argmin(np.round(np.abs(recall - tpr), 12))
-    return float(curve.accepted_out[full::-1][nearest] / len(curve.scores_out))
+def _fpr_nearest(scores: _Sorted, tpr: float) -> float:
+    rows = len(scores.inside)
+    refused = np.unique(scores.firsts())  # In-distribution rows below each threshold, from full recall downwards.
+    if scores.outside[-1] > scores.inside[-1]:
+        refused = np.append(refused, rows)
+    nearest = refused[np.argmin(np.round(np.abs(1 - refused / rows - tpr), 12))]
+    if nearest == 0:
+        return float(scores.accepted_out(scores.inside[0]) / len(scores.outside))
+    # The lowest threshold of that recall lies just above the next in-distribution score.
+    return float(np.mean(scores.outside > scores.inside[nearest - 1]))
 
 
-def _fpr_out_positive(curve: _Curve, tpr: float) -> float:
-    return _fpr_at_least(curve.seen_from_out(), tpr)
+def _fpr_out_positive(scores: _Sorted, tpr: float) -> float:
+    return _fpr_at_least(scores.seen_from_out(), tpr)
 
 
-CONVENTIONS: dict[str, Callable[[_Curve, float], float]] = {
+CONVENTIONS: dict[str, Callable[[_Sorted, float], float]] = {
     "at-least": _fpr_at_least,
     "paper": _fpr_nearest,
     "ood-positive": _fpr_out_positive,
