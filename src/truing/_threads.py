@@ -22,9 +22,9 @@ def one_thread() -> Iterator[None]:
     """Run the block with single-threaded BLAS; safe to nest and to use from many threads."""
     global _users, _limit
     with _lock:
-        _users += 1
-        if _users == 1:
+        if _users == 0:
             _limit = _controller().limit(limits=1, user_api="blas")
+        _users += 1
     try:
         yield
     finally:
