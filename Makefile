@@ -22,8 +22,8 @@ format: .venv/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-perf: .venv/dev.stamp
-	for script in perf/*.py; do $(BIN)/python $$script || exit 1; done
+perf: .venv/perf.stamp
+	for script in perf/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf .venv truing-demo.html

@@ -68,7 +68,7 @@ def test_detect_is_the_whole_job(here, capsys):
     np.testing.assert_array_equal(refused, fit.predict(rows.features) < threshold)
     assert "200 of 5 features" in printed
     assert "msp, trued by dlr" in printed
-    assert f"{threshold:.6g}" in printed
+    assert f"keep 0.95 by 100 reference rows, threshold {threshold:.6g}" in printed
     assert f"{sum(refused)} rows, {sum(refused) / 200:.1%}" in printed
     assert "scores.csv" in printed
 
@@ -82,6 +82,8 @@ def test_the_json_summary_says_the_same_for_machines(here, capsys):
     assert facts["method"] == "rlr"
     assert 0 <= facts["refused"] <= 200
     assert isinstance(facts["threshold"], float)
+    assert facts["rate"] == {"keep": 0.95}
+    assert facts["reference_rows"] == 100
 
 
 def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
@@ -138,6 +140,14 @@ def test_saved_moments_add_up_to_the_fit(here, capsys):
     assert not (here / "f.npz").exists()
 
 
+def test_the_scores_of_a_table_are_read_back(here, capsys):
+    run(capsys, "detect", "test.npz", "-o", "scores.csv")
+    run(capsys, "detect", "test.npz", "-o", "scores.npy")
+    assert run(capsys, "threshold", "scores.csv") == run(capsys, "threshold", "scores.npy")
+    (here / "bad.csv").write_text("scores\nmany\n")
+    assert "bad.csv must have a column of scores" in fails(capsys, "threshold", "bad.csv")
+
+
 def test_evaluate_prints_the_report(here, capsys):
     run(capsys, "score", "test.npz", "-o", "in.npy")
     run(capsys, "score", "held.npz", "-o", "out.npy")
@@ -155,7 +165,7 @@ WRONG = {
     "missing reference": (["detect", "test.npz", "--reference", "gone.npz"], "there is no file gone.npz"),
     "unknown base": (["detect", "test.npz", "--base", "tea"], "invalid choice: 'tea'"),
     "bad number": (["detect", "test.npz", "--components", "many"], "invalid int value: 'many'"),
-    "too many components": (["detect", "test.npz", "--components", "9"], "components must be at least 1 and at most 5"),
+    "too many components": (["detect", "test.npz", "--components", "9"], "components must be at most the 5 columns"),
     "keep out of range": (["detect", "test.npz", "--reference", "held.npz", "--keep", "95"], "keep must be above 0"),
     "two rates": (["detect", "test.npz", "--reference", "held.npz", "--keep", "0.9", "--fdr", "0.1"], "not allowed"),
     "a rate without a reference": (["detect", "test.npz", "--fdr", "0.1"], "need a reference"),
@@ -166,6 +176,17 @@ WRONG = {
     "not a fit": (["apply", "test.npz", "test.npz", "-o", "x.npy"], "must be a file saved by truing.save"),
     "garbage": (["detect", "garbage.npz"], "garbage.npz must be an .npz file"),
     "nan": (["detect", "nan.npz"], "features must be finite"),
+    "an option of another method": (["detect", "test.npz", "--order", "score-first"], "--order goes with --method onl"),
+    "a share of another method": (["detect", "test.npz", "--rlr-keep", "7"], "--rlr-keep goes with --method rlr"),
+    "the input as output": (["detect", "test.npz", "-o", "test.npz"], "cannot write test.npz: it is the command's own"),
+    "the moments as output": (["fit", "test.npz", "--moments", "m.npz", "-o", "m.npz"], "cannot write m.npz"),
+    "one good output of two": (
+        ["fit", "test.npz", "--moments", "m.npz", "-o", "gone/f.npz"],
+        "there is no folder gone",
+    ),
+    "a fit that is gone": (["apply", "gone.npz", "test.npz", "-o", "x.npy"], "there is no file gone.npz"),
+    "scores that are gone": (["threshold", "gone.npy"], "there is no file gone.npy"),
+    "a huge share": (["detect", "test.npz", "--reference", "held.npz", "--keep", "1e999"], "keep must be above 0"),
     "zero batch": (["detect", "test.npz", "--method", "online", "--batch", "0"], "batch must be at least 1"),
     "negative penalty": (["fit", "test.npz", "--method", "rlr", "--rlr-penalty", "-1", "-o", "x"], "penalty must be"),
     "labels missing": (["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"], "outputs must have labels"),

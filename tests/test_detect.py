@@ -21,7 +21,7 @@ def test_without_a_reference_there_are_scores_and_no_decision(rows, method):
     assert (found.p_values, found.is_out, found.threshold) == (None, None, None)
     assert "refusing a share of an unknown mixture is no decision" in " ".join(found.notes())
     np.testing.assert_array_equal(found.base, truing.msp(rows.logits))
-    assert found.trued.all()
+    assert found.fitted_rows.all()
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr"])
@@ -64,7 +64,7 @@ def test_online_learn_first_is_a_detector_that_learns_then_decides(rows, rate):
 def test_online_score_first_uses_earlier_rows_alone_and_marks_the_first_batch(rows):
     test, reference = rows[:200], rows[200:]
     found = detect(test, reference, method="online", batch=50, order="score-first", false_alarm=0.1)
-    assert found.trued.tolist() == [False] * 50 + [True] * 150
+    assert found.fitted_rows.tolist() == [0] * 50 + [50] * 50 + [100] * 50 + [150] * 50
     np.testing.assert_array_equal(found.scores[:50], found.base[:50])
     np.testing.assert_array_equal(found.p_values[:50], truing.p_values(found.base[:50], truing.msp(reference.logits)))
     for start in (50, 100, 150):
@@ -88,10 +88,28 @@ def test_progress_counts_every_row(rows):
     assert seen == [(128, 300), (256, 300), (300, 300)]
 
 
-def test_a_fit_of_few_rows_and_a_mass_refusal_are_noted(rows):
-    assert "12 rows are few for a fit of rank 5" in " ".join(detect(rows[:12]).notes())
-    far = truing.Outputs(rows.features - 9, rows.logits * 0)
-    assert "most rows are refused" in " ".join(detect(far, rows).notes())
+def test_what_should_make_a_user_careful_is_noted(rows):
+    assert "12 rows were scored by a fit of few rows for its rank, 5" in " ".join(detect(rows[:12]).notes())
+    flat = truing.Outputs(rows.features, rows.logits * 0)
+    assert "the base scores are all equal" in " ".join(detect(flat).notes())
+    still = truing.Outputs(rows.features * 0 + 3, rows.logits)
+    assert "the features do not vary" in " ".join(detect(still).notes())
+    few = detect(rows[:200], rows[200:210], false_alarm=0.05)
+    assert not few.is_out.any()
+    assert "so few reference rows allow 0.091 at least" in " ".join(few.notes())
+    assert detect(rows[:200], rows[200:]).notes() == []
+
+
+def test_truing_that_hurts_is_seen_without_labels(bank):
+    """With few in-distribution rows in the mixture AUROC falls, and the reference tells."""
+    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
+    found = detect(joined(inside[:50], outside), inside[5000:5100])
+    before = truing.auroc(found.base[:50], found.base[50:])
+    assert truing.auroc(found.scores[:50], found.scores[50:]) < before - 0.05
+    assert "truing hurts here" in " ".join(found.notes())
+    helped = detect(joined(inside[:5000], outside), inside[5000:])
+    assert truing.auroc(helped.scores[:5000], helped.scores[5000:]) > 0.95
+    assert "truing hurts here" not in " ".join(helped.notes())
 
 
 def test_a_rate_without_a_reference_and_other_widths_are_refused(rows):
@@ -103,6 +121,13 @@ def test_a_rate_without_a_reference_and_other_widths_are_refused(rows):
     for method in ("dlr", "rlr", "online"):
         with pytest.raises(ValueError, match="reference must have 5 feature columns, as the outputs have, got 3"):
             detect(rows, narrow, method=method)
+    more = truing.Outputs(rows.features, np.hstack((rows.logits, rows.logits)))
+    with pytest.raises(ValueError, match="reference must have 4 logit columns, as the outputs have, got 8"):
+        detect(rows, more)
+    with pytest.raises(TypeError, match="outputs must be Outputs, got str"):
+        detect("rows.npz")
+    with pytest.raises(ValueError, match="rlr_penalty must be above 0"):
+        detect(rows, method="rlr", rlr_penalty=0.0)
     with pytest.raises(ValueError, match="method must be one of dlr, rlr, online, got 'magic'"):
         detect(rows, method="magic")
 

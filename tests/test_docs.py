@@ -31,6 +31,8 @@ def here(tmp_path, monkeypatch) -> Path:
         np.concatenate((inside.logits[:2000], outside.logits)),
     )
     mixed[order].save("test.npz")
+    inside[:2000].save("in.npz")
+    outside.save("out.npz")
     inside[5000:].save("held.npz")
     return tmp_path
 

@@ -131,6 +131,36 @@ def test_row_order_never_changes_the_fit_when_many_rows_tie(rng):
         np.testing.assert_allclose(other.coef, one.coef, atol=1e-9)
 
 
+HARD_TIES = {
+    "interpolated": lambda rng: (rng.normal(size=(30, 40)), rng.normal(size=30)),
+    "a little less": lambda rng: (rng.normal(size=(30, 29)), rng.normal(size=30)),
+    "exactly linear": lambda rng: (lambda z: (z, unit(z) @ np.ones(5)))(rng.normal(size=(60, 5))),
+    "whole numbers": lambda rng: (rng.integers(0, 3, (80, 4)).astype(float), rng.integers(0, 3, 80).astype(float)),
+    "repeated rows": lambda rng: (np.repeat(rng.normal(size=(12, 4)), 5, axis=0), np.repeat(rng.normal(size=12), 5)),
+}
+
+
+@pytest.mark.parametrize("make", HARD_TIES.values(), ids=HARD_TIES)
+@pytest.mark.parametrize("penalty", [1e-5, 0.1])
+def test_row_order_never_changes_the_fit_of_tied_rows(rng, make, penalty):
+    features, scores = make(rng)
+    one = truing.fit_robust(features, scores, penalty=penalty).predict(features)
+    for _ in range(6):
+        order = rng.permutation(len(scores))
+        other = truing.fit_robust(features[order], scores[order], penalty=penalty).predict(features)
+        np.testing.assert_allclose(other, one, atol=1e-8)
+
+
+@pytest.mark.parametrize("base", [truing.msp, truing.energy])
+def test_row_order_never_changes_the_fit_of_few_real_rows(bank, rng, base):
+    outputs = bank("cifar10-resnet56", "cifar10-test")[:60]
+    features, scores = outputs.features, base(outputs.logits)
+    one = truing.fit_robust(features, scores).predict(features)
+    for _ in range(4):
+        order = rng.permutation(60)
+        np.testing.assert_allclose(truing.fit_robust(features[order], scores[order]).predict(features), one, atol=1e-7)
+
+
 @settings(max_examples=25)
 @given(
     features=arrays(np.float64, (20, 3), elements=st.floats(-10, 10)),

@@ -7,16 +7,16 @@ import truing
 from truing.growing import Growing
 
 
-def grown(features, scores, sizes, *, intercept=True, decay=1.0):
+def grown(features, scores, sizes, *, decay=1.0):
     """Grow by batches of the given sizes; return it and the moments that a plain sum gives."""
     growing, plain, start = None, None, 0
     for size in sizes:
         part = slice(start, start + size)
         batch = truing.Moments.of(features[part], scores[part])
         if growing is None:
-            growing, plain = Growing(batch, intercept), batch
+            growing, plain = Growing(batch), batch
         else:
-            growing.grow(features[part], scores[part], decay)
+            growing = growing.grown(features[part], scores[part], decay)
             plain = plain.decayed(decay) + batch
         start += size
     return growing, plain
@@ -31,9 +31,9 @@ def test_a_growing_solve_is_the_solve_of_the_sum(intercept, decay, seed, sizes):
     scale = np.where(rng.random(40) < 0.1, 0.0, np.exp(rng.normal(size=40)))  # Some units are dead.
     features = rng.normal(5, 1, size=(sum(sizes), 40)) * scale
     scores = features @ rng.normal(size=40) * 0.1 + rng.normal(size=len(features))
-    growing, plain = grown(features, scores, sizes, intercept=intercept, decay=decay)
+    growing, plain = grown(features, scores, sizes, decay=decay)
     np.testing.assert_allclose(growing.moments.comoment, plain.comoment, rtol=1e-9, atol=1e-9)
-    fit, expected = growing.solve(), plain.solve(intercept)
+    fit, expected = growing.solve(intercept, None), plain.solve(intercept)
     size = 1e-8 * (1 + np.abs(expected.coef).max())
     np.testing.assert_allclose(fit.coef, expected.coef, atol=size)
     assert fit.rank == expected.rank
@@ -46,31 +46,31 @@ def test_small_batches_are_followed_and_not_factored_anew(rng, monkeypatch):
     monkeypatch.setattr(truing.growing.lapack, "dpotrf", None)
     monkeypatch.setattr(truing.moments, "eigh", None)
     for start in range(260, 3000, 20):
-        growing.grow(features[start : start + 20], scores[start : start + 20], 1.0)
-        growing.solve()
+        growing = growing.grown(features[start : start + 20], scores[start : start + 20], 1.0)
+        growing.solve(True, None)
     expected = np.linalg.lstsq(np.column_stack((features, np.ones(3000))), scores, rcond=None)[0]
-    np.testing.assert_allclose(growing.solve().coef, expected[:-1], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(growing.solve(True, None).coef, expected[:-1], rtol=1e-9, atol=1e-12)
 
 
 def test_a_stream_of_many_batches_does_not_drift(rng):
     # Decay keeps the weight bounded, so that the inverse is only ever updated: 3,000 times here.
-    growing = Growing(truing.Moments.of(rng.normal(size=(100, 12)), rng.normal(size=100)), True)
+    growing = Growing(truing.Moments.of(rng.normal(size=(100, 12)), rng.normal(size=100)))
     plain = growing.moments
     for _ in range(3000):
         features, scores = rng.normal(3, 1, size=(4, 12)), rng.normal(size=4)
-        growing.grow(features, scores, 0.95)
+        growing = growing.grown(features, scores, 0.95)
         plain = plain.decayed(0.95) + truing.Moments.of(features, scores)
     assert growing.inverse is not None
-    np.testing.assert_allclose(growing.solve().coef, plain.solve().coef, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(growing.solve(True, None).coef, plain.solve().coef, rtol=1e-9, atol=1e-9)
 
 
 def test_a_batch_of_another_size_of_world_is_solved_anew(rng):
     features, scores = rng.normal(size=(400, 30)), rng.normal(size=400)
     growing, _ = grown(features, scores, [300, 10, 10])
     far, values = rng.normal(size=(10, 30)) * 1e4, rng.normal(size=10)
-    growing.grow(far, values, 1.0)
+    growing = growing.grown(far, values, 1.0)
     expected = (truing.Moments.of(features[:320], scores[:320]) + truing.Moments.of(far, values)).solve()
-    np.testing.assert_allclose(growing.solve().predict(features), expected.predict(features), atol=1e-6)
+    np.testing.assert_allclose(growing.solve(True, None).predict(features), expected.predict(features), atol=1e-6)
 
 
 def test_real_features_stream_to_the_batch_fit(bank):
@@ -79,5 +79,5 @@ def test_real_features_stream_to_the_batch_fit(bank):
     growing, plain = grown(outputs.features, scores, [500] + [32] * 100)
     assert growing.inverse is not None
     np.testing.assert_allclose(
-        growing.solve().predict(outputs.features), plain.solve().predict(outputs.features), atol=1e-9
+        growing.solve(True, None).predict(outputs.features), plain.solve().predict(outputs.features), atol=1e-9
     )

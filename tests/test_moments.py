@@ -46,6 +46,27 @@ def test_subtracting_what_was_added_gives_back_the_rest(table, cut):
     assert_same(rest, truing.Moments.of(z[:cut], s[:cut]))
 
 
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_what_remains_of_a_subtraction_is_solved_at_its_own_rank(rng, scale):
+    z, s = rng.normal(size=(1000, 20)), rng.normal(size=1000)
+    z[10:] *= scale
+    rest = (truing.Moments.of(z, s) - truing.Moments.of(z[10:], s[10:])).solve()
+    expected = truing.Moments.of(z[:10], s[:10]).solve()
+    assert rest.rank == expected.rank == 9
+    np.testing.assert_allclose(rest.coef, expected.coef, atol=1e-8)
+
+
+@given(where=st.integers(0, 40), size=st.integers(1, 40), d=st.integers(1, 70))
+def test_a_rows_score_does_not_depend_on_its_neighbours(where, size, d):
+    """Conformal p-values count ties, so that a last bit matters."""
+    rng = np.random.default_rng(d)
+    fit = truing.fit_direct(rng.normal(size=(100, d)), rng.normal(size=100))
+    row = rng.normal(size=(1, d))
+    for order in "CF":
+        among = np.array(np.vstack((rng.normal(size=(where, d)), row, rng.normal(size=(size, d)))), order=order)
+        assert fit.predict(among)[where] == fit.predict(row)[0]
+
+
 def test_moments_equal_numpys_mean_and_covariance_over_many_blocks(rng):
     z, s = rng.normal(3, 2, size=(30_000, 20)), rng.normal(size=30_000)
     found, both = truing.Moments.of(z, s), np.column_stack((z, s))

@@ -304,6 +304,24 @@ def test_float64_rows_are_read_in_place(rng):
     assert all(np.shares_memory(block, features) for _, block in Rows(features).blocks())
 
 
+@pytest.mark.parametrize("noise", ["normal", "heavy", "large"])
+@pytest.mark.parametrize("shape", [(30, 3), (65, 20), (500, 8)])
+def test_the_smallest_penalty_is_solved_whatever_the_size_of_scores(rng, shape, noise):
+    n, d = shape
+    draw = {"normal": rng.normal(size=n), "heavy": rng.standard_t(1, n), "large": 1e4 * rng.normal(size=n)}[noise]
+    features = rng.normal(size=shape)
+    assert huber(features, features @ rng.normal(size=d) + draw, 1e-7).gap <= TOLERANCE
+
+
+def test_no_square_matrix_of_rows_is_made(rng):
+    features, scores = plain(rng, 20_000, d=4)
+    tracemalloc.start()
+    huber(features, scores, 1e-3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000**2 * 8 / 100
+
+
 def test_what_cannot_be_certified_is_an_error_that_says_how_close_it_came(rng, monkeypatch):
     monkeypatch.setattr(narrowing, "_newton", lambda *_, **__: None)
     with pytest.raises(ArithmeticError, match=r"reached a relative duality gap of \d\.\de[-+]\d+, wanted 1e-09"):

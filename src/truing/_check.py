@@ -21,7 +21,7 @@ T = TypeVar("T")
 LARGEST = 1e100
 
 # A block of 64-bit numbers this large stays in the processor's cache.
-_BLOCK_NUMBERS = 2**17
+BLOCK_NUMBERS = 2**17
 
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
@@ -68,11 +68,21 @@ def as_number(
     """Return `value` as a float within the stated bounds."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = np.inf
     if not at_least <= number <= at_most or (above is not None and number <= above):
         low = f"at least {at_least:g}" if above is None else f"above {above:g}"
         raise ValueError(f"{name} must be {low} and at most {at_most:g}, got {value}")
     return number
+
+
+def as_truth(value: bool, name: str) -> bool:
+    """Return `value`, which must be true or false."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be true or false, got {type(value).__name__}")
+    return bool(value)
 
 
 def as_share(value: float, name: str) -> float:
@@ -109,7 +119,7 @@ def check_same_rows(**arrays: NDArray[Any] | None) -> None:
 
 def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:
     """Yield (rows, those rows of each matrix in float64), a cache-sized block at a time."""
-    step = max(1, _BLOCK_NUMBERS // max(matrix.shape[1] for matrix in matrices))
+    step = max(1, BLOCK_NUMBERS // max(matrix.shape[1] for matrix in matrices))
     for start in range(0, len(matrices[0]), step):
         rows = slice(start, min(start + step, len(matrices[0])))
         yield rows, *(np.asarray(matrix[rows], dtype=np.float64) for matrix in matrices)

@@ -4,6 +4,7 @@ With two threads a tall-skinny product runs many times slower than with one. The
 the whole process, so overlapping uses are counted: the first sets it, the last puts it back.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -32,6 +33,15 @@ def one_thread() -> Iterator[None]:
             _users -= 1
             if _users == 0:
                 _limit.restore_original_limits()
+
+
+def _forget() -> None:
+    """Start afresh in a forked child, where the threads that were counted are not."""
+    global _lock, _users
+    _lock, _users = Lock(), 0
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 @cache

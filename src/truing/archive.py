@@ -9,7 +9,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -39,7 +39,9 @@ def read_archive(path: AnyPath) -> tuple[str, dict[str, Any], Arrays]:
         about = json.loads(arrays.pop("about").tobytes())
         version, digest = about["truing"], about.pop("sha256")
         kind, header = about["kind"], about["header"]
-    except (KeyError, ValueError, TypeError, AttributeError):
+        if not isinstance(header, dict):
+            raise TypeError
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"{path} must be a file saved by truing.save, got one without its header") from None
     if version != VERSION:
         raise ValueError(f"{path} has format version {version}; this truing reads version {VERSION}")
@@ -56,27 +58,51 @@ def write_npz(path: AnyPath, arrays: Arrays) -> None:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
-def read_npz(path: AnyPath) -> Arrays:
-    """Read the named arrays of an `.npz`, allocating no more than the file holds."""
-    with Path(path).open("rb") as file:
+def read_npz(path: AnyPath, wanted: Sequence[str] | None = None) -> Arrays:
+    """Read the wanted arrays of an `.npz`, or all, allocating no more than the file holds."""
+    with check_readable(path).open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
-                return {name.removesuffix(".npy"): _parse_npy(archive.read(name)) for name in archive.namelist()}
+                held = {name.removesuffix(".npy"): name for name in archive.namelist()}
+                names = [name for name in held if wanted is None or name in wanted]
+                if wanted and not names:
+                    raise ValueError(f"it holds {', '.join(held) or 'nothing'}, and none of {', '.join(wanted)}")
+                return {name: _parse_npy(archive.read(held[name])) for name in names}
         except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
             raise ValueError(f"{path} must be an .npz file of plain arrays: {error}") from None
 
 
-@contextmanager
-def replacing(path: AnyPath) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of `path` when the block ends, and vanishes if it fails."""
+def check_readable(path: AnyPath) -> Path:
+    """Return the path of a file that exists."""
+    source = Path(path)
+    if not source.exists():
+        raise FileNotFoundError(f"there is no file {source}")
+    if source.is_dir():
+        raise IsADirectoryError(f"cannot read {source}: it is a folder")
+    return source
+
+
+def check_writable(path: AnyPath) -> Path:
+    """Return the path of a file that could be written: there is a folder for it, and no folder in its place."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {target}: there is no folder {target.parent}")
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder")
-    draft = target.with_name(f".{target.name}.{uuid4().hex}")
+    if target.exists() and not target.is_file():
+        raise OSError(f"cannot write {target}: it is not a regular file")
+    return target
+
+
+@contextmanager
+def replacing(path: AnyPath) -> Iterator[BinaryIO]:
+    """Open a new file that takes the place of `path` when the block ends, and vanishes if it fails."""
+    target = check_writable(path).resolve()
+    draft = target.with_name(f".{uuid4().hex}.draft")
     try:
         with draft.open("xb") as file:
+            if target.exists():
+                draft.chmod(target.stat().st_mode)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -91,7 +117,7 @@ def _parse_npy(data: bytes) -> NDArray[Any]:
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
+    elif version in ((2, 0), (3, 0)):  # They differ in the encoding of field names alone.
         shape, by_columns, dtype = np.lib.format.read_array_header_2_0(stream)
     else:
         raise ValueError(f"its .npy version {version} is unknown")

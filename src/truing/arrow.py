@@ -20,13 +20,17 @@ def read_table(path: Path, wanted: tuple[str, ...]) -> Arrays:
     """Read the wanted columns that the table has."""
     try:
         if path.suffix == ".parquet":
-            table = pyarrow.parquet.read_table(path)
+            held = pyarrow.parquet.read_schema(path).names
+            table = pyarrow.parquet.read_table(path, columns=[name for name in wanted if name in held])
         else:
             with pyarrow.memory_map(str(path)) as source:
                 table = pyarrow.ipc.open_file(source).read_all()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{path} must be a readable {path.suffix} file: {str(error).splitlines()[0]}") from None
-    return {name: _as_array(table.column(name), f"{name} of {path}") for name in wanted if name in table.column_names}
+                table = table.select([name for name in wanted if name in table.column_names])
+        table.validate(full=True)
+        return {name: _as_array(table.column(name), name) for name in table.column_names}
+    except Exception as error:  # A damaged file may raise anything.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} must be a readable {path.suffix} file: {reason}") from None
 
 
 def write_table(path: Path, columns: Arrays) -> None:
@@ -56,6 +60,7 @@ def _as_array(column: Any, name: str) -> NDArray[Any]:
 
 
 def _as_column(array: NDArray[Any]) -> Any:
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.ndim == 1:
         return pyarrow.array(array)
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(array.reshape(-1)), array.shape[1])

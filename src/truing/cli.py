@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import __version__
-from .columns import read_scores, write_columns
+from .archive import check_writable
+from .columns import check_ending, read_scores, write_columns
 from .detect import METHODS, ORDERS, Detection, detect
 from .files import load, save
 from .fits import fit_direct, fit_robust
@@ -43,31 +44,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_detect(args: argparse.Namespace) -> None:
     """Score every row anew and, given known in-distribution rows, tell which are out."""
+    _refuse(args, ("rlr_keep", "rlr_penalty"), args.method != "rlr", "--method rlr")
+    _refuse(args, ("batch", "order"), args.method != "online", "--method online")
+    if args.output is not None:
+        check_ending(_apart(args.output, args.outputs, args.reference))
     outputs = Outputs.load(args.outputs)
     reference = None if args.reference is None else Outputs.load(args.reference)
-    options = {name: value for name, value in vars(args).items() if name in DETECT_OPTIONS}
+    options = {name: value for name, value in vars(args).items() if name in DETECT_OPTIONS and value is not None}
     found = detect(outputs, reference, **options, progress=_progress)
     if args.output is not None:
-        write_columns(args.output, _columns(found))
-    facts = _facts(found, args)
+        write_columns(args.output, _columns(found, streamed=args.method == "online"))
+    facts = _facts(found, args, reference)
     print(json.dumps(facts, indent=2) if args.json else _summary(facts))
 
 
 def run_score(args: argparse.Namespace) -> None:
     """Write the base score of every row."""
+    check_ending(_apart(args.output, args.outputs))
     outputs = Outputs.load(args.outputs)
     write_columns(args.output, {"scores": SCORES[args.base](outputs, temperature=args.temperature)})
 
 
 def run_fit(args: argparse.Namespace) -> None:
     """Fit the base score on the features and write the fit."""
+    _refuse(args, ("rlr_keep", "rlr_penalty"), args.method != "rlr", "--method rlr")
+    _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
+    check_writable(_apart(args.output, args.outputs, args.moments))
+    if args.moments is not None:
+        check_writable(_apart(args.moments, args.outputs))
     outputs = Outputs.load(args.outputs)
     scores = SCORES[args.base](outputs, temperature=args.temperature)
     shape: dict[str, Any] = {"intercept": args.intercept, "components": args.components}
     if args.method == "rlr":
-        if args.moments is not None:
-            raise ValueError("--moments goes with --method dlr: a robust fit is not a sum over all rows")
-        fit = fit_robust(outputs.features, scores, keep=args.rlr_keep, penalty=args.rlr_penalty, **shape)
+        robust = {"keep": args.rlr_keep, "penalty": args.rlr_penalty}
+        shape |= {name: value for name, value in robust.items() if value is not None}
+        fit = fit_robust(outputs.features, scores, **shape)
     else:
         fit = fit_direct(outputs.features, scores, **shape)
     if args.moments is not None:
@@ -77,6 +88,7 @@ def run_fit(args: argparse.Namespace) -> None:
 
 def run_apply(args: argparse.Namespace) -> None:
     """Write the trued score of every row by an earlier fit."""
+    check_ending(_apart(args.output, args.fit, args.outputs))
     fit = load(args.fit)
     if not isinstance(fit, LinearFit):
         raise ValueError(f"{args.fit} must hold a fit, got {type(fit).__name__}")
@@ -103,21 +115,19 @@ def run_demo(args: argparse.Namespace) -> None:
     print(demo.run(args.output))
 
 
-def _columns(found: Detection) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        "row": np.arange(len(found.scores)),
-        "base": found.base,
-        "scores": found.scores,
-        "rank": 1 + np.searchsorted(np.sort(found.scores), found.scores),
-    }
+def _columns(found: Detection, *, streamed: bool) -> dict[str, Any]:
+    columns: dict[str, Any] = {"row": np.arange(len(found.scores)), "base": found.base, "scores": found.scores}
+    if not streamed:  # A stream's scores come from many fits, and do not rank together.
+        columns["rank"] = 1 + np.searchsorted(np.sort(found.scores), found.scores)
     if found.is_out is not None:
         columns |= {"p_values": found.p_values, "is_out": found.is_out}
-    if not found.trued.all():
-        columns["trued"] = found.trued
+    if not found.fitted_rows.all():
+        columns["trued"] = found.fitted_rows > 0
     return columns
 
 
-def _facts(found: Detection, args: argparse.Namespace) -> dict[str, Any]:
+def _facts(found: Detection, args: argparse.Namespace, reference: Outputs | None) -> dict[str, Any]:
+    rates = {name: getattr(args, name) for name in ("keep", "false_alarm", "fdr") if getattr(args, name) is not None}
     return {
         "rows": len(found.scores),
         "dimensions": len(found.fit.coef),
@@ -125,6 +135,9 @@ def _facts(found: Detection, args: argparse.Namespace) -> dict[str, Any]:
         "method": args.method,
         "rank": found.fit.rank,
         "explained": found.fit.explained,
+        "fitted_rows": found.fit.rows,
+        "reference_rows": None if reference is None else len(reference),
+        "rate": None if reference is None else rates or {"keep": 0.95},
         "threshold": found.threshold,
         "refused": None if found.is_out is None else int(found.is_out.sum()),
         "output": None if args.output is None else str(args.output),
@@ -136,11 +149,13 @@ def _summary(facts: dict[str, Any]) -> str:
     lines = [
         f"rows       {facts['rows']} of {facts['dimensions']} features",
         f"score      {facts['base']}, trued by {facts['method']}",
-        f"fit        rank {facts['rank']}, explains {facts['explained']:.1%} of the base score's variance",
+        f"fit        rank {facts['rank']}, explains {facts['explained']:.1%} of the variance "
+        f"of {facts['fitted_rows']:g} rows",
     ]
     if facts["refused"] is not None:
-        if facts["threshold"] is not None:
-            lines.append(f"threshold  {facts['threshold']:.6g}")
+        (rate, level), threshold = next(iter(facts["rate"].items())), facts["threshold"]
+        at = "" if threshold is None else f", threshold {threshold:.6g}"
+        lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {facts['reference_rows']} reference rows{at}")
         lines.append(f"refused    {facts['refused']} rows, {facts['refused'] / facts['rows']:.1%}")
     if facts["output"] is not None:
         lines.append(f"wrote      {facts['output']}")
@@ -151,6 +166,21 @@ def _progress(done: int, rows: int) -> None:
     if sys.stderr.isatty():
         end = "\n" if done == rows else ""
         print(f"\r{done:,} of {rows:,} rows ({done / rows:.0%})", end=end, file=sys.stderr, flush=True)
+
+
+def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, with_what: str) -> None:
+    """Refuse options that would do nothing."""
+    for name in options:
+        if unfit and getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} goes with {with_what}")
+
+
+def _apart(output: Path, *others: Path | None) -> Path:
+    """Return a path to write to, which must not be that of anything else the command reads or writes."""
+    for other in others:
+        if other is not None and output.resolve() in (other.resolve(), (other / "features.npy").resolve()):
+            raise ValueError(f"cannot write {output}: it is the command's own {other}")
+    return output
 
 
 class _Parser(argparse.ArgumentParser):
@@ -182,8 +212,8 @@ def _parser() -> argparse.ArgumentParser:
     base.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
     fitting.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
     fitting.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit as the paper prints it")
-    fitting.add_argument("--rlr-keep", default=0.8, type=share, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
-    fitting.add_argument("--rlr-penalty", default=1e-5, type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
+    fitting.add_argument("--rlr-keep", type=share, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
+    fitting.add_argument("--rlr-penalty", type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
 
     part = command(run_detect, "truing detect test.npz --reference held.npz -o scores.csv", base, fitting)
     part.add_argument("--reference", type=file, metavar="HELD", help="known in-distribution rows, to decide against")
@@ -192,9 +222,11 @@ def _parser() -> argparse.ArgumentParser:
     rate.add_argument("--keep", type=share, help="share of the reference to accept (default: 0.95)")
     rate.add_argument("--false-alarm", type=share, metavar="A", help="chance that an in-distribution row is refused")
     rate.add_argument("--fdr", type=share, metavar="Q", help="share of in-distribution rows among those refused")
-    part.add_argument("--batch", default=32, type=int, help="rows at a time, for online (default: %(default)s)")
-    part.add_argument("--order", default=ORDERS[0], choices=ORDERS, help="for online (default: %(default)s)")
-    part.add_argument("-o", dest="output", type=file, metavar="FILE", help=".csv, .npy, .npz, .parquet or .arrow")
+    part.add_argument("--batch", type=int, help="rows at a time, for online (default: 32)")
+    part.add_argument("--order", choices=ORDERS, help=f"for online (default: {ORDERS[0]})")
+    part.add_argument(
+        "-o", dest="output", type=file, metavar="FILE", help=".csv, .npy, .npz, .parquet, .arrow or .feather"
+    )
     part.add_argument("--json", action="store_true", help="print the summary as JSON")
 
     part = command(run_score, "truing score test.npz --base energy -o scores.npy", base)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .archive import AnyPath, Arrays, read_npz, replacing, write_npz
+from .archive import AnyPath, Arrays, check_readable, check_writable, read_npz, replacing, write_npz
 
 NAMES = ("features", "logits", "labels", "scores")
 TABLES = (".parquet", ".arrow", ".feather")
@@ -21,12 +21,9 @@ def read_columns(path: AnyPath) -> Arrays:
     differ from it only in that word; they are mapped, not read.
     """
     path = Path(path)
-    if path.is_dir():
-        path /= "features.npy"
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
+    path = check_readable(path / "features.npy" if path.is_dir() else path)
     if path.suffix == ".npz":
-        return {name: array for name, array in read_npz(path).items() if name in NAMES}
+        return read_npz(path, NAMES)
     if path.suffix in TABLES:
         table: Arrays = _arrow(path).read_table(path, NAMES)
         return table
@@ -38,9 +35,16 @@ def read_columns(path: AnyPath) -> Arrays:
 
 
 def read_scores(path: AnyPath) -> NDArray[Any]:
-    """Read the scores alone: the whole of an `.npy` file, or the column of that name in any other."""
-    if Path(path).suffix == ".npy":
-        return read_npy(Path(path))
+    """Read the scores alone: the whole of an `.npy` file, or the column of that name in any other, `.csv` included."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return read_npy(path)
+    if path.suffix == ".csv":
+        with check_readable(path).open(newline="") as file:
+            try:
+                return np.array([float(row["scores"]) for row in csv.DictReader(file)])
+            except (KeyError, TypeError, ValueError, csv.Error) as error:
+                raise ValueError(f"{path} must have a column of scores, all of them numbers: {error}") from None
     columns = read_columns(path)
     if "scores" not in columns:
         raise ValueError(f"{path} must hold scores, got {', '.join(columns) or 'none of our columns'}")
@@ -50,14 +54,16 @@ def read_scores(path: AnyPath) -> NDArray[Any]:
 def read_npy(path: Path) -> NDArray[Any]:
     """Map one `.npy` file of plain numbers."""
     try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, OverflowError) as error:
+        return np.lib.format.open_memmap(check_readable(path), mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # A damaged header may raise anything.
         raise ValueError(f"{path} must be an .npy file of plain numbers: {error}") from None
 
 
 def write_columns(path: AnyPath, columns: Arrays) -> None:
     """Write columns to a file of the kind its ending says, whole or not at all; an `.npy` takes the scores alone."""
-    path = Path(path)
+    path = check_ending(path)
     if path.suffix == ".npz":
         write_npz(path, columns)
     elif path.suffix == ".npy" and "scores" in columns:
@@ -74,8 +80,17 @@ def write_columns(path: AnyPath, columns: Arrays) -> None:
     elif path.suffix in TABLES:
         _arrow(path).write_table(path, columns)
     else:
-        fitting = ".npz" if any(column.ndim > 1 for column in columns.values()) else ".csv, .npy, .npz"
-        raise ValueError(f"{path} must end in {fitting}, {', '.join(TABLES)} to hold {', '.join(columns)}")
+        raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)} to hold {', '.join(columns)}")
+
+
+def check_ending(path: AnyPath) -> Path:
+    """Return the path of a file that columns could be written to, by its ending and its folder."""
+    path = check_writable(path)
+    if path.suffix not in (".csv", ".npy", ".npz", *TABLES):
+        raise ValueError(f"{path} must end in .csv, .npy, .npz, {', '.join(TABLES)}, got {path.suffix or 'no ending'}")
+    if path.suffix in TABLES:
+        _arrow(path)
+    return path
 
 
 def _arrow(path: Path) -> Any:

@@ -5,9 +5,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_vector
+from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_truth, as_vector
 from .growing import Growing
 from .moments import LinearFit, Moments
 from .outputs import Outputs
@@ -26,7 +27,9 @@ class Reference:
     @classmethod
     def of(cls, features: ArrayLike, scores: ArrayLike) -> "Reference":
         """Return the reference of these rows."""
-        matrix, vector = as_matrix(features, "features"), as_vector(scores, "scores")
+        # Copied, so that nobody else can change them, and always in the same order of memory.
+        matrix = np.array(as_matrix(features, "features"), order="C")
+        vector = np.array(as_vector(scores, "scores"))
         return cls(matrix, vector, Moments.of(matrix, vector))
 
 
@@ -57,7 +60,7 @@ class Detector:
         as_choice(score, "score", SCORES)
         self.base = score
         self.temperature = as_number(temperature, "temperature", at_least=1e-100)
-        self.intercept = intercept
+        self.intercept = as_truth(intercept, "intercept")
         self.components = None if components is None else as_count(components, "components")
         self.decay = as_share(decay, "decay")
         self.reference: Reference | None = None
@@ -75,14 +78,14 @@ class Detector:
         scores = as_vector(self.base_scores(outputs), "scores")
         self._check_width(outputs)
         if self.learned is None:
-            self.learned = Growing(Moments.of(outputs.features, scores), self.intercept)
+            learned = Growing(Moments.of(outputs.features, scores))
         else:
-            self.learned.grow(outputs.features, scores, self.decay)
-        if self.joined is not None and self.decay == 1.0:
-            self.joined.grow(outputs.features, scores, 1.0)
+            learned = self.learned.grown(outputs.features, scores, self.decay)
+        if self.joined is None or self.decay != 1.0:  # A reference is never decayed.
+            joined = _joined(learned, self.reference)
         else:
-            self._join()  # A reference is never decayed.
-        self._fits = {}
+            joined = self.joined.grown(outputs.features, scores, 1.0)
+        self.learned, self.joined, self._fits = learned, joined, {}
 
     def calibrate(self, reference: Outputs) -> None:
         """Take these known in-distribution rows, in place of any earlier ones, to decide against.
@@ -91,13 +94,12 @@ class Detector:
         """
         scores = self.base_scores(reference)
         self._check_width(reference)
-        self.reference = Reference.of(reference.features, scores)
-        self._join()
-        self._fits = {}
+        known = Reference.of(reference.features, scores)
+        self.reference, self.joined, self._fits = known, _joined(self.learned, known), {}
 
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
-        return self.fit().predict(_as_outputs(outputs).features)
+        return self.fit().predict(as_outputs(outputs, "outputs").features)
 
     def decide(
         self,
@@ -122,12 +124,12 @@ class Detector:
             raise ValueError("decide needs known in-distribution rows: call calibrate first")
         fit = self.fit(with_reference=learned)
         learned_rows = fit.rows - self.reference.moments.rows
-        if learned and learned_rows < len(_as_outputs(outputs)) - 0.5:
+        if learned and learned_rows < len(as_outputs(outputs, "outputs")) - 0.5:
             raise ValueError(
                 f"learned=True says that these {len(outputs)} rows were learned, got {learned_rows:g} learned "
                 "in all: learn them first, or say learned=False"
             )
-        scores = fit.predict(_as_outputs(outputs).features)
+        scores = fit.predict(as_outputs(outputs, "outputs").features)
         scores_in = fit.predict(self.reference.features)
         return decide_at(scores, scores_in, false_alarm=false_alarm, fdr=fdr)
 
@@ -137,16 +139,12 @@ class Detector:
             raise ValueError("nothing learned yet: call learn first")
         if with_reference not in self._fits:
             source = self.joined if with_reference and self.joined is not None else self.learned
-            self._fits[with_reference] = source.solve(self.components)
+            self._fits[with_reference] = source.solve(self.intercept, self.components)
         return self._fits[with_reference]
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,), before truing."""
-        return SCORES[self.base](_as_outputs(outputs), temperature=self.temperature)
-
-    def _join(self) -> None:
-        if self.learned is not None and self.reference is not None:
-            self.joined = Growing(self.learned.moments + self.reference.moments, self.intercept)
+        return SCORES[self.base](as_outputs(outputs, "outputs"), temperature=self.temperature)
 
     def _check_width(self, outputs: Outputs) -> None:
         width, known = outputs.features.shape[1], self.moments or (self.reference and self.reference.moments)
@@ -156,7 +154,12 @@ class Detector:
             raise ValueError(f"components must be at most the {width} columns of the features, got {self.components}")
 
 
-def _as_outputs(outputs: Outputs) -> Outputs:
-    if not isinstance(outputs, Outputs):
-        raise TypeError(f"outputs must be Outputs, got {type(outputs).__name__}")
-    return outputs
+def _joined(learned: Growing | None, reference: Reference | None) -> Growing | None:
+    return None if learned is None or reference is None else Growing(learned.moments + reference.moments)
+
+
+def as_outputs(value: Outputs, name: str) -> Outputs:
+    """Return `value`, which must be `Outputs`."""
+    if not isinstance(value, Outputs):
+        raise TypeError(f"{name} must be Outputs, got {type(value).__name__}")
+    return value

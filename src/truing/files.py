@@ -1,12 +1,12 @@
 """Save and load any of ours: `Moments`, `LinearFit`, `Detector`. The format is in archive.py."""
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ._check import as_choice, as_matrix, as_number, as_vector
+from ._check import as_choice, as_count, as_number, as_vector
 from .archive import AnyPath, Arrays, read_archive, write_archive
 from .detector import Detector, Reference
 from .growing import Growing
@@ -31,7 +31,7 @@ def load(path: AnyPath) -> Any:
     _, _, restore = as_choice(kind, f"the kind of {path}", _KINDS)
     try:
         return restore(header, arrays)
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # Whatever is wrong with it, it is the file.
         raise ValueError(f"{path} does not hold a whole {kind}: {error}") from None
 
 
@@ -41,15 +41,20 @@ def _store_value(value: Moments | LinearFit) -> tuple[Header, Arrays]:
 
 
 def _restore_moments(header: Header, arrays: Arrays) -> Moments:
-    mean, comoment = as_vector(arrays["mean"], "mean"), as_matrix(arrays["comoment"], "comoment")
-    if len(mean) < 2 or comoment.shape != (len(mean), len(mean)):
+    mean, comoment = arrays["mean"], arrays["comoment"]
+    if mean.ndim != 1 or len(mean) < 2 or comoment.shape != (len(mean), len(mean)):
         raise ValueError(f"comoment must be square like mean {mean.shape}, got shape {comoment.shape}")
-    return Moments(as_number(header["rows"], "rows", above=0.0), mean, comoment.astype(np.float64, copy=False))
+    if not (_is_sound(mean) and _is_sound(comoment) and np.diagonal(comoment).min() >= -abs(header["floor"])):
+        raise ValueError("mean and comoment must be finite, and no variance negative")
+    rows, floor = as_number(header["rows"], "rows", above=0.0), as_number(header["floor"], "floor", at_least=0.0)
+    return Moments(rows, mean, comoment, floor)
 
 
 def _restore_fit(header: Header, arrays: Arrays) -> LinearFit:
-    numbers = {name: as_number(header[name], name) for name in ("intercept", "rows", "explained")}
-    return LinearFit(as_vector(arrays["coef"], "coef"), rank=operator.index(header["rank"]), **numbers)
+    rank = as_count(header["rank"] + 1, "rank + 1") - 1
+    rows = as_number(header["rows"], "rows", above=0.0)
+    numbers = {name: as_number(header[name], name) for name in ("intercept", "explained")}
+    return LinearFit(as_vector(arrays["coef"], "coef"), rows=rows, rank=rank, **numbers)
 
 
 def _store_detector(detector: Detector) -> tuple[Header, Arrays]:
@@ -62,23 +67,31 @@ def _store_detector(detector: Detector) -> tuple[Header, Arrays]:
     for name in ("learned", "joined"):
         growing: Growing | None = getattr(detector, name)
         if growing is not None:
-            numbers, own = _store_value(growing.moments)
-            header[name] = numbers["rows"]
+            header[name], own = _store_value(growing.moments)
             own |= {} if growing.inverse is None else {"inverse": growing.inverse}
             arrays |= {f"{name}_{part}": array for part, array in own.items()}
     return header, arrays
 
 
 def _restore_detector(header: Header, arrays: Arrays) -> Detector:
-    rows = {name: header.pop(name) for name in ("learned", "joined") if name in header}
+    sums = {name: header.pop(name) for name in ("learned", "joined") if name in header}
     detector = Detector(**header)
     if "features" in arrays:
         detector.reference = Reference.of(arrays["features"], arrays["scores"])
-    for name, weight in rows.items():
+    for name, numbers in sums.items():
         own = {part: arrays[f"{name}_{part}"] for part in ("mean", "comoment")}
-        inverse = arrays.get(f"{name}_inverse")
-        setattr(detector, name, Growing(_restore_moments({"rows": weight}, own), detector.intercept, inverse))
+        growing = Growing(_restore_moments(numbers, own), arrays.get(f"{name}_inverse"))
+        if growing.inverse is not None and not growing.is_sound():
+            raise ValueError(f"{name}_inverse must be the inverse of {name}_comoment")
+        setattr(detector, name, growing)
+    widths = {part.moments.dimensions for part in (detector.learned, detector.joined, detector.reference) if part}
+    if len(widths) > 1 or (detector.joined is not None and None in (detector.learned, detector.reference)):
+        raise ValueError(f"its parts must be of one width and belong together, got widths {sorted(widths)}")
     return detector
+
+
+def _is_sound(array: NDArray[Any]) -> bool:
+    return array.dtype == np.float64 and bool(np.isfinite(array).all())
 
 
 _KINDS: dict[str, tuple[type, Callable[..., tuple[Header, Arrays]], Callable[[Header, Arrays], Saveable]]] = {

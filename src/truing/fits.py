@@ -14,6 +14,8 @@ from .rows import Rows
 
 # Unit rows are made this many at a time for their moments.
 _ROWS_AT_ONCE = 4096
+# Residuals that differ by less than this share of the scores' range are equal.
+_GRAIN = 1e-9
 
 
 def fit_direct(
@@ -85,13 +87,23 @@ def trust_order(
 ) -> NDArray[np.intp]:
     r"""Return the rows (n,) from the most to the least trusted: by $|\gamma_i|$ (Eq. 15, Algorithm 2).
 
-    Features are scaled to unit norm (rows of zeros stay zero) and, with `components`, reduced by a centred
-    PCA. Ties in $|\gamma|$ go to the smaller |residual|, and then to the smaller score: never to row order.
+    Features are scaled to unit norm (rows of zeros stay zero) and, with `components`, reduced by a centred PCA.
+    Ties in $|\gamma|$ go to the smaller |residual|, which $|\gamma|$ never falls with; equal residuals, up to
+    rounding, to the higher score, and then to the smaller features: never to row order.
     """
     matrix, vector = _as_pair(features, scores, components)
     rows = Rows.unit(matrix) if components is None else _reduced(Rows.unit(matrix), vector, components)
     robust = huber_rows(rows, vector, penalty, intercept=intercept)
-    return np.lexsort((vector, np.abs(robust.residual), np.abs(robust.gamma)))
+    grain = _GRAIN * max(float(np.ptp(vector)), float(np.abs(vector).max()) * _GRAIN) or 1.0
+    size = np.round(np.abs(robust.residual) / grain)
+    order = np.lexsort((-vector, size))
+    tied = (np.diff(size[order]) == 0) & (np.diff(vector[order]) == 0)
+    if tied.any():
+        group = np.concatenate(([0], np.cumsum(~tied)))
+        some = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
+        among = np.lexsort((*matrix[order[some]].T[::-1], group[some]))
+        order[some] = order[some][among]
+    return order
 
 
 def _reduced(rows: Rows, scores: Floats, components: int) -> Rows:

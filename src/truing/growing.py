@@ -1,32 +1,35 @@
-"""Moments that grow by batches, with the inverse of their Gram matrix kept beside them.
+"""Moments that grow by batches, with the inverse of their co-moment kept beside them.
 
-A batch of b rows changes a Gram matrix by rank b + 1, so its inverse follows at the cost of b·d² (Woodbury), where
-a factorisation costs d³. The inverse is only a means: every solution is refined against the Gram matrix itself, and
+A batch of b rows changes a co-moment by rank b + 1, so its inverse follows at the cost of b·d² (Woodbury), where a
+factorisation costs d³. The inverse is only a means: every solution is refined against the co-moment itself, and
 where that does not settle at once, the moments are solved anew.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import lapack
 
-from ._check import Bools, Floats, Matrix
+from ._check import LARGEST, Bools, Floats, Matrix
 from ._threads import one_thread
 from .moments import CHOLESKY_RCOND, LinearFit, Moments
 
 # A solution is taken when its last correction is below this share of it.
 _SETTLED = 1e-9
 _CORRECTIONS = 4
+# An inverse times its matrix is the identity to this much at least, or it is none.
+_SOUND = 1e-3
 
 
+@dataclass(frozen=True, eq=False)
 class Growing:
-    """Moments to which batches are added; `inverse`, where there is one, is over the columns that are not dead."""
+    """Moments, and the inverse of the features' co-moment over the columns that are not dead, where there is one."""
 
-    def __init__(self, moments: Moments, intercept: bool, inverse: Floats | None = None) -> None:
-        self.moments = moments
-        self.intercept = intercept
-        self.inverse = inverse
+    moments: Moments
+    inverse: Floats | None = None
 
-    def grow(self, features: Matrix, scores: Floats, decay: float) -> None:
-        """Multiply the weight of what is there by `decay`, and add a batch of finite rows with weight 1."""
+    def grown(self, features: Matrix, scores: Floats, decay: float) -> "Growing":
+        """Return these with their weight multiplied by `decay`, and a batch added with weight 1."""
         old, b, d = self.moments, len(scores), self.moments.dimensions
         rows = decay * old.rows + b
         block = np.empty((b + 1, d + 1))
@@ -38,13 +41,15 @@ class Growing:
         with one_thread():
             comoment = block.T @ block
             comoment += old.comoment if decay == 1.0 else decay * old.comoment
-            self.moments = Moments(rows, old.mean + step * (b / rows), comoment)
-            self._invert(block[:, :d] if self.intercept else features, decay)
+            if not (np.diagonal(comoment) <= rows * LARGEST**2).all():  # Not so for NaN.
+                raise ValueError("features must be finite when learned: they have changed since they were checked")
+            moments = Moments(rows, old.mean + step * (b / rows), comoment, decay * old.floor)
+            return Growing(moments, self._inverse_with(block[:, :d], decay, moments))
 
-    def solve(self, components: int | None = None) -> LinearFit:
+    def solve(self, intercept: bool, components: int | None) -> LinearFit:
         """Return what `moments.solve` would."""
-        if components is None and self.inverse is not None:
-            gram, cross, live = self._equations()
+        if components is None and intercept and self.inverse is not None:
+            gram, cross, live = _equations(self.moments)
             with one_thread():
                 coef, inner = np.zeros(len(live)), self.inverse @ cross
                 for _ in range(_CORRECTIONS):
@@ -52,33 +57,46 @@ class Growing:
                     inner += correction
                     if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(inner):
                         coef[live] = inner
-                        return self.moments.fit_of(coef, len(cross), self.intercept, np.zeros(len(live)))
-        return self.moments.solve(self.intercept, components)
+                        return self.moments.fit_of(coef, len(cross), True, np.zeros(len(live)))
+        return self.moments.solve(intercept, components)
 
-    def _invert(self, rows: Matrix, decay: float) -> None:
-        """Bring the inverse up to the Gram matrix, which these rows have changed, or begin one."""
-        gram, _, live = self._equations()
-        if self.inverse is not None and len(self.inverse) == len(gram) and 2 * len(rows) < len(gram):
-            inverse = self.inverse if decay == 1.0 else self.inverse / decay
-            self.inverse = _followed(inverse, np.asarray(rows[:, live], dtype=np.float64))
-        else:
-            self.inverse = _started(gram) if 2 * len(rows) < len(gram) < self.moments.rows else None
+    def is_sound(self) -> bool:
+        """Return whether the inverse is one, as a file may claim."""
+        gram, _, _ = _equations(self.moments)
+        if self.inverse is None or self.inverse.shape != gram.shape or self.inverse.dtype != np.float64:
+            return False
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            return bool(np.abs(self.inverse @ gram - np.eye(len(gram))).max() < _SOUND)
 
-    def _equations(self) -> tuple[Floats, Floats, Bools]:
-        gram, cross, noise = self.moments.normal_equations(self.intercept, np.zeros(self.moments.dimensions))
-        live: Bools = np.diagonal(gram) > noise
-        if not live.all():
-            gram, cross = gram[np.ix_(live, live)], cross[live]
-        return gram, cross, live
-
-
-def _followed(inverse: Floats, rows: Floats) -> Floats | None:
-    ahead = rows @ inverse
-    _, change, failed = lapack.dposv(np.eye(len(rows)) + ahead @ rows.T, ahead)
-    return None if failed else inverse - ahead.T @ change
+    def _inverse_with(self, rows: Floats, decay: float, moments: Moments) -> Floats | None:
+        """Return the inverse of the co-moment that these rows have changed: followed, begun, or none."""
+        gram, _, live = _equations(moments)
+        if 2 * len(rows) >= len(gram) or moments.rows <= len(gram):
+            return None
+        if self.inverse is None or len(self.inverse) != len(gram) or not np.array_equal(live, _live(self.moments)):
+            return _begun(gram)
+        inverse = self.inverse if decay == 1.0 else self.inverse / decay
+        ahead = rows[:, live] @ inverse
+        _, change, failed = lapack.dposv(np.eye(len(rows)) + ahead @ rows[:, live].T, ahead)
+        return _begun(gram) if failed else inverse - ahead.T @ change
 
 
-def _started(gram: Floats) -> Floats | None:
+def _live(moments: Moments) -> Bools:
+    gram, _, noise = moments.normal_equations(True, moments.mean)
+    live: Bools = np.diagonal(gram) > noise
+    return live
+
+
+def _equations(moments: Moments) -> tuple[Floats, Floats, Bools]:
+    gram, cross, _ = moments.normal_equations(True, moments.mean)
+    live = _live(moments)
+    if not live.all():
+        gram, cross = gram[np.ix_(live, live)], cross[live]
+    return gram, cross, live
+
+
+def _begun(gram: Floats) -> Floats | None:
+    """Return the inverse, unless its condition number is too large for a Cholesky factor."""
     factor, failed = lapack.dpotrf(gram, lower=True)
     if failed:
         return None

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh, lapack
 
 from ._check import (
+    BLOCK_NUMBERS,
     LARGEST,
     Floats,
     Matrix,
@@ -18,6 +19,7 @@ from ._check import (
     as_matrix_of_any,
     as_number,
     as_share,
+    as_truth,
     as_vector,
     by_rows,
     check_finite,
@@ -32,12 +34,11 @@ CHOLESKY_RCOND = 1e-7
 
 # Fewer rows than this make a poor matrix product.
 _LEAST_ROWS = 256
-_BLOCK_NUMBERS = 2**17
 
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
-    r"""A linear map from features to a trued score, $z^\top$ `coef` + `intercept` (Eq. 11).
+    r"""A linear map from features to a trued score, $z^\top$ `coef` + `intercept` (Eq. 12).
 
     `rows` is the weight of the rows behind it, `rank` the number of directions it uses, and `explained` the
     share of those rows' score variance that it accounts for.
@@ -55,7 +56,10 @@ class LinearFit:
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            scores = by_rows(lambda z: z @ self.coef + self.intercept, matrix)
+            # Not BLAS, whose last bit depends on a row's neighbours: equal rows must tie.
+            scores = by_rows(
+                lambda z: np.einsum("ij,j->i", np.ascontiguousarray(z), self.coef) + self.intercept, matrix
+            )
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
         return scores
@@ -65,7 +69,8 @@ class LinearFit:
 class Moments:
     r"""Weight, mean (d + 1,) and co-moment (d + 1, d + 1) of the columns [features, score].
 
-    The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$.
+    The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$. `floor` is what rounding may have left in its
+    eigenvalues when larger moments were taken away.
 
     >>> days = Moments.of([[0.0], [1.0]], [1.0, 3.0]) + Moments.of([[2.0]], [5.0])
     >>> days.solve().predict([[3.0]]).round(6)
@@ -75,6 +80,7 @@ class Moments:
     rows: float
     mean: Floats
     comoment: Floats
+    floor: float = 0.0
 
     @classmethod
     def of(cls, features: ArrayLike, scores: ArrayLike) -> "Moments":
@@ -100,7 +106,7 @@ class Moments:
         comoment = np.outer(step, step * (self.rows * more.rows / rows))
         comoment += self.comoment
         comoment += more.comoment
-        return Moments(rows, self.mean + step * (more.rows / rows), comoment)
+        return Moments(rows, self.mean + step * (more.rows / rows), comoment, self.floor + more.floor)
 
     def __sub__(self, old: "Moments") -> "Moments":
         """Return the moments of the rows that remain when `old` ones, added before, are taken away."""
@@ -110,22 +116,23 @@ class Moments:
             raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
         comoment = self.comoment - old.comoment
         comoment -= np.outer(step, step * (self.rows * old.rows / rows))
-        return Moments(rows, self.mean - step * (old.rows / rows), comoment)
+        floor = self.floor + old.floor + 8 * _EPS * float(np.trace(self.comoment))
+        return Moments(rows, self.mean - step * (old.rows / rows), comoment, floor)
 
     def decayed(self, factor: float) -> "Moments":
         """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
         factor = as_share(factor, "factor")
-        return Moments(self.rows * factor, self.mean, self.comoment * factor)
+        return Moments(self.rows * factor, self.mean, self.comoment * factor, self.floor * factor)
 
     def solve(self, intercept: bool = True, components: int | None = None, ridge: float = 0.0) -> LinearFit:
-        r"""Return the minimum-norm least-squares fit (Eq. 10).
+        r"""Return the minimum-norm least-squares fit (Eq. 11).
 
         It minimises $\sum_i (s_i - z_i^\top \beta - a)^2 + \mathrm{ridge} \, \|\beta\|^2$ over `coef` $\beta$ and
         `intercept` $a$; without an intercept $a = 0$, as the paper prints it. With `components` = k the fit is
         confined to the k leading principal components of the centred features; the centring stays when
         `intercept` is false, which only shifts every score by one constant.
         """
-        ridge = as_number(ridge, "ridge", at_least=0.0)
+        ridge, intercept = as_number(ridge, "ridge", at_least=0.0), as_truth(intercept, "intercept")
         if components is None:
             return self.solve_within(None, intercept=intercept, ridge=ridge)
         return self.solve_within(self.principal(components), intercept=intercept, ridge=ridge)
@@ -136,7 +143,7 @@ class Moments:
         k = as_count(components, "components", at_most=d)
         with one_thread():
             values, vectors = eigh(self.comoment[:d, :d], subset_by_index=(d - k, d - 1))
-        used = values > d * _EPS * max(values[-1], 0.0)
+        used = values > max(d * _EPS * values[-1], self.floor)
         return Principal(self.mean[:d], vectors[:, used])
 
     def solve_within(self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0) -> LinearFit:
@@ -145,10 +152,10 @@ class Moments:
         gram, cross, noise = self.normal_equations(intercept, origin)
         with one_thread():
             if principal is None:
-                coef, rank = _least_norm(gram, cross, ridge, noise)
+                coef, rank = _least_norm(gram, cross, ridge, noise, self.floor)
             else:
                 basis = principal.basis
-                inner, rank = _least_norm(basis.T @ gram @ basis, basis.T @ cross, ridge, 0.0)
+                inner, rank = _least_norm(basis.T @ gram @ basis, basis.T @ cross, ridge, 0.0, self.floor)
                 coef = basis @ inner
             return self.fit_of(coef, rank, intercept, origin)
 
@@ -173,7 +180,7 @@ class Moments:
         constant = mean_score - level if intercept else -float(origin @ coef)
         within = float(coef @ (self.comoment[:d, :d] @ coef - 2 * self.comoment[:d, d]))
         left = max(total + within, 0.0) + self.rows * (mean_score - constant - level) ** 2
-        return LinearFit(coef, constant, self.rows, rank, 1.0 if total <= 0.0 else 1.0 - left / total)
+        return LinearFit(coef, constant, self.rows, rank, 1.0 - left / total if total > 0.0 else float(left <= 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +197,7 @@ def _accumulate(matrix: Matrix, scores: Floats) -> Moments:
     some = slice(None, None, max(1, n // 64))
     shift = np.append(matrix[0], scores[0]).astype(np.float64)
     shift += np.append((matrix[some] - shift[:d]).mean(axis=0), (scores[some] - shift[d]).mean())
-    size = min(n, max(_LEAST_ROWS, _BLOCK_NUMBERS // (d + 2)))
+    size = min(n, max(_LEAST_ROWS, BLOCK_NUMBERS // (d + 2)))
     block, gram = np.ones((size, d + 2)), np.zeros((d + 2, d + 2))
     for start in range(0, n, size):
         part = block[: min(size, n - start)]
@@ -211,8 +218,11 @@ def _step(one: Moments, other: Moments) -> Floats:
     return other.mean - one.mean
 
 
-def _least_norm(gram: Floats, cross: Floats, ridge: float, noise: Floats | float) -> tuple[Floats, int]:
-    """Return the shortest least-squares coefficients and their rank, from a Gram matrix."""
+def _least_norm(gram: Floats, cross: Floats, ridge: float, noise: Floats | float, floor: float) -> tuple[Floats, int]:
+    """Return the shortest least-squares coefficients and their rank, from a Gram matrix.
+
+    A diagonal of at most `noise` is that of a dead unit, an eigenvalue of at most `floor` that of no direction.
+    """
     d = len(cross)
     coef = np.zeros(d)
     live = np.diagonal(gram) > noise
@@ -224,10 +234,10 @@ def _least_norm(gram: Floats, cross: Floats, ridge: float, noise: Floats | float
         gram = gram + ridge * np.eye(len(cross))
     factor, failed = lapack.dpotrf(gram, lower=True)
     size = np.abs(gram).sum(axis=0).max()
-    if not failed and lapack.dpocon(factor, size, uplo="L")[0] > CHOLESKY_RCOND:
+    if not failed and not floor and lapack.dpocon(factor, size, uplo="L")[0] > CHOLESKY_RCOND:
         coef[live] = lapack.dpotrs(factor, cross, lower=True)[0]
         return coef, len(cross)
     values, vectors = eigh(gram)
-    used = values > d * _EPS * max(values[-1], 0.0)
+    used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
     coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
     return coef, int(used.sum())

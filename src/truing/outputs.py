@@ -49,9 +49,11 @@ class Outputs:
         """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours (docs/files.md)."""
         columns = read_columns(path)
         if "features" not in columns:
-            held = ", ".join(sorted(columns)) or "nothing"
-            raise ValueError(f"{path} must hold features, got {held}")
-        return cls(**columns)
+            raise ValueError(f"{path} must hold features, got {', '.join(columns) or 'none of our columns'}")
+        try:
+            return cls(**columns)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write an `.npz`, Parquet or Arrow file, whole or not at all."""
@@ -62,12 +64,17 @@ class Outputs:
         """Return the field `name`, or say that it is missing."""
         value = getattr(self, name)
         if value is None:
-            raise ValueError(f"outputs must have {name} for this, got features only or without {name}")
+            held = ", ".join(field for field, value in vars(self).items() if value is not None)
+            raise ValueError(f"outputs must have {name} for this, got {held}")
         return value
 
     def correct(self) -> Bools:
         """Return which rows the network classifies rightly (n,): the largest logit is the label's."""
-        right: Bools = self.need("logits").argmax(axis=1) == self.need("labels")
+        logits, labels = self.need("logits"), self.need("labels")
+        if labels.min() < 0 or labels.max() >= logits.shape[1]:
+            found = f"{labels.min()} to {labels.max()}"
+            raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, as the logits have it, got {found}")
+        right: Bools = logits.argmax(axis=1) == labels
         return right
 
     def __len__(self) -> int:
@@ -87,6 +94,8 @@ class Outputs:
 
 def _as_labels(labels: ArrayLike) -> NDArray[np.integer[Any]]:
     array = np.asarray(labels)
+    if np.ma.is_masked(labels):
+        raise ValueError("labels must have no masked entries")
     if array.dtype.kind not in "iu":
         raise TypeError(f"labels must be whole numbers, got dtype {array.dtype}")
     if array.ndim != 1:

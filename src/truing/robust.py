@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cholesky, solve_triangular
 
-from ._check import Bools, Floats, as_matrix, as_number, as_vector, check_same_rows
+from ._check import Bools, Floats, as_matrix, as_number, as_truth, as_vector, check_same_rows
 from ._threads import one_thread
 from .narrowing import HELD, narrow
 from .rows import Rows
@@ -21,6 +21,7 @@ TOLERANCE = 1e-9
 
 _EPS = float(np.finfo(np.float64).eps)
 _AT_ONCE = 2048  # So few rows are solved without a sample, and gathered at a time.
+_FEW = 20  # Held rows for each unknown up to which a dual point is mended on them alone.
 _BAND = 5.0  # Standard errors of the sample's fit within which a row is near.
 
 
@@ -28,7 +29,8 @@ _BAND = 5.0  # Standard errors of the sample's fit within which a row is near.
 class HuberFit:
     """A robust fit and its certificate: no fit has an objective lower by more than the share `gap`.
 
-    The share is of the objective, or of what rounding may have added to it where that is more. `residual` is
+    The share is of the objective, or of what rounding may have added to it where that is more; the fits are those
+    without a part in directions that the rows vary in by less than about 1e-7 of their size. `residual` is
     scores − features @ coef − intercept, `gamma` its excess over the penalty, and `passes` counts the times
     that all rows were read.
     """
@@ -58,7 +60,7 @@ def huber(features: ArrayLike, scores: ArrayLike, penalty: float, *, intercept: 
 
 def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = True) -> HuberFit:
     """Return `huber` of rows that are made as they are read."""
-    penalty = as_number(penalty, "penalty", above=0.0)
+    penalty, intercept = as_number(penalty, "penalty", above=0.0), as_truth(intercept, "intercept")
     with one_thread():
         return _solve(rows, scores, penalty, intercept)
 
@@ -100,7 +102,8 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
             if gap <= TOLERANCE:
                 break
             if count == n and first >= n:
-                raise ArithmeticError(f"huber reached a relative duality gap of {gap:.1e}, wanted {TOLERANCE:g}")
+                reached = f"huber reached a relative duality gap of {gap:.1e}, wanted {TOLERANCE:g}"
+                raise ArithmeticError(f"{reached}: the penalty {penalty:g} may be too small for scores of this size")
         # Again with twice the near rows; should all of them fail, once more from the widest loss.
         first, count = n if count == n else HELD * size, 2 * count
     coef, shift = design.coef(theta)
@@ -168,19 +171,33 @@ class _Design:
 
     def gap(self, residual: Floats, target: Floats, theta: Floats, pull: Floats, penalty: float) -> float:
         """Return the duality gap as a share of the objective, or of what rounding leaves of it where that is more."""
-        coef, shift = self.coef(pull / len(residual))
         fit = np.abs(self.coef(theta)[0])
-        dual = np.clip(residual, -penalty, penalty)
         rounding = np.abs(target) + np.abs(target - residual)
         for rows, block in self.rows.blocks():
-            dual[rows] -= block @ coef + shift  # Projected, so that Zᵀu = 0 ...
             rounding[rows] += np.abs(block) @ fit
-        dual *= np.sign(residual) * min(1.0, penalty / max(float(np.abs(dual).max()), penalty))  # ... and |u| ≤ λ.
-        held = np.minimum(np.abs(residual), penalty)
+        dual, size = self.feasible(residual, pull, penalty) * np.sign(residual), np.abs(residual)
+        held = np.minimum(size, penalty)
         # h(r) − r·u + u²/2 row by row: no term is negative, so nothing cancels.
-        gap = float(((held - dual) ** 2).sum() / 2 + (np.abs(residual) - held) @ (penalty - dual))
+        gap = float(((held - dual) ** 2).sum() / 2 + (size - held) @ (penalty - dual))
         floor = 4 * _EPS / TOLERANCE * float(held @ rounding)
         return gap / max(_loss(residual, penalty), floor) if gap > 0 else 0.0
+
+    def feasible(self, residual: Floats, pull: Floats, penalty: float) -> Floats:
+        """Return u near clip(r) with Zᵀu = 0 and |u| ≤ λ: the pull that is left is taken off, then all is shrunk.
+
+        Where few rows are held it is taken off these alone, so that the others stay at λ to the last bit.
+        """
+        dual = np.clip(residual, -penalty, penalty)
+        held = np.flatnonzero(np.abs(residual) < penalty)
+        if len(pull) <= len(held) <= _FEW * len(pull):
+            part = self.take(held)
+            dual[held] -= part @ np.linalg.lstsq(part.T @ part, pull, rcond=None)[0]
+        else:
+            coef, shift = self.coef(pull / len(residual))
+            for rows, block in self.rows.blocks():
+                dual[rows] -= block @ coef + shift
+        shrunk: Floats = dual * min(1.0, penalty / max(float(np.abs(dual).max()), penalty))
+        return shrunk
 
 
 def _whitened(moment: Floats, lift: Floats, n: int) -> Floats:

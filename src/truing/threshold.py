@@ -56,7 +56,8 @@ def select(p: ArrayLike, fdr: float = 0.05) -> Bools:
         raise ValueError(f"p must lie in [0, 1], got {values.min():g} to {values.max():g}")
     fdr = as_share(fdr, "fdr")
     ordered = np.sort(values)
-    passing = ordered[ordered <= fdr * np.arange(1, len(values) + 1) / len(values)]
+    # p-values are fractions, so that equality counts: a few last bits of slack.
+    passing = ordered[ordered * len(values) <= fdr * np.arange(1, len(values) + 1) * (1 + 1e-12)]
     chosen: Bools = values <= (passing[-1] if len(passing) else -1.0)
     return chosen
 
