@@ -122,6 +122,13 @@ def test_a_large_mean_does_not_cancel(rng):
     np.testing.assert_allclose(parts.solve().coef, near.coef, atol=1e-7)
 
 
+@pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
+def test_a_large_mean_takes_no_digits_from_a_fit_through_the_origin(rng, mean):
+    z, s = rng.normal(mean, 1, size=(400, 5)), rng.normal(size=400)
+    expected = np.linalg.lstsq(z, s, rcond=None)[0]
+    np.testing.assert_allclose(truing.Moments.of(z, s).solve(intercept=False).coef, expected, atol=1e-8)
+
+
 @pytest.mark.parametrize("intercept", [True, False])
 def test_cholesky_and_eigen_paths_agree_where_they_meet(rng, intercept, monkeypatch):
     left, _ = np.linalg.qr(rng.normal(size=(300, 12)))

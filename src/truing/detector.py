@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_truth, as_vector
+from ._threads import one_thread
 from .growing import Growing
 from .moments import LinearFit, Moments
 from .outputs import Outputs
@@ -77,14 +78,15 @@ class Detector:
         """Add these rows to what the detector knows, with weight 1."""
         scores = as_vector(self.base_scores(outputs), "scores")
         self._check_width(outputs)
-        if self.learned is None:
-            learned = Growing(Moments.of(outputs.features, scores))
-        else:
-            learned = self.learned.grown(outputs.features, scores, self.decay)
-        if self.joined is None or self.decay != 1.0:  # A reference is never decayed.
-            joined = _joined(learned, self.reference)
-        else:
-            joined = self.joined.grown(outputs.features, scores, 1.0)
+        with one_thread():
+            if self.learned is None:
+                learned = Growing(Moments.of(outputs.features, scores))
+            else:
+                learned = self.learned.grown(outputs.features, scores, self.decay)
+            if self.joined is None or self.decay != 1.0:  # A reference is never decayed.
+                joined = _joined(learned, self.reference)
+            else:
+                joined = self.joined.grown(outputs.features, scores, 1.0)
         self.learned, self.joined, self._fits = learned, joined, {}
 
     def calibrate(self, reference: Outputs) -> None:
@@ -99,7 +101,9 @@ class Detector:
 
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
-        return self.fit().predict(as_outputs(outputs, "outputs").features)
+        features = as_outputs(outputs, "outputs").features
+        with one_thread():
+            return self.fit().predict(features)
 
     def decide(
         self,

@@ -76,8 +76,9 @@ class Growing:
         if self.inverse is None or len(self.inverse) != len(gram) or not np.array_equal(live, _live(self.moments)):
             return _begun(gram)
         inverse = self.inverse if decay == 1.0 else self.inverse / decay
-        ahead = rows[:, live] @ inverse
-        _, change, failed = lapack.dposv(np.eye(len(rows)) + ahead @ rows[:, live].T, ahead)
+        rows = rows if live.all() else rows[:, live]
+        ahead = rows @ inverse
+        _, change, failed = lapack.dposv(np.eye(len(rows)) + ahead @ rows.T, ahead)
         return _begun(gram) if failed else inverse - ahead.T @ change
 
 

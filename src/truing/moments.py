@@ -152,12 +152,27 @@ class Moments:
         gram, cross, noise = self.normal_equations(intercept, origin)
         with one_thread():
             if principal is None:
-                coef, rank = _least_norm(gram, cross, ridge, noise, self.floor)
+                through = None if intercept or ridge or self.floor else self._through_origin()
+                coef, rank = through or _least_norm(gram, cross, ridge, noise, self.floor)
             else:
                 basis = principal.basis
                 inner, rank = _least_norm(basis.T @ gram @ basis, basis.T @ cross, ridge, 0.0, self.floor)
                 coef = basis @ inner
             return self.fit_of(coef, rank, intercept, origin)
+
+    def _through_origin(self) -> tuple[Floats, int] | None:
+        """Return the fit without an intercept from the centred sums, from which a large mean does not take digits.
+
+        The Gram matrix about zero is the centred one and the square of the mean: Sherman & Morrison (1950).
+        """
+        d = self.dimensions
+        mean, mean_score = self.mean[:d], float(self.mean[d])
+        factor, sound = _factor(self.comoment[:d, :d])
+        if not sound:
+            return None
+        centred, along = lapack.dpotrs(factor, np.column_stack((self.comoment[:d, d], mean)), lower=True)[0].T
+        left = self.rows * (mean_score - mean @ centred) / (1 + self.rows * (mean @ along))
+        return centred + along * left, d
 
     def normal_equations(self, intercept: bool, origin: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the Gram matrix (d, d) and the cross products (d,) of a fit, and what rounding leaves of a zero.
@@ -232,12 +247,18 @@ def _least_norm(gram: Floats, cross: Floats, ridge: float, noise: Floats | float
         return coef, 0
     if ridge:
         gram = gram + ridge * np.eye(len(cross))
-    factor, failed = lapack.dpotrf(gram, lower=True)
-    size = np.abs(gram).sum(axis=0).max()
-    if not failed and not floor and lapack.dpocon(factor, size, uplo="L")[0] > CHOLESKY_RCOND:
+    factor, sound = _factor(gram)
+    if sound and not floor:
         coef[live] = lapack.dpotrs(factor, cross, lower=True)[0]
         return coef, len(cross)
     values, vectors = eigh(gram)
     used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
     coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
     return coef, int(used.sum())
+
+
+def _factor(gram: Floats) -> tuple[Floats, bool]:
+    """Return the Cholesky factor, and whether it may be trusted to solve with."""
+    factor, failed = lapack.dpotrf(gram, lower=True)
+    size = np.abs(gram).sum(axis=0).max()
+    return factor, not failed and lapack.dpocon(factor, size, uplo="L")[0] > CHOLESKY_RCOND
