@@ -30,7 +30,7 @@ CORE = [
     "detector",
     "files",
 ]
-SHELLS = ["detect", "arrow", "bench"]
+SHELLS = ["detect", "arrow", "torch", "onnx", "bench"]
 
 
 def imported(module: Path) -> set[str]:

@@ -1,0 +1,171 @@
+"""An ONNX network and arrays of images -> Outputs, with onnxruntime.
+
+Name two tensors of the graph: the features and the logits. One that is not an output of the network is made
+one in memory; the file stays as it is.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._check import as_count, check_finite
+from .archive import AnyPath
+from .outputs import Outputs
+
+try:
+    import onnxruntime
+except ImportError as error:
+    raise ImportError("truing.onnx needs onnxruntime: pip install 'truing[onnx]'") from error
+
+TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+"""The numbers a network may take, by onnxruntime's names."""
+
+# How many names an error lists: features and logits are among the last.
+_LISTED = 20
+
+
+def extract(
+    path: AnyPath,
+    arrays: NDArray[Any] | Iterable[NDArray[Any]],
+    *,
+    features: str,
+    logits: str,
+    input: str | None = None,  # noqa: A002  # ONNX's own word for it.
+    batch: int = 256,
+    providers: Sequence[str] | None = None,
+) -> Outputs:
+    """Return the tensors `features` (n, d) and `logits` (n, c) of every row that enters the network at `path`.
+
+    Parameters
+    ----------
+    arrays
+        Rows as the network takes them: one array (n, …), or any iterable of such arrays. Floating numbers are
+        cast to the network's own; whole numbers are not, since nobody can know how they were scaled.
+    input
+        Name of the tensor they enter by; may be left out where the network has one input.
+    batch
+        Rows in one run. A network made for a fixed number of rows gets that number.
+    providers
+        What onnxruntime runs on, such as `["CUDAExecutionProvider"]`; by default the CPU.
+    """
+    rows = as_count(batch, "batch")
+    session = _session(path, (features, logits), providers)
+    entry = _entry(session, input)
+    fixed = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
+    parts: dict[str, list[NDArray[Any]]] = {"features": [], "logits": []}
+    for number, images in enumerate(_batches(arrays, fixed or rows)):
+        if fixed is not None and len(images) != fixed:
+            raise ValueError(f"{path} takes exactly {fixed} rows at a time, got {len(images)} in batch {number}")
+        values = _run(session, (features, logits), {entry.name: _cast(images, entry)}, number)
+        for (name, column), tensor, value in zip(parts.items(), (features, logits), values, strict=True):
+            if value.ndim != 2 or len(value) != len(images):
+                raise ValueError(
+                    f"{name} must be 2-D with a row for each of {len(images)}, "
+                    f"got shape {value.shape} of tensor {tensor!r}"
+                )
+            check_finite(value, f"{name} of batch {number}")
+            column.append(value)
+    if not parts["features"]:
+        raise ValueError("arrays must give at least one row, got none")
+    return Outputs(**{name: np.concatenate(column) for name, column in parts.items()})
+
+
+def _session(path: AnyPath, wanted: tuple[str, str], providers: Sequence[str] | None) -> Any:
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    providers = ["CPUExecutionProvider"] if providers is None else list(providers)
+    there = onnxruntime.get_available_providers()
+    if not providers or not set(providers) <= set(there):
+        raise ValueError(f"providers must be of {', '.join(there)}, got {', '.join(providers) or 'none'}")
+    session = _open(file, str(file), providers)
+    if set(wanted) <= {output.name for output in session.get_outputs()}:
+        return session
+    del session
+    return _open(file, _with_outputs(file, wanted), providers)
+
+
+def _open(file: Path, model: str | bytes, providers: list[str]) -> Any:
+    options = onnxruntime.SessionOptions()
+    # Where weights kept in files of their own are found, when the model is bytes.
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(file.absolute().parent)
+    )
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=providers)
+    except Exception as error:  # onnxruntime's own exceptions have no base but Exception.
+        raise ValueError(f"{file} must be a network that onnxruntime can run: {error}") from None
+
+
+def _with_outputs(file: Path, wanted: tuple[str, str]) -> bytes:
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("to read a tensor that is no output needs onnx: pip install 'truing[onnx]'") from error
+    model = onnx.load(str(file), load_external_data=False)
+    tensors = [entry.name for entry in model.graph.input]
+    tensors += [name for node in model.graph.node for name in node.output if name]
+    for name in wanted:
+        if name not in tensors:
+            raise ValueError(f"there is no tensor {name!r} in {file}; there are {_names(tensors)}")
+        if name not in {output.name for output in model.graph.output}:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+    graph: bytes = model.SerializeToString()
+    return graph
+
+
+def _entry(session: Any, name: str | None) -> Any:
+    entries = {entry.name: entry for entry in session.get_inputs()}
+    if name is None and len(entries) == 1:
+        (entry,) = entries.values()
+    elif name in entries:
+        entry = entries[name]
+    else:
+        got = "none given" if name is None else repr(name)
+        raise ValueError(f"input must name an input of the network, one of {_names(list(entries))}; got {got}")
+    if entry.type not in TYPES:
+        raise ValueError(f"input {entry.name!r} must be of {', '.join(TYPES)}, got {entry.type}")
+    return entry
+
+
+def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterator[NDArray[Any]]:
+    for array in [arrays] if isinstance(arrays, np.ndarray) else arrays:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"arrays must be an array or an iterable of arrays, got {type(array).__name__} in it")
+        if array.ndim < 2:
+            raise ValueError(f"arrays must have a row for each image (n, …), got shape {array.shape}")
+        for start in range(0, len(array), rows):
+            yield array[start : start + rows]
+
+
+def _cast(images: NDArray[Any], entry: Any) -> NDArray[Any]:
+    wanted = np.dtype(TYPES[entry.type])
+    if images.dtype != wanted and (images.dtype.kind != "f" or wanted.kind != "f"):
+        raise TypeError(
+            f"arrays must be {wanted}, as input {entry.name!r} is, got {images.dtype}: scale them as it wants"
+        )
+    return np.ascontiguousarray(images, dtype=wanted)
+
+
+def _run(session: Any, wanted: tuple[str, str], feed: dict[str, NDArray[Any]], number: int) -> list[NDArray[Any]]:
+    try:
+        values: list[NDArray[Any]] = session.run(list(wanted), feed)
+    except Exception as error:
+        if "allocate" in str(error).lower():
+            raise MemoryError(f"batch {number} does not fit in memory, give a smaller batch: {error}") from None
+        raise ValueError(f"the network refused batch {number}: {error}") from None
+    return values
+
+
+def _names(names: Sequence[str]) -> str:
+    return ("… " if len(names) > _LISTED else "") + ", ".join(names[-_LISTED:])

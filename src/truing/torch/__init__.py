@@ -1,0 +1,15 @@
+"""A torch model and a loader of images -> Outputs: torch in, NumPy out, the model left as it was found.
+
+Name one layer, the head: its input is the features, its output the logits.
+"""
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("truing.torch needs torch: pip install 'truing[torch]'") from error
+
+from .extract import extract
+from .live import Live, Trued
+from .odin import odin
+
+__all__ = ["Live", "Trued", "extract", "odin"]

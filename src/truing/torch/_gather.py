@@ -1,0 +1,102 @@
+"""Outputs that grow a batch at a time, in memory or in a folder of `.npy` files larger than memory."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..archive import AnyPath, Arrays
+from ..outputs import Outputs
+
+
+def check_into(into: AnyPath | None) -> Path | None:
+    """Return the folder to write as a path, refusing one that exists or has no parent."""
+    if into is None:
+        return None
+    folder = Path(into).absolute()
+    if folder.exists():
+        raise FileExistsError(f"into must be a new folder, got {into}, which exists")
+    if not folder.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {into}: there is no folder {folder.parent}")
+    return folder
+
+
+def gather(parts: Iterable[Arrays], folder: Path | None = None) -> Outputs:
+    """Return the parts one after another, mapped from `folder` where one is given: whole or not at all there."""
+    return _in_memory(_alike(parts)) if folder is None else _in_folder(_alike(parts), folder)
+
+
+def _alike(parts: Iterable[Arrays]) -> Iterator[Arrays]:
+    first, rows = None, 0
+    for number, part in enumerate(parts):
+        shapes = {name: f"{name} {array.dtype} {('n', *array.shape[1:])}" for name, array in part.items()}
+        first = first or shapes
+        if shapes != first:
+            raise ValueError(
+                f"batch {number} must give {', '.join(first.values())}, as those before, "
+                f"got {', '.join(shapes.values())}"
+            )
+        rows += len(part["features"])
+        yield part
+    if not rows:
+        raise ValueError("loader must give at least one batch of images, got none")
+
+
+def _in_memory(parts: Iterable[Arrays]) -> Outputs:
+    columns: dict[str, list[NDArray[Any]]] = {}
+    for part in parts:
+        for name, array in part.items():
+            columns.setdefault(name, []).append(array)
+    return Outputs(**{name: np.concatenate(columns.pop(name)) for name in list(columns)})
+
+
+def _in_folder(parts: Iterable[Arrays], folder: Path) -> Outputs:
+    draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    draft.mkdir()
+    try:
+        with ExitStack() as opened:
+            columns: dict[str, _Column] = {}
+            for part in parts:
+                for name, array in part.items():
+                    if name not in columns:
+                        columns[name] = _Column(draft / f"{name}.npy", array)
+                        opened.callback(columns[name].file.close)
+                    columns[name].add(array)
+            for column in columns.values():
+                column.finish()
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return Outputs.load(folder)
+
+
+class _Column:
+    """One `.npy` file that grows by rows; the header, which says how many, is written last."""
+
+    def __init__(self, path: Path, like: NDArray[Any]) -> None:
+        self.file, self.rows, self.like = path.open("xb"), 0, like[:0]
+        self.file.write(self._header())
+
+    def add(self, array: NDArray[Any]) -> None:
+        self.file.write(array.tobytes())
+        self.rows += len(array)
+
+    def finish(self) -> None:
+        self.file.seek(0)
+        self.file.write(self._header())
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def _header(self) -> bytes:
+        # NumPy leaves room for the first axis to grow to any length, so this always takes the same bytes.
+        about = {**np.lib.format.header_data_from_array_1_0(self.like), "fortran_order": False}
+        stream = BytesIO()
+        np.lib.format.write_array_header_1_0(stream, {**about, "shape": (self.rows, *self.like.shape[1:])})
+        return stream.getvalue()

@@ -1,0 +1,100 @@
+"""A model that says of every batch how far it can be trusted: called like the model, learning as it goes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from .._check import Floats, as_share
+from ..detector import Detector
+from ..outputs import Outputs
+from ..threshold import Decision
+from ._head import Head, columns
+
+
+@dataclass(frozen=True, eq=False)
+class Live:
+    """What one call says: the model's own logits (n, c), trued scores (n,), and a decision where there can be one."""
+
+    logits: Tensor
+    scores: Floats
+    decision: Decision | None
+
+
+class Trued:
+    """A model and a detector: each call learns the batch, then scores and decides it (Algorithm 3).
+
+    >>> import torch, truing
+    >>> with Trued(nn.Linear(4, 3).eval(), detector=truing.Detector()) as trued, torch.no_grad():
+    ...     trued(torch.randn(8, 4)).scores.shape
+    (8,)
+
+    The model is called as it stands: in eval mode, which is checked, on its device, with gradients or without.
+    The detector may be shared, saved and calibrated at any time between calls; a call that fails teaches it nothing.
+
+    Parameters
+    ----------
+    head
+        As for `extract`.
+    false_alarm, fdr
+        The level of `Detector.decide`; at most one. A calibrated detector needs one. Before `calibrate`,
+        decisions are None.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        head: nn.Module | str | None = None,
+        detector: Detector,
+        false_alarm: float | None = None,
+        fdr: float | None = None,
+    ) -> None:
+        if not isinstance(detector, Detector):
+            raise TypeError(f"detector must be a truing.Detector, got {type(detector).__name__}")
+        if detector.base == "given":
+            raise ValueError("detector must have a score made of features and logits, got 'given'")
+        if false_alarm is not None and fdr is not None:
+            raise ValueError("false_alarm and fdr exclude one another, got both")
+        self.false_alarm = None if false_alarm is None else as_share(false_alarm, "false_alarm")
+        self.fdr = None if fdr is None else as_share(fdr, "fdr")
+        self.model, self.detector = model, detector
+        self._check_level()
+        self._head: Head | None = Head(model, head)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Live:
+        """Call the model with these arguments; learn, then score and decide what it said.
+
+        `logits` is what the model returned where that is a tensor, and the head's output where it is not.
+        """
+        if self._head is None:
+            raise ValueError("this Trued is closed: make another")
+        if self.model.training:
+            raise ValueError("model must be in eval mode, got one in training: call model.eval() first")
+        self._check_level()
+        self._head.forget()
+        returned = self.model(*args, **kwargs)
+        features, logits = self._head.read()
+        outputs = Outputs(**columns(features, logits))
+        self.detector.learn(outputs)
+        said = returned if isinstance(returned, Tensor) else logits
+        if self.detector.reference is None:
+            return Live(said, self.detector.score(outputs), None)
+        decision = self.detector.decide(outputs, false_alarm=self.false_alarm, fdr=self.fdr)
+        return Live(said, decision.scores, decision)
+
+    def close(self) -> None:
+        """Remove the hook from the model; a second time does nothing."""
+        if self._head is not None:
+            self._head.close()
+            self._head = None
+
+    def __enter__(self) -> "Trued":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_level(self) -> None:
+        if self.detector.reference is not None and self.false_alarm is None and self.fdr is None:
+            raise ValueError("a calibrated detector decides at a level: give false_alarm or fdr")

@@ -1,0 +1,105 @@
+"""ODIN: the maximum softmax probability of an image moved a little towards what the network is surest of."""
+
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from .._check import as_choice, as_number, as_vector
+from ..archive import Arrays
+from ..outputs import Outputs
+from ..scores import msp
+from ._batches import Batch, batches
+from ._gather import gather
+from ._head import Head, columns
+from ._kept import device_of, kept
+from .extract import extract
+
+
+def odin(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    head: nn.Module | str | None = None,
+    temperature: float = 1000.0,
+    epsilon: float = 0.0,
+    std: ArrayLike | None = None,
+    features: str = "clean",
+    device: torch.device | str | None = None,
+    progress: bool = True,
+) -> Outputs:
+    r"""Return Outputs whose scores are ODIN's: $S(\tilde x; T)$, $\tilde x = x - ε\,\mathrm{sign}(-∇_x \log S(x; T))$.
+
+    S is `msp` at `temperature` T. With `epsilon=0` no gradient is taken: the scores are `msp(logits, T)`.
+
+    >>> model, images = nn.Identity(), torch.tensor([[1.0, 0.0]])
+    >>> [odin(model, [images], head=model, temperature=1, epsilon=e).scores.round(3) for e in (0, 0.5)]
+    [array([0.731]), array([0.881])]
+
+    Parameters
+    ----------
+    std
+        What the images were divided by, a number a channel: ε is divided by it too, so that ε is in units of
+        the pixels before that, as in the authors' code. Not divided where absent.
+    features
+        `"clean"`: features and logits are those of the image itself (Algorithm 1). `"perturbed"`: those of the
+        moved image (the authors' code). The scores are the same.
+    """
+    T = as_number(temperature, "temperature", at_least=1e-100)
+    epsilon = as_number(epsilon, "epsilon", at_least=0.0)
+    perturbed = as_choice(features, "features", {"clean": False, "perturbed": True})
+    scale = np.ones(1) if std is None else as_vector(np.atleast_1d(np.asarray(std)), "std")
+    if scale.min() <= 0:
+        raise ValueError(f"std must be above 0, got {scale.min():g}")
+    if epsilon == 0:
+        outputs = extract(model, loader, head=head, device=device, progress=progress)
+        return Outputs(outputs.features, outputs.logits, outputs.labels, msp(outputs.need("logits"), T))
+
+    with closing(Head(model, head)) as watched:
+        where = device_of(model, device)
+
+        def seen(images: Tensor) -> tuple[Tensor, Tensor]:
+            watched.forget()
+            model(images)
+            return watched.read()
+
+        def one(batch: Batch) -> Arrays:
+            with batch.fits():
+                with torch.inference_mode(False), torch.enable_grad():
+                    images = _differentiable(batch)
+                    still = seen(images)
+                    gradient = _gradient(still[1], images, T)
+                with torch.no_grad():
+                    shifted = seen(images - _step(epsilon / scale, images) * torch.sign(-gradient))
+            clean, moved = batch.columns(columns(*still)), batch.columns(columns(*shifted))
+            return {**(moved if perturbed else clean), "scores": msp(moved["logits"], T)}
+
+        title = f"odin, head {watched.name or 'the model'}"
+        with kept(model, device), closing(batches(loader, where, title=title, progress=progress)) as each:
+            return gather(map(one, each))
+
+
+def _differentiable(batch: Batch) -> Tensor:
+    if not batch.images.is_floating_point():
+        raise TypeError(f"images must be floating to be moved, got {batch.images.dtype} in batch {batch.number}")
+    return batch.images.detach().clone().requires_grad_()
+
+
+def _gradient(logits: Tensor, images: Tensor, T: float) -> Tensor:
+    """Return ∇ₓ log S(x; T) of every image; rows do not mix, so the gradient of the sum holds that of each."""
+    if logits.requires_grad:
+        log_s = torch.log_softmax(logits / T, dim=1).max(dim=1).values
+        (gradient,) = torch.autograd.grad(log_s.sum(), images, allow_unused=True)
+        if gradient is not None:
+            return gradient
+    raise ValueError("model must pass gradients from its logits to its images, got none: it detaches them on the way")
+
+
+def _step(step: np.ndarray[Any, np.dtype[np.float64]], images: Tensor) -> Tensor:
+    if len(step) not in (1, images.shape[1]):
+        raise ValueError(f"std must be one number, or one for each of {images.shape[1]} channels, got {len(step)}")
+    return torch.as_tensor(step, dtype=images.dtype, device=images.device).reshape(1, -1, *[1] * (images.ndim - 2))

@@ -1,0 +1,170 @@
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import truing.onnx  # noqa: E402
+from truing.torch import extract  # noqa: E402
+
+FEATURES = "/4/Flatten_output_0"
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Return a small network of torch, its BatchNorm statistics not the usual ones."""
+    torch.manual_seed(0)
+    nn = torch.nn
+    body = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    network = nn.Sequential(*body, nn.Dropout(), nn.Linear(8, 4))
+    network(1 + 2 * torch.randn(64, 3, 10, 10))
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def file(network, tmp_path_factory):
+    return exported(network, tmp_path_factory.mktemp("onnx") / "network.onnx", dynamic_axes={"images": {0: "n"}})
+
+
+def exported(network, path, **settings):
+    with warnings.catch_warnings():
+        # Said of torch's older exporter, which is the one that needs no further package.
+        for message in ("You are using the legacy TorchScript-based ONNX export", "The feature will be removed"):
+            warnings.filterwarnings("ignore", message, DeprecationWarning)
+        torch.onnx.export(
+            network,
+            (torch.zeros(4, 3, 10, 10),),
+            str(path),
+            input_names=["images"],
+            output_names=["logits"],
+            dynamo=False,
+            **settings,
+        )
+    return path
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(20, 3, 10, 10)).astype(np.float32)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 256])
+def test_an_exported_network_says_what_torch_says(network, file, images, batch):
+    outputs = truing.onnx.extract(file, images, features=FEATURES, logits="logits", batch=batch)
+    expected = extract(network, [torch.tensor(images)])
+    np.testing.assert_allclose(outputs.features, expected.features, atol=1e-4)
+    np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-4)
+
+
+def test_arrays_may_come_in_pieces_and_in_double_precision(file, images):
+    names = {"features": FEATURES, "logits": "logits"}
+    whole = truing.onnx.extract(file, images, **names)
+    pieces = truing.onnx.extract(file, (part.astype(np.float64) for part in np.split(images, [3, 11])), **names)
+    np.testing.assert_allclose(pieces.features, whole.features, atol=1e-6)
+    np.testing.assert_allclose(pieces.logits, whole.logits, atol=1e-6)
+
+
+def test_the_file_stays_as_it_is(file, images):
+    before = file.read_bytes()
+    truing.onnx.extract(file, images, features=FEATURES, logits="logits")
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_weights_in_a_file_of_their_own_are_found(file, images, tmp_path):
+    onnx.save(
+        onnx.load(file), tmp_path / "split.onnx", save_as_external_data=True, location="weights", size_threshold=0
+    )
+    assert (tmp_path / "weights").exists()
+    for features in (FEATURES, "logits"):  # Added as an output, and one already.
+        whole = truing.onnx.extract(file, images, features=features, logits="logits")
+        split = truing.onnx.extract(tmp_path / "split.onnx", images, features=features, logits="logits")
+        np.testing.assert_array_equal(split.features, whole.features)
+
+
+def test_a_network_for_four_rows_gets_four_at_a_time(network, images, tmp_path):
+    path = exported(network, tmp_path / "four.onnx")
+    outputs = truing.onnx.extract(path, images, features=FEATURES, logits="logits")
+    np.testing.assert_allclose(outputs.features, extract(network, [torch.tensor(images)]).features, atol=1e-4)
+    with pytest.raises(ValueError, match="takes exactly 4 rows at a time, got 2 in batch 4"):
+        truing.onnx.extract(path, images[:18], features=FEATURES, logits="logits")
+
+
+def linear(path, names=("x",), kind=onnx.TensorProto.FLOAT):
+    """Write logits = x W by hand, W all ones, with further inputs that nothing uses."""
+    helper = onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "W"], ["logits"])],
+        "linear",
+        [helper.make_tensor_value_info(name, kind, ["n", 4]) for name in names],
+        [helper.make_tensor_value_info("logits", kind, ["n", 3])],
+        [helper.make_tensor("W", kind, [4, 3], [1.0] * 12)],
+    )
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_the_input_itself_may_be_the_features(tmp_path, rng):
+    rows = rng.normal(size=(5, 4))
+    path = linear(tmp_path / "linear.onnx", kind=onnx.TensorProto.DOUBLE)
+    outputs = truing.onnx.extract(path, rows, features="x", logits="logits")
+    np.testing.assert_array_equal(outputs.features, rows)
+    np.testing.assert_allclose(outputs.logits, np.tile(rows.sum(axis=1, keepdims=True), 3))
+
+
+ROWS = np.ones((4, 3, 10, 10), np.float32)
+REFUSED = {
+    "unknown tensor": ({"features": "fc"}, ValueError, f"no tensor 'fc' in .*; there are images, .*{FEATURES}, logits"),
+    "unknown input": ({"input": "x"}, ValueError, "one of images; got 'x'"),
+    "features not 2-D": (
+        {"features": "/3/GlobalAveragePool_output_0"},
+        ValueError,
+        r"features must be 2-D .* got shape \(4, 8, 1, 1\) of tensor '/3/Glob",
+    ),
+    "whole numbers": ({"arrays": ROWS.astype(np.uint8)}, TypeError, "must be float32, as input 'images' is, got uint8"),
+    "other shape": ({"arrays": ROWS[:, :2]}, ValueError, "refused batch 0: .*invalid dimensions"),
+    "one image": ({"arrays": ROWS[0, 0, 0]}, ValueError, r"got shape \(10,\)"),
+    "numbers": ({"arrays": [1.0]}, TypeError, "iterable of arrays, got float"),
+    "nothing": ({"arrays": []}, ValueError, "at least one row, got none"),
+    "no rows": ({"arrays": ROWS[:0]}, ValueError, "at least one row, got none"),
+    "not finite": ({"arrays": [ROWS, ROWS * np.nan]}, ValueError, "features of batch 1 must be finite"),
+    "no batch": ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
+    "unknown provider": ({"providers": ["Abacus"]}, ValueError, "CPUExecutionProvider, got Abacus"),
+    "no provider": ({"providers": []}, ValueError, "got none"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_named(file, case):
+    settings, kind, message = REFUSED[case]
+    with pytest.raises(kind, match=message):
+        truing.onnx.extract(file, **{"arrays": ROWS, "features": FEATURES, "logits": "logits", **settings})
+
+
+def test_a_file_that_is_absent_or_something_else_is_named(tmp_path):
+    (tmp_path / "text.onnx").write_text("not a network")
+    with pytest.raises(FileNotFoundError, match=r"no file .*none\.onnx"):
+        truing.onnx.extract(tmp_path / "none.onnx", ROWS, features="z", logits="f")
+    with pytest.raises(ValueError, match=r"text\.onnx must be a network that onnxruntime can run"):
+        truing.onnx.extract(tmp_path / "text.onnx", ROWS, features="z", logits="f")
+
+
+def test_of_several_inputs_one_must_be_named(tmp_path):
+    path = linear(tmp_path / "linear.onnx", names=("x", "mask"))
+    with pytest.raises(ValueError, match="one of x, mask; got none given"):
+        truing.onnx.extract(path, np.ones((2, 4)), features="x", logits="logits")
+
+
+@pytest.mark.parametrize("missing", ["onnxruntime", "onnx"])
+def test_without_onnx_the_error_says_what_to_install(file, missing):
+    code = (
+        f"import sys; sys.modules['{missing}'] = None; import numpy, truing.onnx; "
+        f"truing.onnx.extract({str(file)!r}, numpy.ones((1, 3, 10, 10)), features={FEATURES!r}, logits='logits')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"needs {missing}: pip install 'truing[onnx]'" in done.stderr

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch import nn
+
+import truing
+from truing.torch import extract, odin
+
+
+def confidence(network, images, T):
+    """Return log S(x; T) of every image."""
+    with torch.no_grad():
+        return torch.log_softmax(network(images) / T, dim=1).max(dim=1).values
+
+
+@pytest.mark.parametrize("T", [1.0, 7.0, 1000.0])
+@pytest.mark.parametrize("epsilon", [0.0024, 0.3])
+@pytest.mark.parametrize("std", [None, 0.25, [0.5, 1.0, 2.0, 4.0, 8.0]])
+def test_a_linear_softmax_moves_as_its_closed_form_says(rng, T, epsilon, std):
+    model = nn.Linear(5, 3).double()
+    x, W, b = rng.normal(size=(40, 5)), model.weight.detach().numpy(), model.bias.detach().numpy()
+    p = softmax((x @ W.T + b) / T, axis=1)
+    gradient = (W[p.argmax(axis=1)] - p @ W) / T
+    moved = x + epsilon * np.sign(gradient) / (1 if std is None else np.array(std))
+    expected = softmax((moved @ W.T + b) / T, axis=1).max(axis=1)
+    outputs = odin(model, [torch.tensor(x)], temperature=T, epsilon=epsilon, std=std)
+    np.testing.assert_allclose(outputs.scores, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("T", [1.0, 1000.0])
+def test_a_convolutional_network_moves_along_its_numeric_gradient(network, images, T):
+    network.double().eval()
+    images, step, epsilon = images[:3].double(), 1e-5, 0.01
+    gradient = torch.zeros_like(images)
+    for index in np.ndindex(*images.shape[1:]):
+        bump = torch.zeros_like(images)
+        bump[(slice(None), *index)] = step
+        gradient[(slice(None), *index)] = confidence(network, images + bump, T) - confidence(network, images - bump, T)
+    expected = truing.msp(extract(network, [images + epsilon * gradient.sign()]).logits, T)
+    np.testing.assert_allclose(odin(network, [images], temperature=T, epsilon=epsilon).scores, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("T", [1.0, 1000.0])
+def test_the_perturbation_raises_msp_at_that_temperature(network, images, T):
+    outputs = odin(network.double(), [images.double()], temperature=T, epsilon=1e-4)
+    assert np.all(outputs.scores > truing.msp(outputs.logits, T))
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0}, {"temperature": 3.0, "features": "perturbed"}])
+def test_without_epsilon_the_score_is_msp_to_the_bit_and_needs_no_gradient(network, images, settings):
+    loader = [(images[:11], torch.zeros(11, dtype=torch.int64)), (images[11:], torch.ones(9, dtype=torch.int64))]
+    network.forward = torch.no_grad()(network.forward)
+    outputs, plain = odin(network, loader, **settings), extract(network, loader)
+    np.testing.assert_array_equal(outputs.scores, truing.msp(plain.logits, settings.get("temperature", 1000.0)))
+    np.testing.assert_array_equal(outputs.labels, plain.labels)
+
+
+def test_features_are_of_the_clean_image_or_of_the_moved_one(network, images):
+    settings = {"temperature": 2.0, "epsilon": 0.05}
+    clean, plain = odin(network, images.split(8), **settings), extract(network, images.split(8))
+    moved = odin(network, images.split(8), features="perturbed", **settings)
+    np.testing.assert_array_equal(clean.features, plain.features)
+    np.testing.assert_array_equal(clean.logits, plain.logits)
+    np.testing.assert_array_equal(moved.scores, clean.scores)
+    np.testing.assert_array_equal(moved.scores, truing.msp(moved.logits, 2.0))
+    assert not np.allclose(moved.features, clean.features)
+
+
+def test_dividing_by_std_is_moving_the_pixels_before_normalisation(network, images):
+    mean, std = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.5, 0.8])
+
+    class Normalising(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def forward(self, pixels):
+            return self.network((pixels - mean[:, None, None]) / std[:, None, None])
+
+    pixels = images * std[:, None, None] + mean[:, None, None]
+    inside = odin(Normalising().double(), [pixels.double()], temperature=1.0, epsilon=0.02)
+    outside = odin(network, [images.double()], temperature=1.0, epsilon=0.02, std=std)
+    np.testing.assert_allclose(outside.scores, inside.scores, rtol=1e-5)
+
+
+def test_the_scores_are_trued_like_any_other(network, images):
+    outputs = odin(network, [images], temperature=1.0, epsilon=0.0024)
+    fit = truing.fit_direct(outputs.features, truing.SCORES["given"](outputs))
+    assert fit.rows == 20
+
+
+class Detached(nn.Linear):
+    def forward(self, images):
+        return super().forward(images.detach())
+
+
+ROWS = torch.ones(4, 3)
+REFUSED = {
+    "temperature": ({"temperature": 0.0}, ValueError, "temperature must be at least"),
+    "epsilon": ({"epsilon": -1.0}, ValueError, "epsilon must be at least 0"),
+    "features": ({"features": "both"}, ValueError, "features must be one of clean, perturbed, got 'both'"),
+    "std of 0": ({"epsilon": 0.1, "std": [1.0, 0.0, 1.0]}, ValueError, "std must be above 0, got 0"),
+    "std of 2": ({"epsilon": 0.1, "std": [1.0, 1.0]}, ValueError, "one for each of 3 channels, got 2"),
+    "whole numbers": ({"epsilon": 0.1, "loader": [ROWS.long()]}, TypeError, "floating .* got torch.int64 in batch 0"),
+    "detached": ({"epsilon": 0.1, "model": Detached(3, 2)}, ValueError, "pass gradients"),
+    "not finite": ({"epsilon": 0.1, "loader": [ROWS * torch.inf]}, ValueError, "of batch 0 must be finite"),
+    "empty": ({"epsilon": 0.1, "loader": []}, ValueError, "at least one batch"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_named(case):
+    settings, kind, message = REFUSED[case]
+    with pytest.raises(kind, match=message):
+        odin(**{"model": nn.Linear(3, 2), "loader": [ROWS], **settings})
