@@ -77,9 +77,12 @@ class Growing:
             return _begun(gram)
         inverse = self.inverse if decay == 1.0 else self.inverse / decay
         rows = rows if live.all() else rows[:, live]
-        ahead = rows @ inverse
-        _, change, failed = lapack.dposv(np.eye(len(rows)) + ahead @ rows.T, ahead)
-        return _begun(gram) if failed else inverse - ahead.T @ change
+        ahead = inverse @ rows.T
+        factor, failed = lapack.dpotrf(np.eye(len(rows)) + rows @ ahead, lower=True)
+        if failed:
+            return _begun(gram)
+        change: Floats = lapack.dtrtrs(factor, ahead.T, lower=True)[0]
+        return inverse - change.T @ change
 
 
 def _live(moments: Moments) -> Bools:
