@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import truing
+from truing.growing import Growing
 
 
 def stream(rng, rows=400, d=6) -> truing.Outputs:
@@ -226,3 +227,72 @@ def test_what_is_missing_is_said(rng):
         detector.learn(truing.Outputs(np.ones((5, 3)), np.ones((5, 4))))
     with pytest.raises(ValueError, match="components must be at most the 6 columns"):
         truing.Detector(components=7).learn(outputs)
+
+
+def test_an_interrupted_learn_leaves_the_state_as_it_was(rng, tmp_path, monkeypatch):
+    detector = truing.Detector()
+    detector.learn(stream(rng, rows=50))
+    detector.calibrate(stream(rng, rows=40))
+    truing.save(detector, tmp_path / "before.npz")
+    whole, calls = Growing.grown, []
+
+    def interrupted(self, *args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(self, *args)
+
+    monkeypatch.setattr(Growing, "grown", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        detector.learn(stream(rng, rows=30))
+    truing.save(detector, tmp_path / "after.npz")
+    assert (tmp_path / "before.npz").read_bytes() == (tmp_path / "after.npz").read_bytes()
+
+
+def test_a_buffer_used_again_does_not_change_the_reference(rng):
+    known, detector = stream(rng, rows=60), truing.Detector()
+    buffer = known.features.copy()
+    detector.calibrate(truing.Outputs(buffer, known.logits))
+    detector.learn(known)
+    before = detector.decide(known, fdr=0.1).p_values
+    buffer[:] = 7.0
+    np.testing.assert_array_equal(detector.decide(known, fdr=0.1).p_values, before)
+
+
+def test_rows_spoiled_after_they_were_checked_are_not_learned(rng):
+    rows, detector = stream(rng, rows=60), truing.Detector()
+    detector.learn(rows)
+    rows.features[3, 1] = np.nan
+    with pytest.raises(ValueError, match="features must be finite when learned"):
+        detector.learn(rows)
+    assert detector.moments.rows == 60
+
+
+@pytest.mark.parametrize("d", [40, 129])
+def test_a_reference_in_another_order_of_memory_is_restored_to_the_bit(rng, tmp_path, d):
+    known = stream(rng, rows=300, d=d)
+    turned = truing.Outputs(np.asfortranarray(known.features)[::2], known.logits[::2])
+    going = truing.Detector(decay=0.9)
+    going.calibrate(turned)
+    going.learn(stream(rng, rows=200, d=d))
+    truing.save(going, tmp_path / "detector.npz")
+    stopped = truing.load(tmp_path / "detector.npz")
+    for _ in range(3):
+        batch = stream(rng, rows=20, d=d)
+        going.learn(batch)
+        stopped.learn(batch)
+        np.testing.assert_array_equal(going.score(batch), stopped.score(batch))
+
+
+def test_ties_keep_the_false_alarm_rate(rng):
+    """Three kinds of row only, decided one at a time: a last bit that differed would break every tie one way."""
+    kinds, alarms, decided = rng.normal(size=(3, 5)), 0, 0
+    for _ in range(300):
+        rows = kinds[rng.integers(0, 3, size=40)]
+        detector = truing.Detector("given")
+        detector.calibrate(truing.Outputs(rows[:39], scores=rows[:39].sum(axis=1)))
+        test = truing.Outputs(rows[39:], scores=rows[39:].sum(axis=1))
+        detector.learn(test)
+        alarms += detector.decide(test, false_alarm=0.05).is_out.sum()
+        decided += 1
+    assert alarms / decided <= 0.05

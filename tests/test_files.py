@@ -1,4 +1,5 @@
 import json
+import os
 import zipfile
 
 import numpy as np
@@ -171,3 +172,71 @@ def test_the_header_is_plain_json(tmp_path, outputs):
     assert kind == "detector"
     assert json.loads(json.dumps(header)) == header
     assert header["score"] == "energy"
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_link_its_target(tmp_path, outputs):
+    target, link = tmp_path / "fit.npz", tmp_path / "link.npz"
+    truing.save(things(outputs)["fit"], target)
+    target.chmod(0o640)
+    link.symlink_to(target)
+    truing.save(things(outputs)["moments"], link)
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert isinstance(truing.load(target), truing.Moments)
+
+
+def test_what_is_not_a_regular_file_is_not_replaced(tmp_path, outputs):
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(OSError, match="it is not a regular file"):
+        truing.save(things(outputs)["fit"], tmp_path / "pipe.npz")
+
+
+SPOILED = {
+    "a header of another kind": lambda header, arrays: header.update(learned="many"),
+    "an inverse of another size": lambda header, arrays: arrays.update(learned_inverse=np.eye(2)),
+    "an inverse that is none": lambda header, arrays: arrays.update(learned_inverse=np.zeros((4, 4))),
+    "an inverse of text": lambda header, arrays: arrays.update(learned_inverse=np.array([["a"]])),
+    "a reference of another width": lambda header, arrays: arrays.update(features=np.ones((20, 3))),
+    "a reference without its scores": lambda header, arrays: arrays.pop("scores"),
+    "no reference behind what was joined": lambda header, arrays: arrays.pop("features"),
+    "an intercept that is none": lambda header, arrays: header.update(intercept="maybe"),
+    "a negative variance": lambda header, arrays: arrays.update(learned_comoment=-arrays["learned_comoment"]),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+def test_a_detector_whose_parts_do_not_belong_together_is_refused(tmp_path, outputs, spoil):
+    truing.save(things(outputs)["detector"], tmp_path / "x.npz")
+    kind, header, arrays = read_archive(tmp_path / "x.npz")
+    spoil(header, arrays)
+    write_archive(tmp_path / "x.npz", kind, header, arrays)
+    with pytest.raises(ValueError, match=r"x\.npz does not hold a whole detector"):
+        truing.load(tmp_path / "x.npz")
+
+
+def test_moments_of_large_numbers_are_loaded_too(tmp_path):
+    moments = truing.Moments.of([[1e90], [-1e90]], [1.0, 2.0])
+    truing.save(moments, tmp_path / "x.npz")
+    np.testing.assert_array_equal(truing.load(tmp_path / "x.npz").comoment, moments.comoment)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), name=st.sampled_from(["npy", "parquet", "arrow"])
+)
+def test_a_damaged_table_is_read_or_refused_by_name(tmp_path, where, byte, name):
+    path = tmp_path / f"features.{name}"
+    if name == "npy":
+        np.save(path, np.arange(40.0).reshape(8, 5))
+    else:
+        truing.Outputs(np.arange(40.0).reshape(8, 5)).save(path)
+    damaged = bytearray(path.read_bytes())
+    damaged[int(where * len(damaged))] = byte
+    path.write_bytes(damaged)
+    try:
+        truing.Outputs.load(path)
+    except (ValueError, TypeError, MemoryError) as error:
+        refused = str(error)
+    else:
+        refused = path.name
+    assert path.name in refused
