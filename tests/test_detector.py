@@ -236,11 +236,11 @@ def test_an_interrupted_learn_leaves_the_state_as_it_was(rng, tmp_path, monkeypa
     truing.save(detector, tmp_path / "before.npz")
     whole, calls = Growing.grown, []
 
-    def interrupted(self, *args):
+    def interrupted(self, *args, **named):
         calls.append(args)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return whole(self, *args)
+        return whole(self, *args, **named)
 
     monkeypatch.setattr(Growing, "grown", interrupted)
     with pytest.raises(KeyboardInterrupt):

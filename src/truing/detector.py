@@ -78,15 +78,16 @@ class Detector:
         """Add these rows to what the detector knows, with weight 1."""
         scores = as_vector(self.base_scores(outputs), "scores")
         self._check_width(outputs)
+        follow = self.intercept and self.components is None
         with one_thread():
             if self.learned is None:
                 learned = Growing(Moments.of(outputs.features, scores))
             else:
-                learned = self.learned.grown(outputs.features, scores, self.decay)
+                learned = self.learned.grown(outputs.features, scores, self.decay, follow=follow)
             if self.joined is None or self.decay != 1.0:  # A reference is never decayed.
                 joined = _joined(learned, self.reference)
             else:
-                joined = self.joined.grown(outputs.features, scores, 1.0)
+                joined = self.joined.grown(outputs.features, scores, 1.0, follow=follow)
         self.learned, self.joined, self._fits = learned, joined, {}
 
     def calibrate(self, reference: Outputs) -> None:

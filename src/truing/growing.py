@@ -28,8 +28,11 @@ class Growing:
     moments: Moments
     inverse: Floats | None = None
 
-    def grown(self, features: Matrix, scores: Floats, decay: float) -> "Growing":
-        """Return these with their weight multiplied by `decay`, and a batch added with weight 1."""
+    def grown(self, features: Matrix, scores: Floats, decay: float, *, follow: bool = True) -> "Growing":
+        """Return these with their weight multiplied by `decay`, and a batch added with weight 1.
+
+        The inverse follows where it is of use: to a fit with an intercept, and not within components.
+        """
         old, b, d = self.moments, len(scores), self.moments.dimensions
         rows = decay * old.rows + b
         block = np.empty((b + 1, d + 1))
@@ -44,7 +47,7 @@ class Growing:
             if not (np.diagonal(comoment) <= rows * LARGEST**2).all():  # Not so for NaN.
                 raise ValueError("features must be finite when learned: they have changed since they were checked")
             moments = Moments(rows, old.mean + step * (b / rows), comoment, decay * old.floor)
-            return Growing(moments, self._inverse_with(block[:, :d], decay, moments))
+            return Growing(moments, self._inverse_with(block[:, :d], decay, moments) if follow else None)
 
     def solve(self, intercept: bool, components: int | None) -> LinearFit:
         """Return what `moments.solve` would."""

@@ -1,0 +1,96 @@
+"""A fair race, and peak memory in a process of its own. BLAS runs on one thread on every side."""
+
+import multiprocessing
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import scipy.linalg  # noqa: F401  # Loaded now, so that its own BLAS is held to one thread too.
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+
+REPEATS = 5
+SLOW_SECONDS = 10.0  # A function slower than this is run twice, not five times.
+STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A median, its unit (s, B, or none) and how many runs it is of."""
+
+    value: float
+    unit: str = "s"
+    runs: int = 1
+
+    def __str__(self) -> str:
+        runs = f" ({self.runs} run{'s' * (self.runs > 1)})" if self.unit == "s" and self.runs < REPEATS else ""
+        return spelled(self.value, self.unit) + runs
+
+
+def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measure]:
+    """Return the median time of each function; they take turns, so that noise hits all alike."""
+    times: list[list[float]] = [[] for _ in functions]
+    with threadpool_limits(1):
+        for repeat in range(repeats):
+            for function, taken in zip(functions, times, strict=True):
+                if repeat > 1 and taken[0] > SLOW_SECONDS:
+                    continue
+                start = perf_counter()
+                function()
+                taken.append(perf_counter() - start)
+    return [Measure(median(taken), runs=len(taken)) for taken in times]
+
+
+def peak(work: Callable[..., object], *arrays: NDArray[Any]) -> Measure:
+    """Return the most memory that work(*arrays) holds beyond its arguments, run in a fresh process.
+
+    It first runs on a few hundred rows, so that libraries and their buffers are there and do not count.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return Measure(float(pool.apply(_peak, (work, *arrays))), "B")
+
+
+def _peak(work: Callable[..., object], *arrays: NDArray[Any]) -> int:
+    with threadpool_limits(1):
+        work(*(array[:400] for array in arrays))
+        if STATUS.exists():
+            Path("/proc/self/clear_refs").write_text("5")  # Forgets the peak so far.
+        before = _high_water()
+        work(*arrays)
+        return _high_water() - before
+
+
+def _high_water() -> int:
+    # Linux counts the parent's memory at the start into a child's ru_maxrss, so it is read elsewhere there.
+    if STATUS.exists():
+        return next(int(text.split()[1]) * 1024 for text in STATUS.read_text().splitlines() if "VmHWM" in text)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def difference(one: ArrayLike, other: ArrayLike) -> float:
+    """Return the largest absolute difference."""
+    return float(np.abs(np.asarray(one) - np.asarray(other)).max())
+
+
+def spelled(value: float, unit: str = "") -> str:
+    """Return a number for people.
+
+    >>> spelled(0.00123, "s"), spelled(3.7e9, "B"), spelled(5e-10), spelled(2087.3)
+    ('1.23 ms', '3.7 GB', '5e-10', '2,087')
+    """
+    size, name = next((step for step in STEPS[unit] if value >= step[0]), STEPS[unit][-1])
+    number = value / size
+    return f"{number:,.0f} {name}".rstrip() if 100 <= number < 1e6 else f"{number:.3g} {name}".rstrip()
+
+
+STEPS = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
+    "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")),
+    "": ((1.0, ""),),
+}
