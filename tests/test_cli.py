@@ -10,7 +10,7 @@ import pytest
 import truing
 from truing.cli import main
 
-COMMANDS = ["detect", "score", "fit", "apply", "threshold", "evaluate", "demo"]
+COMMANDS = ["detect", "score", "fit", "apply", "threshold", "evaluate", "demo", "bench"]
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
-from . import __version__
+from . import __version__, summary
 from .archive import check_writable
+from .bench import commands as bench
 from .columns import check_ending, read_scores, write_columns
-from .detect import METHODS, ORDERS, Detection, detect
+from .detect import METHODS, ORDERS, detect
 from .files import load, save
 from .fits import fit_direct, fit_robust
 from .metrics import CONVENTIONS, evaluate
@@ -53,9 +52,9 @@ def run_detect(args: argparse.Namespace) -> None:
     options = {name: value for name, value in vars(args).items() if name in DETECT_OPTIONS and value is not None}
     found = detect(outputs, reference, **options, progress=_progress)
     if args.output is not None:
-        write_columns(args.output, _columns(found, streamed=args.method == "online"))
-    facts = _facts(found, args, reference)
-    print(json.dumps(facts, indent=2) if args.json else _summary(facts))
+        write_columns(args.output, summary.columns(found, streamed=args.method == "online"))
+    facts = summary.facts(found, args, reference)
+    print(json.dumps(facts, indent=2) if args.json else summary.text(facts))
 
 
 def run_score(args: argparse.Namespace) -> None:
@@ -113,53 +112,6 @@ def run_demo(args: argparse.Namespace) -> None:
     from .bench import demo
 
     print(demo.run(args.output))
-
-
-def _columns(found: Detection, *, streamed: bool) -> dict[str, Any]:
-    columns: dict[str, Any] = {"row": np.arange(len(found.scores)), "base": found.base, "scores": found.scores}
-    if not streamed:  # A stream's scores come from many fits, and do not rank together.
-        columns["rank"] = 1 + np.searchsorted(np.sort(found.scores), found.scores)
-    if found.is_out is not None:
-        columns |= {"p_values": found.p_values, "is_out": found.is_out}
-    if not found.fitted_rows.all():
-        columns["trued"] = found.fitted_rows > 0
-    return columns
-
-
-def _facts(found: Detection, args: argparse.Namespace, reference: Outputs | None) -> dict[str, Any]:
-    rates = {name: getattr(args, name) for name in ("keep", "false_alarm", "fdr") if getattr(args, name) is not None}
-    return {
-        "rows": len(found.scores),
-        "dimensions": len(found.fit.coef),
-        "base": args.base,
-        "method": args.method,
-        "rank": found.fit.rank,
-        "explained": found.fit.explained,
-        "fitted_rows": found.fit.rows,
-        "reference_rows": None if reference is None else len(reference),
-        "rate": None if reference is None else rates or {"keep": 0.95},
-        "threshold": found.threshold,
-        "refused": None if found.is_out is None else int(found.is_out.sum()),
-        "output": None if args.output is None else str(args.output),
-        "notes": found.notes(),
-    }
-
-
-def _summary(facts: dict[str, Any]) -> str:
-    lines = [
-        f"rows       {facts['rows']} of {facts['dimensions']} features",
-        f"score      {facts['base']}, trued by {facts['method']}",
-        f"fit        rank {facts['rank']}, explains {facts['explained']:.1%} of the variance "
-        f"of {facts['fitted_rows']:g} rows",
-    ]
-    if facts["refused"] is not None:
-        (rate, level), threshold = next(iter(facts["rate"].items())), facts["threshold"]
-        at = "" if threshold is None else f", threshold {threshold:.6g}"
-        lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {facts['reference_rows']} reference rows{at}")
-        lines.append(f"refused    {facts['refused']} rows, {facts['refused'] / facts['rows']:.1%}")
-    if facts["output"] is not None:
-        lines.append(f"wrote      {facts['output']}")
-    return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
 
 
 def _progress(done: int, rows: int) -> None:
@@ -252,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--convention", default="at-least", choices=CONVENTIONS, help="of FPR95 (default: %(default)s)")
     part.add_argument("--outputs", type=file, metavar="OUTPUTS_IN", help="with labels: refusals by correctness too")
 
+    bench.add(commands)
     part = command(run_demo, "truing demo -o report.html")
     part.add_argument("-o", dest="output", type=file, metavar="FILE", help="where the HTML report goes (default: none)")
     return parser

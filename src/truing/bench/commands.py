@@ -1,0 +1,202 @@
+"""The commands of `truing bench` that touch pictures and networks: data, train, extract.
+
+Reading the command line needs none of the heavy libraries; running a command does.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._check import as_count
+from .datasets.images import Batch, Images
+from .datasets.noise import NOISES
+from .datasets.table import DATASETS, TRAINING, listing, load
+from .networks.preprocessing import FITS
+from .networks.schedules import SCHEDULES
+from .networks.table import NETWORKS, Network
+
+EXTRA = "pip install 'truing[networks]'"
+NOISE_ROWS = 2000
+PREPARED_SIZE = 32
+
+
+def add(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add `bench` and its commands to the command line."""
+    about = "Run experiments: see what data there is, train networks, extract features and logits."
+    bench = commands.add_parser("bench", help=about, description=about, epilog="example: truing bench data")
+    parts = bench.add_subparsers(required=True, metavar="COMMAND", parser_class=type(bench))
+
+    def command(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
+        name, about = run.__name__.removeprefix("run_"), run.__doc__ or ""
+        added = parts.add_parser(name, help=about, description=about, epilog=f"example: {example}")
+        added.set_defaults(run=run)
+        added.add_argument(
+            "--root", default="datasets", type=Path, help="the folder of all sets (default: %(default)s)"
+        )
+        return added
+
+    command(run_data, "truing bench data --root datasets")
+
+    part = command(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
+    part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
+    part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
+    part.add_argument("--epochs", required=True, type=int, metavar="N", help="passes over the training images")
+    part.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of checkpoint, log and weights")
+    part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+    part.add_argument("--batch", default=128, type=int, help="images a step (default: %(default)s)")
+    part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
+    part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
+    part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
+    part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+
+    part = command(
+        run_extract, "truing bench extract --network resnet56 --weights w.safetensors --data svhn -o svhn.npz"
+    )
+    part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
+    part.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors, a torch checkpoint or a BiT .npz")
+    part.add_argument("--classes", type=int, metavar="N", help="of the checkpoint, where not those of the table")
+    known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
+    part.add_argument("--data", required=True, metavar="SET", help=known)
+    part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
+    part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
+    part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
+    part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+    part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the .npz goes")
+
+
+def run_data(args: argparse.Namespace) -> None:
+    """List the sets that are present, those that are missing, where they belong and where people get them."""
+    print(listing(args.root))
+
+
+def run_train(args: argparse.Namespace) -> None:
+    """Train a network from scratch, with checkpoints to go on from."""
+    _need_torch()
+    from .train import WEIGHTS, Recipe, train
+
+    train_set, test_set, classes = TRAINING[args.data]
+    asked = {
+        name: vars(args)[name] for name in ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed")
+    }
+    train_images, test_images = load(train_set, args.root), load(test_set, args.root)
+    args.out.mkdir(parents=True, exist_ok=True)
+    recipe, device = Recipe(classes=classes, **asked), _device(args.device)
+    log = train(
+        recipe,
+        train_images,
+        test_images,
+        args.out,
+        resume=args.resume,
+        device=device,
+        progress=_progress,
+        report=lambda line: print(json.dumps(line), file=sys.stderr),
+    )
+    print(json.dumps({**log[-1], "weights": str(args.out / WEIGHTS)}, indent=2))
+
+
+def run_extract(args: argparse.Namespace) -> None:
+    """Write the features and logits of a network on a set, and what they were made from."""
+    _need_torch()
+    from .extract import check_target, extract, provenance, save_bank
+    from .networks.weights import load_weights
+
+    check_target(args.output)
+    entry, skipped = NETWORKS[args.network], list[str]()
+    weights = _weights(args, entry)
+    network = entry.build(args.classes or entry.classes)
+    load_weights(network, weights)
+    images, fit = _images(args, entry), _fit(args, entry)
+    fitted = images.batches(
+        args.batch,
+        lambda picture: FITS[fit](picture, entry.preprocessing.size),
+        (lambda reason: _skip(reason, skipped)) if args.skip_corrupt else None,
+    )
+    outputs = extract(network, _counted(fitted, len(images)), entry.preprocessing, _device(args.device))
+    note = provenance(
+        weights,
+        network=args.network,
+        data=args.data,
+        rows=len(outputs),
+        seed=args.seed,
+        skipped=skipped,
+        preprocessing={**asdict(entry.preprocessing), "fit": fit},
+    )
+    save_bank(args.output, outputs, note)
+    right = {} if outputs.labels is None else {"accuracy": float(outputs.correct().mean())}
+    print(json.dumps({"rows": len(outputs), **right, "output": str(args.output)}, indent=2))
+
+
+def _weights(args: argparse.Namespace, network: Network) -> Path:
+    if args.weights is not None:
+        return Path(args.weights)
+    if network.weights is None:
+        raise ValueError(f"{args.network} needs --weights: no package brings them")
+    return network.weights()
+
+
+def _images(args: argparse.Namespace, network: Network) -> Images:
+    if args.rows is not None:
+        as_count(args.rows, "--rows")
+    if args.data in NOISES:
+        rng = np.random.default_rng(args.seed or 0)
+        return NOISES[args.data](args.rows or NOISE_ROWS, network.preprocessing.size, rng)
+    images = load(args.data, args.root)
+    if args.rows is None or args.rows >= len(images):
+        return images
+    if args.seed is None:
+        return images.take(np.arange(args.rows))
+    return images.take(np.sort(np.random.default_rng(args.seed).choice(len(images), args.rows, replace=False)))
+
+
+def _fit(args: argparse.Namespace, network: Network) -> str:
+    if args.fit is not None:
+        return str(args.fit)
+    prepared = args.data in DATASETS and DATASETS[args.data].as_is and network.preprocessing.size == PREPARED_SIZE
+    return "as-is" if prepared else network.preprocessing.fit
+
+
+def _skip(reason: str, skipped: list[str]) -> None:
+    skipped.append(reason)
+    print(f"truing: left out: {reason}", file=sys.stderr)
+
+
+def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch[0])
+        _progress(f"{done:,} of {total:,} images")
+
+
+def _progress(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _device(asked: str | None) -> str:
+    import torch
+
+    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device must be one that torch finds here, got {device}: {error}") from None
+    return device
+
+
+def _need_torch() -> None:
+    for name in ("torch", "safetensors", "PIL"):
+        try:
+            import_module(name)
+        except ImportError:
+            raise ImportError(f"this command needs {name}: {EXTRA}") from None

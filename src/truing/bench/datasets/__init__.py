@@ -1,0 +1,1 @@
+"""The experiments' pictures, in the layouts that their makers publish."""

@@ -1,0 +1,95 @@
+"""Folders of image files, read in the order of their names; and ImageNet's, whose labels lie in folders or a file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..networks.preprocessing import Picture
+from .images import Images, Labels
+
+ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+LABEL_FILES = ("val.txt", "labels.txt")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files as pictures: each is decoded when asked for."""
+
+    paths: Sequence[Path]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> Picture:
+        """Return one picture, in RGB."""
+        from PIL import Image
+
+        path = self.paths[row]
+        try:
+            with Image.open(path) as image:
+                return np.asarray(image.convert("RGB"))
+        except Exception as error:  # Each format's decoder fails in its own way.
+            reason = str(error).replace(str(path), "it").strip() or type(error).__name__
+            raise ValueError(f"{path} is not an image that can be read: {reason}") from None
+
+
+def folder(path: Path) -> Images:
+    """Return all images in a folder and the folders in it, without labels."""
+    return Images(Files(_listed(path)))
+
+
+def class_folders(path: Path) -> Images:
+    """Return the images of a folder with one folder a class, labelled by the order of the folders' names."""
+    files = _listed(path)
+    stray = next((file for file in files if file.parent == path), None)
+    if stray is not None:
+        raise ValueError(f"{path} must hold one folder a class, got the image {stray.name} beside them")
+    names = sorted({file.relative_to(path).parts[0] for file in files})
+    numbers = {name: number for number, name in enumerate(names)}
+    return Images(Files(files), np.array([numbers[file.relative_to(path).parts[0]] for file in files]))
+
+
+def imagenet(path: Path) -> Images:
+    """Return ImageNet's validation images with their labels 0 to 999.
+
+    They lie in one folder a class, or all together with a file `val.txt` or `labels.txt`, in the folder
+    or beside it, whose lines are an image's name and its label.
+    """
+    beside = (place / name for place in (path, path.parent) for name in LABEL_FILES)
+    file = next((file for file in beside if file.is_file()), None)
+    if file is not None:
+        return _labelled(path, file)
+    if not any(entry.is_dir() for entry in _entries(path)):
+        raise ValueError(f"{path} must hold one folder a class, or have a file {LABEL_FILES[0]} of names and labels")
+    return class_folders(path)
+
+
+def _labelled(path: Path, file: Path) -> Images:
+    names, labels = [], []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        name, _, label = line.strip().rpartition(" ")
+        if not name or not label.isdecimal():
+            raise ValueError(f"{file}, line {number}, must be an image's name and its label, got {line!r}")
+        names.append(path / name.strip())
+        labels.append(int(label))
+    missing = next((name for name in names if not name.is_file()), None)
+    if missing is not None:
+        raise FileNotFoundError(f"there is no file {missing}, which {file} names")
+    known: Labels = np.array(labels, dtype=np.int64)
+    return Images(Files(names), known)
+
+
+def _listed(path: Path) -> list[Path]:
+    _entries(path)
+    files = [file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file()]
+    if not files:
+        raise ValueError(f"{path} must hold images ({', '.join(sorted(ENDINGS))}), got none")
+    return sorted(files, key=lambda file: file.relative_to(path).parts)
+
+
+def _entries(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise FileNotFoundError(f"there is no folder {path}")
+    return list(path.iterdir())

@@ -1,0 +1,87 @@
+"""The networks by name: how each is built, what it wants done to a picture, and how many classes it tells.
+
+Reading the table needs no torch; building a network does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .preprocessing import Colour, Preprocessing
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network: `build(classes)` makes it with fresh weights; `weights()` says where a package keeps trained ones."""
+
+    build: Callable[[int], "nn.Module"]
+    preprocessing: Preprocessing
+    classes: int
+    weights: Callable[[], Path] | None = None
+
+
+def _wrn40_2(classes: int) -> "nn.Module":
+    from .wideresnet import WideResNet
+
+    return WideResNet(40, 2, classes)
+
+
+def _resnet20(classes: int) -> "nn.Module":
+    from .resnet import ResNet
+
+    return ResNet(20, classes)
+
+
+def _resnet56(classes: int) -> "nn.Module":
+    from .resnet import ResNet
+
+    return ResNet(56, classes)
+
+
+def _resnet14(classes: int) -> "nn.Module":
+    from .resnet import ProjectingResNet
+
+    return ProjectingResNet(14, classes)
+
+
+def _resnetv2_101(classes: int) -> "nn.Module":
+    from .bit import ResNetV2
+
+    return ResNetV2(classes=classes)
+
+
+def _efficientnet_lite0(classes: int) -> "nn.Module":
+    from .efficientnet import efficientnet_lite0
+
+    return efficientnet_lite0(classes)
+
+
+def _efficientnet_weights() -> Path:
+    from .efficientnet import packaged_weights
+
+    return packaged_weights()
+
+
+def _of_255(red: float, green: float, blue: float) -> Colour:
+    return red / 255, green / 255, blue / 255
+
+
+# The constants are those that each network was trained with.
+_ENERGY_OOD = Preprocessing(32, "shorter", _of_255(125.3, 123.0, 113.9), _of_255(63.0, 62.1, 66.7))
+_IMAGENET_AT_32 = Preprocessing(32, "shorter", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CIFAR100 = Preprocessing(32, "shorter", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+_BIT = Preprocessing(480, "stretch", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_EFFICIENTNET = Preprocessing(224, "crop", _of_255(127, 127, 127), _of_255(128, 128, 128))
+
+NETWORKS: dict[str, Network] = {
+    "wrn40-2": Network(_wrn40_2, _ENERGY_OOD, 10),
+    "resnet20": Network(_resnet20, _IMAGENET_AT_32, 10),
+    "resnet56": Network(_resnet56, _IMAGENET_AT_32, 10),
+    "cifar100-resnet14": Network(_resnet14, _CIFAR100, 100),
+    "resnetv2-101x1": Network(_resnetv2_101, _BIT, 1000),
+    "efficientnet-lite0": Network(_efficientnet_lite0, _EFFICIENTNET, 1000, _efficientnet_weights),
+}

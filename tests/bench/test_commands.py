@@ -1,0 +1,196 @@
+# ruff: noqa: E402 (some imports wait until it is known that torch is there)
+import argparse
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from truing.bench.commands import EXTRA, add
+from truing.bench.datasets.table import DATASETS
+from truing.outputs import Outputs
+
+from ..conftest import DATA, ROOT
+
+pytest.importorskip("PIL")
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+torch.set_num_threads(1)  # More crawl where other work shares the processor.
+
+from PIL import Image
+
+from truing.bench.extract import read_provenance
+from truing.bench.networks.table import NETWORKS
+
+
+@pytest.fixture
+def run(capsys):
+    """Return a function that runs one command line of `bench` and returns what it prints."""
+    parser = argparse.ArgumentParser(prog="truing")
+    add(parser.add_subparsers())
+
+    def run(line):
+        args = parser.parse_args(["bench", *map(str, line)])
+        args.run(args)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def root(tmp_path, rng):
+    """A folder with a small CIFAR-10 in its binary version."""
+    folder = tmp_path / "datasets" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
+        records = rng.integers(256, size=(8, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        records.tofile(folder / f"{name}.bin")
+    return tmp_path / "datasets"
+
+
+@pytest.fixture
+def weights(tmp_path):
+    torch.save(NETWORKS["resnet20"].build(10).state_dict(), tmp_path / "w.pt")
+    return tmp_path / "w.pt"
+
+
+@pytest.mark.parametrize("command", ["data", "train", "extract"])
+def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(run, capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        run([command, "--help"])
+    assert stop.value.code == 0
+    assert f"example: truing bench {command}" in " ".join(capsys.readouterr().out.split())
+    assert f"truing bench {command}" in (ROOT / "docs" / "experiments.md").read_text()
+
+
+def test_data_lists_every_set(run, root):
+    printed = run(["data", "--root", root])
+    assert "40 images" in printed
+    assert all(name in printed for name in DATASETS)
+
+
+def test_train_writes_a_checkpoint_a_log_and_weights_and_goes_on(run, root, tmp_path):
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
+    line += ["--epochs", 1, "--batch", 20, "--schedule", "one-cycle"]
+    printed = json.loads(run(line))
+    assert printed["epoch"] == 1
+    assert (tmp_path / "out" / "weights.safetensors").exists()
+    assert json.loads(run([*line, "--resume"])) == printed
+
+
+def test_extract_writes_outputs_with_labels_and_what_they_were_made_from(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    printed = json.loads(run([*line, "-o", tmp_path / "bank.npz"]))
+    outputs, note = Outputs.load(tmp_path / "bank.npz"), read_provenance(tmp_path / "bank.npz")
+    assert printed["rows"] == len(outputs) == 8
+    assert printed["accuracy"] == outputs.correct().mean()
+    assert (note["network"], note["data"], note["rows"]) == ("resnet20", "cifar10-test", 8)
+    assert note["preprocessing"]["fit"] == "shorter"
+
+
+def test_extract_takes_the_first_rows_or_rows_at_random(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    found = {}
+    for name, options in {"all": [], "first": ["--rows", 3], "some": ["--rows", 3, "--seed", 1]}.items():
+        run([*line, *options, "-o", tmp_path / f"{name}.npz"])
+        found[name] = Outputs.load(tmp_path / f"{name}.npz").logits
+    np.testing.assert_allclose(found["first"], found["all"][:3], atol=1e-5)
+    rows = [int(np.abs(found["all"] - row).sum(axis=1).argmin()) for row in found["some"]]
+    np.testing.assert_allclose(found["some"], found["all"][rows], atol=1e-5)
+    assert rows == sorted(set(rows))
+    assert rows != [0, 1, 2]
+
+
+@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
+def test_extract_makes_noise_from_a_seed(run, weights, tmp_path, noise):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", noise, "--rows", 4]
+    for seed in (1, 2):
+        run([*line, "--seed", seed, "-o", tmp_path / f"{seed}.npz"])
+    one, other = (Outputs.load(tmp_path / f"{seed}.npz").logits for seed in (1, 2))
+    assert one.shape == (4, 10)
+    assert (one != other).any()
+
+
+def test_extract_fits_pictures_of_any_size_and_leaves_lsun_c_as_it_is(run, weights, tmp_path):
+    for number, size in enumerate([(36, 36), (36, 36)]):
+        path = tmp_path / "datasets" / "LSUN_C" / "test" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (200, 30 * number, 0)).save(path)
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--root", tmp_path / "datasets"]
+    run([*line, "--data", "lsun-c", "-o", tmp_path / "a.npz"])
+    run([*line, "--data", tmp_path / "datasets" / "LSUN_C", "-o", tmp_path / "b.npz"])
+    fits = [read_provenance(tmp_path / name)["preprocessing"]["fit"] for name in ("a.npz", "b.npz")]
+    assert fits == ["as-is", "shorter"]
+
+
+def test_a_corrupt_image_stops_the_command_or_is_named_and_left_out(run, weights, tmp_path, capsys):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (40, 32), (9, 9, 9)).save(tmp_path / name)
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", tmp_path, "-o", tmp_path / "o.npz"]
+    with pytest.raises(ValueError, match=r"a\.png is not an image that can be read"):
+        run(line)
+    args = argparse.ArgumentParser()
+    add(args.add_subparsers())
+    parsed = args.parse_args(["bench", *map(str, line), "--skip-corrupt"])
+    parsed.run(parsed)
+    assert "truing: left out: " in capsys.readouterr().err
+    assert len(Outputs.load(tmp_path / "o.npz")) == 1
+    assert "a.png" in read_provenance(tmp_path / "o.npz")["skipped"][0]
+
+
+def test_a_network_of_other_classes_loads_when_told_how_many(run, root, tmp_path):
+    torch.save(NETWORKS["wrn40-2"].build(100).state_dict(), tmp_path / "w.pt")
+    line = ["extract", "--network", "wrn40-2", "--weights", tmp_path / "w.pt", "--data", "cifar10-test", "--root", root]
+    line += ["-o", tmp_path / "o.npz", "--rows", 2]
+    with pytest.raises(ValueError, match=r"fc\.weight \(100, 128\) where \(10, 128\) is wanted"):
+        run(line)
+    run([*line, "--classes", 100])
+    assert Outputs.load(tmp_path / "o.npz").logits.shape == (2, 100)
+
+
+def test_weights_are_asked_for_where_no_package_brings_them(run, root, tmp_path):
+    with pytest.raises(ValueError, match="wrn40-2 needs --weights"):
+        run(["extract", "--network", "wrn40-2", "--data", "cifar10-test", "--root", root, "-o", tmp_path / "o.npz"])
+
+
+def test_rows_below_one_are_refused(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    with pytest.raises(ValueError, match="--rows must be at least 1, got 0"):
+        run([*line, "--rows", 0, "-o", tmp_path / "o.npz"])
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(run, root, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", "gone.pt", "--data", "cifar10-test", "--root", root]
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone"):
+        run([*line, "-o", tmp_path / "gone" / "o.npz"])
+    with pytest.raises(ValueError, match=r"o\.csv must end in \.npz"):
+        run([*line, "-o", tmp_path / "o.csv"])
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(run, root, weights, tmp_path, device):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    with pytest.raises(ValueError, match=f"--device must be one that torch finds here, got {device}"):
+        run([*line, "--device", device, "-o", tmp_path / "o.npz"])
+
+
+@pytest.mark.parametrize("missing", ["torch", "safetensors", "PIL"])
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(run, root, missing, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--epochs", 1, "--out", "o", "--root", root]
+    with pytest.raises(ImportError) as error:
+        run(line)
+    assert str(error.value) == f"this command needs {missing}: {EXTRA}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
+def test_the_command_rebuilds_the_shared_bank(run, tmp_path, bank):
+    line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]
+    printed = json.loads(run([*line, "--data", DATA / "images/cifar10-test-5000.npz", "-o", tmp_path / "o.npz"]))
+    assert printed["accuracy"] == pytest.approx(0.9296)
+    ours, held = Outputs.load(tmp_path / "o.npz"), bank("cifar10-resnet56", "cifar10-test")[:5000]
+    np.testing.assert_allclose(ours.features, held.features, atol=1e-4)
+    np.testing.assert_allclose(ours.logits, held.logits, atol=1e-4)

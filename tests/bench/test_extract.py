@@ -1,0 +1,102 @@
+# ruff: noqa: E402 (some imports wait until it is known that torch is there)
+import hashlib
+
+import numpy as np
+import pytest
+
+from truing.bench.datasets.arrays import npz
+from truing.bench.datasets.images import Images
+from truing.bench.networks.table import NETWORKS
+from truing.outputs import Outputs
+
+from ..conftest import DATA
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+torch.set_num_threads(1)  # More crawl where other work shares the processor.
+
+from truing.bench.extract import enough_memory, extract, head_of, provenance, read_provenance, save_bank
+from truing.bench.networks.weights import load_weights
+
+needs_shared_data = pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
+ENTRY = NETWORKS["resnet20"]
+
+
+@pytest.fixture
+def images(rng):
+    return Images(rng.integers(256, size=(7, 32, 32, 3), dtype=np.uint8), np.arange(7))
+
+
+def rebuilt(rows):
+    entry, weights = NETWORKS["resnet56"], DATA / "weights/cifar10-resnet56.safetensors"
+    network = entry.build(entry.classes)
+    load_weights(network, weights)
+    chosen = npz(DATA / "images/cifar10-test-5000.npz").take(np.arange(rows))
+    return extract(network, chosen.batches(100), entry.preprocessing)
+
+
+@pytest.mark.parametrize("rows", [300, pytest.param(5000, marks=pytest.mark.slow)])
+@needs_shared_data
+def test_rebuilding_the_bank_gives_its_rows(rows, bank):
+    held, ours = bank("cifar10-resnet56", "cifar10-test")[:rows], rebuilt(rows)
+    np.testing.assert_allclose(ours.features, held.features, atol=1e-4)
+    np.testing.assert_allclose(ours.logits, held.logits, atol=1e-4)
+    np.testing.assert_array_equal(ours.labels, held.labels)
+
+
+def test_logits_are_the_heads_answer_to_the_features(images):
+    network = ENTRY.build(10)
+    outputs = extract(network, images.batches(3), ENTRY.preprocessing)
+    weight, bias = (value.detach().numpy() for value in (head_of(network).weight, head_of(network).bias))
+    np.testing.assert_allclose(outputs.features @ weight.T + bias, outputs.logits, atol=1e-5)
+    assert outputs.labels.tolist() == list(range(7))
+
+
+def test_the_batch_size_does_not_matter(images):
+    network = ENTRY.build(10)
+    one, other = (extract(network, images.batches(size), ENTRY.preprocessing) for size in (1, 7))
+    np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
+
+
+def test_images_without_labels_give_outputs_without_labels(images):
+    assert extract(ENTRY.build(10), Images(images.pictures).batches(7), ENTRY.preprocessing).labels is None
+
+
+def test_nothing_to_read_is_refused():
+    with pytest.raises(ValueError, match="at least one picture that can be read, got none"):
+        extract(ENTRY.build(10), iter([]), ENTRY.preprocessing)
+
+
+def test_a_network_without_a_head_is_refused():
+    with pytest.raises(ValueError, match="must have a linear layer as its head, got a Conv2d without one"):
+        head_of(torch.nn.Conv2d(3, 3, 1))
+
+
+def test_running_out_of_memory_suggests_half_the_batch():
+    with pytest.raises(MemoryError, match="out of memory on a batch of 128: try --batch 64"), enough_memory(128):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(MemoryError, match=r"try --batch 1$"), enough_memory(1):
+        torch.empty(2**60, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="another"), enough_memory(1):
+        raise RuntimeError("another")
+
+
+def test_a_bank_is_an_outputs_file_that_says_what_it_was_made_from(images, tmp_path):
+    (tmp_path / "w.safetensors").write_bytes(b"weights")
+    outputs = extract(ENTRY.build(10), images.batches(7), ENTRY.preprocessing)
+    note = provenance(tmp_path / "w.safetensors", network="resnet20", rows=7)
+    save_bank(tmp_path / "bank.npz", outputs, note)
+    np.testing.assert_array_equal(Outputs.load(tmp_path / "bank.npz").logits, outputs.logits)
+    read = read_provenance(tmp_path / "bank.npz")
+    assert read == note
+    assert read["weights_sha256"] == hashlib.sha256(b"weights").hexdigest()
+    assert read["versions"]["torch"] == torch.__version__
+    assert (read["network"], read["rows"], read["weights"]) == ("resnet20", 7, "w.safetensors")
+
+
+def test_a_file_without_a_note_is_refused(images, tmp_path):
+    Outputs([[1.0]]).save(tmp_path / "plain.npz")
+    with pytest.raises(ValueError, match="must say what it was made from, got only features"):
+        read_provenance(tmp_path / "plain.npz")
+    with pytest.raises(ValueError, match=r"bank\.csv must end in \.npz"):
+        save_bank(tmp_path / "bank.csv", Outputs([[1.0]]), {})
