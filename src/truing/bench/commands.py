@@ -35,7 +35,9 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
     def command(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
         name, about = run.__name__.removeprefix("run_"), run.__doc__ or ""
-        added = parts.add_parser(name, help=about, description=about, epilog=f"example: {example}")
+        added: argparse.ArgumentParser = parts.add_parser(
+            name, help=about, description=about, epilog=f"example: {example}"
+        )
         added.set_defaults(run=run)
         added.add_argument(
             "--root", default="datasets", type=Path, help="the folder of all sets (default: %(default)s)"
