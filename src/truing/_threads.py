@@ -11,20 +11,21 @@ from functools import cache
 from threading import Lock
 
 import scipy.linalg  # noqa: F401  # SciPy brings a BLAS of its own, which must be loaded to be found.
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 _lock = Lock()
 _users = 0
-_limit = None
+_before: list[int] = []
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run the block with single-threaded BLAS; safe to nest and to use from many threads."""
-    global _users, _limit
+    global _users, _before
     with _lock:
         if _users == 0:
-            _limit = _controller().limit(limits=1, user_api="blas")
+            _before = [library.get_num_threads() for library in _libraries()]
+            _set([1] * len(_before))
         _users += 1
     try:
         yield
@@ -32,7 +33,12 @@ def one_thread() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0:
-                _limit.restore_original_limits()
+                _set(_before)
+
+
+def _set(counts: list[int]) -> None:
+    for library, count in zip(_libraries(), counts, strict=True):
+        library.set_num_threads(count)
 
 
 def _forget() -> None:
@@ -45,5 +51,6 @@ os.register_at_fork(after_in_child=_forget)
 
 
 @cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()  # Costs a millisecond to make and a fiftieth of that to use.
+def _libraries() -> list[LibController]:
+    # To find them takes a millisecond, to set them a few microseconds: less than a context of threadpoolctl's own.
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)

@@ -6,6 +6,7 @@ where that does not settle at once, the moments are solved anew.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import lapack
@@ -28,6 +29,13 @@ class Growing:
     moments: Moments
     inverse: Floats | None = None
 
+    @cached_property
+    def live(self) -> Bools:
+        """Which columns vary by more than rounding leaves of a constant."""
+        gram, _, noise = self.moments.normal_equations(True, self.moments.mean)
+        live: Bools = np.diagonal(gram) > noise
+        return live
+
     def grown(self, features: Matrix, scores: Floats, decay: float, *, follow: bool = True) -> "Growing":
         """Return these with their weight multiplied by `decay`, and a batch added with weight 1.
 
@@ -47,59 +55,53 @@ class Growing:
             if not (np.diagonal(comoment) <= rows * LARGEST**2).all():  # Not so for NaN.
                 raise ValueError("features must be finite when learned: they have changed since they were checked")
             moments = Moments(rows, old.mean + step * (b / rows), comoment, decay * old.floor)
-            return Growing(moments, self._inverse_with(block[:, :d], decay, moments) if follow else None)
+            grown = Growing(moments)
+            return Growing(moments, self._inverse_of(grown, block[:, :d], decay)) if follow else grown
 
     def solve(self, intercept: bool, components: int | None) -> LinearFit:
         """Return what `moments.solve` would."""
         if components is None and intercept and self.inverse is not None:
-            gram, cross, live = _equations(self.moments)
+            gram, cross = self._equations()
             with one_thread():
-                coef, inner = np.zeros(len(live)), self.inverse @ cross
+                coef, inner = np.zeros(len(self.live)), self.inverse @ cross
                 for _ in range(_CORRECTIONS):
                     correction = self.inverse @ (cross - gram @ inner)
                     inner += correction
                     if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(inner):
-                        coef[live] = inner
-                        return self.moments.fit_of(coef, len(cross), True, np.zeros(len(live)))
+                        coef[self.live] = inner
+                        return self.moments.fit_of(coef, len(cross), True, self.moments.mean[:-1])
         return self.moments.solve(intercept, components)
 
     def is_sound(self) -> bool:
         """Return whether the inverse is one, as a file may claim."""
-        gram, _, _ = _equations(self.moments)
+        gram, _ = self._equations()
         if self.inverse is None or self.inverse.shape != gram.shape or self.inverse.dtype != np.float64:
             return False
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
             return bool(np.abs(self.inverse @ gram - np.eye(len(gram))).max() < _SOUND)
 
-    def _inverse_with(self, rows: Floats, decay: float, moments: Moments) -> Floats | None:
+    def _inverse_of(self, grown: "Growing", rows: Floats, decay: float) -> Floats | None:
         """Return the inverse of the co-moment that these rows have changed: followed, begun, or none."""
-        gram, _, live = _equations(moments)
-        if 2 * len(rows) >= len(gram) or moments.rows <= len(gram):
+        gram, _ = grown._equations()
+        if 2 * len(rows) >= len(gram) or grown.moments.rows <= len(gram):
             return None
-        if self.inverse is None or len(self.inverse) != len(gram) or not np.array_equal(live, _live(self.moments)):
+        if self.inverse is None or not np.array_equal(self.live, grown.live):
             return _begun(gram)
         inverse = self.inverse if decay == 1.0 else self.inverse / decay
-        rows = rows if live.all() else rows[:, live]
+        rows = rows if grown.live.all() else rows[:, grown.live]
         ahead = inverse @ rows.T
         factor, failed = lapack.dpotrf(np.eye(len(rows)) + rows @ ahead, lower=True)
         if failed:
             return _begun(gram)
-        change: Floats = lapack.dtrtrs(factor, ahead.T, lower=True)[0]
-        return inverse - change.T @ change
+        change = lapack.dtrtrs(factor, ahead.T, lower=True)[0]
+        less: Floats = change.T @ change
+        return np.subtract(inverse, less, out=less)
 
-
-def _live(moments: Moments) -> Bools:
-    gram, _, noise = moments.normal_equations(True, moments.mean)
-    live: Bools = np.diagonal(gram) > noise
-    return live
-
-
-def _equations(moments: Moments) -> tuple[Floats, Floats, Bools]:
-    gram, cross, _ = moments.normal_equations(True, moments.mean)
-    live = _live(moments)
-    if not live.all():
-        gram, cross = gram[np.ix_(live, live)], cross[live]
-    return gram, cross, live
+    def _equations(self) -> tuple[Floats, Floats]:
+        gram, cross, _ = self.moments.normal_equations(True, self.moments.mean)
+        if not self.live.all():
+            gram, cross = gram[np.ix_(self.live, self.live)], cross[self.live]
+        return gram, cross
 
 
 def _begun(gram: Floats) -> Floats | None:
