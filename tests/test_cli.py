@@ -214,6 +214,13 @@ def test_the_installed_command_runs(here):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "truing: there is no file gone.npz\n")
 
 
+def test_a_reader_that_has_read_enough_is_no_error(here):
+    command = f"{Path(sys.executable).with_name('truing')} bench data | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
 def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):
     run(capsys, "detect", "test.npz", "--method", "online", "--batch", "100")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -6,6 +6,7 @@ Every error is one line on stderr and exit code 1.
 import argparse
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args = _parser().parse_args(arguments)
         args.run(args)
+    except BrokenPipeError:  # Whoever was reading has read enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError) as error:
         print(f"truing: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
         return 1
