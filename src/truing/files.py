@@ -80,10 +80,7 @@ def _restore_detector(header: Header, arrays: Arrays) -> Detector:
         detector.reference = Reference.of(arrays["features"], arrays["scores"])
     for name, numbers in sums.items():
         own = {part: arrays[f"{name}_{part}"] for part in ("mean", "comoment")}
-        growing = Growing(_restore_moments(numbers, own), arrays.get(f"{name}_inverse"))
-        if growing.inverse is not None and not growing.is_sound():
-            raise ValueError(f"{name}_inverse must be the inverse of {name}_comoment")
-        setattr(detector, name, growing)
+        setattr(detector, name, Growing.restored(_restore_moments(numbers, own), arrays.get(f"{name}_inverse")))
     widths = {part.moments.dimensions for part in (detector.learned, detector.joined, detector.reference) if part}
     if len(widths) > 1 or (detector.joined is not None and None in (detector.learned, detector.reference)):
         raise ValueError(f"its parts must be of one width and belong together, got widths {sorted(widths)}")

@@ -29,6 +29,18 @@ class Growing:
     moments: Moments
     inverse: Floats | None = None
 
+    @classmethod
+    def restored(cls, moments: Moments, inverse: Floats | None) -> "Growing":
+        """Return one that was stored, refusing an inverse that is none; laid out as before, to give the same bits."""
+        growing = cls(moments, inverse)
+        if inverse is None:
+            return growing
+        if not growing._is_sound():
+            raise ValueError("the inverse stored must be that of the co-moment stored")
+        own = _spaced(len(inverse))
+        own[:] = inverse
+        return cls(moments, own)
+
     @cached_property
     def live(self) -> Bools:
         """Which columns vary by more than rounding leaves of a constant."""
@@ -61,20 +73,18 @@ class Growing:
     def solve(self, intercept: bool, components: int | None) -> LinearFit:
         """Return what `moments.solve` would."""
         if components is None and intercept and self.inverse is not None:
-            gram, cross = self._equations()
+            gram, cross, _ = self.moments.normal_equations(True, self.moments.mean)
+            coef, live = np.zeros(len(cross)), self.live
             with one_thread():
-                coef, inner = np.zeros(len(self.live)), self.inverse @ cross
-                for _ in range(_CORRECTIONS):
-                    correction = self.inverse @ (cross - gram @ inner)
-                    inner += correction
-                    if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(inner):
-                        coef[self.live] = inner
-                        return self.moments.fit_of(coef, len(cross), True, self.moments.mean[:-1])
+                for _ in range(1 + _CORRECTIONS):
+                    correction = self.inverse @ (cross - gram @ coef)[live]
+                    coef[live] += correction
+                    if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(coef):
+                        return self.moments.fit_of(coef, len(correction), True, self.moments.mean[:-1])
         return self.moments.solve(intercept, components)
 
-    def is_sound(self) -> bool:
-        """Return whether the inverse is one, as a file may claim."""
-        gram, _ = self._equations()
+    def _is_sound(self) -> bool:
+        gram = self._live_gram()
         if self.inverse is None or self.inverse.shape != gram.shape or self.inverse.dtype != np.float64:
             return False
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
@@ -82,26 +92,30 @@ class Growing:
 
     def _inverse_of(self, grown: "Growing", rows: Floats, decay: float) -> Floats | None:
         """Return the inverse of the co-moment that these rows have changed: followed, begun, or none."""
-        gram, _ = grown._equations()
-        if 2 * len(rows) >= len(gram) or grown.moments.rows <= len(gram):
+        live = grown.live
+        if 2 * len(rows) >= live.sum() or grown.moments.rows <= live.sum():
             return None
-        if self.inverse is None or not np.array_equal(self.live, grown.live):
-            return _begun(gram)
+        if self.inverse is None or not np.array_equal(self.live, live):
+            return _begun(grown._live_gram())
         inverse = self.inverse if decay == 1.0 else self.inverse / decay
-        rows = rows if grown.live.all() else rows[:, grown.live]
-        ahead = inverse @ rows.T
-        factor, failed = lapack.dpotrf(np.eye(len(rows)) + rows @ ahead, lower=True)
+        rows = rows if live.all() else rows[:, live]
+        ahead = rows @ inverse
+        factor, failed = lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
         if failed:
-            return _begun(gram)
-        change = lapack.dtrtrs(factor, ahead.T, lower=True)[0]
-        less: Floats = change.T @ change
+            return _begun(grown._live_gram())
+        change = lapack.dtrtrs(factor, ahead, lower=True)[0]
+        less = _spaced(len(inverse))
+        np.matmul(change.T, change, out=less)
         return np.subtract(inverse, less, out=less)
 
-    def _equations(self) -> tuple[Floats, Floats]:
-        gram, cross, _ = self.moments.normal_equations(True, self.moments.mean)
-        if not self.live.all():
-            gram, cross = gram[np.ix_(self.live, self.live)], cross[self.live]
-        return gram, cross
+    def _live_gram(self) -> Floats:
+        gram, _, _ = self.moments.normal_equations(True, self.moments.mean)
+        return gram if self.live.all() else gram[np.ix_(self.live, self.live)]
+
+
+def _spaced(d: int) -> Floats:
+    """Return an empty (d, d) whose rows lie no power of two apart: caches are slow for those, by half at d = 512."""
+    return np.empty((d, d + 8))[:, :d]
 
 
 def _begun(gram: Floats) -> Floats | None:
@@ -109,7 +123,7 @@ def _begun(gram: Floats) -> Floats | None:
     factor, failed = lapack.dpotrf(gram, lower=True)
     if failed:
         return None
-    lower = np.tril(lapack.dpotri(factor, lower=True)[0])
-    inverse: Floats = lower + np.tril(lower, -1).T
+    lower, inverse = np.tril(lapack.dpotri(factor, lower=True)[0]), _spaced(len(gram))
+    np.add(lower, np.tril(lower, -1).T, out=inverse)
     condition = np.abs(gram).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max()
     return inverse if condition * CHOLESKY_RCOND < 1 else None
