@@ -87,12 +87,14 @@ def test_weights_in_a_file_of_their_own_are_found(file, images, tmp_path):
         np.testing.assert_array_equal(split.features, whole.features)
 
 
-def test_a_network_for_four_rows_gets_four_at_a_time(network, images, tmp_path):
-    path = exported(network, tmp_path / "four.onnx")
-    outputs = truing.onnx.extract(path, images, features=FEATURES, logits="logits")
-    np.testing.assert_allclose(outputs.features, extract(network, [torch.tensor(images)]).features, atol=1e-4)
-    with pytest.raises(ValueError, match="takes exactly 4 rows at a time, got 2 in batch 4"):
-        truing.onnx.extract(path, images[:18], features=FEATURES, logits="logits")
+@pytest.mark.parametrize("rows", [1, 4, 18, 20])
+def test_a_network_for_four_rows_takes_any_number(network, images, tmp_path, rows):
+    path, images = exported(network, tmp_path / "four.onnx"), images[:rows]
+    expected = extract(network, [torch.tensor(images)])
+    for arrays in (images, np.array_split(images, 3)):
+        outputs = truing.onnx.extract(path, arrays, features=FEATURES, logits="logits")
+        np.testing.assert_allclose(outputs.features, expected.features, atol=1e-4)
+        np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-4)
 
 
 def linear(path, names=("x",), kind=onnx.TensorProto.FLOAT):
@@ -115,6 +117,16 @@ def test_the_input_itself_may_be_the_features(tmp_path, rng):
     outputs = truing.onnx.extract(path, rows, features="x", logits="logits")
     np.testing.assert_array_equal(outputs.features, rows)
     np.testing.assert_allclose(outputs.logits, np.tile(rows.sum(axis=1, keepdims=True), 3))
+
+
+def test_a_tensor_that_is_a_sequence_is_named(tmp_path):
+    model = onnx.load(linear(tmp_path / "linear.onnx"))
+    model.graph.node.append(onnx.helper.make_node("SequenceConstruct", ["logits"], ["list"]))
+    kind = onnx.TensorProto.FLOAT
+    model.graph.output.append(onnx.helper.make_tensor_sequence_value_info("list", kind, ["n", 3]))
+    onnx.save(model, tmp_path / "sequence.onnx")
+    with pytest.raises(TypeError, match="logits must be a tensor, got a list of the network's 'list'"):
+        truing.onnx.extract(tmp_path / "sequence.onnx", np.ones((2, 4)), features="x", logits="list")
 
 
 ROWS = np.ones((4, 3, 10, 10), np.float32)

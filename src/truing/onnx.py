@@ -54,7 +54,8 @@ def extract(
     input
         Name of the tensor they enter by; may be left out where the network has one input.
     batch
-        Rows in one run. A network made for a fixed number of rows gets that number.
+        Rows in one run. A network made for a fixed number of rows gets that number: where an array has fewer left,
+        the last is repeated and what it says of the repeats is cut off.
     providers
         What onnxruntime runs on, such as `["CUDAExecutionProvider"]`; by default the CPU.
     """
@@ -64,17 +65,19 @@ def extract(
     fixed = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
     parts: dict[str, list[NDArray[Any]]] = {"features": [], "logits": []}
     for number, images in enumerate(_batches(arrays, fixed or rows)):
-        if fixed is not None and len(images) != fixed:
-            raise ValueError(f"{path} takes exactly {fixed} rows at a time, got {len(images)} in batch {number}")
-        values = _run(session, (features, logits), {entry.name: _cast(images, entry)}, number)
+        whole = _cast(_filled(images, fixed or len(images)), entry)
+        values = _run(session, (features, logits), {entry.name: whole}, number)
         for (name, column), tensor, value in zip(parts.items(), (features, logits), values, strict=True):
-            if value.ndim != 2 or len(value) != len(images):
+            if not isinstance(value, np.ndarray):
+                raise TypeError(f"{name} must be a tensor, got a {type(value).__name__} of the network's {tensor!r}")
+            if value.ndim != 2 or len(value) != len(whole):
                 raise ValueError(
-                    f"{name} must be 2-D with a row for each of {len(images)}, "
+                    f"{name} must be 2-D with a row for each of {len(whole)}, "
                     f"got shape {value.shape} of tensor {tensor!r}"
                 )
-            check_finite(value, f"{name} of batch {number}")
-            column.append(value)
+            own = value[: len(images)]
+            check_finite(own, f"{name} of batch {number}")
+            column.append(own)
     if not parts["features"]:
         raise ValueError("arrays must give at least one row, got none")
     return Outputs(**{name: np.concatenate(column) for name, column in parts.items()})
@@ -148,6 +151,12 @@ def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterat
             yield array[start : start + rows]
 
 
+def _filled(images: NDArray[Any], rows: int) -> NDArray[Any]:
+    # With rows like the others, so that nothing in the network meets numbers it would not have met.
+    short = rows - len(images)
+    return images if short == 0 else np.concatenate((images, np.repeat(images[-1:], short, axis=0)))
+
+
 def _cast(images: NDArray[Any], entry: Any) -> NDArray[Any]:
     wanted = np.dtype(TYPES[entry.type])
     if images.dtype != wanted and (images.dtype.kind != "f" or wanted.kind != "f"):
@@ -157,9 +166,9 @@ def _cast(images: NDArray[Any], entry: Any) -> NDArray[Any]:
     return np.ascontiguousarray(images, dtype=wanted)
 
 
-def _run(session: Any, wanted: tuple[str, str], feed: dict[str, NDArray[Any]], number: int) -> list[NDArray[Any]]:
+def _run(session: Any, wanted: tuple[str, str], feed: dict[str, NDArray[Any]], number: int) -> list[Any]:
     try:
-        values: list[NDArray[Any]] = session.run(list(wanted), feed)
+        values: list[Any] = session.run(list(wanted), feed)
     except Exception as error:
         if "allocate" in str(error).lower():
             raise MemoryError(f"batch {number} does not fit in memory, give a smaller batch: {error}") from None

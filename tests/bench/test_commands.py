@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 from truing.bench.commands import EXTRA, add
 from truing.bench.datasets.table import DATASETS
@@ -87,6 +88,8 @@ def test_extract_writes_outputs_with_labels_and_what_they_were_made_from(run, ro
     assert printed["accuracy"] == outputs.correct().mean()
     assert (note["network"], note["data"], note["rows"]) == ("resnet20", "cifar10-test", 8)
     assert note["preprocessing"]["fit"] == "shorter"
+    assert (note["classes"], note["device"], note["noise_seed"]) == (10, "cpu", None)
+    assert {"scipy", "safetensors"} <= set(note["versions"])
 
 
 def test_extract_takes_the_first_rows_or_rows_at_random(run, root, weights, tmp_path):
@@ -110,6 +113,8 @@ def test_extract_makes_noise_from_a_seed(run, weights, tmp_path, noise):
     one, other = (Outputs.load(tmp_path / f"{seed}.npz").logits for seed in (1, 2))
     assert one.shape == (4, 10)
     assert (one != other).any()
+    run([*line, "-o", tmp_path / "0.npz"])
+    assert [read_provenance(tmp_path / f"{seed}.npz")["noise_seed"] for seed in range(3)] == [0, 1, 2]
 
 
 def test_extract_fits_pictures_of_any_size_and_leaves_lsun_c_as_it_is(run, weights, tmp_path):
@@ -155,10 +160,13 @@ def test_weights_are_asked_for_where_no_package_brings_them(run, root, tmp_path)
         run(["extract", "--network", "wrn40-2", "--data", "cifar10-test", "--root", root, "-o", tmp_path / "o.npz"])
 
 
-def test_rows_below_one_are_refused(run, root, weights, tmp_path):
+def test_numbers_below_one_are_refused_by_their_options(run, root, weights, tmp_path):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
-    with pytest.raises(ValueError, match="--rows must be at least 1, got 0"):
-        run([*line, "--rows", 0, "-o", tmp_path / "o.npz"])
+    for option, value in (("--rows", 0), ("--batch", 0), ("--classes", 0), ("--classes", -1)):
+        with pytest.raises(ValueError, match=f"{option} must be at least 1, got {value}"):
+            run([*line, option, value, "-o", tmp_path / "o.npz"])
+    with pytest.raises(ValueError, match="--seed must be at least 0 and below 2147483648, got -1"):
+        run([*line, "--seed", -1, "-o", tmp_path / "o.npz"])
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_the_work(run, root, tmp_path):
@@ -167,13 +175,78 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(run, root, t
         run([*line, "-o", tmp_path / "gone" / "o.npz"])
     with pytest.raises(ValueError, match=r"o\.csv must end in \.npz"):
         run([*line, "-o", tmp_path / "o.csv"])
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"cannot write .*folder\.npz: it is a folder"):
+        run([*line, "-o", tmp_path / "folder.npz"])
 
 
-@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+@pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_refused(run, root, weights, tmp_path, device):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
     with pytest.raises(ValueError, match=f"--device must be one that torch finds here, got {device}"):
         run([*line, "--device", device, "-o", tmp_path / "o.npz"])
+
+
+def write_foreign(root, rng):
+    """Write a small CIFAR-100 and a small SVHN, with labels below and above ten."""
+    (root / "cifar-100-binary").mkdir()
+    records = rng.integers(256, size=(3, 3074), dtype=np.uint8)
+    records[:, 1] = (3, 12, 99)
+    records.tofile(root / "cifar-100-binary" / "test.bin")
+    (root / "svhn").mkdir()
+    savemat(root / "svhn/test_32x32.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [10]]})
+
+
+@pytest.mark.parametrize("data", ["cifar100-test", "svhn"])
+def test_labels_of_another_set_are_not_taken_for_the_networks(run, root, weights, tmp_path, rng, data):
+    write_foreign(root, rng)
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", data, "--root", root]
+    assert "accuracy" not in json.loads(run([*line, "-o", tmp_path / "o.npz"]))
+    assert Outputs.load(tmp_path / "o.npz").labels is None
+
+
+def test_a_network_of_a_hundred_classes_knows_the_labels_of_cifar100(run, root, tmp_path, rng):
+    write_foreign(root, rng)
+    torch.save(NETWORKS["resnet20"].build(100).state_dict(), tmp_path / "w.pt")
+    line = ["extract", "--network", "resnet20", "--weights", tmp_path / "w.pt", "--classes", 100, "--root", root]
+    assert "accuracy" in json.loads(run([*line, "--data", "cifar100-test", "-o", tmp_path / "o.npz"]))
+    assert Outputs.load(tmp_path / "o.npz").labels.tolist() == [3, 12, 99]
+
+
+def test_labels_of_ones_own_are_kept_when_said_to_be_the_networks(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--root", root, "-o", tmp_path / "o.npz"]
+    pictures = np.zeros((2, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "own.npz", images=pictures, labels=[9, 0])
+    assert "accuracy" not in json.loads(run([*line, "--data", tmp_path / "own.npz"]))
+    assert "accuracy" in json.loads(run([*line, "--data", tmp_path / "own.npz", "--labels"]))
+    assert Outputs.load(tmp_path / "o.npz").labels.tolist() == [9, 0]
+    (tmp_path / "o.npz").unlink()
+    np.savez(tmp_path / "own.npz", images=pictures, labels=[0, 10])
+    with pytest.raises(ValueError, match="must hold labels from 0 to 9 for --labels, got 10"):
+        run([*line, "--data", tmp_path / "own.npz", "--labels"])
+    with pytest.raises(ValueError, match=r"--labels is for an \.npz of your own that holds labels, got cifar10-test"):
+        run([*line, "--data", "cifar10-test", "--labels"])
+    assert not (tmp_path / "o.npz").exists()
+
+
+def test_train_has_a_folder_and_a_number_of_epochs_of_its_own(run, root, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("truing.bench.train.train", lambda *args, **_: asked.append(args) or [{}])
+    run(["train", "--network", "resnet20", "--data", "cifar10", "--root", root])
+    recipe, _, _, out = asked[0]
+    assert (recipe.epochs, str(out)) == (100, "runs/resnet20-cifar10")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--batch", 0, "--batch must be at least 1"), ("--rate", "nan", "rate must be"), ("--device", "meta", "--device")],
+)
+def test_train_makes_no_folder_before_every_check(run, root, tmp_path, option, value, message):
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
+    with pytest.raises(ValueError, match=message):
+        run([*line, option, value])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("missing", ["torch", "safetensors", "PIL"])
@@ -189,7 +262,9 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(run, root, mis
 @pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
 def test_the_command_rebuilds_the_shared_bank(run, tmp_path, bank):
     line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]
-    printed = json.loads(run([*line, "--data", DATA / "images/cifar10-test-5000.npz", "-o", tmp_path / "o.npz"]))
+    printed = json.loads(
+        run([*line, "--data", DATA / "images/cifar10-test-5000.npz", "--labels", "-o", tmp_path / "o.npz"])
+    )
     assert printed["accuracy"] == pytest.approx(0.9296)
     ours, held = Outputs.load(tmp_path / "o.npz"), bank("cifar10-resnet56", "cifar10-test")[:5000]
     np.testing.assert_allclose(ours.features, held.features, atol=1e-4)

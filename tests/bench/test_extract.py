@@ -100,3 +100,30 @@ def test_a_file_without_a_note_is_refused(images, tmp_path):
         read_provenance(tmp_path / "plain.npz")
     with pytest.raises(ValueError, match=r"bank\.csv must end in \.npz"):
         save_bank(tmp_path / "bank.csv", Outputs([[1.0]]), {})
+
+
+class Twice(torch.nn.Module):
+    """A network that uses its head twice, or never."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.head, self.times = torch.nn.Linear(3, 3), times
+
+    def forward(self, images):
+        features = images.mean((2, 3))
+        for _ in range(self.times):
+            features = self.head(features)
+        return features
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_head_that_is_not_used_once_is_refused(times, images):
+    with pytest.raises(ValueError, match=f"must use its head once a batch, got {times} times in Twice"):
+        extract(Twice(times), images.batches(7), ENTRY.preprocessing)
+
+
+@pytest.mark.parametrize("side", [8, 64])
+def test_pictures_of_a_size_that_the_network_cannot_take_are_named_with_the_way_out(side):
+    pictures = Images(np.zeros((1, side, side, 3), np.uint8))
+    with pytest.raises(ValueError, match=rf"shape \({side}, {side}, 3\) do not .* this WideResNet, try another --fit"):
+        extract(NETWORKS["wrn40-2"].build(10), pictures.batches(1), ENTRY.preprocessing)

@@ -116,12 +116,19 @@ def test_a_checkpoint_that_is_none_of_ours_is_refused(content, tiny, tmp_path):
         ({"batch": 49}, "batch must be at least 1 and at most 48, got 49"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"schedule": "steps"}, "schedule must be one of cosine, one-cycle, got 'steps'"),
+        ({"rate": 0.0}, "rate must be above 0"),
+        ({"rate": float("inf")}, "rate must be above 0 and at most 1e.100, got inf"),
+        ({"decay": float("nan")}, "decay must be at least 0 .*, got nan"),
+        ({"decay": -1.0}, "decay must be at least 0"),
+        ({"seed": -1}, "seed must be at least 0 and below 2147483648, got -1"),
+        ({"seed": 2**31}, "seed must be at least 0 and below 2147483648"),
         ({"network": "vgg"}, "network must be one of wrn40-2"),
     ],
 )
 def test_a_recipe_that_cannot_be_followed_is_refused(change, message, tiny, tmp_path):
     with pytest.raises(ValueError, match=message):
-        train(replace(RECIPE, **change), tiny, tiny, tmp_path)
+        train(replace(RECIPE, **change), tiny, tiny, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_pictures_without_labels_are_refused(tiny, tmp_path):
@@ -132,3 +139,22 @@ def test_pictures_without_labels_are_refused(tiny, tmp_path):
 def test_a_loss_that_runs_away_stops_the_run(tiny, tmp_path):
     with pytest.raises(ArithmeticError, match=r"the loss is (nan|inf) at step .*: try a lower --rate"):
         train(replace(RECIPE, rate=1e30), tiny, tiny, tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["data", "model", "optimizer", "step", "log"])
+def test_a_checkpoint_that_lacks_a_part_is_refused(lost, tiny, tmp_path):
+    recipe = replace(RECIPE, epochs=1)
+    train(recipe, tiny, tiny, tmp_path)
+    held = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    torch.save({name: value for name, value in held.items() if name != lost}, tmp_path / CHECKPOINT)
+    with pytest.raises(ValueError, match=rf"must be a checkpoint of truing bench train: it lacks '{lost}'"):
+        train(recipe, tiny, tiny, tmp_path, resume=True)
+
+
+def test_a_run_goes_on_with_the_images_it_began_with_only(tiny, tmp_path):
+    recipe = replace(RECIPE, epochs=1)
+    train(recipe, tiny, tiny, tmp_path)
+    fewer, relabelled = tiny.take(np.arange(47)), Images(tiny.pictures, 1 - tiny.labels)
+    for other in (fewer, relabelled, Images(255 - tiny.pictures, tiny.labels)):
+        with pytest.raises(ValueError, match="goes on only with the images it began with, 48 rows"):
+            train(recipe, other, tiny, tmp_path, resume=True)

@@ -70,6 +70,12 @@ WAYS = {
     "floats": lambda images, labels: (images, labels.float()),
     "one-hot": lambda images, labels: (images, nn.functional.one_hot(labels)),
     "numpy": lambda images, labels: (images, labels.numpy()),
+    "list of numbers": lambda images, labels: (images, labels.tolist()),
+    "dict of a list": lambda images, labels: {"image": images, "label": labels.tolist()},
+    "tuple of tensors": lambda images, labels: (images, tuple(labels)),
+    "list of floats": lambda images, labels: (images, labels.double().tolist()),
+    "list of names": lambda images, labels: (images, ["a.png"] * len(labels)),
+    "list of claims": lambda images, labels: (images, [True] * len(labels)),
 }
 
 
@@ -77,7 +83,7 @@ WAYS = {
 def test_a_loader_may_give_its_batches_in_many_ways(network, images, way):
     outputs = extract(network, (WAYS[way](images[rows], LABELS[rows]) for rows in (slice(12), slice(12, 20))))
     np.testing.assert_allclose(outputs.features, by_hand(network, images)[0], atol=1e-6)
-    if way in ("tensor", "alone", "floats", "one-hot"):
+    if way in ("tensor", "alone", "floats", "one-hot", "list of floats", "list of names", "list of claims"):
         assert outputs.labels is None
     else:
         np.testing.assert_array_equal(outputs.labels, LABELS)

@@ -1,4 +1,4 @@
-"""The model is left exactly as found: flags, hooks, parameters, gradients, buffers and device, whatever happens."""
+"""The model is left as found: flags, hooks, parameters, gradients, buffers and device, whatever happens."""
 
 import numpy as np
 import pytest
@@ -104,6 +104,77 @@ def test_buffers_that_the_model_changes_are_put_back(run, everything):
     run(model, [torch.ones(4, 3)])
     assert everything(model) == before
     model(torch.ones(4, 3)).sum().backward()  # What it cached in the run can be trained with.
+
+
+class Doing(nn.Module):
+    """A linear model that does something to itself whenever it runs."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.fc, self.scale, self.act, self.late = nn.Linear(3, 2), nn.Parameter(torch.ones(1)), act, None
+        self.register_buffer("mean", torch.tensor([0.0, torch.nan, 1.0]))
+        self.register_buffer("none", None)
+        self.scale.grad = torch.ones(1)
+
+    def forward(self, images):
+        with torch.no_grad():
+            self.act(self)
+        return self.fc(images) * self.scale
+
+
+def replace_by_a_plain_one(model):
+    del model.mean
+    model.mean = 3
+
+
+UNDONE = {
+    "a buffer's data": lambda model: model.mean.data.add_(1),
+    "a buffer's memory": lambda model: setattr(model.mean, "data", torch.ones(5)),
+    "a buffer filled": lambda model: setattr(model, "none", torch.ones(2)),
+    "a buffer made plain": lambda model: hasattr(model, "mean") and replace_by_a_plain_one(model),
+    "a new buffer": lambda model: (
+        hasattr(model, "new") or model.register_buffer("new", torch.ones(1), persistent=False)
+    ),
+    "a new parameter": lambda model: setattr(model, "late", model.late or nn.Parameter(torch.ones(1))),
+    "a parameter's memory": lambda model: setattr(model.scale, "data", model.scale.data * 2),
+    "a gradient": lambda model: setattr(model.scale, "grad", None),
+    "a flag": lambda model: model.train(),
+}
+
+
+@pytest.mark.parametrize("run", [extract, perturb], ids=["extract", "perturb"])
+@pytest.mark.parametrize("act", UNDONE)
+def test_what_the_model_does_to_itself_is_undone(run, act, everything):
+    model = Doing(UNDONE[act])
+    before, plain, names = everything(model), set(vars(model)), list(model.state_dict())
+    run(model, torch.ones(4, 3).split(2))
+    assert everything(model) == before
+    assert (set(vars(model)), model.late, list(model.state_dict())) == (plain, None, names)
+    assert not model._non_persistent_buffers_set
+
+
+def test_a_buffer_left_alone_is_not_written_to():
+    model = Doing(lambda model: None)
+    version = model.mean._version
+    extract(model, [torch.ones(4, 3)])
+    assert model.mean._version == version
+
+
+@pytest.mark.parametrize("run", [extract, odin, perturb], ids=["extract", "odin", "perturb"])
+def test_a_model_that_changes_a_parameter_in_place_is_refused_and_the_rest_put_back(run, everything):
+    model = Doing(lambda model: (model.scale.mul_(0.5), model.mean.data.add_(1)))
+    before = everything(model)
+    with pytest.raises(ValueError, match="must not change its parameters when it runs, got 'scale' changed in place"):
+        run(model, [torch.ones(4, 3)])
+    assert model.scale.item() == 0.5  # As docs/networks.md says.
+    model.scale.data.fill_(1)
+    assert everything(model) == before
+
+
+def test_a_refused_model_writes_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="changed in place"):
+        extract(Doing(lambda model: model.scale.mul_(0.5)), [torch.ones(4, 3)], into=tmp_path / "outputs")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("run", [extract, perturb], ids=["extract", "perturb"])

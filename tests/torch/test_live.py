@@ -51,27 +51,38 @@ def test_decisions_begin_when_the_detector_is_calibrated(network, batches):
         assert trued(batches[3]).decision.is_out.shape == (16,)
 
 
-def test_the_logits_are_those_the_model_returned(network, batches):
+def test_what_the_model_returned_is_passed_on(network, batches):
     returned = []
     network.eval().register_forward_hook(lambda module, inputs, output: returned.append(output))
     with Trued(network, detector=truing.Detector()) as trued:
         live = trued(images=batches[0])
-    assert live.logits is returned[0]
+    assert live.returned is returned[0]
+    torch.testing.assert_close(live.logits, live.returned)
     live.logits.sum().backward()
     assert network.conv.weight.grad is not None
 
 
-def test_of_a_model_that_returns_more_the_logits_are_the_heads(network, batches):
+AROUND = {
+    "a softmax": lambda logits: logits.softmax(dim=1),
+    "a dict": lambda logits: {"logits": logits, "loss": None},
+    "in place": lambda logits: logits.mul_(2),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_the_logits_are_the_heads_whatever_the_model_makes_of_them(network, batches, around):
     class Wrapped(nn.Module):
         def __init__(self):
             super().__init__()
             self.network = network
 
         def forward(self, images):
-            return {"logits": self.network(images), "loss": None}
+            return AROUND[around](self.network(images))
 
     with Trued(Wrapped().eval(), head="network.head.2", detector=truing.Detector()) as trued:
-        torch.testing.assert_close(trued(batches[0]).logits, network(batches[0]))
+        live = trued(batches[0])
+    torch.testing.assert_close(live.logits, network(batches[0]))
+    torch.testing.assert_close(live.returned, AROUND[around](network(batches[0])))
 
 
 def test_closing_removes_the_hook_also_after_an_error(network, batches, everything):

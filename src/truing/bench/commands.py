@@ -16,12 +16,14 @@ import numpy as np
 
 from .._check import as_count
 from .datasets.images import Batch, Images
-from .datasets.noise import NOISES
+from .datasets.noise import NOISES, as_seed
 from .datasets.table import DATASETS, TRAINING, listing, load
 from .networks.preprocessing import FITS
 from .networks.schedules import SCHEDULES
-from .networks.table import NETWORKS, Network
+from .networks.table import NETWORKS, Network, labels_of
 
+EPOCHS = 100
+RUNS = Path("runs")
 EXTRA = "pip install 'truing[networks]'"
 NOISE_ROWS = 2000
 PREPARED_SIZE = 32
@@ -49,8 +51,11 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part = command(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
     part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
     part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
-    part.add_argument("--epochs", required=True, type=int, metavar="N", help="passes over the training images")
-    part.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of checkpoint, log and weights")
+    part.add_argument(
+        "--epochs", default=EPOCHS, type=int, metavar="N", help="passes over the images (default: %(default)s)"
+    )
+    folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
+    part.add_argument("--out", type=Path, metavar="DIR", help=folder)
     part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
     part.add_argument("--batch", default=128, type=int, help="images a step (default: %(default)s)")
     part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
@@ -67,6 +72,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part.add_argument("--classes", type=int, metavar="N", help="of the checkpoint, where not those of the table")
     known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
     part.add_argument("--data", required=True, metavar="SET", help=known)
+    part.add_argument("--labels", action="store_true", help="an .npz of your own: its labels are the network's classes")
     part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
     part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
     part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
@@ -90,20 +96,21 @@ def run_train(args: argparse.Namespace) -> None:
     asked = {
         name: vars(args)[name] for name in ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed")
     }
-    train_images, test_images = load(train_set, args.root), load(test_set, args.root)
-    args.out.mkdir(parents=True, exist_ok=True)
+    as_count(args.batch, "--batch")
     recipe, device = Recipe(classes=classes, **asked), _device(args.device)
+    out = args.out or RUNS / f"{args.network}-{args.data}"
+    train_images, test_images = load(train_set, args.root), load(test_set, args.root)
     log = train(
         recipe,
         train_images,
         test_images,
-        args.out,
+        out,
         resume=args.resume,
         device=device,
         progress=_progress,
         report=lambda line: print(json.dumps(line), file=sys.stderr),
     )
-    print(json.dumps({**log[-1], "weights": str(args.out / WEIGHTS)}, indent=2))
+    print(json.dumps({**log[-1], "weights": str(out / WEIGHTS)}, indent=2))
 
 
 def run_extract(args: argparse.Namespace) -> None:
@@ -113,29 +120,42 @@ def run_extract(args: argparse.Namespace) -> None:
     from .networks.weights import load_weights
 
     check_target(args.output)
-    entry, skipped = NETWORKS[args.network], list[str]()
+    _check_numbers(args)
+    entry, device, skipped = NETWORKS[args.network], _device(args.device), list[str]()
+    classes = entry.classes if args.classes is None else args.classes
     weights = _weights(args, entry)
-    network = entry.build(args.classes or entry.classes)
+    network = entry.build(classes)
     load_weights(network, weights)
-    images, fit = _images(args, entry), _fit(args, entry)
+    images, fit = _with_known_labels(_images(args, entry), args, entry, classes), _fit(args, entry)
     fitted = images.batches(
         args.batch,
         lambda picture: FITS[fit](picture, entry.preprocessing.size),
         (lambda reason: _skip(reason, skipped)) if args.skip_corrupt else None,
     )
-    outputs = extract(network, _counted(fitted, len(images)), entry.preprocessing, _device(args.device))
+    outputs = extract(network, _counted(fitted, len(images)), entry.preprocessing, device)
+    right = {} if outputs.labels is None else {"accuracy": float(outputs.correct().mean())}
     note = provenance(
         weights,
         network=args.network,
+        classes=classes,
+        device=device,
         data=args.data,
         rows=len(outputs),
         seed=args.seed,
+        noise_seed=_noise_seed(args) if args.data in NOISES else None,
         skipped=skipped,
         preprocessing={**asdict(entry.preprocessing), "fit": fit},
     )
     save_bank(args.output, outputs, note)
-    right = {} if outputs.labels is None else {"accuracy": float(outputs.correct().mean())}
     print(json.dumps({"rows": len(outputs), **right, "output": str(args.output)}, indent=2))
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    for name in ("batch", "classes", "rows"):
+        if vars(args)[name] is not None:
+            as_count(vars(args)[name], f"--{name}")
+    if args.seed is not None:
+        as_seed(args.seed, "--seed")
 
 
 def _weights(args: argparse.Namespace, network: Network) -> Path:
@@ -147,10 +167,8 @@ def _weights(args: argparse.Namespace, network: Network) -> Path:
 
 
 def _images(args: argparse.Namespace, network: Network) -> Images:
-    if args.rows is not None:
-        as_count(args.rows, "--rows")
     if args.data in NOISES:
-        rng = np.random.default_rng(args.seed or 0)
+        rng = np.random.default_rng(_noise_seed(args))
         return NOISES[args.data](args.rows or NOISE_ROWS, network.preprocessing.size, rng)
     images = load(args.data, args.root)
     if args.rows is None or args.rows >= len(images):
@@ -158,6 +176,26 @@ def _images(args: argparse.Namespace, network: Network) -> Images:
     if args.seed is None:
         return images.take(np.arange(args.rows))
     return images.take(np.sort(np.random.default_rng(args.seed).choice(len(images), args.rows, replace=False)))
+
+
+def _noise_seed(args: argparse.Namespace) -> int:
+    return int(args.seed or 0)
+
+
+def _with_known_labels(images: Images, args: argparse.Namespace, network: Network, classes: int) -> Images:
+    # A label of another set is a number that the network could be right about by chance only.
+    own = args.data not in DATASETS and args.data not in NOISES
+    if args.labels and (not own or images.labels is None):
+        raise ValueError(f"--labels is for an .npz of your own that holds labels, got {args.data}")
+    if not own:
+        space = DATASETS[args.data].labels if args.data in DATASETS else None
+        return images if space is not None and space == labels_of(network, classes) else Images(images.pictures)
+    if not args.labels or images.labels is None:
+        return Images(images.pictures)
+    foreign = images.labels[(images.labels < 0) | (images.labels >= classes)]
+    if len(foreign):
+        raise ValueError(f"{args.data} must hold labels from 0 to {classes - 1} for --labels, got {foreign[0]}")
+    return images
 
 
 def _fit(args: argparse.Namespace, network: Network) -> str:
@@ -190,7 +228,7 @@ def _device(asked: str | None) -> str:
 
     device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=device)
+        torch.ones(1, device=device).item()  # A device such as meta is there, and computes nothing.
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device must be one that torch finds here, got {device}: {error}") from None
     return device

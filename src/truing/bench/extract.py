@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..archive import AnyPath, read_npz, write_npz
+from ..archive import AnyPath, check_writable, read_npz, write_npz
 from ..outputs import Outputs
 from .datasets.images import Batch
 from .networks.preprocessing import Preprocessing
 
 NOTE = "provenance"
+_OF_SHAPES = ("shape", "size")  # What torch speaks of when a picture is too large or too small for a layer.
 
 
 def extract(network: nn.Module, batches: Iterable[Batch], preprocessing: Preprocessing, device: str = "cpu") -> Outputs:
@@ -60,7 +61,7 @@ def enough_memory(rows: int) -> Iterator[None]:
 
 def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
     """Return the facts, the weights' hash and the versions of everything that had a hand in the numbers."""
-    libraries = ("truing", "torch", "numpy", "pillow")
+    libraries = ("truing", "torch", "numpy", "scipy", "pillow", "safetensors")
     return {
         **facts,
         "weights": Path(weights).name,
@@ -80,8 +81,7 @@ def check_target(path: AnyPath) -> None:
     """Refuse a path that could not be written: better before the work than after it."""
     if Path(path).suffix != ".npz":
         raise ValueError(f"{path} must end in .npz to hold outputs and what they were made from")
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no folder {Path(path).parent}")
+    check_writable(path)
 
 
 def read_provenance(path: AnyPath) -> dict[str, Any]:
@@ -99,6 +99,17 @@ def _forward(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     try:
         with torch.inference_mode(), enough_memory(len(images)):
             network(images)
+    except RuntimeError as error:
+        if not any(word in str(error) for word in _OF_SHAPES):
+            raise
+        height, width = images.shape[2:]
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"pictures of shape ({height}, {width}, 3) do not go through this {type(network).__name__}, "
+            f"try another --fit: {reason}"
+        ) from None
     finally:
         hook.remove()
+    if len(seen) != 1:
+        raise ValueError(f"a network must use its head once a batch, got {len(seen)} times in {type(network).__name__}")
     return seen[0]

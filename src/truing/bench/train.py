@@ -4,6 +4,7 @@ Every step draws its randomness from the seed and its own number, so a run that 
 its last checkpoint to the very parameters it would have had (bit for bit on one CPU).
 """
 
+import hashlib
 import json
 import math
 import time
@@ -14,20 +15,24 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from safetensors.torch import save as as_safetensors
 from torch import Tensor, nn
 
-from .._check import as_choice, as_count
+from .._check import as_choice, as_count, as_number
 from ..archive import replacing
 from .datasets.augmentation import augmented
 from .datasets.images import Images
+from .datasets.noise import as_seed
 from .extract import enough_memory, extract
 from .networks.schedules import SCHEDULES
 from .networks.table import NETWORKS
 
 CHECKPOINT, LOG, WEIGHTS = "checkpoint.pt", "log.jsonl", "weights.safetensors"
 Line = dict[str, float]
+Data = dict[str, int | str]
 _EVALUATION_ROWS = 256
+_HASHED_ROWS = 1000
 _LAYOUT = torch.channels_last  # A step took two thirds of the time on two CPU cores.
 
 
@@ -45,6 +50,13 @@ class Recipe:
     decay: float = 5e-4
     schedule: str = "cosine"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        as_count(self.epochs, "epochs")
+        as_count(self.batch, "batch")
+        as_number(self.rate, "rate", above=0)
+        as_number(self.decay, "decay", at_least=0)
+        as_seed(self.seed, "seed")
 
 
 @dataclass
@@ -72,6 +84,8 @@ def train(
 ) -> list[Line]:
     """Train a network, write checkpoint, log and weights into the folder `out`, and return the log.
 
+    The folder is made when there is nothing left to refuse.
+
     The log has a line an epoch: its number, mean loss, accuracy on `test_images`, last rate, and the
     seconds since this call began. `report` is given each line, `progress` a sentence a step.
     """
@@ -80,13 +94,14 @@ def train(
     schedule = as_choice(recipe.schedule, "schedule", SCHEDULES)
     preprocessing = as_choice(recipe.network, "network", NETWORKS).preprocessing
     steps = len(train_images) // as_count(recipe.batch, "batch", at_most=len(train_images))
-    total = steps * as_count(recipe.epochs, "epochs")
-    run = _start(recipe, device)
+    total = steps * recipe.epochs
+    pictures, labels = train_images.stacked(), train_images.labels.astype(np.int64)
+    run, data = _start(recipe, device), _fingerprint(pictures, labels)
     if resume:
-        _go_on(run, recipe, out / CHECKPOINT, device)
+        _go_on(run, recipe, data, out / CHECKPOINT, device)
     elif (out / CHECKPOINT).exists():
         raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
-    pictures, labels = train_images.stacked(), train_images.labels.astype(np.int64)
+    out.mkdir(parents=True, exist_ok=True)
     first, began, saved = run.step, time.monotonic(), time.monotonic()
     while run.step < total:
         order = np.random.default_rng([recipe.seed, 0, run.step // steps]).permutation(len(pictures))
@@ -108,7 +123,7 @@ def train(
             report(run.log[-1])
             run.loss = 0.0
         if ended or time.monotonic() - saved >= checkpoint_seconds:
-            _save(run, recipe, out)
+            _save(run, recipe, data, out)
             saved = time.monotonic()
     with replacing(out / WEIGHTS) as file:
         file.write(as_safetensors({name: value.cpu().contiguous() for name, value in run.network.state_dict().items()}))
@@ -153,26 +168,44 @@ def _start(recipe: Recipe, device: str) -> Run:
     return Run(network, optimizer)
 
 
-def _go_on(run: Run, recipe: Recipe, path: Path, device: str) -> None:
+def _fingerprint(pictures: NDArray[np.uint8], labels: NDArray[np.int64]) -> Data:
+    # Every label, and pictures spread over the rows: enough to tell another set, or another order of one.
+    digest = hashlib.sha256(f"{pictures.shape}".encode() + labels.tobytes())
+    digest.update(pictures[:: max(1, len(pictures) // _HASHED_ROWS)].tobytes())
+    return {"rows": len(pictures), "sha256": digest.hexdigest()}
+
+
+def _go_on(run: Run, recipe: Recipe, data: Data, path: Path, device: str) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path} to go on from")
     try:
         held = torch.load(path, map_location=device, weights_only=True)
         began = {name: held["recipe"][name] for name in asdict(recipe)}
+        seen = {name: held["data"][name] for name in data}
     except Exception as error:  # A damaged file may raise anything.
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} must be a checkpoint of truing bench train: {reason}") from None
+        raise _not_ours(path, error) from None
     other = [f"{name} {began[name]}" for name, value in asdict(recipe).items() if began[name] != value]
     if other:
         raise ValueError(f"{path} goes on only as it began, with {', '.join(other)}")
-    run.network.load_state_dict(held["model"])
-    run.optimizer.load_state_dict(held["optimizer"])
-    run.step, run.loss, run.log = held["step"], held["loss"], held["log"]
+    if seen != data:
+        raise ValueError(f"{path} goes on only with the images it began with, {seen['rows']} rows of other contents")
+    try:
+        run.network.load_state_dict(held["model"])
+        run.optimizer.load_state_dict(held["optimizer"])
+        run.step, run.loss, run.log = int(held["step"]), float(held["loss"]), list(held["log"])
+    except Exception as error:
+        raise _not_ours(path, error) from None
 
 
-def _save(run: Run, recipe: Recipe, out: Path) -> None:
-    held = {"recipe": asdict(recipe), "model": run.network.state_dict(), "optimizer": run.optimizer.state_dict()}
+def _not_ours(path: Path, error: Exception) -> ValueError:
+    reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+    return ValueError(f"{path} must be a checkpoint of truing bench train: {reason}")
+
+
+def _save(run: Run, recipe: Recipe, data: Data, out: Path) -> None:
+    began = {"recipe": asdict(recipe), "data": data}
+    state = {"model": run.network.state_dict(), "optimizer": run.optimizer.state_dict()}
     with replacing(out / CHECKPOINT) as file:
-        torch.save({**held, "step": run.step, "loss": run.loss, "log": run.log}, file)
+        torch.save({**began, **state, "step": run.step, "loss": run.loss, "log": run.log}, file)
     with replacing(out / LOG) as file:
         file.writelines(json.dumps(line).encode() + b"\n" for line in run.log)

@@ -101,11 +101,19 @@ def _first(batch: Mapping[Any, Any], keys: tuple[str, ...]) -> Any:
 def _labels(labels: Any, rows: int, number: int) -> NDArray[np.int64] | None:
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy() if labels.dtype != torch.bfloat16 else None
+    if isinstance(labels, list | tuple) and labels and all(_is_whole(label) for label in labels):
+        labels = np.array([int(label) for label in labels])
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != 1:
         return None
     if len(labels) != rows:
         raise ValueError(f"labels must be one an image, got {len(labels)} for {rows} images in batch {number}")
     return labels.astype(np.int64)
+
+
+def _is_whole(label: Any) -> bool:
+    if isinstance(label, Tensor):
+        return label.ndim == 0 and not (label.is_floating_point() or label.is_complex() or label.dtype == torch.bool)
+    return isinstance(label, int | np.integer) and not isinstance(label, bool)
 
 
 @contextmanager

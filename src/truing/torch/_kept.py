@@ -1,6 +1,6 @@
-"""A model in eval mode for a while, on any device, and afterwards exactly as it was found."""
+"""A model in eval mode for a while, on any device, and afterwards as it was found."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 
@@ -19,42 +19,88 @@ def device_of(model: nn.Module, device: torch.device | str | None = None) -> tor
 
 
 @contextmanager
-def kept(model: nn.Module, device: torch.device | str | None = None) -> Iterator[None]:
-    """Run the block with the model in eval mode, on `device` if given; then undo that and whatever the run changed.
+def kept(model: nn.Module, device: torch.device | str | None = None) -> Iterator[Callable[[], None]]:
+    """Run the block with the model in eval mode, on `device` if given; then put the model back as it was.
 
-    Put back are every training flag, parameter, gradient and buffer: the same objects, holding the same
-    numbers, on the same devices.
+    Put back are training flags, which parameters and buffers every module has, their gradients (as objects) and
+    their memory, and the numbers in buffers, however they were changed. Of parameters and gradients no copy is
+    kept, which would double the memory. Call what the block is given after each batch: it refuses a model that
+    has changed a parameter in place, as far as torch counts that; changes by `parameter.data` it does not see.
     """
     if any(is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
         raise ValueError("model must have all its parameters, got some not initialised yet: run it on one batch first")
-    found = [(part, part.training, dict(part._parameters), dict(part._buffers)) for part in model.modules()]
+    found = [_Found(part) for part in model.modules()]
     buffers = [(buffer, buffer.detach().clone(), _version(buffer)) for buffer in model.buffers()]
-    values = [(tensor, tensor.data) for parameter in model.parameters() for tensor in _with_grad(parameter)]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    tensors = chain(model.parameters(), model.buffers(), (grad for _, grad in gradients if grad is not None))
+    memory = [(tensor, tensor.data) for tensor in tensors if not tensor.is_inference()]
     try:
         # The flags themselves: a train() of the model's own may do more, such as merge weights.
-        for part, *_ in found:
-            part.training = False
+        for each in found:
+            each.part.training = False
         if device is not None:
             model.to(device)
-        yield
+        counted = [(name, parameter, _version(parameter)) for name, parameter in model.named_parameters()]
+        yield lambda: _check_unchanged(counted)
     finally:
-        for part, training, parameters, own in found:
-            part.training = training
-            part._parameters.update(parameters)
-            part._buffers.update(own)
-        if device is not None:
-            for tensor, data in values:
-                tensor.data = data
+        for each in found:
+            each.put_back()
+        for tensor, data in memory:
+            tensor.data = data
+        for parameter, gradient in gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
         for buffer, before, version in buffers:
             if _version(buffer) != version:
                 with torch.no_grad():
                     buffer.copy_(before)
+            elif _differs(buffer, before):
+                # As it was changed: not counted, so that a backward pass still to come is not refused.
+                buffer.data.copy_(before)
 
 
-def _with_grad(parameter: nn.Parameter) -> list[Tensor]:
-    return [parameter] if parameter.grad is None else [parameter, parameter.grad]
+class _Found:
+    """One module's flag and its own parameters and buffers, as they were found."""
+
+    def __init__(self, part: nn.Module) -> None:
+        self.part, self.training = part, part.training
+        self.parameters, self.buffers = dict(part._parameters), dict(part._buffers)
+        self.passing, self.attributes = set(part._non_persistent_buffers_set), dict(vars(part))
+
+    def put_back(self) -> None:
+        part = self.part
+        part.training = self.training
+        for now, before in ((part._parameters, self.parameters), (part._buffers, self.buffers)):
+            for name in {*now, *before}:
+                # Registering a name takes a plain attribute such as None away: it comes back.
+                if name in self.attributes:
+                    vars(part)[name] = self.attributes[name]
+                else:
+                    vars(part).pop(name, None)
+            for name in now.keys() - before.keys():
+                del now[name]
+        part._parameters.update(self.parameters)
+        part._buffers.update(self.buffers)
+        part._non_persistent_buffers_set = self.passing
+
+
+def _check_unchanged(counted: list[tuple[str, nn.Parameter, int]]) -> None:
+    for name, parameter, version in counted:
+        if _version(parameter) != version:
+            raise ValueError(
+                f"model must not change its parameters when it runs, got {name!r} changed in place; "
+                "no copy is kept to put it back from"
+            )
 
 
 def _version(tensor: Tensor) -> int:
     # Counts changes in place; a tensor made in inference mode has no count and allows no change outside it.
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _differs(buffer: Tensor, before: Tensor) -> bool:
+    if buffer.is_inference() or buffer.is_meta or buffer.layout != torch.strided:
+        return False
+    with torch.no_grad():
+        # NaN where there was NaN is no difference.
+        return not bool(((buffer == before) | ((buffer != buffer) & (before != before))).all())

@@ -27,7 +27,8 @@ def extract(
 ) -> Outputs:
     """Return what enters and what leaves the head for every image: features (n, d), logits (n, c), labels (n,).
 
-    The model runs in eval mode without gradients and is left as found, also after an error.
+    The model runs in eval mode without gradients and is left as found, also after an error. One that changes its
+    own parameters in place as it runs is refused after that batch: no copy of them is kept.
 
     >>> outputs = extract(nn.Linear(4, 3), [torch.ones(2, 4)])
     >>> outputs
@@ -48,17 +49,18 @@ def extract(
         more rows than memory holds. It appears whole or not at all.
     """
     folder = check_into(into)
-    with closing(Head(model, head)) as watched:
+    with closing(Head(model, head)) as watched, kept(model, device) as check_unchanged:
         where = device_of(model, device)
 
         def one(batch: Batch) -> Arrays:
             watched.forget()
             with batch.fits():
                 model(batch.images)
+                check_unchanged()
                 return batch.columns(columns(*watched.read()))
 
         # Not inference_mode: what a model caches under it could never be trained with again.
-        with kept(model, device), torch.no_grad(), torch.autocast(where.type) if autocast else nullcontext():
+        with torch.no_grad(), torch.autocast(where.type) if autocast else nullcontext():
             title = f"extract, head {watched.name or 'the model'}"
             with closing(batches(loader, where, title=title, progress=progress)) as each:
                 return gather(map(one, each), folder)

@@ -14,8 +14,12 @@ from ._head import Head, columns
 
 @dataclass(frozen=True, eq=False)
 class Live:
-    """What one call says: the model's own logits (n, c), trued scores (n,), and a decision where there can be one."""
+    """What one call says: what the model returned, the head's logits (n, c), trued scores (n,), and a decision or None.
 
+    A model may go on after its head, with a softmax say: `returned` is then no longer the logits.
+    """
+
+    returned: Any
     logits: Tensor
     scores: Floats
     decision: Decision | None
@@ -63,10 +67,7 @@ class Trued:
         self._head: Head | None = Head(model, head)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Live:
-        """Call the model with these arguments; learn, then score and decide what it said.
-
-        `logits` is what the model returned where that is a tensor, and the head's output where it is not.
-        """
+        """Call the model with these arguments; learn, then score and decide what it said."""
         if self._head is None:
             raise ValueError("this Trued is closed: make another")
         if self.model.training:
@@ -77,11 +78,10 @@ class Trued:
         features, logits = self._head.read()
         outputs = Outputs(**columns(features, logits))
         self.detector.learn(outputs)
-        said = returned if isinstance(returned, Tensor) else logits
         if self.detector.reference is None:
-            return Live(said, self.detector.score(outputs), None)
+            return Live(returned, logits, self.detector.score(outputs), None)
         decision = self.detector.decide(outputs, false_alarm=self.false_alarm, fdr=self.fdr)
-        return Live(said, decision.scores, decision)
+        return Live(returned, logits, decision.scores, decision)
 
     def close(self) -> None:
         """Remove the hook from the model; a second time does nothing."""

@@ -59,12 +59,13 @@ def odin(
         outputs = extract(model, loader, head=head, device=device, progress=progress)
         return Outputs(outputs.features, outputs.logits, outputs.labels, msp(outputs.need("logits"), T))
 
-    with closing(Head(model, head)) as watched:
+    with closing(Head(model, head)) as watched, kept(model, device) as check_unchanged:
         where = device_of(model, device)
 
         def seen(images: Tensor) -> tuple[Tensor, Tensor]:
             watched.forget()
             model(images)
+            check_unchanged()
             return watched.read()
 
         def one(batch: Batch) -> Arrays:
@@ -79,7 +80,7 @@ def odin(
             return {**(moved if perturbed else clean), "scores": msp(moved["logits"], T)}
 
         title = f"odin, head {watched.name or 'the model'}"
-        with kept(model, device), closing(batches(loader, where, title=title, progress=progress)) as each:
+        with closing(batches(loader, where, title=title, progress=progress)) as each:
             return gather(map(one, each))
 
 

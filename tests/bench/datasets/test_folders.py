@@ -55,8 +55,20 @@ def test_class_folders_are_numbered_in_the_order_of_their_names(tmp_path):
     for label, name in enumerate(["n01440764", "n01443537", "n01484850"]):
         write(tmp_path / name / "ILSVRC2012_val_00000001.JPEG", label)
     (tmp_path / "n01440764" / "second.png").write_bytes((write(tmp_path / "n01443537" / "s.png", 1)).read_bytes())
-    images = imagenet(tmp_path)
-    assert images.labels.tolist() == [0, 0, 1, 1, 2]
+    (tmp_path / "n01441000").mkdir()  # A class without images is a class.
+    assert class_folders(tmp_path).labels.tolist() == [0, 0, 2, 2, 3]
+
+
+@pytest.mark.parametrize("count", [3, 999, 1000, 1001])
+def test_imagenet_has_a_thousand_class_folders_or_a_file_of_labels(count, tmp_path):
+    for number in range(count):
+        (tmp_path / f"n{number:08d}").mkdir()
+    write(tmp_path / f"n{count - 1:08d}" / "a.png")
+    if count == 1000:
+        assert imagenet(tmp_path).labels.tolist() == [999]
+        return
+    with pytest.raises(ValueError, match=rf"1,000 in all, got {count:,}: .* use a file val\.txt"):
+        imagenet(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["val/val.txt", "val.txt", "labels.txt"])
@@ -73,7 +85,7 @@ def test_imagenet_may_lie_in_one_folder_with_a_file_of_labels(place, tmp_path):
 def test_a_line_of_the_labels_that_makes_no_sense_is_named(tmp_path):
     write(tmp_path / "val" / "a.png")
     (tmp_path / "val.txt").write_text("a.png 1\n490\n")
-    with pytest.raises(ValueError, match=r"val\.txt, line 2, must be an image's name and its label, got '490'"):
+    with pytest.raises(ValueError, match=r"val\.txt, line 2, must be .* name and its label from 0 to 999, got '490'"):
         imagenet(tmp_path / "val")
 
 
@@ -86,7 +98,7 @@ def test_a_labelled_image_that_is_not_there_is_named(tmp_path):
 
 def test_imagenet_without_folders_or_labels_is_refused(tmp_path):
     write(tmp_path / "val" / "a.png")
-    with pytest.raises(ValueError, match=r"must hold one folder a class, or have a file val\.txt"):
+    with pytest.raises(ValueError, match=r"must hold one folder a class, 1,000 in all, got 0: .* use a file val\.txt"):
         imagenet(tmp_path / "val")
 
 
@@ -106,3 +118,21 @@ def test_a_folder_without_images_is_refused(tmp_path):
 def test_a_folder_that_is_not_there_is_named(load, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone"):
         load(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("label", ["1000", "-1", "9" * 30, "9" * 5000, "\u0663"])
+def test_a_label_that_is_no_class_of_imagenet_is_refused_with_its_line(label, tmp_path):
+    write(tmp_path / "val" / "a.png")
+    (tmp_path / "val.txt").write_text(f"a.png 1\na.png {label}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"val\.txt, line 2, must be .* label from 0 to 999, got") as refusal:
+        imagenet(tmp_path / "val")
+    assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["{}/a.png", "../a.png", "x/../../a.png"])
+def test_a_file_of_labels_names_images_in_its_folder_only(name, tmp_path):
+    write(tmp_path / "a.png")
+    write(tmp_path / "val" / "x" / "b.png")
+    (tmp_path / "val.txt").write_text(f"{name.format(tmp_path)} 1\n")
+    with pytest.raises(ValueError, match=r"val\.txt, line 1, must name an image in .*val, got"):
+        imagenet(tmp_path / "val")

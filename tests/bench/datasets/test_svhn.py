@@ -35,3 +35,15 @@ def test_a_damaged_file_is_named(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*x\.mat"):
         svhn(tmp_path / "x.mat")
+
+
+@pytest.mark.parametrize("digits", [[1, 11], [-1, 2], [0, 10], [1.5, 2], [np.nan, 1], ["a", "b"]])
+def test_labels_that_are_no_digits_are_refused(digits, tmp_path):
+    savemat(tmp_path / "x.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array(digits)[:, None]})
+    with pytest.raises(ValueError, match=r"x\.mat must be SVHN's .*: y must be whole numbers from 1 to 10"):
+        svhn(tmp_path / "x.mat")
+
+
+def test_digits_that_are_already_zero_to_nine_stay(tmp_path):
+    savemat(tmp_path / "x.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[0.0], [9.0]])})
+    assert svhn(tmp_path / "x.mat").labels.tolist() == [0, 9]

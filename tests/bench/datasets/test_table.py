@@ -35,10 +35,11 @@ def write_all(root):
         "iNaturalist/images/0.jpg",
         "SUN/images/sun_a.jpg",
         "Places/images/a.jpg",
-        "imagenet/val/n01440764/ILSVRC2012_val_00000293.JPEG",
+        "imagenet/val/ILSVRC2012_val_00000293.JPEG",
     ):
         (root / path).parent.mkdir(parents=True)
         Image.new("RGB", (36, 36)).save(root / path)
+    (root / "imagenet/val.txt").write_text("ILSVRC2012_val_00000293.JPEG 0\n")
 
 
 @every_set
@@ -47,6 +48,7 @@ def test_a_set_in_its_official_layout_loads(name, tmp_path):
     images = load(name, tmp_path)
     [(pictures, _)] = images.batches(8)
     assert pictures.shape[0] == len(images) == (5 if name == "cifar10-train" else 1)
+    assert (images.labels is not None) == (DATASETS[name].labels is not None)
     assert (images.labels is not None) == name.startswith(("cifar", "svhn", "imagenet"))
 
 

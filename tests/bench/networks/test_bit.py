@@ -127,3 +127,40 @@ def test_scaling_and_shifting_a_kernel_changes_nothing(rng):
             if "conv" in name and weight.ndim == 4:
                 weight.mul_(3.0).add_(0.5)
         torch.testing.assert_close(network(images), before, atol=1e-3, rtol=1e-3)
+
+
+def fine_tuned_checkpoint(prefix):
+    """Return random tensors under the literal names and shapes of GradNorm's torch checkpoint, a unit a block."""
+    shapes = {"root.conv.weight": (32, 3, 7, 7)}
+    for block, before, inner, after in ((1, 32, 32, 128), (2, 128, 64, 256), (3, 256, 128, 512), (4, 512, 256, 1024)):
+        shapes |= {
+            f"body.block{block}.unit01.gn1.weight": (before,),
+            f"body.block{block}.unit01.gn1.bias": (before,),
+            f"body.block{block}.unit01.conv1.weight": (inner, before, 1, 1),
+            f"body.block{block}.unit01.gn2.weight": (inner,),
+            f"body.block{block}.unit01.gn2.bias": (inner,),
+            f"body.block{block}.unit01.conv2.weight": (inner, inner, 3, 3),
+            f"body.block{block}.unit01.gn3.weight": (inner,),
+            f"body.block{block}.unit01.gn3.bias": (inner,),
+            f"body.block{block}.unit01.conv3.weight": (after, inner, 1, 1),
+            f"body.block{block}.unit01.downsample.weight": (after, before, 1, 1),
+        }
+    shapes |= {"before_head.gn.weight": (1024,), "before_head.gn.bias": (1024,)}
+    shapes |= {"head.conv.weight": (7, 1024, 1, 1), "head.conv.bias": (7,)}
+    return {prefix + name: torch.randn(shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_the_checkpoint_fine_tuned_for_gradnorm_has_its_last_norm_before_the_head(prefix, tmp_path):
+    held = fine_tuned_checkpoint(prefix)
+    torch.save({"step": 20000, "model": held}, tmp_path / "bit.pth.tar")
+    network = ResNetV2((1, 1, 1, 1), 7, width=0.5)
+    load_weights(network, tmp_path / "bit.pth.tar")
+    for name in ("weight", "bias"):
+        assert torch.equal(getattr(network.head["gn"], name), held[f"{prefix}before_head.gn.{name}"])
+
+
+def test_an_npz_of_strings_is_named(tmp_path):
+    np.savez(tmp_path / "bit.npz", **{"resnet/group_norm/gamma": np.array(["1.0", "2.0"])})
+    with pytest.raises(ValueError, match=r"bit\.npz must be .* resnet/group_norm/gamma must be of floats, got <U3"):
+        load_weights(ResNetV2((1, 1, 1, 1), 7, width=0.5), tmp_path / "bit.npz")

@@ -61,3 +61,8 @@ def test_the_constants_are_those_of_the_papers_setting():
     assert bit == Preprocessing(480, "stretch", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert (wide.size, wide.fit) == (32, "shorter")
     np.testing.assert_allclose(np.multiply(255, wide.std), (63.0, 62.1, 66.7))
+
+
+@pytest.mark.parametrize("name", ["shorter", "stretch", "crop"])
+def test_a_picture_of_one_pixel_keeps_its_colour(name):
+    assert (FITS[name](np.full((1, 1, 3), 200, np.uint8), 32) == np.full((32, 32, 3), 200)).all()

@@ -103,3 +103,16 @@ def test_a_checkpoint_that_is_no_state_is_refused(tmp_path):
     torch.save([torch.zeros(3)], tmp_path / "list.pt")
     with pytest.raises(ValueError, match="it holds list, not named tensors"):
         load_weights(ResNet(20), tmp_path / "list.pt")
+
+
+def test_a_tensor_without_a_name_is_refused(trained, tmp_path):
+    torch.save({**trained.state_dict(), 7: torch.zeros(3)}, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=r"net\.pt must be .*: it calls a tensor 7, which is no name"):
+        load_weights(ResNet(20), tmp_path / "net.pt")
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool, torch.complex64])
+def test_other_numbers_where_floats_belong_are_refused(kind, trained, tmp_path):
+    torch.save({**trained.state_dict(), "bn1.weight": torch.ones(16, dtype=kind)}, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=rf"it has bn1\.weight of {kind} where torch\.float32 is wanted"):
+        load_weights(ResNet(20), tmp_path / "net.pt")

@@ -1,5 +1,6 @@
 """Folders of image files, read in the order of their names; and ImageNet's, whose labels lie in folders or a file."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from .images import Images, Labels
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 LABEL_FILES = ("val.txt", "labels.txt")
+IMAGENET_CLASSES = 1000
+_SHOWN = 80  # Characters of a line that makes no sense.
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def class_folders(path: Path) -> Images:
     stray = next((file for file in files if file.parent == path), None)
     if stray is not None:
         raise ValueError(f"{path} must hold one folder a class, got the image {stray.name} beside them")
-    names = sorted({file.relative_to(path).parts[0] for file in files})
+    names = _classes(path)
     numbers = {name: number for number, name in enumerate(names)}
     return Images(Files(files), np.array([numbers[file.relative_to(path).parts[0]] for file in files]))
 
@@ -61,8 +64,13 @@ def imagenet(path: Path) -> Images:
     file = next((file for file in beside if file.is_file()), None)
     if file is not None:
         return _labelled(path, file)
-    if not any(entry.is_dir() for entry in _entries(path)):
-        raise ValueError(f"{path} must hold one folder a class, or have a file {LABEL_FILES[0]} of names and labels")
+    # Fewer folders would be numbered otherwise than the classes are.
+    count = len(_classes(path))
+    if count != IMAGENET_CLASSES:
+        raise ValueError(
+            f"{path} must hold one folder a class, {IMAGENET_CLASSES:,} in all, got {count:,}: "
+            f"for other than the whole set, use a file {LABEL_FILES[0]} of names and labels"
+        )
     return class_folders(path)
 
 
@@ -70,15 +78,23 @@ def _labelled(path: Path, file: Path) -> Images:
     names, labels = [], []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         name, _, label = line.strip().rpartition(" ")
-        if not name or not label.isdecimal():
-            raise ValueError(f"{file}, line {number}, must be an image's name and its label, got {line!r}")
-        names.append(path / name.strip())
+        if not name or not re.fullmatch(r"[0-9]{1,3}", label):
+            wanted = f"an image's name and its label from 0 to {IMAGENET_CLASSES - 1}"
+            raise ValueError(f"{file}, line {number}, must be {wanted}, got {line[:_SHOWN]!r}")
+        inside = Path(name.strip())
+        if inside.is_absolute() or ".." in inside.parts:
+            raise ValueError(f"{file}, line {number}, must name an image in {path}, got {line[:_SHOWN]!r}")
+        names.append(path / inside)
         labels.append(int(label))
     missing = next((name for name in names if not name.is_file()), None)
     if missing is not None:
         raise FileNotFoundError(f"there is no file {missing}, which {file} names")
     known: Labels = np.array(labels, dtype=np.int64)
     return Images(Files(names), known)
+
+
+def _classes(path: Path) -> list[str]:
+    return sorted(entry.name for entry in _entries(path) if entry.is_dir())
 
 
 def _listed(path: Path) -> list[Path]:

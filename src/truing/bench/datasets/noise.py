@@ -12,7 +12,20 @@ from .images import Images
 # The paper gives the mean of its Gaussian noise and no standard deviation.
 MEAN, SIGMA = 0.5, 1.0
 
+SEEDS = 2**31
+
 Noise = Callable[[int, int, np.random.Generator], Images]
+
+
+def as_seed(value: int, name: str) -> int:
+    """Return `value` as a whole number that every generator takes as a seed.
+
+    >>> as_seed(7, "seed")
+    7
+    """
+    if not 0 <= value < SEEDS:
+        raise ValueError(f"{name} must be at least 0 and below {SEEDS}, got {value}")
+    return int(value)
 
 
 def uniform(rows: int, size: int, rng: np.random.Generator) -> Images:

@@ -15,11 +15,15 @@ from .svhn import svhn
 
 @dataclass(frozen=True)
 class Dataset:
-    """A set: `load(root / place)` gives its images; `as_is` marks images that no 32-pixel network has refitted."""
+    """A set: `load(root / place)` gives its images; `as_is` marks images that no 32-pixel network has refitted.
+
+    `labels` names what its labels stand for: only a network of the same classes can be right or wrong about them.
+    """
 
     load: Callable[[Path], Images]
     place: str
     source: str
+    labels: str | None = None
     as_is: bool = False
 
 
@@ -28,12 +32,15 @@ _ODIN = "the energy_ood repository of wetliu on GitHub lists the archive {}: unp
 _GRADNORM = "the gradnorm_ood repository of deeplearning-wisc on GitHub lists the archive {}: 10,000 images, unpacked"
 
 DATASETS: dict[str, Dataset] = {
-    "cifar10-train": Dataset(cifar.cifar10_train, "cifar-10-batches-bin", _CIFAR),
-    "cifar10-test": Dataset(cifar.cifar10_test, "cifar-10-batches-bin", _CIFAR),
-    "cifar100-train": Dataset(cifar.cifar100_train, "cifar-100-binary", _CIFAR),
-    "cifar100-test": Dataset(cifar.cifar100_test, "cifar-100-binary", _CIFAR),
+    "cifar10-train": Dataset(cifar.cifar10_train, "cifar-10-batches-bin", _CIFAR, "cifar10"),
+    "cifar10-test": Dataset(cifar.cifar10_test, "cifar-10-batches-bin", _CIFAR, "cifar10"),
+    "cifar100-train": Dataset(cifar.cifar100_train, "cifar-100-binary", _CIFAR, "cifar100"),
+    "cifar100-test": Dataset(cifar.cifar100_test, "cifar-100-binary", _CIFAR, "cifar100"),
     "svhn": Dataset(
-        svhn, "svhn/test_32x32.mat", "the SVHN page of Stanford's ufldl, format 2 (cropped digits): test_32x32.mat"
+        svhn,
+        "svhn/test_32x32.mat",
+        "the SVHN page of Stanford's ufldl, format 2 (cropped digits): test_32x32.mat",
+        "digits",
     ),
     "textures": Dataset(
         folder, "dtd/images", "the Describable Textures page of Oxford's VGG: the archive dtd-r1.0.1, unpacked"
@@ -51,6 +58,7 @@ DATASETS: dict[str, Dataset] = {
         imagenet,
         "imagenet/val",
         "image-net.org, ILSVRC 2012, with a login: the validation images, one folder a class or with a file val.txt",
+        "imagenet",
     ),
 }
 

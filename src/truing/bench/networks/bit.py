@@ -1,7 +1,8 @@
 """BiT's ResNetV2 (Kolesnikov et al. 2020): pre-activation bottlenecks, group norm, standardised convolutions.
 
 The parameters have the names of the public torch release. Its NumPy release holds the same numbers under
-other names, with kernels as (height, width, in, out): `from_public` translates.
+other names, with kernels as (height, width, in, out): `from_public` translates. The torch version that was
+fine-tuned for GradNorm calls the last norm otherwise: `from_fine_tuned` translates that.
 """
 
 import re
@@ -55,7 +56,15 @@ def from_public(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 
     Names that the layout does not have stay as they are: whoever loads the result finds them foreign.
     """
+    other = next((name for name, array in arrays.items() if array.dtype.kind != "f"), None)
+    if other is not None:
+        raise ValueError(f"{other} must be of floats, got {arrays[other].dtype}")
     return {_our_name(name): _our_order(array) for name, array in arrays.items()}
+
+
+def from_fine_tuned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters by our names of a torch checkpoint in which the last norm stands before the head."""
+    return {re.sub(r"^before_head\.gn\.", "head.gn.", name): tensor for name, tensor in state.items()}
 
 
 class _Conv(nn.Conv2d):

@@ -60,7 +60,7 @@ def stretch(picture: Picture, size: int) -> Picture:
 
 def crop(picture: Picture, size: int) -> Picture:
     """Cut out the centre 0.875 of the shorter side, then resize it to `size`, bicubic: EfficientNet at 224 pixels."""
-    return _resized(_centre(picture, int(_CENTRE * min(picture.shape[:2]))), size, size, "BICUBIC")
+    return _resized(_centre(picture, max(1, int(_CENTRE * min(picture.shape[:2])))), size, size, "BICUBIC")
 
 
 FITS: dict[str, Fit] = {"as-is": as_is, "shorter": shorter, "stretch": stretch, "crop": crop}

@@ -1,4 +1,4 @@
-"""The networks by name: how each is built, what it wants done to a picture, and how many classes it tells.
+"""The networks by name: how each is built, what it wants done to a picture, and which classes it tells.
 
 Reading the table needs no torch; building a network does.
 """
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Network:
-    """A network: `build(classes)` makes it with fresh weights; `weights()` says where a package keeps trained ones."""
+    """A network: `build(classes)` makes it with fresh weights; `weights()` says where a package keeps trained ones.
+
+    `labels` names what its classes are; a set's labels mean something to it only if they are the same.
+    """
 
     build: Callable[[int], "nn.Module"]
     preprocessing: Preprocessing
     classes: int
+    labels: str
     weights: Callable[[], Path] | None = None
 
 
@@ -78,10 +82,20 @@ _BIT = Preprocessing(480, "stretch", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _EFFICIENTNET = Preprocessing(224, "crop", _of_255(127, 127, 127), _of_255(128, 128, 128))
 
 NETWORKS: dict[str, Network] = {
-    "wrn40-2": Network(_wrn40_2, _ENERGY_OOD, 10),
-    "resnet20": Network(_resnet20, _IMAGENET_AT_32, 10),
-    "resnet56": Network(_resnet56, _IMAGENET_AT_32, 10),
-    "cifar100-resnet14": Network(_resnet14, _CIFAR100, 100),
-    "resnetv2-101x1": Network(_resnetv2_101, _BIT, 1000),
-    "efficientnet-lite0": Network(_efficientnet_lite0, _EFFICIENTNET, 1000, _efficientnet_weights),
+    "wrn40-2": Network(_wrn40_2, _ENERGY_OOD, 10, "cifar10"),
+    "resnet20": Network(_resnet20, _IMAGENET_AT_32, 10, "cifar10"),
+    "resnet56": Network(_resnet56, _IMAGENET_AT_32, 10, "cifar10"),
+    "cifar100-resnet14": Network(_resnet14, _CIFAR100, 100, "cifar100"),
+    "resnetv2-101x1": Network(_resnetv2_101, _BIT, 1000, "imagenet"),
+    "efficientnet-lite0": Network(_efficientnet_lite0, _EFFICIENTNET, 1000, "imagenet", _efficientnet_weights),
 }
+
+
+def labels_of(network: Network, classes: int) -> str | None:
+    """Return what the classes of a network with that many are: its own, or else those of another one in the table.
+
+    >>> labels_of(NETWORKS["wrn40-2"], 10), labels_of(NETWORKS["wrn40-2"], 100), labels_of(NETWORKS["wrn40-2"], 7)
+    ('cifar10', 'cifar100', None)
+    """
+    known = {other.classes: other.labels for other in NETWORKS.values()}
+    return network.labels if classes == network.classes else known.get(classes)

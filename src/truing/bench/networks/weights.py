@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ...archive import AnyPath, read_npz
-from .bit import from_public
+from .bit import from_fine_tuned, from_public
 
 # What a checkpoint calls the weights when it holds more than them, and what data-parallel training puts before a name.
 _WRAPPERS = ("model", "state_dict", "net")
@@ -37,14 +37,15 @@ def read_state(path: AnyPath) -> dict[str, Tensor]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    if path.suffix == ".npz":
-        return from_public(read_npz(path))
+    arrays = read_npz(path) if path.suffix == ".npz" else None
     try:
+        if arrays is not None:
+            return from_public(arrays)
         state = load_file(path) if path.suffix == ".safetensors" else _unwrapped(_read_torch(path))
     except Exception as error:  # A hostile file may raise anything.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path} must be a checkpoint of plain tensors: {reason}") from None
-    return {name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()}
+    return from_fine_tuned({name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()})
 
 
 def _read_torch(path: Path) -> Any:
@@ -56,6 +57,8 @@ def _unwrapped(held: Any) -> Mapping[str, Tensor]:
         held = held[inner[0]]
     if not isinstance(held, Mapping) or not all(isinstance(value, Tensor) for value in held.values()):
         raise ValueError(f"it holds {type(held).__name__}, not named tensors")
+    if unnamed := [name for name in held if not isinstance(name, str)]:
+        raise ValueError(f"it calls a tensor {unnamed[0]!r}, which is no name")
     return held
 
 
@@ -71,6 +74,11 @@ def _differences(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> I
         f"{name} {_shape(found[name])} where {_shape(wanted[name])} is wanted"
         for name in wanted
         if name in found and found[name].shape != wanted[name].shape
+    ]
+    others += [
+        f"{name} of {found[name].dtype} where {wanted[name].dtype} is wanted"
+        for name in wanted
+        if name in found and wanted[name].is_floating_point() and not found[name].is_floating_point()
     ]
     for what, names in (("it lacks", missing), ("it has also", foreign), ("it has", others)):
         if names:
