@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from truing.bench.datasets.noise import NOISES, gaussian, uniform
+from truing.bench.datasets.noise import NOISES, as_seed, gaussian, uniform
 
 every_noise = pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 
@@ -31,3 +31,9 @@ def test_gaussian_noise_is_clipped_at_black_and_white(rng):
     below = 0.3085  # The share of a normal variable more than half a deviation below its mean.
     assert (pixels == 0).mean() == pytest.approx(below, abs=0.01)
     assert (pixels == 255).mean() == pytest.approx(below, abs=0.01)
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "1"])
+def test_a_seed_is_a_whole_number(value):
+    with pytest.raises(TypeError, match="seed must be a whole number"):
+        as_seed(value, "seed")

@@ -23,9 +23,11 @@ def as_seed(value: int, name: str) -> int:
     >>> as_seed(7, "seed")
     7
     """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
     if not 0 <= value < SEEDS:
         raise ValueError(f"{name} must be at least 0 and below {SEEDS}, got {value}")
-    return int(value)
+    return value
 
 
 def uniform(rows: int, size: int, rng: np.random.Generator) -> Images:

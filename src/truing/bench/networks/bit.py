@@ -64,7 +64,9 @@ def from_public(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 
 def from_fine_tuned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the parameters by our names of a torch checkpoint in which the last norm stands before the head."""
-    return {re.sub(r"^before_head\.gn\.", "head.gn.", name): tensor for name, tensor in state.items()}
+    ours = {name: re.sub(r"^before_head\.gn\.", "head.gn.", name) for name in state}
+    # A checkpoint with both norms is none of either kind: its names stay, and whoever loads it finds them foreign.
+    return {ours[name]: state[name] for name in state} if len(set(ours.values())) == len(state) else dict(state)
 
 
 class _Conv(nn.Conv2d):
