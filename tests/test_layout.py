@@ -19,6 +19,7 @@ CORE = [
     "outputs",
     "scores",
     "shaping",
+    "linear",
     "moments",
     "growing",
     "rows",

@@ -19,8 +19,9 @@ from .columns import check_ending, read_scores, write_columns
 from .detect import METHODS, ORDERS, detect
 from .files import load, save
 from .fits import fit_direct, fit_robust
+from .linear import LinearFit
 from .metrics import CONVENTIONS, evaluate
-from .moments import LinearFit, Moments
+from .moments import Moments
 from .outputs import Outputs
 from .scores import SCORES
 from .threshold import threshold_at

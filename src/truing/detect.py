@@ -10,7 +10,7 @@ import numpy as np
 from ._check import Bools, Floats, as_choice, as_count, as_number, as_share
 from .detector import Detector, as_outputs
 from .fits import fit_robust
-from .moments import LinearFit
+from .linear import LinearFit
 from .outputs import Outputs
 from .scores import SCORES
 from .threshold import decide_at, p_values, threshold_at

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_truth, as_vector
 from ._threads import one_thread
 from .growing import Growing
-from .moments import LinearFit, Moments
+from .linear import LinearFit
+from .moments import Moments
 from .outputs import Outputs
 from .scores import SCORES
 from .threshold import Decision, decide_at

@@ -10,7 +10,8 @@ from ._check import as_choice, as_count, as_number, as_vector
 from .archive import AnyPath, Arrays, read_archive, write_archive
 from .detector import Detector, Reference
 from .growing import Growing
-from .moments import LinearFit, Moments
+from .linear import LinearFit
+from .moments import Moments
 
 Saveable = Moments | LinearFit | Detector
 Header = dict[str, Any]

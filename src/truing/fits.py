@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
-from .moments import LinearFit, Moments
+from .linear import LinearFit
+from .moments import Moments
 from .robust import huber_rows
 from .rows import Rows
 

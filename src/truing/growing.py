@@ -13,7 +13,8 @@ from scipy.linalg import lapack
 
 from ._check import LARGEST, Bools, Floats, Matrix
 from ._threads import one_thread
-from .moments import CHOLESKY_RCOND, LinearFit, Moments
+from .linear import LinearFit
+from .moments import CHOLESKY_RCOND, Moments
 
 # A solution is taken when its last correction is below this share of it.
 _SETTLED = 1e-9
