@@ -1,10 +1,12 @@
 """Three traditional detectors as the paper sets them: fitted on the features of the test mix itself, without labels.
 
-Each returns one score a row, higher = more in-distribution; the randomness comes from the caller.
+Each returns one score a row, higher = more in-distribution, of the rows it is fitted on or, where given, of `unseen`
+ones; the randomness comes from the caller.
 """
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,20 +19,33 @@ NEIGHBOURS = 20
 _PASSES = 1000  # Of expectation and maximisation; a mixture that needs more is refused.
 
 
-def isolation_forest(features: ArrayLike, rng: np.random.Generator, *, trees: int = TREES) -> Floats:
+def isolation_forest(
+    features: ArrayLike, rng: np.random.Generator, *, unseen: ArrayLike | None = None, trees: int = TREES
+) -> Floats:
     """Return minus the isolation forest's anomaly score (n,)."""
     forest = _sklearn("ensemble").IsolationForest(n_estimators=as_count(trees, "trees"), random_state=_seed(rng))
-    return _scores(forest.fit(matrix := _rows(features)).score_samples(matrix))
+    matrix = _rows(features)
+    return _scores(forest.fit(matrix).score_samples(matrix if unseen is None else _rows(unseen)))
 
 
-def local_outlier(features: ArrayLike, rng: np.random.Generator, *, neighbours: int = NEIGHBOURS) -> Floats:
+def local_outlier(
+    features: ArrayLike, rng: np.random.Generator, *, unseen: ArrayLike | None = None, neighbours: int = NEIGHBOURS
+) -> Floats:
     """Return minus the local outlier factor (n,) of every row among all of them; nothing in it is random."""
     matrix = _rows(features)
     count = as_count(neighbours, "neighbours", at_most=len(matrix) - 1)
-    return _scores(_sklearn("neighbors").LocalOutlierFactor(n_neighbors=count).fit(matrix).negative_outlier_factor_)
+    factor = _sklearn("neighbors").LocalOutlierFactor(n_neighbors=count, novelty=unseen is not None).fit(matrix)
+    return _scores(factor.negative_outlier_factor_ if unseen is None else factor.score_samples(_rows(unseen)))
 
 
-def mixture(features: ArrayLike, rng: np.random.Generator, *, components: int, covariance: str = "full") -> Floats:
+def mixture(
+    features: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    unseen: ArrayLike | None = None,
+    components: int,
+    covariance: str = "full",
+) -> Floats:
     """Return the log-likelihood (n,) of every row under a Gaussian mixture of all of them."""
     matrix = _rows(features)
     count = as_count(components, "components", at_most=len(matrix))
@@ -42,16 +57,16 @@ def mixture(features: ArrayLike, rng: np.random.Generator, *, components: int, c
         model.fit(matrix)
     if not model.converged_:
         raise ArithmeticError(f"a mixture of {count} components did not converge in {_PASSES} passes")
-    return _scores(model.score_samples(matrix))
+    return _scores(model.score_samples(matrix if unseen is None else _rows(unseen)))
 
 
 # The paper's mixtures: 10 for CIFAR-10, 100 for CIFAR-100, 1,000 with diagonal covariance for ImageNet.
-CLASSICAL: dict[str, Callable[[ArrayLike, np.random.Generator], Floats]] = {
+CLASSICAL: dict[str, Callable[..., Floats]] = {
     "isolation-forest": isolation_forest,
     "lof": local_outlier,
-    "gmm-10": lambda features, rng: mixture(features, rng, components=10),
-    "gmm-100": lambda features, rng: mixture(features, rng, components=100),
-    "gmm-1000-diagonal": lambda features, rng: mixture(features, rng, components=1000, covariance="diag"),
+    "gmm-10": partial(mixture, components=10),
+    "gmm-100": partial(mixture, components=100),
+    "gmm-1000-diagonal": partial(mixture, components=1000, covariance="diag"),
 }
 
 

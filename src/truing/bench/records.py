@@ -1,0 +1,97 @@
+"""Records of experiments: JSON lines that say what was run, on what, by what, and what came out.
+
+A file holds one case on one setting. A line with `about` says where the lines after it come from; every other line
+is a finished job with its rows, so an interrupted run goes on behind the last whole line.
+"""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """The file of one case on one setting."""
+
+    path: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the whole lines; a torn last one is as if it had not been written."""
+        if not self.path.exists():
+            return []
+        whole = self.path.read_bytes().split(b"\n")[:-1]
+        try:
+            return [json.loads(line) for line in whole]
+        except ValueError as error:
+            raise ValueError(f"{self.path} must hold JSON lines: {error}") from None
+
+    def start(self, about: dict[str, Any]) -> set[str]:
+        """Get ready to go on, and return the jobs that are done; other data than before is an error."""
+        lines = self.lines()
+        known = [line["about"] for line in lines if "about" in line]
+        for name, digest in about["data"].items():
+            before = {old["data"][name] for old in known if name in old["data"]}
+            if before - {digest}:
+                raise ValueError(f"{self.path} was made from another {name}: give another -o, or delete it")
+        if known and known[-1]["settings"] != about["settings"]:
+            raise ValueError(f"{self.path} was made with other settings: give another -o, or delete it")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            os.truncate(self.path, sum(len(line) + 1 for line in self.path.read_bytes().split(b"\n")[:-1]))
+        if not known or _without_date(known[-1]) != _without_date(about):
+            self._append({"about": about})
+        return {line["job"] for line in lines if "job" in line}
+
+    def add(self, job: str, seconds: float, rows: list[Row]) -> None:
+        """Add a finished job."""
+        self._append({"job": job, "seconds": round(seconds, 3), "rows": rows})
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row, with the names of its case, setting and conventions."""
+        about: dict[str, Any] = {}
+        for line in self.lines():
+            about = line.get("about", about)
+            names = {name: about["settings"][name] for name in ("case", "setting", "conventions")}
+            for row in line.get("rows", ()):
+                yield {**names, **row}
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.path.open("ab") as file:
+            file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+def read(folder: Path) -> list[Row]:
+    """Return the rows of every record below a folder, in the order of their names."""
+    files = sorted(folder.rglob("*.jsonl"))
+    if not files:
+        raise FileNotFoundError(f"there are no rows below {folder}: truing bench run makes them")
+    return [row for file in files for row in Record(file).rows()]
+
+
+def about(settings: dict[str, Any], data: dict[str, Path]) -> dict[str, Any]:
+    """Return where rows come from: settings, the hash of every file, versions, machine, date."""
+    return {
+        "settings": settings,
+        "data": {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in data.items()},
+        "versions": {
+            "truing": version("truing"),
+            "python": platform.python_version(),
+            "numpy": version("numpy"),
+            "scipy": version("scipy"),
+        },
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def _without_date(about: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in about.items() if name != "date"}

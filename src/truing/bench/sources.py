@@ -1,0 +1,111 @@
+"""From files to mixes: where a setting's outputs lie, and which base scores they give.
+
+A setting's files lie in DIR/SETTING/SET.npz, for one or more DIRs; ODIN's, which need the network's gradients, in
+folders of their own below it (docs/reproduce.md has the commands that make them).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from .._check import Floats, Matrix
+from ..archive import read_npz
+from ..outputs import Outputs
+from ..scores import SCORES, msp
+from .cases import CASES, SETTINGS, Case, Setting, sets_of
+from .mixes import Mix
+
+HEAD = "head"
+ODIN = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}
+"""Base scores with files of their own, and the folders of these."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One job by names alone, so that another process can do it."""
+
+    folders: tuple[Path, ...]
+    setting: str
+    case: str
+    conventions: str
+    outside: tuple[str, ...]
+    outputs: str = ""  # The folder of the files below the setting's own: one of ODIN's, or none.
+
+    @property
+    def name(self) -> str:
+        """What records call it."""
+        return self._file("+".join(self.outside))
+
+    def files(self) -> dict[str, Path | None]:
+        """Return what it reads, None where that is missing."""
+        sets = (SETTINGS[self.setting].inside, *self.outside)
+        names = [self._file(name) for name in sets] + [HEAD] * (self.case == "react")
+        return {name: self._find(name) for name in names}
+
+    def mix(self) -> Mix:
+        """Return the rows of all its sets, with the base scores that these files give."""
+        names = (SETTINGS[self.setting].inside, *self.outside)
+        parts = [self._read(name) for name in names]
+        scores = [self._scores(part) for part in parts]
+        return Mix(
+            np.concatenate([part.features for part in parts]),
+            {base: np.concatenate([one[base] for one in scores]) for base in scores[0]},
+            len(parts[0]),
+        )
+
+    def reacted(self) -> Callable[[Matrix], dict[str, Floats]]:
+        """Return a function from clipped features to the base scores of the network's head on them."""
+        head = read_npz(self._path(HEAD))
+        weight, bias = head["weight"].astype(np.float64), head["bias"].astype(np.float64)
+
+        def scores(features: Matrix) -> dict[str, Floats]:
+            return self._scores(Outputs(features, features.astype(np.float64) @ weight.T + bias))
+
+        return scores
+
+    def _scores(self, outputs: Outputs) -> dict[str, Floats]:
+        setting, case = SETTINGS[self.setting], CASES[self.case]
+        if self.outputs:
+            return {base: outputs.need("scores") for base, folder in ODIN.items() if folder == self.outputs}
+        scores = {base: SCORES[base](outputs) for base in case.bases if base in SCORES}
+        if "odin" in case.bases and setting.odin_temperature is not None:
+            scores["odin"] = msp(outputs.need("logits"), setting.odin_temperature)
+        return scores
+
+    def _read(self, name: str) -> Outputs:
+        return _outputs(self._path(self._file(name)))
+
+    def _path(self, name: str) -> Path:
+        path = self._find(name)
+        if path is None:
+            raise FileNotFoundError(f"{self.setting}/{name}.npz is in none of {', '.join(map(str, self.folders))}")
+        return path
+
+    def _file(self, name: str) -> str:
+        return f"{self.outputs}/{name}" if self.outputs else name
+
+    def _find(self, name: str) -> Path | None:
+        paths = (folder / self.setting / f"{name}.npz" for folder in self.folders)
+        return next((path for path in paths if path.is_file()), None)
+
+
+def tasks(case: Case, setting: Setting, folders: tuple[Path, ...], conventions: str) -> list[Task]:
+    """Return every job of a case on a setting, whether its files are there or not."""
+    if setting.components is not None and not case.wide:
+        return []
+    kinds = {ODIN[base] for base in case.bases if base in ODIN and setting.odin_temperature is None}
+    # A perturbation is not defined for a head that ReAct changed afterwards.
+    outputs = ["", *sorted(kinds)] if case.name != "react" else [""]
+    return [
+        Task(folders, setting.name, case.name, conventions, outside, kind)
+        for kind in outputs
+        for outside in sets_of(case, setting)
+    ]
+
+
+@cache
+def _outputs(path: Path) -> Outputs:
+    return Outputs.load(path)
