@@ -71,10 +71,19 @@ class Record:
 
 def read(folder: Path) -> list[Row]:
     """Return the rows of every record below a folder, in the order of their names."""
+    return [row for file in _files(folder) for row in Record(file).rows()]
+
+
+def read_abouts(folder: Path) -> list[dict[str, Any]]:
+    """Return where the rows of every record below a folder come from."""
+    return [line["about"] for file in _files(folder) for line in Record(file).lines() if "about" in line]
+
+
+def _files(folder: Path) -> list[Path]:
     files = sorted(folder.rglob("*.jsonl"))
     if not files:
         raise FileNotFoundError(f"there are no rows below {folder}: truing bench run makes them")
-    return [row for file in files for row in Record(file).rows()]
+    return files
 
 
 def about(settings: dict[str, Any], data: dict[str, Path]) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""The numbers that the paper prints, by the names that we use; paper.csv holds every one of its tables."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PRINTED = Path(__file__).parent / "paper.csv"
+AVERAGE = "average"
+BASES = {
+    "msp": "MSP",
+    "energy": "Energy",
+    "odin": "ODIN",
+    "odin-perturbed": "ODIN",
+    "kl_uniform": "KL",
+    "gradnorm": "GradNorm",
+    "isolation-forest": "IsolationForest",
+    "lof": "LOF",
+    "gmm-10": "GMM",
+    "gmm-100": "GMM",
+    "gmm-1000-diagonal": "GMM",
+}
+METHODS = {
+    "none": "",
+    "Online DLR": "OnlineDLR",
+    "ReAct + DLR, raw": "ReAct+DLR",
+    "ReAct + DLR, clipped": "ReAct+DLR",
+}
+TABLES = {
+    "table": ("cifar", "imagenet", "cifar-detail", "imagenet-detail"),
+    "classical": ("cifar", "imagenet", "cifar-detail", "imagenet-detail"),
+    "online": ("online",),
+    "batch-size": ("batch-size",),
+    "noise": ("noise",),
+    "react": ("react",),
+}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What the paper prints of one method on one set, as shares; `note` names a misprint or a gap."""
+
+    fpr95: float
+    auroc: float
+    aupr: float | None
+    note: str
+
+
+def printed(
+    case: str, inside: str, base: str, method: str, outside: str = AVERAGE, batch: int | None = None
+) -> Printed | None:
+    """Return the paper's numbers for one of our lines, None where it prints none.
+
+    >>> printed("table", "CIFAR-10", "msp", "DLR").fpr95
+    0.123
+    """
+    name = METHODS.get(method, method)
+    if case == "batch-size" and batch is not None:
+        name = f"OnlineDLR batch={batch}"
+    for table in TABLES.get(case, ()):
+        found = _all().get((table, inside, outside, BASES.get(base, base), name))
+        if found is not None:
+            return found
+    return None
+
+
+@cache
+def _all() -> Mapping[tuple[str, ...], Printed]:
+    with PRINTED.open(encoding="utf-8", newline="") as file:
+        return {
+            tuple(row[name] for name in ("table", "in_dist", "out_dist", "base", "method")): Printed(
+                _share(row["fpr95"]),
+                _share(row["auroc"]),
+                _share(row["aupr"]) if row["aupr"] else None,
+                row["note"],
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def _share(per_cent: str) -> float:
+    return round(float(per_cent) / 100, 6)
