@@ -34,3 +34,14 @@ def small(embedded):
 def ran(small):
     """The (trials, rows) of the demo on the small bank."""
     return demo(small)
+
+
+@pytest.fixture(scope="session")
+def banks(embedded, tmp_path_factory):
+    """A folder of real outputs as `truing bench run` reads them: every fifth row of the embedded bank, some sets."""
+    folder = tmp_path_factory.mktemp("banks") / "cifar10-resnet56"
+    folder.mkdir()
+    embedded.inside[::5].save(folder / "cifar10-test.npz")
+    for name in ("svhn", "dtd10", "scenes", "uniform-noise"):
+        embedded.outside[name][::5].save(folder / f"{name}.npz")
+    return folder.parent

@@ -94,8 +94,9 @@ def online(job: Job) -> Found:
                 after, before = _streamed(mix.features, scores, order, int(batch))
                 yield batch, ((base, "none", "fitted"), metrics(*mix.split(scores)))
                 yield batch, ((base, "Online DLR", "fitted"), metrics(*mix.split(after)))
-                later = [part[~np.isnan(part)] for part in mix.split(before)]
-                yield batch, ((base, "Online DLR", "unseen"), metrics(*later))
+                if batch < len(order):
+                    later = [part[~np.isnan(part)] for part in mix.split(before)]
+                    yield batch, ((base, "Online DLR", "unseen"), metrics(*later))
 
 
 def kept_share(job: Job) -> Found:
