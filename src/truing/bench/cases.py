@@ -138,15 +138,16 @@ class Case:
     varied: str = ""
     sets: str = "outside"  # Or noise, combinations, all (every set by itself and all of them together).
     wide: bool = True  # Whether it is run where features are confined to principal components, too.
+    by_authors: bool = False  # Whether the authors' conventions say anything else of it.
 
 
 FOUR_BASES = ("msp", "energy", "odin", "odin-perturbed", "kl_uniform")
 CASES = {
     case.name: case
     for case in (
-        Case("table", "Every base score, before and after truing", (*FOUR_BASES, "gradnorm")),
+        Case("table", "Every base score, before and after truing", (*FOUR_BASES, "gradnorm"), by_authors=True),
         Case("classical", "Isolation Forest, LOF and Gaussian mixtures", ("features",)),
-        Case("online", "Online DLR, batches of 32", FOUR_BASES, (32,), "batch", wide=False),
+        Case("online", "Online DLR, batches of 32", FOUR_BASES, (32,), "batch", wide=False, by_authors=True),
         Case("batch-size", "Online DLR by batch size", ("msp",), (32, 64, 128, 256, 512, 1024), "batch", wide=False),
         Case(
             "kept-share",
@@ -154,6 +155,7 @@ CASES = {
             ("msp", "odin"),
             tuple(percent / 100 for percent in range(50, 101, 5)),
             "keep",
+            by_authors=True,
         ),
         Case(
             "rate",

@@ -56,11 +56,6 @@ def summary(rows: list[Row]) -> list[Table]:
     ]
 
 
-def mean_over_sets(rows: list[Row], metric: str) -> float:
-    """Return the unweighted mean over single sets."""
-    return fmean(row[metric] for row in rows if row["outside"] != ALL)
-
-
 def _of_case(key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]]) -> Iterator[Table]:
     conventions, name, case = key
     setting, rows, metric = SETTINGS[name], groups[key], _fpr95(conventions)
@@ -122,8 +117,8 @@ def _means(
 def _compared(
     parts: dict[str, list[Row]], metric: str, of: Callable[[Printed], float], paper: Printed | None, has_paper: bool
 ) -> list[str]:
-    ours = mean_over_sets(parts["fitted"], metric) if "fitted" in parts else None
-    unseen = mean_over_sets(parts["unseen"], metric) if "unseen" in parts else None
+    ours = fmean(row[metric] for row in parts["fitted"]) if "fitted" in parts else None
+    unseen = fmean(row[metric] for row in parts["unseen"]) if "unseen" in parts else None
     cells = [per_cent(ours), per_cent(unseen)]
     if not has_paper:
         return cells

@@ -94,7 +94,7 @@ class Task:
 
 def tasks(case: Case, setting: Setting, folders: tuple[Path, ...], conventions: str) -> list[Task]:
     """Return every job of a case on a setting, whether its files are there or not."""
-    if setting.components is not None and not case.wide:
+    if (setting.components is not None and not case.wide) or (conventions == "authors" and not case.by_authors):
         return []
     kinds = {ODIN[base] for base in case.bases if base in ODIN and setting.odin_temperature is None}
     # A perturbation is not defined for a head that ReAct changed afterwards.
