@@ -42,20 +42,38 @@ def stop_at(step):
     return progress
 
 
-def test_a_run_stopped_anywhere_goes_on_to_the_very_same_parameters(tiny, tmp_path):
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_run_stopped_anywhere_goes_on_to_the_very_same_parameters(autocast, tiny, tmp_path):
+    recipe = replace(RECIPE, autocast=autocast)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    log = train(RECIPE, tiny, tiny, whole)
+    log = train(recipe, tiny, tiny, whole)
     # Nine steps in all: stopped within the first epoch, and again at the end of the second.
     for step, resume in ((3, False), (7, True)):
         with pytest.raises(StoppedError):
-            train(RECIPE, tiny, tiny, broken, resume=resume, checkpoint_seconds=0, progress=stop_at(step))
-    went_on = train(RECIPE, tiny, tiny, broken, resume=True)
+            train(recipe, tiny, tiny, broken, resume=resume, checkpoint_seconds=0, progress=stop_at(step))
+    went_on = train(recipe, tiny, tiny, broken, resume=True)
     one, other = read_state(whole / WEIGHTS), read_state(broken / WEIGHTS)
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
     timeless = [[{**line, "seconds": 0} for line in lines] for lines in (log, went_on)]
     assert timeless[0] == timeless[1]
+
+
+def test_autocast_computes_in_bfloat16_and_keeps_its_weights_in_float32(tiny, tmp_path):
+    seen = []
+
+    def dtypes(module, inputs, output):
+        seen.append((output.dtype, module.weight.dtype))
+
+    with torch.nn.modules.module.register_module_forward_hook(
+        lambda *call: dtypes(*call) if isinstance(call[0], torch.nn.Conv2d) and call[0].training else None
+    ):
+        train(replace(RECIPE, epochs=1, autocast=True), tiny, tiny, tmp_path)
+    assert set(seen) == {(torch.bfloat16, torch.float32)}
+    assert {value.dtype for value in read_state(tmp_path / WEIGHTS).values()} == {torch.float32, torch.int64}
+    with pytest.raises(ValueError, match="goes on only as it began, with autocast True"):
+        train(replace(RECIPE, epochs=1), tiny, tiny, tmp_path, resume=True)
 
 
 def test_the_loss_falls_and_the_easy_task_is_learnt(tiny, tmp_path):

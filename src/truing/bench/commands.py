@@ -62,6 +62,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
     part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
     part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
+    part.add_argument("--autocast", action="store_true", help="bfloat16 where torch thinks it right: faster if built in")
     part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
 
     part = command(
@@ -93,9 +94,8 @@ def run_train(args: argparse.Namespace) -> None:
     from .train import WEIGHTS, Recipe, train
 
     train_set, test_set, classes = TRAINING[args.data]
-    asked = {
-        name: vars(args)[name] for name in ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed")
-    }
+    chosen = ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed", "autocast")
+    asked = {name: vars(args)[name] for name in chosen}
     as_count(args.batch, "--batch")
     recipe, device = Recipe(classes=classes, **asked), _device(args.device)
     out = args.out or RUNS / f"{args.network}-{args.data}"

@@ -50,6 +50,7 @@ class Recipe:
     decay: float = 5e-4
     schedule: str = "cosine"
     seed: int = 0
+    autocast: bool = False
 
     def __post_init__(self) -> None:
         as_count(self.epochs, "epochs")
@@ -110,7 +111,7 @@ def train(
         inputs, wanted = torch.from_numpy(preprocessing.normalised(moved)), torch.from_numpy(labels[rows])
         rate = recipe.rate * schedule(run.step / total)
         inputs = inputs.to(device, memory_format=_LAYOUT)
-        run.loss += _step(run, recipe.seed, rate, inputs, wanted.to(device))
+        run.loss += _step(run, recipe, rate, inputs, wanted.to(device))
         run.step += 1
         seconds, mean = time.monotonic() - began, run.loss / (run.step % steps or steps)
         left = clock(seconds / (run.step - first) * (total - run.step))
@@ -140,13 +141,14 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def _step(run: Run, seed: int, rate: float, inputs: Tensor, labels: Tensor) -> float:
+def _step(run: Run, recipe: Recipe, rate: float, inputs: Tensor, labels: Tensor) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     # Dropout draws from torch's own generators: they are seeded for this step, and put back after it.
     with torch.random.fork_rng(), enough_memory(len(inputs)):
-        torch.manual_seed(seed * 2**32 + run.step)
-        loss = F.cross_entropy(run.network.train()(inputs), labels)
+        torch.manual_seed(recipe.seed * 2**32 + run.step)
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe.autocast):
+            loss = F.cross_entropy(run.network.train()(inputs), labels)
         run.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         run.optimizer.step()
