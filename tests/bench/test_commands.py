@@ -10,6 +10,7 @@ from scipy.io import savemat
 from truing.bench.commands import EXTRA, add
 from truing.bench.datasets.table import DATASETS
 from truing.outputs import Outputs
+from truing.scores import msp
 
 from ..conftest import DATA, ROOT
 
@@ -115,6 +116,64 @@ def test_extract_makes_noise_from_a_seed(run, weights, tmp_path, noise):
     assert (one != other).any()
     run([*line, "-o", tmp_path / "0.npz"])
     assert [read_provenance(tmp_path / f"{seed}.npz")["noise_seed"] for seed in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
+@pytest.mark.parametrize("features", ["clean", "perturbed"])
+def test_odin_writes_its_scores_and_says_how_it_ran(run, weights, tmp_path, noise, features):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", noise, "--rows", 4]
+    run([*line, "-o", tmp_path / "plain.npz"])
+    run([*line, "--odin", features, "-o", tmp_path / "odin.npz"])
+    plain, scored = (Outputs.load(tmp_path / f"{name}.npz") for name in ("plain", "odin"))
+    assert plain.scores is None
+    assert (scored.scores > msp(plain.logits)).all()
+    assert (scored.features == plain.features).all() == (features == "clean")
+    note = read_provenance(tmp_path / "odin.npz")["odin"]
+    std = [0.229, 0.224, 0.225]
+    assert note == {"temperature": 1.0, "epsilon": 0.0024, "features": features, "std": std}
+    assert read_provenance(tmp_path / "plain.npz")["odin"] is None
+
+
+def test_odin_takes_a_temperature_and_a_step_of_ones_own(run, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "uniform-noise", "--rows", 3]
+    line += ["--odin", "clean", "--temperature", 7, "-o", tmp_path / "o.npz"]
+    run([*line, "--epsilon", 0])
+    still = Outputs.load(tmp_path / "o.npz")
+    np.testing.assert_array_equal(still.scores, msp(still.logits, 7.0))
+    run([*line, "--epsilon", 0.01])
+    assert (Outputs.load(tmp_path / "o.npz").scores > still.scores).all()
+    note = read_provenance(tmp_path / "o.npz")["odin"]
+    assert (note["temperature"], note["epsilon"]) == (7.0, 0.01)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_odin_runs_as_the_paper_has_it_for_each_kind_of_network(name):
+    wanted = (1000.0, 0.0) if NETWORKS[name].labels == "imagenet" else (1.0, 0.0024)
+    assert (NETWORKS[name].odin.temperature, NETWORKS[name].odin.epsilon) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", 2], "--temperature is ODIN's: it needs --odin clean or perturbed, got none"),
+        (["--epsilon", 0.1], "--epsilon is ODIN's: it needs --odin clean or perturbed, got none"),
+        (["--odin", "clean", "--temperature", 0], "--temperature must be at least 1e-100 .*, got 0"),
+        (["--odin", "clean", "--temperature", "nan"], "--temperature must be .*, got nan"),
+        (["--odin", "clean", "--epsilon", -1], "--epsilon must be at least 0 .*, got -1"),
+        (["--odin", "clean", "--epsilon", "inf"], "--epsilon must be at least 0 .*, got inf"),
+        (["--odin", "perturbed", "--epsilon", 0], "--odin perturbed needs an --epsilon above 0, got 0"),
+    ],
+)
+def test_an_odin_that_cannot_be_is_refused_before_the_work(run, tmp_path, options, message):
+    line = ["extract", "--network", "resnet20", "--weights", "gone.pt", "--data", "uniform-noise"]
+    with pytest.raises(ValueError, match=message):
+        run([*line, *options, "-o", tmp_path / "o.npz"])
+
+
+def test_perturbed_features_need_a_step_that_imagenets_networks_do_not_take(run, tmp_path):
+    line = ["extract", "--network", "efficientnet-lite0", "--data", "uniform-noise", "--odin", "perturbed"]
+    with pytest.raises(ValueError, match=r"--odin perturbed needs an --epsilon above 0, got 0, .* --odin clean"):
+        run([*line, "-o", tmp_path / "o.npz"])
 
 
 def test_extract_fits_pictures_of_any_size_and_leaves_lsun_c_as_it_is(run, weights, tmp_path):

@@ -176,3 +176,15 @@ def test_a_run_goes_on_with_the_images_it_began_with_only(tiny, tmp_path):
     for other in (fewer, relabelled, Images(255 - tiny.pictures, tiny.labels)):
         with pytest.raises(ValueError, match="goes on only with the images it began with, 48 rows"):
             train(recipe, other, tiny, tmp_path, resume=True)
+
+
+def test_running_out_of_memory_suggests_half_the_batch(tiny, tmp_path, monkeypatch):
+    def hungry(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("torch.nn.functional.cross_entropy", hungry)
+    with pytest.raises(MemoryError, match=r"out of memory on a batch of 16: try --batch 8$"):
+        train(RECIPE, tiny, tiny, tmp_path)
+    monkeypatch.setattr("torch.nn.functional.cross_entropy", lambda *_: torch.empty(2**60, dtype=torch.uint8))
+    with pytest.raises(MemoryError, match=r"out of memory on a batch of 1: try --batch 1$"):
+        train(replace(RECIPE, batch=1), tiny, tiny, tmp_path)

@@ -8,7 +8,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from ..archive import replacing
 from .datasets.augmentation import augmented
 from .datasets.images import Images
 from .datasets.noise import as_seed
-from .extract import enough_memory, extract
+from .extract import extract
 from .networks.schedules import SCHEDULES
 from .networks.table import NETWORKS
 
@@ -145,7 +146,7 @@ def _step(run: Run, recipe: Recipe, rate: float, inputs: Tensor, labels: Tensor)
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     # Dropout draws from torch's own generators: they are seeded for this step, and put back after it.
-    with torch.random.fork_rng(), enough_memory(len(inputs)):
+    with torch.random.fork_rng(), _enough_memory(len(inputs)):
         torch.manual_seed(recipe.seed * 2**32 + run.step)
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe.autocast):
             loss = F.cross_entropy(run.network.train()(inputs), labels)
@@ -155,6 +156,16 @@ def _step(run: Run, recipe: Recipe, rate: float, inputs: Tensor, labels: Tensor)
     if not math.isfinite(loss.item()):
         raise ArithmeticError(f"the loss is {loss.item()} at step {run.step + 1}: try a lower --rate")
     return loss.item()
+
+
+@contextmanager
+def _enough_memory(rows: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise MemoryError(f"out of memory on a batch of {rows}: try --batch {max(1, rows // 2)}") from None
+        raise
 
 
 def _start(recipe: Recipe, device: str) -> Run:

@@ -126,5 +126,5 @@ def _fits(number: int, images: Tensor, device: torch.device) -> Iterator[None]:
             raise
         raise MemoryError(
             f"batch {number} of {len(images)} images, shape {tuple(images.shape)}, does not fit in the memory "
-            f"of {device}: give the loader a smaller batch_size"
+            f"of {device}, smaller batches may"
         ) from error
