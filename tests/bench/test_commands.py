@@ -1,7 +1,9 @@
 # ruff: noqa: E402 (some imports wait until it is known that torch is there)
 import argparse
 import json
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -237,6 +239,24 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(run, root, t
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(IsADirectoryError, match=r"cannot write .*folder\.npz: it is a folder"):
         run([*line, "-o", tmp_path / "folder.npz"])
+    (tmp_path / "link.npz").symlink_to(tmp_path / "gone" / "o.npz")
+    with pytest.raises(FileNotFoundError, match=r"cannot write .*link\.npz: there is no folder .*gone"):
+        run([*line, "-o", tmp_path / "link.npz"])
+
+
+@pytest.mark.parametrize("target", ["o.npz", "link.npz"])
+def test_a_folder_that_takes_no_files_is_refused_before_the_work(run, root, tmp_path, target, monkeypatch):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    (tmp_path / "link.npz").symlink_to(locked / "o.npz")
+    real = os.access  # To the superuser every folder is open.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != locked and real(path, mode))
+    line = ["extract", "--network", "resnet20", "--weights", "gone.pt", "--data", "cifar10-test", "--root", root]
+    with pytest.raises(PermissionError, match=r"no new files may be made in the folder .*locked$"):
+        run([*line, "-o", tmp_path / "link.npz" if target == "link.npz" else locked / target])
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--epochs", 1, "--batch", 8]
+    with pytest.raises(PermissionError, match=r"no new files may be made in the folder .*locked$"):
+        run([*line, "--out", locked])
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta"])

@@ -21,7 +21,7 @@ from safetensors.torch import save as as_safetensors
 from torch import Tensor, nn
 
 from .._check import as_choice, as_count, as_number
-from ..archive import replacing
+from ..archive import check_writable, replacing
 from .datasets.augmentation import augmented
 from .datasets.images import Images
 from .datasets.noise import as_seed
@@ -104,6 +104,7 @@ def train(
     elif (out / CHECKPOINT).exists():
         raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
     out.mkdir(parents=True, exist_ok=True)
+    check_writable(out / CHECKPOINT)
     first, began, saved = run.step, time.monotonic(), time.monotonic()
     while run.step < total:
         order = np.random.default_rng([recipe.seed, 0, run.step // steps]).permutation(len(pictures))
