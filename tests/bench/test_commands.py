@@ -337,6 +337,17 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(run, root, mis
     assert str(error.value) == f"this command needs {missing}: {EXTRA}"
 
 
+@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
+def test_noise_gives_features_like_those_of_the_shared_bank_and_odin_surer_scores(run, tmp_path, bank, noise):
+    held = bank("cifar10-resnet56", noise)
+    line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]
+    run([*line, "--data", noise, "--rows", 100, "--odin", "clean", "-o", tmp_path / "o.npz"])
+    ours = Outputs.load(tmp_path / "o.npz")
+    # 0.1 or so by chance; 0.4 with half the deviation, 0.8 with the other noise.
+    assert np.linalg.norm(ours.features.mean(axis=0) - held.features.mean(axis=0)) < 0.25
+    assert (ours.scores > msp(ours.logits)).mean() > 0.95
+
+
 @pytest.mark.skipif(not (DATA / "images224").is_dir(), reason=f"no images224 under {DATA}")
 def test_efficientnet_cuts_the_centre_and_resizes_it_as_the_bank_did(run, tmp_path, bank):
     # The stored pictures are what the bank's network was given: here they come twice as large, in a frame of
