@@ -142,11 +142,13 @@ REFUSED = {
     "other shape": ({"arrays": ROWS[:, :2]}, ValueError, "refused batch 0: .*invalid dimensions"),
     "one image": ({"arrays": ROWS[0, 0, 0]}, ValueError, r"got shape \(10,\)"),
     "numbers": ({"arrays": [1.0]}, TypeError, "iterable of arrays, got float"),
+    "one number": ({"arrays": 1.0}, TypeError, "arrays must be an array or an iterable of arrays, got float$"),
     "nothing": ({"arrays": []}, ValueError, "at least one row, got none"),
     "no rows": ({"arrays": ROWS[:0]}, ValueError, "at least one row, got none"),
     "not finite": ({"arrays": [ROWS, ROWS * np.nan]}, ValueError, "features of batch 1 must be finite"),
     "no batch": ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
     "unknown provider": ({"providers": ["Abacus"]}, ValueError, "CPUExecutionProvider, got Abacus"),
+    "one provider": ({"providers": "Abacus"}, TypeError, "must be a list of names, got the one name 'Abacus'"),
     "no provider": ({"providers": []}, ValueError, "got none"),
 }
 
