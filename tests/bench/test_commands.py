@@ -1,7 +1,9 @@
 # ruff: noqa: E402 (some imports wait until it is known that torch is there)
 import argparse
+import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -93,6 +95,26 @@ def test_extract_writes_outputs_with_labels_and_what_they_were_made_from(run, ro
     assert note["preprocessing"]["fit"] == "shorter"
     assert (note["classes"], note["device"], note["noise_seed"]) == (10, "cpu", None)
     assert {"scipy", "safetensors"} <= set(note["versions"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_progress_is_told_and_its_line_cleared_for_what_follows(
+    run, root, weights, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
+    run([*line, "--epochs", 1, "--batch", 20])
+    trained = terminal.getvalue()
+    assert "step 2 of 2, loss " in trained
+    assert all(part == "" or part.endswith("\x1b[K") for part in re.findall(r"([^\n]*)\{", trained))
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    run([*line, "--batch", 4, "-o", tmp_path / "o.npz"])
+    told = terminal.getvalue().removeprefix(trained)
+    assert told == "".join(f"\r\x1b[K{text}" for text in ("4 of 8 images", "8 of 8 images", ""))
 
 
 def test_extract_takes_the_first_rows_or_rows_at_random(run, root, weights, tmp_path):

@@ -149,6 +149,11 @@ def test_a_recipe_that_cannot_be_followed_is_refused(change, message, tiny, tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_autocast_is_a_claim():
+    with pytest.raises(TypeError, match="autocast must be true or false, got str"):
+        replace(RECIPE, autocast="bfloat16")
+
+
 def test_pictures_without_labels_are_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match="images must have labels to train on"):
         train(RECIPE, Images(tiny.pictures), tiny, tmp_path)

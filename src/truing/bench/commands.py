@@ -74,7 +74,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
     part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
     part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
-    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores; keep the features of the image or the moved")
+    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
     part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
     part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
     part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
@@ -108,7 +108,7 @@ def run_train(args: argparse.Namespace) -> None:
         resume=args.resume,
         device=device,
         progress=_progress,
-        report=lambda line: print(json.dumps(line), file=sys.stderr),
+        report=lambda line: _say(json.dumps(line)),
     )
     print(json.dumps({**log[-1], "weights": str(out / WEIGHTS)}, indent=2))
 
@@ -161,7 +161,7 @@ def _weights(args: argparse.Namespace, network: Network) -> Path:
 
 def _skip(reason: str, skipped: list[str]) -> None:
     skipped.append(reason)
-    print(f"truing: left out: {reason}", file=sys.stderr)
+    _say(f"truing: left out: {reason}")
 
 
 def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
@@ -170,6 +170,12 @@ def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
         yield batch
         done += len(batch[0])
         _progress(f"{done:,} of {total:,} images")
+    _progress("")
+
+
+def _say(line: str) -> None:
+    _progress("")
+    print(line, file=sys.stderr)
 
 
 def _progress(line: str) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save as as_safetensors
 from torch import Tensor, nn
 
-from .._check import as_choice, as_count, as_number
+from .._check import as_choice, as_count, as_number, as_truth
 from ..archive import check_writable, replacing
 from .datasets.augmentation import augmented
 from .datasets.images import Images
@@ -59,6 +59,7 @@ class Recipe:
         as_number(self.rate, "rate", above=0)
         as_number(self.decay, "decay", at_least=0)
         as_seed(self.seed, "seed")
+        as_truth(self.autocast, "autocast")
 
 
 @dataclass
