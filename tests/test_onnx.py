@@ -12,7 +12,10 @@ pytest.importorskip("onnxruntime")
 import truing.onnx  # noqa: E402
 from truing.torch import extract  # noqa: E402
 
+from .conftest import DATA  # noqa: E402
+
 FEATURES = "/4/Flatten_output_0"
+FOUR = torch.zeros(4, 3, 10, 10)
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +34,14 @@ def file(network, tmp_path_factory):
     return exported(network, tmp_path_factory.mktemp("onnx") / "network.onnx", dynamic_axes={"images": {0: "n"}})
 
 
-def exported(network, path, **settings):
+def exported(network, path, images=FOUR, **settings):
     with warnings.catch_warnings():
         # Said of torch's older exporter, which is the one that needs no further package.
         for message in ("You are using the legacy TorchScript-based ONNX export", "The feature will be removed"):
             warnings.filterwarnings("ignore", message, DeprecationWarning)
         torch.onnx.export(
             network,
-            (torch.zeros(4, 3, 10, 10),),
+            (images,),
             str(path),
             input_names=["images"],
             output_names=["logits"],
@@ -57,6 +60,26 @@ def images(rng):
 def test_an_exported_network_says_what_torch_says(network, file, images, batch):
     outputs = truing.onnx.extract(file, images, features=FEATURES, logits="logits", batch=batch)
     expected = extract(network, [torch.tensor(images)])
+    np.testing.assert_allclose(outputs.features, expected.features, atol=1e-4)
+    np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-4)
+
+
+@pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
+def test_a_real_network_exported_says_what_torch_says_of_real_pictures(tmp_path):
+    pytest.importorskip("safetensors")
+    from truing.bench.networks.table import NETWORKS
+    from truing.bench.networks.weights import load_weights
+
+    entry = NETWORKS["cifar100-resnet14"]
+    network = entry.build(100).eval()
+    load_weights(network, DATA / "weights/cifar100-resnet14.safetensors")
+    images = entry.preprocessing.normalised(np.load(DATA / "images/cifar100-test-5000.npz")["images"][:40])
+    path = exported(
+        network, tmp_path / "resnet14.onnx", torch.from_numpy(images[:2]), dynamic_axes={"images": {0: "n"}}
+    )
+    (head,) = (node for node in onnx.load(path).graph.node if "logits" in node.output)
+    outputs = truing.onnx.extract(path, images, features=head.input[0], logits="logits", batch=16)
+    expected = extract(network, [torch.from_numpy(images)])
     np.testing.assert_allclose(outputs.features, expected.features, atol=1e-4)
     np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-4)
 
@@ -142,11 +165,13 @@ REFUSED = {
     "other shape": ({"arrays": ROWS[:, :2]}, ValueError, "refused batch 0: .*invalid dimensions"),
     "one image": ({"arrays": ROWS[0, 0, 0]}, ValueError, r"got shape \(10,\)"),
     "numbers": ({"arrays": [1.0]}, TypeError, "iterable of arrays, got float"),
+    "one number": ({"arrays": 1.0}, TypeError, "arrays must be an array or an iterable of arrays, got float$"),
     "nothing": ({"arrays": []}, ValueError, "at least one row, got none"),
     "no rows": ({"arrays": ROWS[:0]}, ValueError, "at least one row, got none"),
     "not finite": ({"arrays": [ROWS, ROWS * np.nan]}, ValueError, "features of batch 1 must be finite"),
     "no batch": ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
     "unknown provider": ({"providers": ["Abacus"]}, ValueError, "CPUExecutionProvider, got Abacus"),
+    "one provider": ({"providers": "Abacus"}, TypeError, "must be a list of names, got the one name 'Abacus'"),
     "no provider": ({"providers": []}, ValueError, "got none"),
 }
 

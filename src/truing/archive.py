@@ -83,10 +83,13 @@ def check_readable(path: AnyPath) -> Path:
 
 
 def check_writable(path: AnyPath) -> Path:
-    """Return the path of a file that could be written: there is a folder for it, and no folder in its place."""
+    """Return the path of a file that could be written: a folder takes new files for it, and none is in its place."""
     target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {target}: there is no folder {target.parent}")
+    folder = (target.resolve() if target.is_symlink() else target).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"cannot write {target}: no new files may be made in the folder {folder}")
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder")
     if target.exists() and not target.is_file():

@@ -87,6 +87,8 @@ def _session(path: AnyPath, wanted: tuple[str, str], providers: Sequence[str] | 
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}")
+    if isinstance(providers, str):
+        raise TypeError(f"providers must be a list of names, got the one name {providers!r}")
     providers = ["CPUExecutionProvider"] if providers is None else list(providers)
     there = onnxruntime.get_available_providers()
     if not providers or not set(providers) <= set(there):
@@ -142,6 +144,8 @@ def _entry(session: Any, name: str | None) -> Any:
 
 
 def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterator[NDArray[Any]]:
+    if not isinstance(arrays, Iterable):
+        raise TypeError(f"arrays must be an array or an iterable of arrays, got {type(arrays).__name__}")
     for array in [arrays] if isinstance(arrays, np.ndarray) else arrays:
         if not isinstance(array, np.ndarray):
             raise TypeError(f"arrays must be an array or an iterable of arrays, got {type(array).__name__} in it")

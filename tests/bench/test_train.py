@@ -42,20 +42,38 @@ def stop_at(step):
     return progress
 
 
-def test_a_run_stopped_anywhere_goes_on_to_the_very_same_parameters(tiny, tmp_path):
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_run_stopped_anywhere_goes_on_to_the_very_same_parameters(autocast, tiny, tmp_path):
+    recipe = replace(RECIPE, autocast=autocast)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    log = train(RECIPE, tiny, tiny, whole)
+    log = train(recipe, tiny, tiny, whole)
     # Nine steps in all: stopped within the first epoch, and again at the end of the second.
     for step, resume in ((3, False), (7, True)):
         with pytest.raises(StoppedError):
-            train(RECIPE, tiny, tiny, broken, resume=resume, checkpoint_seconds=0, progress=stop_at(step))
-    went_on = train(RECIPE, tiny, tiny, broken, resume=True)
+            train(recipe, tiny, tiny, broken, resume=resume, checkpoint_seconds=0, progress=stop_at(step))
+    went_on = train(recipe, tiny, tiny, broken, resume=True)
     one, other = read_state(whole / WEIGHTS), read_state(broken / WEIGHTS)
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
     timeless = [[{**line, "seconds": 0} for line in lines] for lines in (log, went_on)]
     assert timeless[0] == timeless[1]
+
+
+def test_autocast_computes_in_bfloat16_and_keeps_its_weights_in_float32(tiny, tmp_path):
+    seen = []
+
+    def dtypes(module, inputs, output):
+        seen.append((output.dtype, module.weight.dtype))
+
+    with torch.nn.modules.module.register_module_forward_hook(
+        lambda *call: dtypes(*call) if isinstance(call[0], torch.nn.Conv2d) and call[0].training else None
+    ):
+        train(replace(RECIPE, epochs=1, autocast=True), tiny, tiny, tmp_path)
+    assert set(seen) == {(torch.bfloat16, torch.float32)}
+    assert {value.dtype for value in read_state(tmp_path / WEIGHTS).values()} == {torch.float32, torch.int64}
+    with pytest.raises(ValueError, match="goes on only as it began, with autocast True"):
+        train(replace(RECIPE, epochs=1), tiny, tiny, tmp_path, resume=True)
 
 
 def test_the_loss_falls_and_the_easy_task_is_learnt(tiny, tmp_path):
@@ -131,6 +149,11 @@ def test_a_recipe_that_cannot_be_followed_is_refused(change, message, tiny, tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_autocast_is_a_claim():
+    with pytest.raises(TypeError, match="autocast must be true or false, got str"):
+        replace(RECIPE, autocast="bfloat16")
+
+
 def test_pictures_without_labels_are_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match="images must have labels to train on"):
         train(RECIPE, Images(tiny.pictures), tiny, tmp_path)
@@ -158,3 +181,15 @@ def test_a_run_goes_on_with_the_images_it_began_with_only(tiny, tmp_path):
     for other in (fewer, relabelled, Images(255 - tiny.pictures, tiny.labels)):
         with pytest.raises(ValueError, match="goes on only with the images it began with, 48 rows"):
             train(recipe, other, tiny, tmp_path, resume=True)
+
+
+def test_running_out_of_memory_suggests_half_the_batch(tiny, tmp_path, monkeypatch):
+    def hungry(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("torch.nn.functional.cross_entropy", hungry)
+    with pytest.raises(MemoryError, match=r"out of memory on a batch of 16: try --batch 8$"):
+        train(RECIPE, tiny, tiny, tmp_path)
+    monkeypatch.setattr("torch.nn.functional.cross_entropy", lambda *_: torch.empty(2**60, dtype=torch.uint8))
+    with pytest.raises(MemoryError, match=r"out of memory on a batch of 1: try --batch 1$"):
+        train(replace(RECIPE, batch=1), tiny, tiny, tmp_path)

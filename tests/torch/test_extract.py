@@ -276,7 +276,23 @@ REFUSED = {
         TypeError,
         "must give batches, got TensorDataset: put it in a torch.utils.data.DataLoader",
     ),
-    "bare tensor": (lambda: extract(nn.Linear(3, 2), ROWS), TypeError, "must give batches, got Tensor"),
+    "bare tensor": (lambda: extract(nn.Linear(3, 2), ROWS), TypeError, "must give batches, got Tensor: one .* a list"),
+    "bare dict": (
+        lambda: extract(nn.Linear(3, 2), {"image": ROWS}),
+        TypeError,
+        "must give batches, got dict: one batch belongs in a list",
+    ),
+    "unknown device": (
+        lambda: extract(nn.Linear(3, 2), [ROWS], device="abacus"),
+        ValueError,
+        "device must be one that torch finds here, got 'abacus'",
+    ),
+    "absent device": (
+        lambda: extract(nn.Linear(3, 2), [ROWS], device=torch.device("cuda:99")),
+        ValueError,
+        "device must be one that torch finds here, got 'cuda:99'",
+    ),
+    "odd device": (lambda: extract(nn.Linear(3, 2), [ROWS], device=1.5), TypeError, "or its name, got float"),
     "unknown keys": (
         lambda: extract(nn.Linear(3, 2), [{"picture": ROWS, "id": 3}]),
         ValueError,

@@ -114,6 +114,14 @@ def test_a_call_that_fails_teaches_nothing(network, batches):
     assert detector.moments.rows == 16
 
 
+def test_a_part_left_in_training_is_named(network, batches):
+    network.eval().norm.train()  # It would mix the rows of a batch, and change with every one.
+    with Trued(network, detector=truing.Detector()) as trued:
+        with pytest.raises(ValueError, match="eval mode, got its part 'norm' in training"):
+            trued(batches[0])
+        assert network.norm.num_batches_tracked == 1
+
+
 def calibrated(network, batches):
     detector = truing.Detector()
     detector.calibrate(extract(network, batches))

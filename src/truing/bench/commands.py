@@ -12,21 +12,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .._check import as_count
-from .datasets.images import Batch, Images
-from .datasets.noise import NOISES, as_seed
+from .asked import FEATURES, check_numbers, fit_of, images_of, noise_seed, odin_of
+from .datasets.images import Batch
+from .datasets.noise import NOISES
 from .datasets.table import DATASETS, TRAINING, listing, load
 from .networks.preprocessing import FITS
 from .networks.schedules import SCHEDULES
-from .networks.table import NETWORKS, Network, labels_of
+from .networks.table import NETWORKS, Network
 
 EPOCHS = 100
 RUNS = Path("runs")
 EXTRA = "pip install 'truing[networks]'"
-NOISE_ROWS = 2000
-PREPARED_SIZE = 32
 
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -62,6 +59,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
     part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
     part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
+    part.add_argument("--autocast", action="store_true", help="in bfloat16, where torch thinks it right")
     part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
 
     part = command(
@@ -76,6 +74,9 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
     part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
     part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
+    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
+    part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
+    part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
     part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
     part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
     part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
@@ -93,9 +94,8 @@ def run_train(args: argparse.Namespace) -> None:
     from .train import WEIGHTS, Recipe, train
 
     train_set, test_set, classes = TRAINING[args.data]
-    asked = {
-        name: vars(args)[name] for name in ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed")
-    }
+    chosen = ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed", "autocast")
+    asked = {name: vars(args)[name] for name in chosen}
     as_count(args.batch, "--batch")
     recipe, device = Recipe(classes=classes, **asked), _device(args.device)
     out = args.out or RUNS / f"{args.network}-{args.data}"
@@ -108,7 +108,7 @@ def run_train(args: argparse.Namespace) -> None:
         resume=args.resume,
         device=device,
         progress=_progress,
-        report=lambda line: print(json.dumps(line), file=sys.stderr),
+        report=lambda line: _say(json.dumps(line)),
     )
     print(json.dumps({**log[-1], "weights": str(out / WEIGHTS)}, indent=2))
 
@@ -120,19 +120,19 @@ def run_extract(args: argparse.Namespace) -> None:
     from .networks.weights import load_weights
 
     check_target(args.output)
-    _check_numbers(args)
+    check_numbers(args)
     entry, device, skipped = NETWORKS[args.network], _device(args.device), list[str]()
-    classes = entry.classes if args.classes is None else args.classes
+    classes, odin = entry.classes if args.classes is None else args.classes, odin_of(args, entry)
     weights = _weights(args, entry)
     network = entry.build(classes)
     load_weights(network, weights)
-    images, fit = _with_known_labels(_images(args, entry), args, entry, classes), _fit(args, entry)
+    images, fit = images_of(args, entry, classes), fit_of(args, entry)
     fitted = images.batches(
         args.batch,
         lambda picture: FITS[fit](picture, entry.preprocessing.size),
         (lambda reason: _skip(reason, skipped)) if args.skip_corrupt else None,
     )
-    outputs = extract(network, _counted(fitted, len(images)), entry.preprocessing, device)
+    outputs = extract(network, _counted(fitted, len(images)), entry.preprocessing, device, odin)
     right = {} if outputs.labels is None else {"accuracy": float(outputs.correct().mean())}
     note = provenance(
         weights,
@@ -142,20 +142,13 @@ def run_extract(args: argparse.Namespace) -> None:
         data=args.data,
         rows=len(outputs),
         seed=args.seed,
-        noise_seed=_noise_seed(args) if args.data in NOISES else None,
+        noise_seed=noise_seed(args),
         skipped=skipped,
         preprocessing={**asdict(entry.preprocessing), "fit": fit},
+        odin=None if odin is None else {**asdict(odin), "std": entry.preprocessing.std},
     )
     save_bank(args.output, outputs, note)
     print(json.dumps({"rows": len(outputs), **right, "output": str(args.output)}, indent=2))
-
-
-def _check_numbers(args: argparse.Namespace) -> None:
-    for name in ("batch", "classes", "rows"):
-        if vars(args)[name] is not None:
-            as_count(vars(args)[name], f"--{name}")
-    if args.seed is not None:
-        as_seed(args.seed, "--seed")
 
 
 def _weights(args: argparse.Namespace, network: Network) -> Path:
@@ -166,48 +159,9 @@ def _weights(args: argparse.Namespace, network: Network) -> Path:
     return network.weights()
 
 
-def _images(args: argparse.Namespace, network: Network) -> Images:
-    if args.data in NOISES:
-        rng = np.random.default_rng(_noise_seed(args))
-        return NOISES[args.data](args.rows or NOISE_ROWS, network.preprocessing.size, rng)
-    images = load(args.data, args.root)
-    if args.rows is None or args.rows >= len(images):
-        return images
-    if args.seed is None:
-        return images.take(np.arange(args.rows))
-    return images.take(np.sort(np.random.default_rng(args.seed).choice(len(images), args.rows, replace=False)))
-
-
-def _noise_seed(args: argparse.Namespace) -> int:
-    return int(args.seed or 0)
-
-
-def _with_known_labels(images: Images, args: argparse.Namespace, network: Network, classes: int) -> Images:
-    # A label of another set is a number that the network could be right about by chance only.
-    own = args.data not in DATASETS and args.data not in NOISES
-    if args.labels and (not own or images.labels is None):
-        raise ValueError(f"--labels is for an .npz of your own that holds labels, got {args.data}")
-    if not own:
-        space = DATASETS[args.data].labels if args.data in DATASETS else None
-        return images if space is not None and space == labels_of(network, classes) else Images(images.pictures)
-    if not args.labels or images.labels is None:
-        return Images(images.pictures)
-    foreign = images.labels[(images.labels < 0) | (images.labels >= classes)]
-    if len(foreign):
-        raise ValueError(f"{args.data} must hold labels from 0 to {classes - 1} for --labels, got {foreign[0]}")
-    return images
-
-
-def _fit(args: argparse.Namespace, network: Network) -> str:
-    if args.fit is not None:
-        return str(args.fit)
-    prepared = args.data in DATASETS and DATASETS[args.data].as_is and network.preprocessing.size == PREPARED_SIZE
-    return "as-is" if prepared else network.preprocessing.fit
-
-
 def _skip(reason: str, skipped: list[str]) -> None:
     skipped.append(reason)
-    print(f"truing: left out: {reason}", file=sys.stderr)
+    _say(f"truing: left out: {reason}")
 
 
 def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
@@ -216,6 +170,12 @@ def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
         yield batch
         done += len(batch[0])
         _progress(f"{done:,} of {total:,} images")
+    _progress("")
+
+
+def _say(line: str) -> None:
+    _progress("")
+    print(line, file=sys.stderr)
 
 
 def _progress(line: str) -> None:

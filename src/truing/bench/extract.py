@@ -4,7 +4,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,50 +12,51 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import torch as on_torch
 from ..archive import AnyPath, check_writable, read_npz, write_npz
 from ..outputs import Outputs
-from .datasets.images import Batch
+from .datasets.images import Batch, Labels
 from .networks.preprocessing import Preprocessing
+from .networks.table import Odin
 
 NOTE = "provenance"
 _OF_SHAPES = ("shape", "size")  # What torch speaks of when a picture is too large or too small for a layer.
 
 
-def extract(network: nn.Module, batches: Iterable[Batch], preprocessing: Preprocessing, device: str = "cpu") -> Outputs:
-    """Return the features, logits and labels of every picture, a batch at a time.
+def extract(
+    network: nn.Module,
+    batches: Iterable[Batch],
+    preprocessing: Preprocessing,
+    device: str = "cpu",
+    odin: Odin | None = None,
+) -> Outputs:
+    """Return the features, logits and labels of every picture, a batch at a time; with `odin`, its scores too.
 
     The network's last linear layer is its head: what goes in are the features, what comes out the logits.
     """
-    network.to(device).eval()
-    features, logits, labels = [], [], []
-    for pictures, known in batches:
-        seen = _forward(network, torch.from_numpy(preprocessing.normalised(pictures)).to(device))
-        features.append(seen[0].cpu().numpy())
-        logits.append(seen[1].cpu().numpy())
-        if known is not None:
-            labels.append(known)
-    if not features:
-        raise ValueError("there must be at least one picture that can be read, got none")
-    return Outputs(np.concatenate(features), np.concatenate(logits), np.concatenate(labels) if labels else None)
+    shape: tuple[int, ...] = ()
 
+    def loader() -> Iterator[tuple[Tensor, Labels | None]]:
+        nonlocal shape
+        for pictures, labels in batches:
+            shape = pictures.shape[1:]
+            yield torch.from_numpy(preprocessing.normalised(pictures)), labels
+        if not shape:
+            raise ValueError("there must be at least one picture that can be read, got none")
 
-def head_of(network: nn.Module) -> nn.Linear:
-    """Return the last linear layer of a network."""
-    found = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    if not found:
-        raise ValueError(f"a network must have a linear layer as its head, got a {type(network).__name__} without one")
-    return found[-1]
-
-
-@contextmanager
-def enough_memory(rows: int) -> Iterator[None]:
-    """Say what to do when a batch of that many rows does not fit."""
     try:
-        yield
+        if odin is None:
+            return on_torch.extract(network, loader(), device=device, progress=False)
+        return on_torch.odin(network, loader(), std=preprocessing.std, device=device, progress=False, **vars(odin))
+    except MemoryError as error:
+        raise MemoryError(f"{error}: try a smaller --batch") from None
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            raise MemoryError(f"out of memory on a batch of {rows}: try --batch {max(1, rows // 2)}") from None
-        raise
+        if not any(word in str(error) for word in _OF_SHAPES):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"pictures of shape {shape} do not go through this {type(network).__name__}, try another --fit: {reason}"
+        ) from None
 
 
 def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
@@ -91,25 +91,3 @@ def read_provenance(path: AnyPath) -> dict[str, Any]:
         raise ValueError(f"{path} must say what it was made from, got only {', '.join(held)}")
     note: dict[str, Any] = json.loads(held[NOTE].tobytes())
     return note
-
-
-def _forward(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    seen: list[tuple[Tensor, Tensor]] = []
-    hook = head_of(network).register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
-    try:
-        with torch.inference_mode(), enough_memory(len(images)):
-            network(images)
-    except RuntimeError as error:
-        if not any(word in str(error) for word in _OF_SHAPES):
-            raise
-        height, width = images.shape[2:]
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"pictures of shape ({height}, {width}, 3) do not go through this {type(network).__name__}, "
-            f"try another --fit: {reason}"
-        ) from None
-    finally:
-        hook.remove()
-    if len(seen) != 1:
-        raise ValueError(f"a network must use its head once a batch, got {len(seen)} times in {type(network).__name__}")
-    return seen[0]

@@ -8,7 +8,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -19,12 +20,12 @@ from numpy.typing import NDArray
 from safetensors.torch import save as as_safetensors
 from torch import Tensor, nn
 
-from .._check import as_choice, as_count, as_number
-from ..archive import replacing
+from .._check import as_choice, as_count, as_number, as_truth
+from ..archive import check_writable, replacing
 from .datasets.augmentation import augmented
 from .datasets.images import Images
 from .datasets.noise import as_seed
-from .extract import enough_memory, extract
+from .extract import extract
 from .networks.schedules import SCHEDULES
 from .networks.table import NETWORKS
 
@@ -50,6 +51,7 @@ class Recipe:
     decay: float = 5e-4
     schedule: str = "cosine"
     seed: int = 0
+    autocast: bool = False
 
     def __post_init__(self) -> None:
         as_count(self.epochs, "epochs")
@@ -57,6 +59,7 @@ class Recipe:
         as_number(self.rate, "rate", above=0)
         as_number(self.decay, "decay", at_least=0)
         as_seed(self.seed, "seed")
+        as_truth(self.autocast, "autocast")
 
 
 @dataclass
@@ -102,6 +105,7 @@ def train(
     elif (out / CHECKPOINT).exists():
         raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
     out.mkdir(parents=True, exist_ok=True)
+    check_writable(out / CHECKPOINT)
     first, began, saved = run.step, time.monotonic(), time.monotonic()
     while run.step < total:
         order = np.random.default_rng([recipe.seed, 0, run.step // steps]).permutation(len(pictures))
@@ -110,7 +114,7 @@ def train(
         inputs, wanted = torch.from_numpy(preprocessing.normalised(moved)), torch.from_numpy(labels[rows])
         rate = recipe.rate * schedule(run.step / total)
         inputs = inputs.to(device, memory_format=_LAYOUT)
-        run.loss += _step(run, recipe.seed, rate, inputs, wanted.to(device))
+        run.loss += _step(run, recipe, rate, inputs, wanted.to(device))
         run.step += 1
         seconds, mean = time.monotonic() - began, run.loss / (run.step % steps or steps)
         left = clock(seconds / (run.step - first) * (total - run.step))
@@ -140,19 +144,30 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def _step(run: Run, seed: int, rate: float, inputs: Tensor, labels: Tensor) -> float:
+def _step(run: Run, recipe: Recipe, rate: float, inputs: Tensor, labels: Tensor) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     # Dropout draws from torch's own generators: they are seeded for this step, and put back after it.
-    with torch.random.fork_rng(), enough_memory(len(inputs)):
-        torch.manual_seed(seed * 2**32 + run.step)
-        loss = F.cross_entropy(run.network.train()(inputs), labels)
+    with torch.random.fork_rng(), _enough_memory(len(inputs)):
+        torch.manual_seed(recipe.seed * 2**32 + run.step)
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe.autocast):
+            loss = F.cross_entropy(run.network.train()(inputs), labels)
         run.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         run.optimizer.step()
     if not math.isfinite(loss.item()):
         raise ArithmeticError(f"the loss is {loss.item()} at step {run.step + 1}: try a lower --rate")
     return loss.item()
+
+
+@contextmanager
+def _enough_memory(rows: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise MemoryError(f"out of memory on a batch of {rows}: try --batch {max(1, rows // 2)}") from None
+        raise
 
 
 def _start(recipe: Recipe, device: str) -> Run:

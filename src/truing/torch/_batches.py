@@ -50,11 +50,10 @@ class Batch:
 
 def batches(loader: Iterable[Any], device: torch.device, *, title: str, progress: bool) -> Generator[Batch]:
     """Yield the batches of a loader of tensors, (images, labels) or dicts; tell how far it is, on a terminal."""
-    if isinstance(loader, Tensor) or (isinstance(loader, Dataset) and not isinstance(loader, IterableDataset)):
-        raise TypeError(
-            f"loader must give batches, got {type(loader).__name__}: "
-            "put it in a torch.utils.data.DataLoader, or a tensor in a list"
-        )
+    one = isinstance(loader, Tensor | Mapping)
+    if one or (isinstance(loader, Dataset) and not isinstance(loader, IterableDataset)):
+        way = "one batch belongs in a list" if one else "put it in a torch.utils.data.DataLoader"
+        raise TypeError(f"loader must give batches, got {type(loader).__name__}: {way}")
     if not isinstance(loader, Iterable):
         raise TypeError(f"loader must be an iterable of batches, got {type(loader).__name__}")
     told = progress and sys.stderr.isatty()
@@ -126,5 +125,5 @@ def _fits(number: int, images: Tensor, device: torch.device) -> Iterator[None]:
             raise
         raise MemoryError(
             f"batch {number} of {len(images)} images, shape {tuple(images.shape)}, does not fit in the memory "
-            f"of {device}: give the loader a smaller batch_size"
+            f"of {device}, smaller batches may"
         ) from error

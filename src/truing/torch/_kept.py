@@ -29,6 +29,7 @@ def kept(model: nn.Module, device: torch.device | str | None = None) -> Iterator
     """
     if any(is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
         raise ValueError("model must have all its parameters, got some not initialised yet: run it on one batch first")
+    _check_there(device)
     found = [_Found(part) for part in model.modules()]
     buffers = [(buffer, buffer.detach().clone(), _version(buffer)) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
@@ -57,6 +58,18 @@ def kept(model: nn.Module, device: torch.device | str | None = None) -> Iterator
             elif _differs(buffer, before):
                 # As it was changed: not counted, so that a backward pass still to come is not refused.
                 buffer.data.copy_(before)
+
+
+def _check_there(device: torch.device | str | None) -> None:
+    if device is None:
+        return
+    if not isinstance(device, torch.device | str):
+        raise TypeError(f"device must be a torch.device or its name, got {type(device).__name__}")
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device must be one that torch finds here, got {str(device)!r}: {reason}") from None
 
 
 class _Found:

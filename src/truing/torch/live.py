@@ -70,8 +70,10 @@ class Trued:
         """Call the model with these arguments; learn, then score and decide what it said."""
         if self._head is None:
             raise ValueError("this Trued is closed: make another")
-        if self.model.training:
-            raise ValueError("model must be in eval mode, got one in training: call model.eval() first")
+        training = next((name for name, part in self.model.named_modules() if part.training), None)
+        if training is not None:
+            which = f"its part {training!r}" if training else "one"
+            raise ValueError(f"model must be in eval mode, got {which} in training: call model.eval() first")
         self._check_level()
         self._head.forget()
         returned = self.model(*args, **kwargs)

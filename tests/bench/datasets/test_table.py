@@ -13,43 +13,89 @@ Image = pytest.importorskip("PIL.Image")
 every_set = pytest.mark.parametrize("name", DATASETS)
 
 
+FOLDERS = {
+    "textures": "dtd/images/banded/banded_0002.jpg",
+    "places365": "places365/val_256/Places365_val_00000001.jpg",
+    "lsun-c": "LSUN_C/test/0.jpg",
+    "lsun-r": "LSUN_resize/LSUN_resize/0.jpg",
+    "isun": "iSUN/iSUN_patches/0.jpeg",
+    "inaturalist": "iNaturalist/images/0.jpg",
+    "sun": "SUN/images/sun_a.jpg",
+    "places": "Places/images/a.jpg",
+    "imagenet-val": "imagenet/val/ILSVRC2012_val_00000293.JPEG",
+}
+
+
+def picture_of(name, row=0, height=32, width=32):
+    """Return a picture unlike itself mirrored, transposed or with its channels in another order; each row has its own.
+
+    It is smooth, so that a JPEG file changes it by little.
+    """
+    number = list(DATASETS).index(name)
+    down, across = np.mgrid[:height, :width] / (height - 1)
+    planes = [200 * down, 60 + 120 * across, 250 - 150 * down * across - 7 * number - 9 * row]
+    return np.stack(planes, axis=2).astype(np.uint8)
+
+
+def record(name, row, *labels):
+    planes = picture_of(name, row).transpose(2, 0, 1)  # Red, then green, then blue, each row by row.
+    return bytes(labels) + planes.tobytes()
+
+
 def write_all(root):
     """Write a small file of every set in its official format."""
-    record = b"\x05" + bytes(3072)
-    files = {
-        "cifar-10-batches-bin": [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"],
-        "cifar-100-binary": ["train.bin", "test.bin"],
-    }
-    for place, names in files.items():
+    for place in ("cifar-10-batches-bin", "cifar-100-binary", "svhn"):
         (root / place).mkdir(parents=True)
-        for name in names:
-            (root / place / name).write_bytes(record if "batch" in name else b"\x02" + record)
-    (root / "svhn").mkdir()
-    savemat(root / "svhn/test_32x32.mat", {"X": np.zeros((32, 32, 3, 1), np.uint8), "y": [[10]]})
-    for path in (
-        "dtd/images/banded/banded_0002.jpg",
-        "places365/val_256/Places365_val_00000001.jpg",
-        "LSUN_C/test/0.jpg",
-        "LSUN_resize/LSUN_resize/0.jpg",
-        "iSUN/iSUN_patches/0.jpeg",
-        "iNaturalist/images/0.jpg",
-        "SUN/images/sun_a.jpg",
-        "Places/images/a.jpg",
-        "imagenet/val/ILSVRC2012_val_00000293.JPEG",
-    ):
+    for row in range(5):
+        path = root / "cifar-10-batches-bin" / f"data_batch_{row + 1}.bin"
+        path.write_bytes(record("cifar10-train", row, row))
+    (root / "cifar-10-batches-bin/test_batch.bin").write_bytes(record("cifar10-test", 0, 5))
+    (root / "cifar-100-binary/train.bin").write_bytes(record("cifar100-train", 0, 2, 6))
+    (root / "cifar-100-binary/test.bin").write_bytes(record("cifar100-test", 0, 3, 70))
+    digits = np.stack([picture_of("svhn", row) for row in range(2)], axis=3)  # (height, width, channel, number)
+    savemat(root / "svhn/test_32x32.mat", {"X": digits, "y": np.array([[10], [4]], np.uint8)})
+    for name, path in FOLDERS.items():
         (root / path).parent.mkdir(parents=True)
-        Image.new("RGB", (36, 36)).save(root / path)
-    (root / "imagenet/val.txt").write_text("ILSVRC2012_val_00000293.JPEG 0\n")
+        Image.fromarray(picture_of(name, 0, 36, 44)).save(root / path, quality=100, subsampling=0)
+    (root / "imagenet/val.txt").write_text("ILSVRC2012_val_00000293.JPEG 7\n")
+
+
+LABELS = {
+    "cifar10-train": [0, 1, 2, 3, 4],
+    "cifar10-test": [5],
+    "cifar100-train": [6],
+    "cifar100-test": [70],
+    "svhn": [0, 4],
+    "imagenet-val": [7],
+}
 
 
 @every_set
-def test_a_set_in_its_official_layout_loads(name, tmp_path):
+def test_a_set_in_its_official_layout_gives_its_pictures_and_labels(name, tmp_path):
     write_all(tmp_path)
     images = load(name, tmp_path)
-    [(pictures, _)] = images.batches(8)
-    assert pictures.shape[0] == len(images) == (5 if name == "cifar10-train" else 1)
-    assert (images.labels is not None) == (DATASETS[name].labels is not None)
-    assert (images.labels is not None) == name.startswith(("cifar", "svhn", "imagenet"))
+    [(pictures, labels)] = images.batches(8)
+    size = (36, 44) if name in FOLDERS else (32, 32)
+    wanted = np.stack([picture_of(name, row, *size) for row in range(len(LABELS.get(name, [None])))])
+    assert pictures.dtype == np.uint8
+    np.testing.assert_allclose(pictures.astype(int), wanted, atol=4 if name in FOLDERS else 0)
+    assert (None if labels is None else labels.tolist()) == LABELS.get(name)
+    assert (labels is not None) == (DATASETS[name].labels is not None)
+
+
+@pytest.mark.parametrize("turn", ["rows", "columns", "transposed", "channels", "another row", "another set"])
+@every_set
+def test_the_pictures_written_here_tell_every_mistake_apart(name, turn):
+    picture = picture_of(name).astype(int)
+    other = {
+        "rows": picture[::-1],
+        "columns": picture[:, ::-1],
+        "transposed": picture.transpose(1, 0, 2),
+        "channels": picture[:, :, ::-1],
+        "another row": picture_of(name, 1).astype(int),
+        "another set": picture_of(next(each for each in DATASETS if each != name)).astype(int),
+    }
+    assert np.abs(other[turn] - picture).max() > 4
 
 
 @every_set

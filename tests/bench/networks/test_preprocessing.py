@@ -48,6 +48,30 @@ def test_crop_keeps_seven_eighths_of_the_shorter_side():
     np.testing.assert_array_equal(crop(picture, 28), np.asarray(inner.resize((28, 28), Image.Resampling.BICUBIC)))
 
 
+def bicubic(length, size):
+    """Return the matrix (size, length) of Keys' cubic (a = -1/2), widened to average where it shrinks."""
+    scale = max(1.0, length / size)
+    centres = (np.arange(size)[:, None] + 0.5) * length / size
+    x = np.abs((np.arange(length) + 0.5 - centres) / scale)
+    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("height", "width"), [(320, 300), (256, 300), (100, 120)])
+def test_crop_is_bicubic_by_the_formula(height, width, rng):
+    picture = rng.integers(256, size=(height, width, 3), dtype=np.uint8)
+    side = min(height, width) * 7 // 8
+    top, left = round((height - side) / 2), round((width - side) / 2)
+    down = across = bicubic(side, 224)
+    inner = picture[top : top + side, left : left + side]
+    wanted = np.einsum("ih,hwc,jw->ijc", down, inner, across, optimize=True).clip(0, 255)
+    # Pillow rounds between the two directions too, and cuts off what overshoots there.
+    off = np.abs(crop(picture, 224) - wanted)
+    assert np.quantile(off, 0.99) < 2
+    assert off.mean() < 0.75
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_normalising_subtracts_the_mean_and_divides_by_the_deviation(name, rng):
     preprocessing = NETWORKS[name].preprocessing

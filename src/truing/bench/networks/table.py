@@ -15,16 +15,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Odin:
+    """How ODIN runs: the temperature, ε in pixels from 0 to 1, and whose features are kept, `clean` or `perturbed`."""
+
+    temperature: float
+    epsilon: float
+    features: str = "clean"
+
+
+@dataclass(frozen=True)
 class Network:
     """A network: `build(classes)` makes it with fresh weights; `weights()` says where a package keeps trained ones.
 
     `labels` names what its classes are; a set's labels mean something to it only if they are the same.
+    `odin` is the paper's setting for networks of its kind.
     """
 
     build: Callable[[int], "nn.Module"]
     preprocessing: Preprocessing
     classes: int
     labels: str
+    odin: Odin
     weights: Callable[[], Path] | None = None
 
 
@@ -81,13 +92,18 @@ _CIFAR100 = Preprocessing(32, "shorter", (0.5071, 0.4867, 0.4408), (0.2675, 0.25
 _BIT = Preprocessing(480, "stretch", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _EFFICIENTNET = Preprocessing(224, "crop", _of_255(127, 127, 127), _of_255(128, 128, 128))
 
+# The paper's: on CIFAR a small step at no temperature, on ImageNet a temperature and no step.
+_ON_CIFAR, _ON_IMAGENET = Odin(1.0, 0.0024), Odin(1000.0, 0.0)
+
 NETWORKS: dict[str, Network] = {
-    "wrn40-2": Network(_wrn40_2, _ENERGY_OOD, 10, "cifar10"),
-    "resnet20": Network(_resnet20, _IMAGENET_AT_32, 10, "cifar10"),
-    "resnet56": Network(_resnet56, _IMAGENET_AT_32, 10, "cifar10"),
-    "cifar100-resnet14": Network(_resnet14, _CIFAR100, 100, "cifar100"),
-    "resnetv2-101x1": Network(_resnetv2_101, _BIT, 1000, "imagenet"),
-    "efficientnet-lite0": Network(_efficientnet_lite0, _EFFICIENTNET, 1000, "imagenet", _efficientnet_weights),
+    "wrn40-2": Network(_wrn40_2, _ENERGY_OOD, 10, "cifar10", _ON_CIFAR),
+    "resnet20": Network(_resnet20, _IMAGENET_AT_32, 10, "cifar10", _ON_CIFAR),
+    "resnet56": Network(_resnet56, _IMAGENET_AT_32, 10, "cifar10", _ON_CIFAR),
+    "cifar100-resnet14": Network(_resnet14, _CIFAR100, 100, "cifar100", _ON_CIFAR),
+    "resnetv2-101x1": Network(_resnetv2_101, _BIT, 1000, "imagenet", _ON_IMAGENET),
+    "efficientnet-lite0": Network(
+        _efficientnet_lite0, _EFFICIENTNET, 1000, "imagenet", _ON_IMAGENET, _efficientnet_weights
+    ),
 }
 
 
