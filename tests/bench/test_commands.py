@@ -61,13 +61,14 @@ def weights(tmp_path):
     return tmp_path / "w.pt"
 
 
-@pytest.mark.parametrize("command", ["data", "train", "extract"])
+@pytest.mark.parametrize("command", ["data", "train", "extract", "run", "report"])
 def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(run, capsys, command):
     with pytest.raises(SystemExit) as stop:
         run([command, "--help"])
     assert stop.value.code == 0
     assert f"example: truing bench {command}" in " ".join(capsys.readouterr().out.split())
-    assert f"truing bench {command}" in (ROOT / "docs" / "experiments.md").read_text()
+    page = "reproduce.md" if command in ("run", "report") else "experiments.md"
+    assert f"truing bench {command}" in (ROOT / "docs" / page).read_text()
 
 
 def test_data_lists_every_set(run, root):
@@ -399,3 +400,11 @@ def test_the_command_rebuilds_the_shared_bank(run, tmp_path, bank):
     ours, held = Outputs.load(tmp_path / "o.npz"), bank("cifar10-resnet56", "cifar10-test")[:5000]
     np.testing.assert_allclose(ours.features, held.features, atol=1e-4)
     np.testing.assert_allclose(ours.logits, held.logits, atol=1e-4)
+
+
+def test_the_head_is_written_for_react(run, root, weights, tmp_path):
+    """Features times the head's weight, plus its bias, are the logits."""
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    run([*line, "--head", tmp_path / "head.npz", "-o", tmp_path / "in.npz"])
+    head, outputs = np.load(tmp_path / "head.npz"), Outputs.load(tmp_path / "in.npz")
+    np.testing.assert_allclose(outputs.features @ head["weight"].T + head["bias"], outputs.logits, atol=1e-4)

@@ -73,6 +73,13 @@ def test_a_pool_of_all_sets_is_a_table_of_its_own_and_in_no_mean():
     assert (single.lines[0][2], pooled.lines[0][2]) == ("50.0", "90.0")
 
 
+def test_a_mean_without_a_set_that_is_too_small_says_so():
+    rows = [row("dtd10", case="samples", value=10), row("mnist", case="samples", value=10)]
+    rows.append(row("mnist", case="samples", value=10000))
+    (table,) = tables(rows)["truing", "cifar10-resnet56", "samples"]
+    assert "rows 10000: the mean is without dtd10, which has too few rows." in table.notes
+
+
 def test_the_paper_prints_noise_and_react_for_imagenet_alone():
     for case in ("noise", "react"):
         (first, *_) = tables([row("uniform-noise", case=case)])["truing", "cifar10-resnet56", case]

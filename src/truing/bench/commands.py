@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .._check import as_count
+from . import reproducing
 from .asked import FEATURES, check_numbers, fit_of, images_of, noise_seed, odin_of
 from .datasets.images import Batch
 from .datasets.noise import NOISES
@@ -28,7 +29,7 @@ EXTRA = "pip install 'truing[networks]'"
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add `bench` and its commands to the command line."""
-    about = "Run experiments: see what data there is, train networks, extract features and logits."
+    about = "Run the paper's experiments, and what comes before: data, training, extraction."
     bench = commands.add_parser("bench", help=about, description=about, epilog="example: truing bench data")
     parts = bench.add_subparsers(required=True, metavar="COMMAND", parser_class=type(bench))
 
@@ -38,14 +39,18 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
             name, help=about, description=about, epilog=f"example: {example}"
         )
         added.set_defaults(run=run)
+        return added
+
+    def with_root(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
+        added = command(run, example)
         added.add_argument(
             "--root", default="datasets", type=Path, help="the folder of all sets (default: %(default)s)"
         )
         return added
 
-    command(run_data, "truing bench data --root datasets")
+    with_root(run_data, "truing bench data --root datasets")
 
-    part = command(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
+    part = with_root(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
     part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
     part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
     part.add_argument(
@@ -62,7 +67,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part.add_argument("--autocast", action="store_true", help="in bfloat16, where torch thinks it right")
     part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
 
-    part = command(
+    part = with_root(
         run_extract, "truing bench extract --network resnet56 --weights w.safetensors --data svhn -o svhn.npz"
     )
     part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
@@ -77,10 +82,12 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
     part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
     part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
+    part.add_argument("--head", type=Path, metavar="FILE", help="write the head's weight and bias here too, for ReAct")
     part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
     part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
     part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
     part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the .npz goes")
+    reproducing.add(command)
 
 
 def run_data(args: argparse.Namespace) -> None:
@@ -116,16 +123,19 @@ def run_train(args: argparse.Namespace) -> None:
 def run_extract(args: argparse.Namespace) -> None:
     """Write the features and logits of a network on a set, and what they were made from."""
     _need_torch()
-    from .extract import check_target, extract, provenance, save_bank
+    from .extract import check_target, extract, provenance, save_bank, save_head
     from .networks.weights import load_weights
 
-    check_target(args.output)
+    for path in filter(None, (args.output, args.head)):
+        check_target(path)
     check_numbers(args)
     entry, device, skipped = NETWORKS[args.network], _device(args.device), list[str]()
     classes, odin = entry.classes if args.classes is None else args.classes, odin_of(args, entry)
     weights = _weights(args, entry)
     network = entry.build(classes)
     load_weights(network, weights)
+    if args.head is not None:
+        save_head(args.head, network)
     images, fit = images_of(args, entry, classes), fit_of(args, entry)
     fitted = images.batches(
         args.batch,

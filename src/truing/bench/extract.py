@@ -77,6 +77,13 @@ def save_bank(path: AnyPath, outputs: Outputs, note: Mapping[str, Any]) -> None:
     write_npz(path, {**rows, NOTE: np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)})
 
 
+def save_head(path: AnyPath, network: nn.Module) -> None:
+    """Write the weight (c, d) and bias (c,) of the last linear layer: what ReAct needs beside the features."""
+    head = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+    arrays = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
+    write_npz(path, {name: array.detach().cpu().numpy() for name, array in arrays.items()})
+
+
 def check_target(path: AnyPath) -> None:
     """Refuse a path that could not be written: better before the work than after it."""
     if Path(path).suffix != ".npz":

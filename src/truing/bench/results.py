@@ -10,6 +10,7 @@ from statistics import fmean
 from .cases import CASES, SETTINGS, Setting
 from .paper import AVERAGE, Printed, printed
 from .records import Row
+from .sources import ODIN
 
 ALL = "all sets"
 _EMPTY = ""
@@ -170,6 +171,12 @@ def _notes(
     if any(beside.values()) and not setting.official:
         own = f"Ours: {setting.network}; sets {', '.join(sets)}"
         yield f"{own}. The paper's network and sets are others: the difference tells the shape, not an error."
+    everywhere = {row["outside"] for row in rows if row["base"] not in ODIN}
+    for value in sorted({row["value"] for row in rows if row.get("value") is not None}):
+        here = {row["outside"] for row in rows if row.get("value") == value}
+        if here < everywhere:
+            gone = ", ".join(name for name in sets if name in everywhere - here)
+            yield f"{CASES[case].varied} {value:g}: the mean is without {gone}, which has too few rows."
     for note in dict.fromkeys(paper.note for paper in beside.values() if paper is not None and paper.note):
         yield f"Paper: {note}."
 

@@ -1,0 +1,114 @@
+"""The commands of `truing bench` that run the paper's experiments and report on them: run, report."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+
+from .._check import as_count
+from ..archive import check_writable, replacing
+from .cases import CASES, CONVENTIONS, SETTINGS
+
+BANKS, RESULTS = Path("banks"), Path("results")
+ALL = "all"
+SLOW = "classical"  # Minutes where the others take seconds, so that `all` leaves it out.
+
+
+def add(
+    command: Callable[[Callable[[argparse.Namespace], None], str], argparse.ArgumentParser],
+) -> None:
+    """Add the commands, with a function that adds one."""
+    part = command(run_run, "truing bench run table online --setting cifar10-resnet56 --banks banks")
+    about = f"{', '.join(CASES)}; {ALL} is every one but {SLOW}, which takes minutes"
+    part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
+    sets = f"{', '.join(SETTINGS)} (default: those with files)"
+    part.add_argument("--setting", nargs="+", default=list(SETTINGS), choices=SETTINGS, metavar="S", help=sets)
+    where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
+    part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
+    part.add_argument("--as", dest="conventions", default=CONVENTIONS[0], choices=CONVENTIONS, help="whose conventions")
+    cores = os.cpu_count() or 1
+    part.add_argument("--workers", type=int, default=cores, metavar="N", help="jobs at a time (default: %(default)s)")
+    part.add_argument(
+        "-o", dest="output", type=Path, default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
+    )
+
+    part = command(run_report, "truing bench report results -o report.html --tables tables.md")
+    part.add_argument(
+        "results", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
+    )
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the HTML page goes")
+    part.add_argument("--tables", type=Path, metavar="FILE", help="the tables alone, as Markdown")
+
+
+def run_run(args: argparse.Namespace) -> None:
+    """Run the paper's experiments on the outputs at hand; what is done already is not done again."""
+    from .running import run
+
+    as_count(args.workers, "--workers")
+    folders = tuple(args.banks)
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"--banks must name folders of SETTING/SET.npz, got {folder}")
+    named = [name for name in CASES if name != SLOW] if ALL in args.cases else []
+    cases = [case for name, case in CASES.items() if name in {*named, *args.cases}]
+    settings = [SETTINGS[name] for name in args.setting if any((folder / name).is_dir() for folder in folders)]
+    if not settings:
+        wanted, where = ", ".join(args.setting), ", ".join(map(str, folders))
+        raise FileNotFoundError(f"none of {wanted} is a folder of {where}: see docs/reproduce.md for what goes there")
+    for setting in settings:
+        for case in cases:
+            start = perf_counter()
+            missing = run(
+                case,
+                setting,
+                folders,
+                args.output,
+                conventions=args.conventions,
+                workers=args.workers,
+                progress=_progress,
+            )
+            seconds = perf_counter() - start
+            without = f"; missing: {', '.join(missing)}" if missing else ""
+            _say("")
+            print(f"{setting.name}, {case.name}: {seconds:.1f} s{without}", flush=True)
+
+
+def run_report(args: argparse.Namespace) -> None:
+    """Write a report of the rows at hand: one HTML page that loads nothing, and the tables as Markdown."""
+    from . import book
+    from .records import read, read_abouts
+    from .results import tables
+
+    targets = [path for path in (args.output, args.tables) if path is not None]
+    for path in targets:
+        check_writable(path)
+    rows = read(args.results)
+    texts = [book.page(rows, read_abouts(args.results))]
+    if args.tables is not None:
+        found = tables(rows)
+        parts = [f"## {CASES[key[2]].title}: {key[1]}{'' if key[0] == 'truing' else f', as {key[0]}'}" for key in found]
+        body = [
+            "\n\n".join([part, *(table.markdown() for table in found[key])])
+            for part, key in zip(parts, found, strict=True)
+        ]
+        texts.append("\n\n".join(["# Every table", *body]) + "\n")
+    for path, text in zip(targets, texts, strict=True):
+        with replacing(path) as file:
+            file.write(text.encode())
+    print("\n".join(map(str, targets)))
+
+
+def _progress(names: Iterator[str], total: int, label: str) -> None:
+    start = perf_counter()
+    _say(f"{label}: 0 of {total} jobs")
+    for done, _ in enumerate(names, 1):
+        left = (perf_counter() - start) / done * (total - done)
+        _say(f"{label}: {done} of {total} jobs, about {left:.0f} s left")
+
+
+def _say(line: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{line}")
+        sys.stderr.flush()
