@@ -3,8 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from truing.bench import book
 from truing.bench.bank import Bank, bank
 from truing.bench.demo import demo
+
+from .invented import abouts, invented
 
 HERE = Path(__file__).parent
 SHARED = Path(os.environ.get("TRUING_DATA", HERE.parents[1] / "../shared/data")) / "banks/cifar10-resnet56"
@@ -45,3 +48,15 @@ def banks(embedded, tmp_path_factory):
     for name in ("svhn", "dtd10", "scenes", "uniform-noise"):
         embedded.outside[name][::5].save(folder / f"{name}.npz")
     return folder.parent
+
+
+@pytest.fixture(scope="session")
+def invented_rows():
+    """Rows of every case, by both conventions and on two settings."""
+    return invented()
+
+
+@pytest.fixture(scope="session")
+def book_html(invented_rows):
+    """The book of these rows."""
+    return book.page(invented_rows, abouts())
