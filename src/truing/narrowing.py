@@ -5,7 +5,7 @@ four times the width it does not (Madsen & Nielsen 1993).
 """
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import lapack
 
 from ._check import Floats
 
@@ -17,6 +17,7 @@ _WATCHED = 16  # Rows for each unknown that Newton works on, at least,
 _REACH = 6.0  # and every row within so many widths.
 _RIDGE = 1e-13  # Share of its trace that keeps a Hessian of too few rows solvable.
 _SETTLED = 1e-13  # Slope, as a share of the pulls it sums, at which Newton has arrived.
+_FLAT = 0.5  # Slope along a step, as a share of that at its start, which ends the step.
 _ENDLESS = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -61,12 +62,9 @@ def _newton(
         pull, flat = np.clip(residual, -width, width), linear - quadratic @ x
         slope = flat + pull @ part
         arrived = np.abs(slope).sum() <= _SETTLED * (np.abs(pull).sum() + np.abs(linear).sum())
-        if arrived or (attempt > 0 and length == 0) or (attempt > 0 and rough and abs(length - 1) < 0.1):
+        if arrived or (attempt > 0 and (length == 0 or (rough and length == 1))):
             break
-        held = part[np.abs(residual) < width]
-        hessian = quadratic + held.T @ held
-        hessian.flat[:: len(x) + 1] += _RIDGE * (np.trace(hessian) + len(x))
-        step = cho_solve(cho_factor(hessian), slope)
+        step = _step(part[np.abs(residual) < width], quadratic, slope)
         shift = part @ step
         length = _search(residual, shift, width, float(step @ flat), float(step @ quadratic @ step))
         if length == np.inf:
@@ -75,25 +73,29 @@ def _newton(
     return x
 
 
+def _step(held: Floats, quadratic: Floats, slope: Floats) -> Floats:
+    """Return Newton's step for the rows that are held, and the slope itself, downhill too, if rounding forbids it."""
+    hessian = quadratic + held.T @ held
+    hessian.flat[:: len(slope) + 1] += _RIDGE * (np.trace(hessian) + len(slope))
+    step: Floats = lapack.dposv(hessian, slope)[1]
+    return step
+
+
 def _search(residual: Floats, shift: Floats, width: float, linear: float, quadratic: float) -> float:
-    """Return the length at which a step's falling slope is about zero: 0 if uphill, infinite if never."""
+    """Return the length at which a step's falling slope is small: 0 if uphill, infinite if never."""
     start = linear + float(np.clip(residual, -width, width) @ shift)
     if start <= 0:
         return 0.0
     size, moves = float(np.linalg.norm(residual)) + width, float(np.linalg.norm(shift))
     low, high, t = 0.0, np.inf, min(1.0, 10 * size / moves) if moves > 0 else 1.0
+    up, down = start, -np.inf
     while low * moves < _ENDLESS * size and (moves > 0 or quadratic > 0):
-        there = residual - t * shift
-        pull = np.clip(there, -width, width)
-        slope = linear - t * quadratic + float(pull @ shift)
-        if abs(slope) <= 0.01 * start or high - low < _EPS * high:
+        slope = linear - t * quadratic + float(np.clip(residual - t * shift, -width, width) @ shift)
+        if abs(slope) <= _FLAT * start or high - low < _EPS * high:
             return t
-        low, high = (t, high) if slope > 0 else (low, t)
-        inside = shift[there == pull]
-        bend = quadratic + float(inside @ inside)
-        t = t + slope / bend if bend > 0 else np.inf
-        if not low < t < high:
-            t = (low + high) / 2 if high < np.inf else 4 * low
+        # The secant, with the slope at the end that stays halved: else one end may never move (Dowell & Jarratt 1971).
+        low, up, high, down = (t, slope, high, down / 2) if slope > 0 else (low, up / 2, t, slope)
+        t = low + (high - low) * up / (up - down) if high < np.inf else 4 * low
     return np.inf
 
 
