@@ -28,8 +28,11 @@ class Rows:
 
     def onto(self, basis: Floats) -> "Rows":
         """Return the rows' coordinates in `basis` (d, k), stored."""
+        coordinates = np.empty((len(self.features), basis.shape[1]))
         with one_thread():
-            return Rows(np.concatenate([block @ basis for _, block in self.blocks()]))
+            for rows, block in self.blocks():
+                np.matmul(block, basis, out=coordinates[rows])
+        return Rows(coordinates)
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield (rows, those rows); views of the features where nothing is to be done to them."""
