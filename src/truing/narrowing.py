@@ -30,7 +30,7 @@ def narrow(
     A loss holds the rows with |rᵢ| below its width. The widest holds `first` rows; one that holds fewer than
     `last` ends the descent to the penalty, and so does a problem that too few rows leave unbounded.
     """
-    x, width, reach = np.zeros(len(linear)), penalty, 1.0
+    x, width, wider, reach = np.zeros(len(linear)), penalty, 0.0, 1.0
     if not quadratic.any():
         width = max(width, _smallest(np.abs(residual), min(max(first, HELD * len(x)), len(residual))))
     while True:
@@ -40,7 +40,7 @@ def narrow(
         near = part if watched.all() else part[watched]
         # The other rows pull by the whole width, here and outside this part.
         flat = linear * (width / penalty) - quadratic @ x + pull @ part - pull[watched] @ near
-        step = _newton(near, residual[watched], quadratic, flat, width, rough=width > penalty)
+        step = _newton(near, residual[watched], quadratic, flat, width, wider, rough=width > penalty)
         moved = residual if step is None else residual - part @ step
         if step is None or np.any(~watched & ((np.abs(moved) < width) | (moved * residual < 0))):
             if watched.all():
@@ -50,14 +50,24 @@ def narrow(
         x, residual, reach = x + step, moved, 1.0
         if width == penalty or np.count_nonzero(np.abs(residual) < width) < last:
             return x
-        width = max(penalty, width / _NARROWING)
+        width, wider = max(penalty, width / _NARROWING), width
 
 
 def _newton(
-    part: Floats, residual: Floats, quadratic: Floats, linear: Floats, width: float, *, rough: bool
+    part: Floats, residual: Floats, quadratic: Floats, linear: Floats, width: float, wider: float, *, rough: bool
 ) -> Floats | None:
-    """Return x least at one width, or after the first whole step if `rough`; None where nothing bounds it."""
-    x, length = np.zeros(len(linear)), 0.0
+    """Return x least at one width, or after the first whole step if `rough`; None where nothing bounds it.
+
+    As the width falls the minimum moves along a line for as long as the same rows are held. Where few are, a step
+    with those that were held at the `wider` one comes first, if it leads down.
+    """
+    x, length, held = np.zeros(len(linear)), 0.0, np.abs(residual) < wider
+    if len(x) <= np.count_nonzero(held) < 2 * len(x):
+        pull = np.where(held, residual, np.clip(residual, -width, width))
+        step = _step(part[held], quadratic, linear + pull @ part)
+        moved = residual - part @ step
+        if loss(moved, width) + step @ (quadratic @ step / 2 - linear) < loss(residual, width):
+            x, residual = step, moved
     for attempt in range(50 + 4 * len(x)):
         pull, flat = np.clip(residual, -width, width), linear - quadratic @ x
         slope = flat + pull @ part
@@ -97,6 +107,12 @@ def _search(residual: Floats, shift: Floats, width: float, linear: float, quadra
         low, up, high, down = (t, slope, high, down / 2) if slope > 0 else (low, up / 2, t, slope)
         t = low + (high - low) * up / (up - down) if high < np.inf else 4 * low
     return np.inf
+
+
+def loss(residual: Floats, width: float) -> float:
+    """Return Σ huber(rᵢ)."""
+    held = np.minimum(np.abs(residual), width)
+    return float(held @ (np.abs(residual) - held / 2))
 
 
 def _smallest(values: Floats, count: int) -> float:

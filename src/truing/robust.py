@@ -13,7 +13,7 @@ from scipy.linalg import cholesky, solve_triangular
 
 from ._check import Bools, Floats, as_matrix, as_number, as_truth, as_vector, check_same_rows
 from ._threads import one_thread
-from .narrowing import HELD, narrow
+from .narrowing import HELD, loss, narrow
 from .rows import Rows
 
 # A fit is returned when its duality gap is at most this share of the objective.
@@ -97,7 +97,7 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
         pull_moved = design.move(moved, change, penalty)
         stayed = np.array_equal(side[far], np.sign(_soft(moved, penalty))[far])
         passes += 2
-        if _loss(moved, penalty) <= (1 + TOLERANCE) * _loss(residual, penalty):
+        if loss(moved, penalty) <= (1 + TOLERANCE) * loss(residual, penalty):
             theta, residual, pull = theta + change, moved, pull_moved
         if stayed:
             residual, gap = design.certify(target, theta, penalty)
@@ -199,13 +199,13 @@ class _Design:
         dual, size = self.feasible(residual, pull, penalty) * np.sign(residual), np.abs(residual)
         held = np.minimum(size, penalty)
         # h(r) − r·u + u²/2 row by row: no term is negative, so nothing cancels.
-        gap, loss = float(((held - dual) ** 2).sum() / 2 + (size - held) @ (penalty - dual)), _loss(residual, penalty)
-        if gap > TOLERANCE * loss:
+        gap, least = float(((held - dual) ** 2).sum() / 2 + (size - held) @ (penalty - dual)), loss(residual, penalty)
+        if gap > TOLERANCE * least:
             fit, rounding = np.abs(self.coef(theta)[0]), np.abs(target) + np.abs(target - residual)
             for rows, block in self.rows.blocks():
                 rounding[rows] += np.abs(block) @ fit
-            loss = max(loss, 4 * _EPS / TOLERANCE * float(held @ rounding))
-        return residual, gap / loss if gap > 0 else 0.0
+            least = max(least, 4 * _EPS / TOLERANCE * float(held @ rounding))
+        return residual, gap / least if gap > 0 else 0.0
 
     def feasible(self, residual: Floats, pull: Floats, penalty: float) -> Floats:
         """Return u near clip(r) with Zᵀu = 0 and |u| ≤ λ: the pull that is left is taken off, then all is shrunk.
@@ -240,11 +240,6 @@ def _whitened(moment: Floats, lift: Floats, n: int) -> Floats:
     # Once more, for what a large condition number cost the first time.
     whiter: Floats = solve_triangular(cholesky(white.T @ moment @ white, lower=True), white.T, lower=True).T
     return whiter
-
-
-def _loss(residual: Floats, penalty: float) -> float:
-    held = np.minimum(np.abs(residual), penalty)
-    return float(held @ (np.abs(residual) - held / 2))
 
 
 def _soft(residual: Floats, penalty: float) -> Floats:
