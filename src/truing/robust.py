@@ -21,7 +21,7 @@ TOLERANCE = 1e-9
 
 _EPS = float(np.finfo(np.float64).eps)
 _AT_ONCE = 2048  # So few rows are solved without a sample, and gathered at a time.
-_SMALL = 2**20  # So few numbers are whitened once and stored.
+_SMALL = 2**21  # So few numbers are whitened once and stored.
 _FEW = 20  # Held rows for each unknown up to which a dual point is mended on them alone.
 _BAND = 5.0  # Standard errors of the sample's fit within which a row is near.
 
