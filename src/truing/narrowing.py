@@ -34,12 +34,15 @@ def narrow(
     if not quadratic.any():
         width = max(width, _smallest(np.abs(residual), min(max(first, HELD * len(x)), len(residual))))
     while True:
-        size, pull = np.abs(residual), np.clip(residual, -width, width)
-        watched = size <= reach * max(_REACH * width, _smallest(size, _WATCHED * len(x)))
-        watched |= np.count_nonzero(watched) > len(watched) / 2  # A copy of most rows saves nothing.
-        near = part if watched.all() else part[watched]
-        # The other rows pull by the whole width, here and outside this part.
-        flat = linear * (width / penalty) - quadratic @ x + pull @ part - pull[watched] @ near
+        size, limit = np.abs(residual), _REACH * width
+        if np.count_nonzero(size <= limit) < _WATCHED * len(x):
+            limit = _smallest(size, _WATCHED * len(x))
+        watched = size <= reach * limit
+        near, flat = part, linear * (width / penalty) - quadratic @ x
+        if np.count_nonzero(watched) > len(watched) / 2:  # A copy of most rows saves nothing.
+            watched[:] = True
+        else:  # The other rows pull by the whole width, as those outside this part do.
+            near, flat = part.compress(watched, axis=0), flat + np.where(watched, 0.0, np.sign(residual) * width) @ part
         step = _newton(near, residual[watched], quadratic, flat, width, wider, rough=width > penalty)
         moved = residual if step is None else residual - part @ step
         if step is None or np.any(~watched & ((np.abs(moved) < width) | (moved * residual < 0))):
@@ -64,7 +67,7 @@ def _newton(
     x, length, held = np.zeros(len(linear)), 0.0, np.abs(residual) < wider
     if len(x) <= np.count_nonzero(held) < 2 * len(x):
         pull = np.where(held, residual, np.clip(residual, -width, width))
-        step = _step(part[held], quadratic, linear + pull @ part)
+        step = _step(part.compress(held, axis=0), quadratic, linear + pull @ part)
         moved = residual - part @ step
         if loss(moved, width) + step @ (quadratic @ step / 2 - linear) < loss(residual, width):
             x, residual = step, moved
@@ -74,7 +77,7 @@ def _newton(
         arrived = np.abs(slope).sum() <= _SETTLED * (np.abs(pull).sum() + np.abs(linear).sum())
         if arrived or (attempt > 0 and (length == 0 or (rough and length == 1))):
             break
-        step = _step(part[np.abs(residual) < width], quadratic, slope)
+        step = _step(part.compress(np.abs(residual) < width, axis=0), quadratic, slope)
         shift = part @ step
         length = _search(residual, shift, width, float(step @ flat), float(step @ quadratic @ step))
         if length == np.inf:

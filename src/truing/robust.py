@@ -144,9 +144,7 @@ class _Design:
         cross = np.append(cross - total * target.mean(), target.sum())
         design = cls(rows.about(mean), lift)
         if n * lift.shape[1] <= _SMALL:
-            stored = design.rows.onto(lift[:-1]).features
-            stored += lift[-1]
-            design = replace(design, stored=stored)
+            design = replace(design, stored=design.rows.onto(lift[:-1], lift[-1]).features)
         return design, lift.T @ cross / n, mean
 
     def coef(self, theta: Floats) -> tuple[Floats, float]:

@@ -26,12 +26,12 @@ class Rows:
             norm[rows] = np.sqrt(np.einsum("ij,ij->i", block, block))
         return cls(features, scale=1 / np.where(norm > 0, norm, 1))
 
-    def onto(self, basis: Floats) -> "Rows":
-        """Return the rows' coordinates in `basis` (d, k), stored."""
+    def onto(self, basis: Floats, shift: Floats | float = 0.0) -> "Rows":
+        """Return the rows' coordinates in `basis` (d, k), plus `shift` (k,), stored."""
         coordinates = np.empty((len(self.features), basis.shape[1]))
         with one_thread():
             for rows, block in self.blocks():
-                np.matmul(block, basis, out=coordinates[rows])
+                coordinates[rows] = block @ basis + shift
         return Rows(coordinates)
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
@@ -48,8 +48,7 @@ class Rows:
         return self._placed(self.features[index].astype(np.float64, copy=False), index)
 
     def _placed(self, block: Floats, rows: slice | NDArray[np.intp]) -> Floats:
+        own = None if self.features.dtype == np.float64 else block  # A block of float64 may be the input itself.
         if self.scale is not None:
-            block = block * self.scale[rows, None]
-        if self.origin is None:
-            return block
-        return np.subtract(block, self.origin, out=None if self.scale is None else block)
+            block = own = np.multiply(block, self.scale[rows, None], out=own)
+        return block if self.origin is None else np.subtract(block, self.origin, out=own)
