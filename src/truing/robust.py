@@ -144,7 +144,7 @@ class _Design:
         cross = np.append(cross - total * target.mean(), target.sum())
         design = cls(rows.about(mean), lift)
         if n * lift.shape[1] <= _SMALL:
-            design = replace(design, stored=design.rows.onto(lift[:-1], lift[-1]).features)
+            design = replace(design, stored=design.take(np.arange(n)))
         return design, lift.T @ cross / n, mean
 
     def coef(self, theta: Floats) -> tuple[Floats, float]:

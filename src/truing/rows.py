@@ -26,13 +26,10 @@ class Rows:
             norm[rows] = np.sqrt(np.einsum("ij,ij->i", block, block))
         return cls(features, scale=1 / np.where(norm > 0, norm, 1))
 
-    def onto(self, basis: Floats, shift: Floats | float = 0.0) -> "Rows":
-        """Return the rows' coordinates in `basis` (d, k), plus `shift` (k,), stored."""
-        coordinates = np.empty((len(self.features), basis.shape[1]))
+    def onto(self, basis: Floats) -> "Rows":
+        """Return the rows' coordinates in `basis` (d, k), stored."""
         with one_thread():
-            for rows, block in self.blocks():
-                coordinates[rows] = block @ basis + shift
-        return Rows(coordinates)
+            return Rows(np.concatenate([block @ basis for _, block in self.blocks()]))
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield (rows, those rows); views of the features where nothing is to be done to them."""
