@@ -71,7 +71,8 @@ def fit_robust_sweep(
     fits: dict[int, LinearFit] = {}
     moments, done = None, 0
     for count in sorted(set(counts)):
-        part = np.sort(order[done:count])
+        part = np.zeros(len(matrix), dtype=np.bool_)
+        part[order[done:count]] = True
         more = Moments.of(matrix[part], vector[part])
         moments, done = more if moments is None else moments + more, count
         fits[count] = moments.solve_within(principal, intercept=intercept)

@@ -100,7 +100,10 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
         if loss(moved, penalty) <= (1 + TOLERANCE) * loss(residual, penalty):
             theta, residual, pull = theta + change, moved, pull_moved
         if stayed:
-            residual, gap = design.certify(target, theta, penalty)
+            if design.stored is not None:  # A certificate is of the rows themselves.
+                residual = target.copy()
+                pull = design.read(residual, theta, penalty)
+            gap = design.gap(residual, target, theta, pull, penalty)
             passes += 1
             if gap <= TOLERANCE:
                 break
@@ -118,7 +121,7 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
 class _Design:
     """The columns [rows − mean, 1] times `lift` (d + 1, k), whose k columns have the identity as second moment.
 
-    `stored` is the product itself, where it is small. Only a certificate then reads the rows again.
+    `stored` is the product itself, where it is small; only the certificate reads the rows again.
     """
 
     rows: Rows
@@ -190,10 +193,8 @@ class _Design:
             total[-1] += pull.sum()
         return total @ self.lift
 
-    def certify(self, target: Floats, theta: Floats, penalty: float) -> tuple[Floats, float]:
-        """Return the residual and the duality gap as a share of the objective, or of what rounding leaves of it."""
-        residual = target.copy()
-        pull = self.read(residual, theta, penalty)
+    def gap(self, residual: Floats, target: Floats, theta: Floats, pull: Floats, penalty: float) -> float:
+        """Return the duality gap as a share of the objective, or of what rounding leaves of it where that is more."""
         dual, size = self.feasible(residual, pull, penalty) * np.sign(residual), np.abs(residual)
         held = np.minimum(size, penalty)
         # h(r) − r·u + u²/2 row by row: no term is negative, so nothing cancels.
@@ -203,7 +204,7 @@ class _Design:
             for rows, block in self.rows.blocks():
                 rounding[rows] += np.abs(block) @ fit
             least = max(least, 4 * _EPS / TOLERANCE * float(held @ rounding))
-        return residual, gap / least if gap > 0 else 0.0
+        return gap / least if gap > 0 else 0.0
 
     def feasible(self, residual: Floats, pull: Floats, penalty: float) -> Floats:
         """Return u near clip(r) with Zᵀu = 0 and |u| ≤ λ: the pull that is left is taken off, then all is shrunk.
