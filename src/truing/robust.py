@@ -14,7 +14,7 @@ from scipy.linalg import cholesky, solve_triangular
 from ._check import Bools, Floats, as_matrix, as_number, as_truth, as_vector, check_same_rows
 from ._threads import one_thread
 from .narrowing import HELD, loss, narrow
-from .rows import Rows
+from .rows import Rows, spread
 
 # A fit is returned when its duality gap is at most this share of the objective.
 TOLERANCE = 1e-9
@@ -73,7 +73,7 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
     size = len(theta)
     count, sampled = n, int((n * size) ** (2 / 3) / 2)  # Balances sampled and near rows: Portnoy & Koenker 1997.
     if n > _AT_ONCE and 0 < sampled < n / 2:
-        sample = _spread(n, sampled)
+        sample = spread(n, sampled)
         part, none = design.take(sample), np.zeros((size, size))
         start = target[sample] - part @ theta
         theta += narrow(part, start, none, none.sum(axis=0), penalty, first=sampled // 2, last=HELD * size)
@@ -133,7 +133,7 @@ class _Design:
         """Return the design, its least-squares fit and the rows' mean, from one pass."""
         n, d = len(target), rows.features.shape[1]
         # About a median nothing is left of a constant column, and little of a large mean.
-        middle = np.median(rows.take(_spread(n, 65)), axis=0)
+        middle = np.median(rows.take(spread(n, 65)), axis=0)
         gram, total, cross = np.zeros((d, d)), np.zeros(d), np.zeros(d)
         for where, block in rows.about(middle).blocks():
             gram += block.T @ block
@@ -243,11 +243,3 @@ def _whitened(moment: Floats, lift: Floats, n: int) -> Floats:
 
 def _soft(residual: Floats, penalty: float) -> Floats:
     return residual - np.clip(residual, -penalty, penalty)
-
-
-def _spread(n: int, count: int) -> NDArray[np.intp]:
-    """Return up to `count` of n indices, evenly spread and in step with no period of the rows."""
-    golden = (5**0.5 - 1) / 2
-    chosen = np.zeros(n, dtype=np.bool_)
-    chosen[(np.arange(count) * golden % 1 * n).astype(np.intp)] = True
-    return np.flatnonzero(chosen)

@@ -49,3 +49,11 @@ class Rows:
         if self.scale is not None:
             block = own = np.multiply(block, self.scale[rows, None], out=own)
         return block if self.origin is None else np.subtract(block, self.origin, out=own)
+
+
+def spread(n: int, count: int) -> NDArray[np.intp]:
+    """Return up to `count` of n indices, evenly spread and in step with no period of the rows."""
+    golden = (5**0.5 - 1) / 2
+    chosen = np.zeros(n, dtype=np.bool_)
+    chosen[(np.arange(count) * golden % 1 * n).astype(np.intp)] = True
+    return np.flatnonzero(chosen)
