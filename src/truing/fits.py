@@ -66,13 +66,12 @@ def fit_robust_sweep(
     counts = [_kept(keep, len(matrix)) for keep in keeps]
     order = np.arange(len(matrix))
     if min(counts, default=len(matrix)) < len(matrix):
-        order = _trust_order(matrix, vector, penalty, intercept, components)
+        order = _order(matrix, vector, penalty, intercept, components)
     principal = None if components is None else Moments.of(matrix, vector).principal(components)
     fits: dict[int, LinearFit] = {}
     moments, done = None, 0
     for count in sorted(set(counts)):
-        part = np.zeros(len(matrix), dtype=np.bool_)
-        part[order[done:count]] = True
+        part = np.sort(order[done:count])
         more = Moments.of(matrix[part], vector[part])
         moments, done = more if moments is None else moments + more, count
         fits[count] = moments.solve_within(principal, intercept=intercept)
@@ -93,12 +92,10 @@ def trust_order(
     Ties in $|\gamma|$ go to the smaller |residual|, which $|\gamma|$ never falls with; equal residuals, up to
     rounding, to the higher score, and then to the smaller features: never to row order.
     """
-    return _trust_order(*_as_pair(features, scores, components), penalty, intercept, components)
+    return _order(*_as_pair(features, scores, components), penalty, intercept, components)
 
 
-def _trust_order(
-    matrix: Matrix, vector: Floats, penalty: float, intercept: bool, components: int | None
-) -> NDArray[np.intp]:
+def _order(matrix: Matrix, vector: Floats, penalty: float, intercept: bool, components: int | None) -> NDArray[np.intp]:
     rows = Rows.unit(matrix) if components is None else _reduced(Rows.unit(matrix), vector, components)
     robust = huber_rows(rows, vector, penalty, intercept=intercept)
     grain = _GRAIN * max(float(np.ptp(vector)), float(np.abs(vector).max()) * _GRAIN) or 1.0

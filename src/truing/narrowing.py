@@ -90,8 +90,7 @@ def _step(held: Floats, quadratic: Floats, slope: Floats) -> Floats:
     """Return Newton's step for the rows that are held, and the slope itself, downhill too, if rounding forbids it."""
     hessian = quadratic + held.T @ held
     hessian.flat[:: len(slope) + 1] += _RIDGE * (np.trace(hessian) + len(slope))
-    step: Floats = lapack.dposv(hessian, slope)[1]
-    return step
+    return np.asarray(lapack.dposv(hessian, slope)[1])
 
 
 def _search(residual: Floats, shift: Floats, width: float, linear: float, quadratic: float) -> float:

@@ -52,8 +52,6 @@ class Rows:
 
 
 def spread(n: int, count: int) -> NDArray[np.intp]:
-    """Return up to `count` of n indices, evenly spread and in step with no period of the rows."""
+    """Return `count` of n indices, a few perhaps twice, evenly spread and in step with no period of the rows."""
     golden = (5**0.5 - 1) / 2
-    chosen = np.zeros(n, dtype=np.bool_)
-    chosen[(np.arange(count) * golden % 1 * n).astype(np.intp)] = True
-    return np.flatnonzero(chosen)
+    return np.sort((np.arange(count) * golden % 1 * n).astype(np.intp))
