@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
-from truing import narrowing
+from truing import narrowing, robust
 from truing._check import Floats
 from truing.robust import TOLERANCE, HuberFit, huber, huber_rows
 from truing.rows import Rows
@@ -286,6 +286,25 @@ def test_unit_rows_are_fitted_as_if_they_had_been_stored(rng):
     one, other = huber_rows(Rows.unit(features), scores, 1e-3), huber(stored, scores, 1e-3)
     np.testing.assert_allclose(one.coef, other.coef, rtol=1e-9)
     assert one.intercept == pytest.approx(other.intercept)
+
+
+@pytest.mark.parametrize("penalty", [1e-5, 1e-1])
+def test_rows_stored_whitened_are_fitted_as_those_read_again(rng, monkeypatch, penalty):
+    features, scores = gross(rng, 5000)
+    one = huber(features, scores, penalty)
+    monkeypatch.setattr(robust, "_SMALL", 0)
+    other = huber(features, scores, penalty)
+    np.testing.assert_allclose(one.coef, other.coef, atol=1e-10)
+    np.testing.assert_allclose(one.residual, other.residual, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_are_scaled_and_centred_leave_the_input_alone(rng, dtype):
+    features = rng.standard_normal((300, 8)).astype(dtype)
+    before = features.copy()
+    for rows in (Rows(features), Rows.unit(features)):
+        huber_rows(rows.about(np.ones(8)), features[:, 0].astype(np.float64), 0.1)
+    np.testing.assert_array_equal(features, before)
 
 
 def test_rows_about_a_point_and_onto_a_basis_are_what_they_say(rng):

@@ -66,7 +66,7 @@ def fit_robust_sweep(
     counts = [_kept(keep, len(matrix)) for keep in keeps]
     order = np.arange(len(matrix))
     if min(counts, default=len(matrix)) < len(matrix):
-        order = trust_order(matrix, vector, penalty=penalty, intercept=intercept, components=components)
+        order = _order(matrix, vector, penalty, intercept, components)
     principal = None if components is None else Moments.of(matrix, vector).principal(components)
     fits: dict[int, LinearFit] = {}
     moments, done = None, 0
@@ -92,18 +92,23 @@ def trust_order(
     Ties in $|\gamma|$ go to the smaller |residual|, which $|\gamma|$ never falls with; equal residuals, up to
     rounding, to the higher score, and then to the smaller features: never to row order.
     """
-    matrix, vector = _as_pair(features, scores, components)
+    return _order(*_as_pair(features, scores, components), penalty, intercept, components)
+
+
+def _order(matrix: Matrix, vector: Floats, penalty: float, intercept: bool, components: int | None) -> NDArray[np.intp]:
     rows = Rows.unit(matrix) if components is None else _reduced(Rows.unit(matrix), vector, components)
     robust = huber_rows(rows, vector, penalty, intercept=intercept)
     grain = _GRAIN * max(float(np.ptp(vector)), float(np.abs(vector).max()) * _GRAIN) or 1.0
     size = np.round(np.abs(robust.residual) / grain)
-    order = np.lexsort((-vector, size))
-    tied = (np.diff(size[order]) == 0) & (np.diff(vector[order]) == 0)
-    if tied.any():
-        group = np.concatenate(([0], np.cumsum(~tied)))
-        some = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
-        among = np.lexsort((*matrix[order[some]].T[::-1], group[some]))
-        order[some] = order[some][among]
+    order = np.argsort(size)
+    tied = np.diff(size[order]) == 0
+    for keys in (-vector[:, None], matrix):
+        if tied.any():
+            group = np.concatenate(([0], np.cumsum(~tied)))
+            some = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
+            among = np.lexsort((*keys[order[some]].T[::-1], group[some]))
+            order[some] = order[some][among]
+        tied &= np.diff(vector[order]) == 0
     return order
 
 

@@ -5,7 +5,7 @@ in place of n, and no n×n matrix. Rows whose |rᵢ| stays clear of λ enter onl
 of rows is solved first, then the rows near λ, and a pass over all rows confirms that the others stayed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,14 +13,15 @@ from scipy.linalg import cholesky, solve_triangular
 
 from ._check import Bools, Floats, as_matrix, as_number, as_truth, as_vector, check_same_rows
 from ._threads import one_thread
-from .narrowing import HELD, narrow
-from .rows import Rows
+from .narrowing import HELD, loss, narrow
+from .rows import Rows, spread
 
 # A fit is returned when its duality gap is at most this share of the objective.
 TOLERANCE = 1e-9
 
 _EPS = float(np.finfo(np.float64).eps)
 _AT_ONCE = 2048  # So few rows are solved without a sample, and gathered at a time.
+_SMALL = 2**21  # So few numbers are whitened once and stored.
 _FEW = 20  # Held rows for each unknown up to which a dual point is mended on them alone.
 _BAND = 5.0  # Standard errors of the sample's fit within which a row is near.
 
@@ -72,7 +73,7 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
     size = len(theta)
     count, sampled = n, int((n * size) ** (2 / 3) / 2)  # Balances sampled and near rows: Portnoy & Koenker 1997.
     if n > _AT_ONCE and 0 < sampled < n / 2:
-        sample = _spread(n, sampled)
+        sample = spread(n, sampled)
         part, none = design.take(sample), np.zeros((size, size))
         start = target[sample] - part @ theta
         theta += narrow(part, start, none, none.sum(axis=0), penalty, first=sampled // 2, last=HELD * size)
@@ -82,7 +83,9 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
     pull = design.move(residual, theta, penalty)
     while True:
         count = count if count < n / 2 else n
-        near = np.sort(np.argpartition(np.abs(np.abs(residual) - penalty), count - 1)[:count])
+        near = np.arange(n)
+        if count < n:
+            near = np.sort(np.argpartition(np.abs(np.abs(residual) - penalty), count - 1)[:count])
         far = np.ones(n, dtype=np.bool_)
         far[near] = False
         side = np.sign(_soft(residual, penalty))
@@ -94,9 +97,12 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
         pull_moved = design.move(moved, change, penalty)
         stayed = np.array_equal(side[far], np.sign(_soft(moved, penalty))[far])
         passes += 2
-        if _loss(moved, penalty) <= (1 + TOLERANCE) * _loss(residual, penalty):
+        if loss(moved, penalty) <= (1 + TOLERANCE) * loss(residual, penalty):
             theta, residual, pull = theta + change, moved, pull_moved
         if stayed:
+            if design.stored is not None:  # A certificate is of the rows themselves.
+                residual = target.copy()
+                pull = design.read(residual, theta, penalty)
             gap = design.gap(residual, target, theta, pull, penalty)
             passes += 1
             if gap <= TOLERANCE:
@@ -113,17 +119,21 @@ def _solve(rows: Rows, scores: Floats, penalty: float, intercept: bool) -> Huber
 
 @dataclass(frozen=True, eq=False)
 class _Design:
-    """The columns [rows − mean, 1] times `lift` (d + 1, k), whose k columns have the identity as second moment."""
+    """The columns [rows − mean, 1] times `lift` (d + 1, k), whose k columns have the identity as second moment.
+
+    `stored` is the product itself, where it is small; only the certificate reads the rows again.
+    """
 
     rows: Rows
     lift: Floats
+    stored: Floats | None = None
 
     @classmethod
     def of(cls, rows: Rows, target: Floats, intercept: bool) -> tuple["_Design", Floats, Floats]:
         """Return the design, its least-squares fit and the rows' mean, from one pass."""
         n, d = len(target), rows.features.shape[1]
         # About a median nothing is left of a constant column, and little of a large mean.
-        middle = np.median(rows.take(_spread(n, 65)), axis=0)
+        middle = np.median(rows.take(spread(n, 65)), axis=0)
         gram, total, cross = np.zeros((d, d)), np.zeros(d), np.zeros(d)
         for where, block in rows.about(middle).blocks():
             gram += block.T @ block
@@ -135,23 +145,29 @@ class _Design:
         mean = middle + total / n
         lift = _whitened(moment, np.eye(d + 1) if intercept else np.vstack([np.eye(d), mean]), n)
         cross = np.append(cross - total * target.mean(), target.sum())
-        return cls(rows.about(mean), lift), lift.T @ cross / n, mean
+        design = cls(rows.about(mean), lift)
+        if n * lift.shape[1] <= _SMALL:
+            design = replace(design, stored=design.take(np.arange(n)))
+        return design, lift.T @ cross / n, mean
 
     def coef(self, theta: Floats) -> tuple[Floats, float]:
         full = self.lift @ theta
         return full[:-1], float(full[-1])
 
     def take(self, index: NDArray[np.intp]) -> Floats:
+        if self.stored is not None:
+            return self.stored if len(index) == len(self.stored) else self.stored[index]
         part = np.empty((len(index), self.lift.shape[1]))
         for start in range(0, len(index), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
-            part[some] = self.rows.take(index[some]) @ self.lift[:-1] + self.lift[-1]
+            np.matmul(self.rows.take(index[some]), self.lift[:-1], out=part[some])
+            part[some] += self.lift[-1]
         return part
 
     def gram(self, chosen: Bools) -> Floats:
         """Return Σ wᵢ wᵢᵀ over the chosen rows."""
         raw = np.zeros((len(self.lift), len(self.lift)))
-        for rows, block in self.rows.blocks():
+        for rows, block in self.rows.blocks() if chosen.any() else ():
             part = block[chosen[rows]]
             raw[:-1, :-1] += part.T @ part
             raw[-1, :-1] += part.sum(axis=0)
@@ -160,6 +176,14 @@ class _Design:
 
     def move(self, residual: Floats, change: Floats, penalty: float) -> Floats:
         """Take a change of the fit off the residual, in place; return Σ wᵢ clip(rᵢ), the rows' pull on the fit."""
+        if self.stored is None:
+            return self.read(residual, change, penalty)
+        residual -= self.stored @ change
+        pull: Floats = np.clip(residual, -penalty, penalty) @ self.stored
+        return pull
+
+    def read(self, residual: Floats, change: Floats, penalty: float) -> Floats:
+        """Do as `move` does, from the rows themselves."""
         coef, shift = self.coef(change)
         total = np.zeros(len(self.lift))
         for rows, block in self.rows.blocks():
@@ -171,16 +195,16 @@ class _Design:
 
     def gap(self, residual: Floats, target: Floats, theta: Floats, pull: Floats, penalty: float) -> float:
         """Return the duality gap as a share of the objective, or of what rounding leaves of it where that is more."""
-        fit = np.abs(self.coef(theta)[0])
-        rounding = np.abs(target) + np.abs(target - residual)
-        for rows, block in self.rows.blocks():
-            rounding[rows] += np.abs(block) @ fit
         dual, size = self.feasible(residual, pull, penalty) * np.sign(residual), np.abs(residual)
         held = np.minimum(size, penalty)
         # h(r) − r·u + u²/2 row by row: no term is negative, so nothing cancels.
-        gap = float(((held - dual) ** 2).sum() / 2 + (size - held) @ (penalty - dual))
-        floor = 4 * _EPS / TOLERANCE * float(held @ rounding)
-        return gap / max(_loss(residual, penalty), floor) if gap > 0 else 0.0
+        gap, least = float(((held - dual) ** 2).sum() / 2 + (size - held) @ (penalty - dual)), loss(residual, penalty)
+        if gap > TOLERANCE * least:
+            fit, rounding = np.abs(self.coef(theta)[0]), np.abs(target) + np.abs(target - residual)
+            for rows, block in self.rows.blocks():
+                rounding[rows] += np.abs(block) @ fit
+            least = max(least, 4 * _EPS / TOLERANCE * float(held @ rounding))
+        return gap / least if gap > 0 else 0.0
 
     def feasible(self, residual: Floats, pull: Floats, penalty: float) -> Floats:
         """Return u near clip(r) with Zᵀu = 0 and |u| ≤ λ: the pull that is left is taken off, then all is shrunk.
@@ -217,16 +241,5 @@ def _whitened(moment: Floats, lift: Floats, n: int) -> Floats:
     return whiter
 
 
-def _loss(residual: Floats, penalty: float) -> float:
-    held = np.minimum(np.abs(residual), penalty)
-    return float(held @ (np.abs(residual) - held / 2))
-
-
 def _soft(residual: Floats, penalty: float) -> Floats:
     return residual - np.clip(residual, -penalty, penalty)
-
-
-def _spread(n: int, count: int) -> NDArray[np.intp]:
-    """Return up to `count` of n indices, evenly spread and in step with no period of the rows."""
-    golden = (5**0.5 - 1) / 2
-    return np.unique((np.arange(count) * golden % 1 * n).astype(np.intp))

@@ -45,8 +45,13 @@ class Rows:
         return self._placed(self.features[index].astype(np.float64, copy=False), index)
 
     def _placed(self, block: Floats, rows: slice | NDArray[np.intp]) -> Floats:
+        own = None if self.features.dtype == np.float64 else block  # A block of float64 may be the input itself.
         if self.scale is not None:
-            block = block * self.scale[rows, None]
-        if self.origin is None:
-            return block
-        return np.subtract(block, self.origin, out=None if self.scale is None else block)
+            block = own = np.multiply(block, self.scale[rows, None], out=own)
+        return block if self.origin is None else np.subtract(block, self.origin, out=own)
+
+
+def spread(n: int, count: int) -> NDArray[np.intp]:
+    """Return `count` of n indices, a few perhaps twice, evenly spread and in step with no period of the rows."""
+    golden = (5**0.5 - 1) / 2
+    return np.sort((np.arange(count) * golden % 1 * n).astype(np.intp))
