@@ -104,8 +104,7 @@ class Detector:
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
         features = as_outputs(outputs, "outputs").features
-        with one_thread():
-            return self.fit().predict(features)
+        return self.fit().predict(features)
 
     def decide(
         self,

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import Floats, as_matrix_of_any, by_rows, check_finite
-from ._threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class LinearFit:
         matrix = as_matrix_of_any(features, "features")
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             # Not BLAS, whose last bit depends on a row's neighbours: equal rows must tie.
             scores = by_rows(
                 lambda z: np.einsum("ij,j->i", np.ascontiguousarray(z), self.coef) + self.intercept, matrix
