@@ -131,7 +131,7 @@ def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
-    if np.ma.is_masked(values):
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(f"{name} must have no masked entries")
     try:
         array = np.asarray(values)
