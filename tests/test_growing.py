@@ -59,7 +59,7 @@ def test_small_batches_are_followed_and_not_factored_anew(rng, monkeypatch, foll
     features, scores = rng.normal(size=(3000, 50)), rng.normal(size=3000)
     growing, _ = grown(features, scores, [200] + [20] * 3)
     monkeypatch.setattr(truing.growing, "_begun", None)
-    monkeypatch.setattr(truing.moments, "_least_norm", None)
+    monkeypatch.setattr(truing.growing, "least_norm", None)
     for start in range(260, 3000, 20):
         growing = growing.grown(features[start : start + 20], scores[start : start + 20], 1.0)
         growing.solve(True, None)

@@ -15,7 +15,7 @@ from scipy.linalg import lapack
 from ._check import LARGEST, Bools, Floats, Matrix
 from ._threads import one_thread
 from .linear import LinearFit
-from .moments import CHOLESKY_RCOND, Moments, among
+from .moments import CHOLESKY_RCOND, Moments, among, least_norm
 
 # A solution is taken when its last correction is below this share of it.
 _SETTLED = 1e-9
@@ -87,16 +87,18 @@ class Growing:
         """Return what `moments.solve` would."""
         if components is not None or not intercept:
             return self.moments.solve(intercept, components)
-        if self.inverse is not None:
-            gram, cross, live = self.moments.normal_equations(True, self.moments.mean)
-            coef = np.zeros(len(cross))
-            with one_thread():
+        moments, live = self.moments, self.live
+        gram, cross = moments.comoment[:-1, :-1], moments.comoment[-1, :-1]
+        with one_thread():
+            if self.inverse is not None:
+                coef = np.zeros(len(cross))
                 for _ in range(1 + _CORRECTIONS):
                     correction = self.inverse @ (cross - gram @ coef)[live]
                     coef[live] += correction
                     if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(coef):
-                        return self.moments.fit_of(coef, len(correction), True, self.moments.mean[:-1])
-        return self.moments.solve_within(None, intercept=True, sound=self.least > 0.0)
+                        return moments.fit_of(coef, len(correction), True, moments.mean)
+            coef, rank = least_norm(gram, cross, live, moments.floor, sound=self.least > 0.0)
+            return moments.fit_of(coef, rank, True, moments.mean)
 
     def _followed(self, grown: "Growing", rows: Floats, decay: float) -> "Growing":
         """Return `grown` with what is known of its co-moment, which these rows have changed: followed, or begun."""

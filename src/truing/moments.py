@@ -118,23 +118,18 @@ class Moments:
         used = values > max(d * _EPS * values[-1], self.floor)
         return Principal(self.mean[:d], vectors[:, used])
 
-    def solve_within(
-        self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0, sound: bool = False
-    ) -> LinearFit:
-        """Return the fit of these rows confined to given principal components, as `solve` does to its own.
-
-        `sound` says that the Gram matrix is known to be fit for a Cholesky factor.
-        """
+    def solve_within(self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0) -> LinearFit:
+        """Return the fit of these rows confined to given principal components, as `solve` does to its own."""
         origin = np.zeros(self.dimensions) if principal is None else principal.origin
         gram, cross, live = self.normal_equations(intercept, origin)
         with one_thread():
             if principal is None:
                 through = None if intercept or ridge or self.floor else self._through_origin()
-                coef, rank = through or _least_norm(gram, cross, live, ridge, self.floor, sound)
+                coef, rank = through or least_norm(gram, cross, live, self.floor, ridge)
             else:
                 basis = principal.basis
                 inner = basis.T @ gram @ basis
-                inner, rank = _least_norm(inner, basis.T @ cross, inner.diagonal() > 0.0, ridge, self.floor)
+                inner, rank = least_norm(inner, basis.T @ cross, inner.diagonal() > 0.0, self.floor, ridge)
                 coef = basis @ inner
             return self.fit_of(coef, rank, intercept, origin)
 
@@ -184,6 +179,31 @@ class Principal:
     basis: Floats
 
 
+def least_norm(
+    gram: Floats, cross: Floats, live: Bools, floor: float, ridge: float = 0.0, sound: bool = False
+) -> tuple[Floats, int]:
+    """Return the shortest least-squares coefficients and their rank, from the Gram matrix of columns some of them live.
+
+    An eigenvalue of at most `floor` is that of no direction. `sound` says that a Cholesky factor is known to be.
+    """
+    d = len(cross)
+    coef = np.zeros(d)
+    if not live.all():  # Dead units are normal and cost nothing.
+        gram, cross = among(gram, live), cross[live]
+    if len(cross) == 0:
+        return coef, 0
+    if ridge:
+        gram = gram + ridge * np.eye(len(cross))
+    if not floor:
+        coef[live], sound = _solved(gram, cross, sound)
+        if sound:
+            return coef, len(cross)
+    values, vectors = eigh(gram)
+    used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
+    coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
+    return coef, int(used.sum())
+
+
 def among(gram: Floats, live: Bools) -> Floats:
     """Return the rows and columns that are live; in half the time of an index by both."""
     return gram.compress(live, axis=0).compress(live, axis=1)
@@ -214,31 +234,6 @@ def _step(one: Moments, other: Moments) -> Floats:
     if one.dimensions != other.dimensions:
         raise ValueError(f"moments must be of {one.dimensions} features to combine, got {other.dimensions}")
     return other.mean - one.mean
-
-
-def _least_norm(
-    gram: Floats, cross: Floats, live: Bools, ridge: float, floor: float, sound: bool = False
-) -> tuple[Floats, int]:
-    """Return the shortest least-squares coefficients and their rank, from a Gram matrix.
-
-    An eigenvalue of at most `floor` is that of no direction.
-    """
-    d = len(cross)
-    coef = np.zeros(d)
-    if not live.all():  # Dead units are normal and cost nothing.
-        gram, cross = among(gram, live), cross[live]
-    if len(cross) == 0:
-        return coef, 0
-    if ridge:
-        gram = gram + ridge * np.eye(len(cross))
-    if not floor:
-        coef[live], sound = _solved(gram, cross, sound)
-        if sound:
-            return coef, len(cross)
-    values, vectors = eigh(gram)
-    used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
-    coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
-    return coef, int(used.sum())
 
 
 def _solved(gram: Floats, right: Floats, sound: bool = False) -> tuple[Floats, bool]:
