@@ -22,9 +22,9 @@ _SETTLED = 1e-9
 _CORRECTIONS = 4
 # An inverse times its matrix is the identity to this much at least, or it is none.
 _SOUND = 1e-3
-# An inverse is followed with more columns than this, and than this for each row of a batch.
+# An inverse is followed where there are more columns than so many, and so many for each row of a batch (measured).
 _COLUMNS, _COLUMNS_A_ROW = 128, 8
-# LAPACK's estimates of the smallest eigenvalue are further apart than this only for matrices made to deceive it.
+# What is known to be sound is so by this factor, so that LAPACK, asked anew of a restored one, would say the same.
 _MARGIN = 10
 
 
@@ -43,7 +43,7 @@ class Growing:
     @classmethod
     def of(cls, moments: Moments) -> "Growing":
         """Return moments of which no more is known."""
-        return cls(moments, moments.normal_equations(True, moments.mean)[2])
+        return cls(moments, moments.normal_equations(True, moments.mean)[1])
 
     @classmethod
     def restored(cls, moments: Moments, inverse: Floats | None) -> "Growing":
@@ -88,16 +88,15 @@ class Growing:
         if components is not None or not intercept:
             return self.moments.solve(intercept, components)
         moments, live = self.moments, self.live
-        gram, cross = moments.comoment[:-1, :-1], moments.comoment[-1, :-1]
         with one_thread():
             if self.inverse is not None:
-                coef = np.zeros(len(cross))
+                gram, cross, coef = moments.comoment[:-1, :-1], moments.comoment[-1, :-1], np.zeros(len(live))
                 for _ in range(1 + _CORRECTIONS):
                     correction = self.inverse @ (cross - gram @ coef)[live]
                     coef[live] += correction
                     if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(coef):
                         return moments.fit_of(coef, len(correction), True, moments.mean)
-            coef, rank = least_norm(gram, cross, live, moments.floor, sound=self.least > 0.0)
+            coef, rank = least_norm(moments.comoment, live, moments.floor, sound=self.least > 0.0)
             return moments.fit_of(coef, rank, True, moments.mean)
 
     def _followed(self, grown: "Growing", rows: Floats, decay: float) -> "Growing":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh, lapack
+from scipy.linalg import block_diag, eigh, lapack
 
 from ._check import (
     BLOCK_NUMBERS,
@@ -121,16 +121,16 @@ class Moments:
     def solve_within(self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0) -> LinearFit:
         """Return the fit of these rows confined to given principal components, as `solve` does to its own."""
         origin = np.zeros(self.dimensions) if principal is None else principal.origin
-        gram, cross, live = self.normal_equations(intercept, origin)
+        sums, live = self.normal_equations(intercept, origin)
         with one_thread():
             if principal is None:
                 through = None if intercept or ridge or self.floor else self._through_origin()
-                coef, rank = through or least_norm(gram, cross, live, self.floor, ridge)
+                coef, rank = through or least_norm(sums, live, self.floor, ridge)
             else:
-                basis = principal.basis
-                inner = basis.T @ gram @ basis
-                inner, rank = least_norm(inner, basis.T @ cross, inner.diagonal() > 0.0, self.floor, ridge)
-                coef = basis @ inner
+                basis = block_diag(principal.basis, 1.0)
+                sums = basis.T @ sums @ basis
+                inner, rank = least_norm(sums, sums.diagonal()[:-1] > 0.0, self.floor, ridge)
+                coef = principal.basis @ inner
             return self.fit_of(coef, rank, intercept, origin)
 
     def _through_origin(self) -> tuple[Floats, int] | None:
@@ -140,26 +140,25 @@ class Moments:
         """
         d = self.dimensions
         mean, mean_score = self.mean[:d], float(self.mean[d])
-        solution, sound = _solved(self.comoment[:d, :d], np.column_stack((self.comoment[:d, d], mean)))
+        factor, sound = _factor(self.comoment)
         if not sound:
             return None
-        centred, along = solution.T
+        centred, along = lapack.dpotrs(factor[:d, :d], np.column_stack((self.comoment[d, :d], mean)), lower=True)[0].T
         left = self.rows * (mean_score - mean @ centred) / (1 + self.rows * (mean @ along))
         return centred + along * left, d
 
-    def normal_equations(self, intercept: bool, origin: Floats) -> tuple[Floats, Floats, Bools]:
-        """Return the Gram matrix (d, d) and the cross products (d,) of a fit, and which columns are not dead.
+    def normal_equations(self, intercept: bool, origin: Floats) -> tuple[Floats, Bools]:
+        """Return the sums of products (d + 1, d + 1) that a fit is made from, and which features (d,) are not dead.
 
         With an intercept they are about the mean, without one about the origin.
         """
-        d = self.dimensions
-        gram, cross, mean = self.comoment[:d, :d], self.comoment[d, :d], self.mean[:d]
         if intercept:
             # Rounding of a block's mean leaves this of a constant column.
-            return gram, cross, gram.diagonal() > self.rows * (1000 * _EPS * mean) ** 2
-        centre = mean - origin
-        gram = gram + self.rows * np.outer(centre, centre)
-        return gram, cross + self.rows * self.mean[d] * centre, gram.diagonal() > 0.0
+            noise = self.rows * (1000 * _EPS * self.mean[:-1]) ** 2
+            return self.comoment, self.comoment.diagonal()[:-1] > noise
+        centre = self.mean - np.append(origin, 0.0)
+        sums = self.comoment + self.rows * np.outer(centre, centre)
+        return sums, sums.diagonal()[:-1] > 0.0
 
     def fit_of(self, coef: Floats, rank: int, intercept: bool, origin: Floats) -> LinearFit:
         """Return the fit with these coefficients: its constant, and the share of variance that it explains."""
@@ -179,25 +178,26 @@ class Principal:
     basis: Floats
 
 
-def least_norm(
-    gram: Floats, cross: Floats, live: Bools, floor: float, ridge: float = 0.0, sound: bool = False
-) -> tuple[Floats, int]:
-    """Return the shortest least-squares coefficients and their rank, from the Gram matrix of columns some of them live.
+def least_norm(sums: Floats, live: Bools, floor: float, ridge: float = 0.0, sound: bool = False) -> tuple[Floats, int]:
+    """Return the shortest least-squares coefficients and their rank, from sums of products of features and score.
 
     An eigenvalue of at most `floor` is that of no direction. `sound` says that a Cholesky factor is known to be.
     """
-    d = len(cross)
-    coef = np.zeros(d)
-    if not live.all():  # Dead units are normal and cost nothing.
-        gram, cross = among(gram, live), cross[live]
-    if len(cross) == 0:
+    coef, d, rank = np.zeros(len(live)), len(live), int(np.count_nonzero(live))
+    if rank == 0:
         return coef, 0
+    if rank < d:  # Dead units are normal and cost nothing.
+        sums = among(sums, np.append(live, True))
     if ridge:
-        gram = gram + ridge * np.eye(len(cross))
+        sums = sums + ridge * np.eye(rank + 1)
     if not floor:
-        coef[live], sound = _solved(gram, cross, sound)
+        factor, sound = _factor(sums, sound)
         if sound:
-            return coef, len(cross)
+            right = np.zeros(rank + 1)
+            right[-1] = -factor[-1, -1]
+            coef[live] = lapack.dtrtrs(factor, right, lower=True, trans=1)[0][:-1]
+            return coef, rank
+    gram, cross = sums[:-1, :-1], sums[-1, :-1]
     values, vectors = eigh(gram)
     used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
     coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
@@ -236,7 +236,14 @@ def _step(one: Moments, other: Moments) -> Floats:
     return other.mean - one.mean
 
 
-def _solved(gram: Floats, right: Floats, sound: bool = False) -> tuple[Floats, bool]:
-    """Return the solution by a Cholesky factor, and whether it may be trusted."""
-    factor, solution, failed = lapack.dposv(gram.T, right, lower=True)  # Of the transpose, which LAPACK need not turn.
-    return solution, not failed and (sound or lapack.dpocon(factor, gram.trace(), uplo="L")[0] > CHOLESKY_RCOND)
+def _factor(sums: Floats, sound: bool = False) -> tuple[Floats, bool]:
+    """Return the Cholesky factor of sums of products, and whether it may be trusted to solve with.
+
+    Its last row is the score's, and half of the solution.
+    """
+    own = sums.copy()
+    own[-1, -1] = 1.0 + 2.0 * own[-1, -1]  # More than a fit can explain, so that no factor fails for the score.
+    factor, failed = lapack.dpotrf(own.T, lower=True, clean=False, overwrite_a=True)
+    if failed or sound:
+        return factor, not failed
+    return factor, lapack.dpocon(factor[:-1, :-1], sums[:-1, :-1].trace(), uplo="L")[0] > CHOLESKY_RCOND
