@@ -33,4 +33,5 @@ class LinearFit:
             np.einsum("ij,j->i", np.ascontiguousarray(block), self.coef, out=scores[rows])
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
-        return scores + self.intercept
+        scores += self.intercept
+        return scores

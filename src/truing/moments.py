@@ -187,7 +187,7 @@ def least_norm(sums: Floats, live: Bools, floor: float, ridge: float = 0.0, soun
     if rank == 0:
         return coef, 0
     if rank < d:  # Dead units are normal and cost nothing.
-        sums = among(sums, np.append(live, True))
+        sums = among(sums, live)
     if ridge:
         sums = sums + ridge * np.eye(rank + 1)
     if not floor:
@@ -204,9 +204,11 @@ def least_norm(sums: Floats, live: Bools, floor: float, ridge: float = 0.0, soun
     return coef, int(used.sum())
 
 
-def among(gram: Floats, live: Bools) -> Floats:
-    """Return the rows and columns that are live; in half the time of an index by both."""
-    return gram.compress(live, axis=0).compress(live, axis=1)
+def among(sums: Floats, live: Bools) -> Floats:
+    """Return the rows and columns of live features, and the score's where it is there."""
+    kept = np.ones(len(sums), dtype=bool)
+    kept[: len(live)] = live
+    return sums.compress(kept, axis=0).compress(kept, axis=1)  # Half the time of an index by both.
 
 
 def _accumulate(matrix: Matrix, scores: Floats) -> Moments:
