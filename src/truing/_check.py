@@ -66,7 +66,8 @@ def as_number(
     value: float, name: str, *, above: float | None = None, at_least: float = -LARGEST, at_most: float = LARGEST
 ) -> float:
     """Return `value` as a float within the stated bounds."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+    # Most are plain floats, and to ask whether something is Real takes longer than all the rest.
+    if type(value) is not float and (isinstance(value, bool | np.bool_) or not isinstance(value, Real)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     try:
         number = float(value)
@@ -131,7 +132,7 @@ def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
-    if np.ma.is_masked(values):
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(f"{name} must have no masked entries")
     try:
         array = np.asarray(values)

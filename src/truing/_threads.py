@@ -5,8 +5,6 @@ the whole process, so overlapping uses are counted: the first sets it, the last 
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 
@@ -15,30 +13,29 @@ from threadpoolctl import LibController, ThreadpoolController
 
 _lock = Lock()
 _users = 0
-_before: list[int] = []
+_before: list[tuple[LibController, int]] = []  # The libraries that had more threads, and how many.
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
+class one_thread:  # noqa: N801  # It reads as what it does, as those of contextlib do.
     """Run the block with single-threaded BLAS; safe to nest and to use from many threads."""
-    global _users, _before
-    with _lock:
-        if _users == 0:
-            _before = [library.get_num_threads() for library in _libraries()]
-            _set([1] * len(_before))
-        _users += 1
-    try:
-        yield
-    finally:
+
+    def __enter__(self) -> None:
+        global _users, _before
+        with _lock:
+            if _users == 0:
+                counts = [(library, library.get_num_threads()) for library in _libraries()]
+                _before = [(library, count) for library, count in counts if count != 1]
+                for library, _ in _before:
+                    library.set_num_threads(1)
+            _users += 1
+
+    def __exit__(self, *raised: object) -> None:
+        global _users
         with _lock:
             _users -= 1
             if _users == 0:
-                _set(_before)
-
-
-def _set(counts: list[int]) -> None:
-    for library, count in zip(_libraries(), counts, strict=True):
-        library.set_num_threads(count)
+                for library, count in _before:
+                    library.set_num_threads(count)
 
 
 def _forget() -> None:

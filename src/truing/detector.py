@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_truth, as_vector
-from ._threads import one_thread
 from .growing import Growing
 from .linear import LinearFit
 from .moments import Moments
@@ -77,18 +76,17 @@ class Detector:
 
     def learn(self, outputs: Outputs) -> None:
         """Add these rows to what the detector knows, with weight 1."""
-        scores = as_vector(self.base_scores(outputs), "scores")
+        scores = self.base_scores(outputs)
         self._check_width(outputs)
         follow = self.intercept and self.components is None
-        with one_thread():
-            if self.learned is None:
-                learned = Growing(Moments.of(outputs.features, scores))
-            else:
-                learned = self.learned.grown(outputs.features, scores, self.decay, follow=follow)
-            if self.joined is None or self.decay != 1.0:  # A reference is never decayed.
-                joined = _joined(learned, self.reference)
-            else:
-                joined = self.joined.grown(outputs.features, scores, 1.0, follow=follow)
+        if self.learned is None:
+            learned = Growing.of(Moments.of(outputs.features, scores))
+        else:
+            learned = self.learned.grown(outputs.features, scores, self.decay, follow=follow)
+        if self.joined is None or self.decay != 1.0:  # A reference is never decayed.
+            joined = _joined(learned, self.reference)
+        else:
+            joined = self.joined.grown(outputs.features, scores, 1.0, follow=follow)
         self.learned, self.joined, self._fits = learned, joined, {}
 
     def calibrate(self, reference: Outputs) -> None:
@@ -104,8 +102,7 @@ class Detector:
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
         features = as_outputs(outputs, "outputs").features
-        with one_thread():
-            return self.fit().predict(features)
+        return self.fit().predict(features)
 
     def decide(
         self,
@@ -161,7 +158,7 @@ class Detector:
 
 
 def _joined(learned: Growing | None, reference: Reference | None) -> Growing | None:
-    return None if learned is None or reference is None else Growing(learned.moments + reference.moments)
+    return None if learned is None or reference is None else Growing.of(learned.moments + reference.moments)
 
 
 def as_outputs(value: Outputs, name: str) -> Outputs:

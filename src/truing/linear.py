@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._check import Floats, as_matrix_of_any, by_rows, check_finite
-from ._threads import one_thread
+from ._check import Floats, as_matrix_of_any, blocks, check_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +27,11 @@ class LinearFit:
         matrix = as_matrix_of_any(features, "features")
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+        scores = np.empty(len(matrix))
+        for rows, block in blocks(matrix):
             # Not BLAS, whose last bit depends on a row's neighbours: equal rows must tie.
-            scores = by_rows(
-                lambda z: np.einsum("ij,j->i", np.ascontiguousarray(z), self.coef) + self.intercept, matrix
-            )
+            np.einsum("ij,j->i", np.ascontiguousarray(block), self.coef, out=scores[rows])
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
+        scores += self.intercept
         return scores

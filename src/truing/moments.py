@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh, lapack
+from scipy.linalg import block_diag, eigh, lapack
 
 from ._check import (
     BLOCK_NUMBERS,
     LARGEST,
+    Bools,
     Floats,
     Matrix,
     as_count,
@@ -120,15 +121,16 @@ class Moments:
     def solve_within(self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0) -> LinearFit:
         """Return the fit of these rows confined to given principal components, as `solve` does to its own."""
         origin = np.zeros(self.dimensions) if principal is None else principal.origin
-        gram, cross, noise = self.normal_equations(intercept, origin)
+        sums, live = self.normal_equations(intercept, origin)
         with one_thread():
             if principal is None:
                 through = None if intercept or ridge or self.floor else self._through_origin()
-                coef, rank = through or _least_norm(gram, cross, ridge, noise, self.floor)
+                coef, rank = through or least_norm(sums, live, self.floor, ridge)
             else:
-                basis = principal.basis
-                inner, rank = _least_norm(basis.T @ gram @ basis, basis.T @ cross, ridge, 0.0, self.floor)
-                coef = basis @ inner
+                basis = block_diag(principal.basis, 1.0)
+                sums = basis.T @ sums @ basis
+                inner, rank = least_norm(sums, sums.diagonal()[:-1] > 0.0, self.floor, ridge)
+                coef = principal.basis @ inner
             return self.fit_of(coef, rank, intercept, origin)
 
     def _through_origin(self) -> tuple[Floats, int] | None:
@@ -138,34 +140,33 @@ class Moments:
         """
         d = self.dimensions
         mean, mean_score = self.mean[:d], float(self.mean[d])
-        factor, sound = _factor(self.comoment[:d, :d])
+        factor, sound = _factor(self.comoment)
         if not sound:
             return None
-        centred, along = lapack.dpotrs(factor, np.column_stack((self.comoment[:d, d], mean)), lower=True)[0].T
+        centred, along = lapack.dpotrs(factor[:d, :d], np.column_stack((self.comoment[d, :d], mean)), lower=True)[0].T
         left = self.rows * (mean_score - mean @ centred) / (1 + self.rows * (mean @ along))
         return centred + along * left, d
 
-    def normal_equations(self, intercept: bool, origin: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the Gram matrix (d, d) and the cross products (d,) of a fit, and what rounding leaves of a zero.
+    def normal_equations(self, intercept: bool, origin: Floats) -> tuple[Floats, Bools]:
+        """Return the sums of products (d + 1, d + 1) that a fit is made from, and which features (d,) are not dead.
 
         With an intercept they are about the mean, without one about the origin.
         """
-        d = self.dimensions
-        gram, cross, mean = self.comoment[:d, :d], self.comoment[:d, d], self.mean[:d]
         if intercept:
             # Rounding of a block's mean leaves this of a constant column.
-            return gram, cross, self.rows * (1000 * _EPS * mean) ** 2
-        centre = mean - origin
-        gram = gram + self.rows * np.outer(centre, centre)
-        return gram, cross + self.rows * self.mean[d] * centre, np.zeros(d)
+            noise = self.rows * (1000 * _EPS * self.mean[:-1]) ** 2
+            return self.comoment, self.comoment.diagonal()[:-1] > noise
+        centre = self.mean - np.append(origin, 0.0)
+        sums = self.comoment + self.rows * np.outer(centre, centre)
+        return sums, sums.diagonal()[:-1] > 0.0
 
     def fit_of(self, coef: Floats, rank: int, intercept: bool, origin: Floats) -> LinearFit:
         """Return the fit with these coefficients: its constant, and the share of variance that it explains."""
-        d = self.dimensions
-        level, mean_score, total = float(self.mean[:d] @ coef), float(self.mean[d]), float(self.comoment[d, d])
-        constant = mean_score - level if intercept else -float(origin @ coef)
-        within = float(coef @ (self.comoment[:d, :d] @ coef - 2 * self.comoment[:d, d]))
-        left = max(total + within, 0.0) + self.rows * (mean_score - constant - level) ** 2
+        total, over = float(self.comoment[-1, -1]), np.empty(len(coef) + 1)
+        over[:-1], over[-1] = coef, -1.0  # Times a row [features, score], what the fit is over the score.
+        level = float(self.mean @ over)
+        constant = -level if intercept else -float(origin @ coef)
+        left = max(float(over @ (self.comoment @ over)), 0.0) + self.rows * (level + constant) ** 2
         return LinearFit(coef, constant, self.rows, rank, 1.0 - left / total if total > 0.0 else float(left <= 0.0))
 
 
@@ -175,6 +176,39 @@ class Principal:
 
     origin: Floats
     basis: Floats
+
+
+def least_norm(sums: Floats, live: Bools, floor: float, ridge: float = 0.0, sound: bool = False) -> tuple[Floats, int]:
+    """Return the shortest least-squares coefficients and their rank, from sums of products of features and score.
+
+    An eigenvalue of at most `floor` is that of no direction. `sound` says that a Cholesky factor is known to be.
+    """
+    coef, d, rank = np.zeros(len(live)), len(live), int(np.count_nonzero(live))
+    if rank == 0:
+        return coef, 0
+    if rank < d:  # Dead units are normal and cost nothing.
+        sums = among(sums, live)
+    if ridge:
+        sums = sums + ridge * np.eye(rank + 1)
+    if not floor:
+        factor, sound = _factor(sums, sound)
+        if sound:
+            right = np.zeros(rank + 1)
+            right[-1] = -factor[-1, -1]
+            coef[live] = lapack.dtrtrs(factor, right, lower=True, trans=1)[0][:-1]
+            return coef, rank
+    gram, cross = sums[:-1, :-1], sums[-1, :-1]
+    values, vectors = eigh(gram)
+    used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
+    coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
+    return coef, int(used.sum())
+
+
+def among(sums: Floats, live: Bools) -> Floats:
+    """Return the rows and columns of live features, and the score's where it is there."""
+    kept = np.ones(len(sums), dtype=bool)
+    kept[: len(live)] = live
+    return sums.compress(kept, axis=0).compress(kept, axis=1)  # Half the time of an index by both.
 
 
 def _accumulate(matrix: Matrix, scores: Floats) -> Moments:
@@ -204,32 +238,14 @@ def _step(one: Moments, other: Moments) -> Floats:
     return other.mean - one.mean
 
 
-def _least_norm(gram: Floats, cross: Floats, ridge: float, noise: Floats | float, floor: float) -> tuple[Floats, int]:
-    """Return the shortest least-squares coefficients and their rank, from a Gram matrix.
+def _factor(sums: Floats, sound: bool = False) -> tuple[Floats, bool]:
+    """Return the Cholesky factor of sums of products, and whether it may be trusted to solve with.
 
-    A diagonal of at most `noise` is that of a dead unit, an eigenvalue of at most `floor` that of no direction.
+    Its last row is the score's, and half of the solution.
     """
-    d = len(cross)
-    coef = np.zeros(d)
-    live = np.diagonal(gram) > noise
-    if not live.all():  # Dead units are normal and cost nothing.
-        gram, cross = gram[np.ix_(live, live)], cross[live]
-    if len(cross) == 0:
-        return coef, 0
-    if ridge:
-        gram = gram + ridge * np.eye(len(cross))
-    factor, sound = _factor(gram)
-    if sound and not floor:
-        coef[live] = lapack.dpotrs(factor, cross, lower=True)[0]
-        return coef, len(cross)
-    values, vectors = eigh(gram)
-    used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
-    coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
-    return coef, int(used.sum())
-
-
-def _factor(gram: Floats) -> tuple[Floats, bool]:
-    """Return the Cholesky factor, and whether it may be trusted to solve with."""
-    factor, failed = lapack.dpotrf(gram, lower=True)
-    size = np.abs(gram).sum(axis=0).max()
-    return factor, not failed and lapack.dpocon(factor, size, uplo="L")[0] > CHOLESKY_RCOND
+    own = sums.copy()
+    own[-1, -1] = 1.0 + 2.0 * own[-1, -1]  # More than a fit can explain, so that no factor fails for the score.
+    factor, failed = lapack.dpotrf(own.T, lower=True, clean=False, overwrite_a=True)
+    if failed or sound:
+        return factor, not failed
+    return factor, lapack.dpocon(factor[:-1, :-1], sums[:-1, :-1].trace(), uplo="L")[0] > CHOLESKY_RCOND
