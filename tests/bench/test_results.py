@@ -80,6 +80,17 @@ def test_a_mean_without_a_set_that_is_too_small_says_so():
     assert "rows 10000: the mean is without dtd10, which has too few rows." in table.notes
 
 
+def test_fewer_rows_of_odin_and_the_totals_of_a_rate_are_told():
+    rows = [row("dtd10", rows_in=10000, rows_out=1200), row("dtd10", base="odin", rows_in=5000, rows_out=1000)]
+    assert any(
+        note.startswith("odin: 5,000 in") for note in tables(rows)["truing", "cifar10-resnet56", "table"][0].notes
+    )
+    (table, _) = tables([row("dtd10", case="rate", value=0.5, rows_in=631, rows_out=632)])[
+        "truing", "cifar10-resnet56", "rate"
+    ]
+    assert "Rows in all: 1,263 with dtd10." in table.notes
+
+
 def test_the_paper_prints_noise_and_react_for_imagenet_alone():
     for case in ("noise", "react"):
         (first, *_) = tables([row("uniform-noise", case=case)])["truing", "cifar10-resnet56", case]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from .cases import CASES, SETTINGS, Setting
+from .notes import notes
 from .paper import AVERAGE, Printed, printed
 from .records import Row
-from .sources import ODIN
 
 ALL = "all sets"
 _EMPTY = ""
@@ -112,7 +112,9 @@ def _means(
         for head in (metric_name, f"{metric_name} unseen", *(f"{metric_name} {head}" for head in paper_heads))
     ]
     heads = ["base, method", *value_heads, *heads, "repeats"]
-    return Table(_title(setting, title), tuple(heads), tuple(lines), tuple(_notes(setting, case, rows, beside)))
+    return Table(
+        _title(setting, title), tuple(heads), tuple(lines), tuple(notes(setting, case, rows, list(beside.values())))
+    )
 
 
 def _compared(
@@ -159,26 +161,6 @@ def _cell(setting: Setting, row: Row, metric: str) -> str:
         return cell
     known = {"auroc": paper.auroc, "aupr": paper.aupr}.get(metric, paper.fpr95)
     return cell if known is None else f"{cell} ({100 * known:.2f})"
-
-
-def _notes(
-    setting: Setting, case: str, rows: list[Row], beside: dict[tuple[str, str, float | None], Printed | None]
-) -> Iterator[str]:
-    sets = list(dict.fromkeys(row["outside"] for row in rows))
-    missing = [name for name in setting.outside.values() if name not in sets] if case in ("table", "online") else []
-    if missing:
-        yield f"Missing: {', '.join(missing)}; the mean is over {len(sets)} sets."
-    if any(beside.values()) and not setting.official:
-        own = f"Ours: {setting.network}; sets {', '.join(sets)}"
-        yield f"{own}. The paper's network and sets are others: the difference tells the shape, not an error."
-    everywhere = {row["outside"] for row in rows if row["base"] not in ODIN}
-    for value in sorted({row["value"] for row in rows if row.get("value") is not None}):
-        here = {row["outside"] for row in rows if row.get("value") == value}
-        if here < everywhere:
-            gone = ", ".join(name for name in sets if name in everywhere - here)
-            yield f"{CASES[case].varied} {value:g}: the mean is without {gone}, which has too few rows."
-    for note in dict.fromkeys(paper.note for paper in beside.values() if paper is not None and paper.note):
-        yield f"Paper: {note}."
 
 
 def _comparable(setting: Setting, case: str) -> bool:

@@ -1,0 +1,41 @@
+"""Notes below a table of means: what is missing, what is not the same for every line, what the paper misprints."""
+
+from collections.abc import Iterator
+
+from .cases import CASES, Setting
+from .paper import Printed
+from .records import Row
+from .sources import ODIN
+
+
+def notes(setting: Setting, case: str, rows: list[Row], beside: list[Printed | None]) -> Iterator[str]:
+    """Yield what a reader of a table of means must know: which sets, which rows, what the paper leaves open."""
+    sets = list(dict.fromkeys(row["outside"] for row in rows))
+    missing = [name for name in setting.outside.values() if name not in sets] if case in ("table", "online") else []
+    if missing:
+        yield f"Missing: {', '.join(missing)}; the mean is over {len(sets)} sets."
+    if any(beside) and not setting.official:
+        own = f"Ours: {setting.network}; sets {', '.join(sets)}"
+        yield f"{own}. The paper's network and sets are others: the difference tells the shape, not an error."
+    everywhere = {row["outside"] for row in rows if row["base"] not in ODIN}
+    for value in sorted({row["value"] for row in rows if row.get("value") is not None}):
+        here = {row["outside"] for row in rows if row.get("value") == value}
+        if here < everywhere:
+            gone = ", ".join(name for name in sets if name in everywhere - here)
+            yield f"{CASES[case].varied} {value:g}: the mean is without {gone}, which has too few rows."
+    yield from _counts(case, rows)
+    for note in dict.fromkeys(paper.note for paper in beside if paper is not None and paper.note):
+        yield f"Paper: {note}."
+
+
+def _counts(case: str, rows: list[Row]) -> Iterator[str]:
+    """Yield how many rows there were, where that is not the same for every line."""
+    fitted = [row for row in rows if row["scored"] == "fitted" and "rows_in" in row]
+    if case == "rate":
+        totals = {row["outside"]: row["rows_in"] + row["rows_out"] for row in fitted}
+        yield "Rows in all: " + ", ".join(f"{total:,.0f} with {name}" for name, total in totals.items()) + "."
+    elif case != "samples":
+        for base in dict.fromkeys(row["base"] for row in fitted if row["base"] in ODIN):
+            most = max((row for row in fitted if row["base"] == base), key=lambda row: float(row["rows_in"]))
+            if most["rows_in"] < max(row["rows_in"] for row in fitted):
+                yield f"{base}: {most['rows_in']:,} in-distribution rows, whose images were at hand."
