@@ -77,6 +77,18 @@ def test_keeping_all_rows_is_dlr_and_keeping_four_fifths_is_rlr(mix):
         assert rows["msp", "RLR", "fitted", keep]["auroc"] == pytest.approx(known["auroc"], abs=1e-6)
 
 
+def test_by_the_authors_conventions_the_curve_of_kept_shares_goes_through_the_table(mix):
+    few = mix.take(np.arange(400), np.arange(80))
+    rows = {
+        name: tally(EXPERIMENTS[name](Job(SETTING, replace(CASES[name], values=(0.8,)), few, "authors")))
+        for name in ("table", "kept-share")
+    }
+    known, found = (
+        {(row["base"], row["scored"]): row["auroc"] for row in part if row["method"] == "RLR"} for part in rows.values()
+    )
+    assert known == found
+
+
 def test_every_rate_has_as_many_rows_in_all(mix):
     rows = ran("rate", mix)
     totals = {row["rows_in"] + row["rows_out"] for (*_, scored, _), row in rows.items() if scored == "fitted"}

@@ -2,12 +2,23 @@ from functools import partial
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 from sklearn.linear_model import ElasticNet
 from sklearn.preprocessing import StandardScaler
 
 import truing
 from truing.bench.cases import KEEP, PENALTY
-from truing.bench.mixes import Frame, Mix, compare, direct, kept_rows, metrics, robust, robust_as_authors, trusted
+from truing.bench.mixes import (
+    Frame,
+    Mix,
+    compare,
+    direct,
+    kept_rows,
+    metrics,
+    robust,
+    robust_as_authors,
+    trusted_by_authors,
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +94,23 @@ def test_metrics_hold_both_conventions_of_fpr95():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # Their settings stop before that.
-def test_the_authors_way_keeps_nearly_the_rows_of_their_lasso(mix):
-    """Their n×n lasso, written from its description: StandardScaler, ElasticNet, no constant in the projector."""
+@pytest.mark.parametrize("components", [None, 16])
+def test_the_authors_way_keeps_nearly_the_rows_of_their_lasso(mix, components):
+    """Their n×n lasso, written from its description: unit rows, PCA, StandardScaler, ElasticNet."""
     mix = mix.take(np.arange(300), np.arange(60))
     scores, rows = mix.scores["msp"], mix.features.astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = unit if components is None else PCA(components).fit_transform(unit)
     projector = np.eye(len(unit)) - unit @ np.linalg.pinv(unit)
     lasso = ElasticNet(alpha=PENALTY, l1_ratio=1)
     lasso.fit(StandardScaler().fit_transform(projector), projector @ scores)
     count = kept_rows(KEEP, len(scores))
-    theirs = set(np.argsort(np.abs(lasso.coef_), kind="stable")[:count])
-    ours = set(trusted(Frame(mix.features), scores, PENALTY * len(scores) ** 0.5, False)[:count])
-    assert len(theirs & ours) / count > 0.97
-    assert robust_as_authors(Frame(mix.features), scores)(mix.features).shape == scores.shape
+    theirs = np.argsort(np.abs(lasso.coef_), kind="stable")[:count]
+    frame = Frame(mix.features, components)
+    assert len(np.intersect1d(theirs, trusted_by_authors(frame, scores)[:count])) / count > 0.97
+    kept = trusted_by_authors(frame, scores)[:count]
+    refit = truing.fit_direct(mix.features[kept], scores[kept]).predict(mix.features)  # On the raw features.
+    np.testing.assert_array_equal(robust_as_authors(frame, scores)(mix.features), refit)
 
 
 def test_a_kept_share_of_one_is_the_direct_fit(mix):

@@ -31,6 +31,7 @@ from .mixes import (
     robust,
     robust_as_authors,
     trusted,
+    trusted_by_authors,
 )
 
 RATE_ROWS = 5000
@@ -101,22 +102,22 @@ def online(job: Job) -> Found:
 
 def kept_share(job: Job) -> Found:
     """Run RLR at every kept share; rows are ordered once."""
-    penalty, through = (
-        (PENALTY, True) if job.conventions == "truing" else (PENALTY * len(job.mix.features) ** 0.5, False)
-    )
+    by_authors = job.conventions == "authors"
     for mix, rng, new in job.repeats():
         seen, unseen = mix.halves(rng)
         for fitted, scored, name in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
             if name == "fitted" and not new:
                 continue
             frame = Frame(fitted.features, job.setting.components)
-            placed = frame.place(scored.features)
+            known, asked = frame.coordinates, frame.place(scored.features)
+            if by_authors:
+                known, asked = fitted.features, scored.features
             for base, scores in fitted.scores.items():
-                order = trusted(frame, scores, penalty, through)
+                order = trusted_by_authors(frame, scores) if by_authors else trusted(frame, scores, PENALTY, True)
                 for keep in job.case.values:
                     kept = order[: kept_rows(keep, len(order))]
-                    fit = fit_direct(frame.coordinates[kept], scores[kept])
-                    yield keep, ((base, "RLR", name), metrics(*scored.split(fit.predict(placed))))
+                    trued = fit_direct(known[kept], scores[kept]).predict(asked)
+                    yield keep, ((base, "RLR", name), metrics(*scored.split(trued)))
                 if name == "fitted":
                     yield None, ((base, "none", name), metrics(*mix.split(scores)))
 

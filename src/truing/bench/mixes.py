@@ -104,13 +104,19 @@ def robust(frame: Frame, scores: Floats, *, keep: float = KEEP, intercept: bool 
 
 
 def robust_as_authors(frame: Frame, scores: Floats, *, keep: float = KEEP) -> Callable[[Matrix], Floats]:
-    """Return RLR as the authors' code has it: λ times √n, no intercept in the lasso, a refit on the raw features.
+    """Return RLR as the authors' code has it: their order of the rows, and a refit on the raw features."""
+    kept = trusted_by_authors(frame, scores)[: kept_rows(keep, len(scores))]
+    return fit_direct(frame.features[kept], scores[kept]).predict
 
-    Their columns have unit variance and scikit-learn's lasso divides by n, so their λ weighs like √n λ here.
+
+def trusted_by_authors(frame: Frame, scores: Floats) -> Index:
+    """Return the rows from the most to the least trusted by the authors' lasso, solved as a Huber regression.
+
+    Their columns have unit variance and scikit-learn's lasso divides by n, so their λ weighs like √n λ here. Their
+    projector has no constant, and the lasso centres its columns: on principal components, whose mean is
+    zero, that is an intercept, and on raw features next to nothing.
     """
-    kept = trusted(frame, scores, PENALTY * len(scores) ** 0.5, False)[: kept_rows(keep, len(scores))]
-    fit = fit_direct(frame.features[kept], scores[kept])
-    return fit.predict
+    return trusted(frame, scores, PENALTY * len(scores) ** 0.5, frame.components is not None)
 
 
 def trusted(frame: Frame, scores: Floats, penalty: float, intercept: bool) -> Index:

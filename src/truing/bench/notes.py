@@ -38,4 +38,4 @@ def _counts(case: str, rows: list[Row]) -> Iterator[str]:
         for base in dict.fromkeys(row["base"] for row in fitted if row["base"] in ODIN):
             most = max((row for row in fitted if row["base"] == base), key=lambda row: float(row["rows_in"]))
             if most["rows_in"] < max(row["rows_in"] for row in fitted):
-                yield f"{base}: {most['rows_in']:,} in-distribution rows, whose images were at hand."
+                yield f"{base}: {most['rows_in']:,} in-distribution rows, since it needs their images."
