@@ -20,6 +20,7 @@ def test_printed_numbers_are_found_by_our_names():
         0.9489,
     )
     assert printed("batch-size", "CIFAR-10", "msp", "Online DLR", batch=512).fpr95 == 0.1453
+    assert printed("batch-size", "CIFAR-10", "msp", "none").fpr95 == 0.5137
     assert printed("table", "ImageNet-1k", "odin", "none", "Textures").auroc == 0.763
     assert printed("react", "ImageNet-1k", "odin", "ReAct + DLR, raw").fpr95 == 0.4885
     assert printed("noise", "ImageNet-1k", "msp", "DLR", "gaussian").auroc == 0.9934

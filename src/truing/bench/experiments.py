@@ -88,12 +88,12 @@ def online(job: Job) -> Found:
     for mix, rng, _ in job.repeats():
         order = rng.permutation(len(mix.features))
         for base, scores in mix.scores.items():
+            yield None, ((base, "none", "fitted"), metrics(*mix.split(scores)))
             if job.case.name == "batch-size":
                 trued = direct(Frame(mix.features), scores)(mix.features)
                 yield None, ((base, "DLR", "fitted"), metrics(*mix.split(trued)))
             for batch in job.case.values:
                 after, before = _streamed(mix.features, scores, order, int(batch))
-                yield batch, ((base, "none", "fitted"), metrics(*mix.split(scores)))
                 yield batch, ((base, "Online DLR", "fitted"), metrics(*mix.split(after)))
                 if batch < len(order):
                     later = [part[~np.isnan(part)] for part in mix.split(before)]

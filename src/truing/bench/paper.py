@@ -56,7 +56,7 @@ def printed(
     0.123
     """
     name = METHODS.get(method, method)
-    if case == "batch-size" and batch is not None:
+    if case == "batch-size" and method == "Online DLR":
         name = f"OnlineDLR batch={batch}"
     for table in TABLES.get(case, ()):
         found = _all().get((table, inside, outside, BASES.get(base, base), name))
