@@ -1,15 +1,22 @@
 """The examples run, and say what an independent computation says."""
 
+import json
 import re
 import runpy
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.ensemble import IsolationForest
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import LocalOutlierFactor
 
 import truing
+from truing.bench.bank import bank
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -69,3 +76,100 @@ def test_in_and_out_share_no_class_and_no_image(digits):
     assert set(labels) == set(range(8))
     sets = [{row.tobytes() for row in rows} for rows in (learn, test, *others.values())]
     assert sum(map(len, sets)) == len(set().union(*sets))
+
+
+@pytest.fixture(scope="module")
+def field():
+    return runpy.run_path(str(EXAMPLES / "compare_with_the_field.py"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A bank of 800 real rows, and 200 of each of three sets; its head is the one that its own logits say."""
+    folder, whole = tmp_path_factory.mktemp("banks") / "small", bank()
+    folder.mkdir()
+    whole.inside[:800].save(folder / "cifar10-test.npz")
+    for name in ("cifar100", "svhn", "uniform-noise"):
+        whole.outside[name][:200].save(folder / f"{name}.npz")
+    fit = LinearRegression().fit(np.float64(whole.inside.features), whole.inside.logits)
+    np.savez(folder / "head.npz", weight=fit.coef_.astype(np.float32), bias=fit.intercept_.astype(np.float32))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(field, small):
+    """What the script writes to its file, to stdout and to stderr."""
+    path, out, err = small.parent / "rows.jsonl", StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["compare", "--bank", str(small), "--json", str(path)])
+        field["main"]()
+    return path.read_text(), out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def compared(printed):
+    return [json.loads(line) for line in printed[0].splitlines()]
+
+
+@pytest.fixture(scope="module")
+def halves():
+    """Every second row of each class, and the other half, told in another way than the script's."""
+    inside = bank().inside[:800]
+    turn = np.array([np.sum(inside.labels[:row] == label) for row, label in enumerate(inside.labels)])
+    before = np.array([np.sum(inside.labels < label) for label in inside.labels])
+    known = (turn + before) % 2 == 0
+    return inside[known], inside[~known]
+
+
+def test_every_rival_is_judged_on_the_same_sets_or_says_why_not(compared):
+    assert len({(row["detector"], row["library"], row["given"]) for row in compared}) == len(compared) >= 18
+    for row in compared:
+        assert row.get("note") or list(row["auroc"]) == list(row["fpr95"]) == ["cifar100", "svhn", "uniform-noise"]
+        assert row["library"] in row["versions"]
+
+
+def test_a_library_that_is_not_installed_is_left_out_and_named(compared, printed):
+    found = {row["library"] for row in compared}
+    named = set(re.findall(r"^(\S+) is left out", printed[2], re.MULTILINE))
+    assert found | named == {"truing", "pytorch-ood", "scikit-learn", "pyod"}
+    assert not found & named
+    assert {"truing", "scikit-learn"} <= found
+
+
+@pytest.mark.parametrize("name", ["cifar100", "svhn", "uniform-noise"])
+def test_the_rivals_agree_with_scikit_learn_on_the_rows_held_out(compared, halves, name):
+    (known, held), outside = halves, bank().outside[name][:200]
+    rows = {(row["detector"], row["given"]): row["auroc"][name] for row in compared if "auroc" in row}
+    features = np.concatenate((held.features, outside.features)).astype(np.float64)
+    base = np.concatenate((truing.msp(held.logits), truing.msp(outside.logits)))
+    is_in = np.arange(len(features)) < len(held)
+    forest = IsolationForest(random_state=0).fit(known.features.astype(np.float64))
+    wanted = {
+        ("msp", "nothing"): base,
+        ("msp + DLR", "mix"): LinearRegression().fit(features, base).predict(features),
+        ("IsolationForest", "reference"): forest.score_samples(features),
+        ("LocalOutlierFactor", "mix"): LocalOutlierFactor().fit(features).negative_outlier_factor_,
+    }
+    for rival, scores in wanted.items():
+        assert rows[rival] == pytest.approx(roc_auc_score(is_in, scores), abs=1e-4)
+    if ("MaxSoftmax", "nothing") in rows:
+        assert rows["MaxSoftmax", "nothing"] == pytest.approx(rows["msp", "nothing"], abs=2e-3)
+        assert rows["EnergyBased", "nothing"] == pytest.approx(rows["energy", "nothing"], abs=2e-3)
+
+
+def test_the_table_of_the_field_is_sorted_and_comes_from_its_rows(field, compared, printed):
+    assert field["text"](compared) in printed[1]
+    means = [np.mean([row["auroc"][name] for name in ("cifar100", "svhn")]) for row in compared if "auroc" in row]
+    shown = re.findall(r"(?:nothing|mix|reference|labels) +[\d.]+ +([\d.]+)", printed[1])
+    np.testing.assert_allclose(np.array(shown, float), 100 * np.sort(means)[::-1], atol=0.051)
+
+
+def test_the_page_shows_the_stored_rows_of_the_field(field):
+    results = EXAMPLES.parent / "docs" / "results"
+    page, rows = (results / "field.md").read_text(), (results / "field.jsonl").read_text().splitlines()
+    banks = {}
+    for row in map(json.loads, rows):
+        banks.setdefault(row["bank"], []).append(row)
+    assert len(banks) == 4
+    for found in banks.values():
+        assert field["text"](found) in page
