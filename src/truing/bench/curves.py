@@ -166,7 +166,7 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
 
     names = (rows[0]["conventions"], rows[0]["setting"], case, base, metric.name.lower())
     right, top = (0.71, 0.87) if len(named) == 1 else (0.97, 0.77)
-    margins = {"left": 0.13, "right": right, "bottom": 0.15, "top": top}
+    margins = {"left": 0.15, "right": right, "bottom": 0.15, "top": top}
     sets = count(drawn[0].averaged)
     return Panel(
         svg(draw, short_name(*names), size=(4.4, 3.5), margins=margins),
