@@ -196,10 +196,9 @@ def least_norm(sums: Floats, live: Bools, floor: float, ridge: float = 0.0, soun
             coef[live] = lapack.dtrtrs(factor, right, lower=True, trans=1)[0][:-1]
             return coef, rank
     sums = among(sums, live)
-    gram, cross = sums[:-1, :-1], sums[-1, :-1]
-    values, vectors = eigh(gram)
+    values, vectors = eigh(sums[:-1, :-1])
     used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
-    coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
+    coef[live] = vectors[:, used] @ (vectors[:, used].T @ sums[-1, :-1] / values[used])
     return coef, int(used.sum())
 
 
@@ -247,6 +246,4 @@ def _factor(sums: Floats, sound: bool = False) -> tuple[Floats, bool]:
     size = 0.0 if sound else sums[:-1, :-1].trace()
     sums[-1, -1] = 1.0 + 2.0 * sums[-1, -1]  # More than a fit can explain, so that no factor fails for the score.
     factor, failed = lapack.dpotrf(sums.T, lower=True, clean=False, overwrite_a=True)
-    if failed or sound:
-        return factor, not failed
-    return factor, lapack.dpocon(factor[:-1, :-1], size, uplo="L")[0] > CHOLESKY_RCOND
+    return factor, not failed and (sound or lapack.dpocon(factor[:-1, :-1], size, uplo="L")[0] > CHOLESKY_RCOND)
