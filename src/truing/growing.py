@@ -125,8 +125,7 @@ class Growing:
         return Growing(moments, live, np.subtract(inverse, less, out=less))
 
     def _live_gram(self) -> Floats:
-        gram = self.moments.comoment[:-1, :-1]
-        return gram if self.live.all() else among(gram, self.live)
+        return among(self.moments.comoment[:-1, :-1], self.live)
 
 
 def _spaced(d: int) -> Floats:

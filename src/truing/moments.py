@@ -140,7 +140,7 @@ class Moments:
         """
         d = self.dimensions
         mean, mean_score = self.mean[:d], float(self.mean[d])
-        factor, sound = _factor(self.comoment)
+        factor, sound = _factor(self.comoment.copy())
         if not sound:
             return None
         centred, along = lapack.dpotrs(factor[:d, :d], np.column_stack((self.comoment[d, :d], mean)), lower=True)[0].T
@@ -186,26 +186,26 @@ def least_norm(sums: Floats, live: Bools, floor: float, ridge: float = 0.0, soun
     coef, d, rank = np.zeros(len(live)), len(live), int(np.count_nonzero(live))
     if rank == 0:
         return coef, 0
-    if rank < d:  # Dead units are normal and cost nothing.
-        sums = among(sums, live)
     if ridge:
-        sums = sums + ridge * np.eye(rank + 1)
+        sums = sums + ridge * np.eye(d + 1)
     if not floor:
-        factor, sound = _factor(sums, sound)
+        factor, sound = _factor(among(sums, live), sound)
         if sound:
             right = np.zeros(rank + 1)
             right[-1] = -factor[-1, -1]
             coef[live] = lapack.dtrtrs(factor, right, lower=True, trans=1)[0][:-1]
             return coef, rank
-    gram, cross = sums[:-1, :-1], sums[-1, :-1]
-    values, vectors = eigh(gram)
+    sums = among(sums, live)
+    values, vectors = eigh(sums[:-1, :-1])
     used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
-    coef[live] = vectors[:, used] @ (vectors[:, used].T @ cross / values[used])
+    coef[live] = vectors[:, used] @ (vectors[:, used].T @ sums[-1, :-1] / values[used])
     return coef, int(used.sum())
 
 
 def among(sums: Floats, live: Bools) -> Floats:
-    """Return the rows and columns of live features, and the score's where it is there."""
+    """Return a copy of the rows and columns of live features, and the score's where it is there."""
+    if live.all():
+        return sums.copy()
     kept = np.ones(len(sums), dtype=bool)
     kept[: len(live)] = live
     return sums.compress(kept, axis=0).compress(kept, axis=1)  # Half the time of an index by both.
@@ -239,13 +239,11 @@ def _step(one: Moments, other: Moments) -> Floats:
 
 
 def _factor(sums: Floats, sound: bool = False) -> tuple[Floats, bool]:
-    """Return the Cholesky factor of sums of products, and whether it may be trusted to solve with.
+    """Return the Cholesky factor of sums of products, in their place, and whether it may be trusted to solve with.
 
     Its last row is the score's, and half of the solution.
     """
-    own = sums.copy()
-    own[-1, -1] = 1.0 + 2.0 * own[-1, -1]  # More than a fit can explain, so that no factor fails for the score.
-    factor, failed = lapack.dpotrf(own.T, lower=True, clean=False, overwrite_a=True)
-    if failed or sound:
-        return factor, not failed
-    return factor, lapack.dpocon(factor[:-1, :-1], sums[:-1, :-1].trace(), uplo="L")[0] > CHOLESKY_RCOND
+    size = 0.0 if sound else sums[:-1, :-1].trace()
+    sums[-1, -1] = 1.0 + 2.0 * sums[-1, -1]  # More than a fit can explain, so that no factor fails for the score.
+    factor, failed = lapack.dpotrf(sums.T, lower=True, clean=False, overwrite_a=True)
+    return factor, not failed and (sound or lapack.dpocon(factor[:-1, :-1], size, uplo="L")[0] > CHOLESKY_RCOND)
