@@ -32,15 +32,17 @@ class one_thread:  # noqa: N801  # It reads as what it does, as those of context
     def __exit__(self, *raised: object) -> None:
         global _users
         with _lock:
-            _users -= 1
+            _users = max(_users - 1, 0)  # A child forked in the block leaves it uncounted.
             if _users == 0:
                 for library, count in _before:
                     library.set_num_threads(count)
 
 
 def _forget() -> None:
-    """Start afresh in a forked child, where the threads that were counted are not."""
+    """Start afresh in a forked child, with the counts of before: of the threads that used one it has at most this."""
     global _lock, _users
+    for library, count in _before if _users else ():
+        library.set_num_threads(count)
     _lock, _users = Lock(), 0
 
 

@@ -68,12 +68,12 @@ class Growing:
         block = np.empty((b + 1, d + 1))
         batch = block[:b]
         batch[:, :d], batch[:, d] = features, scores
-        batch -= old.mean
-        step = np.add.reduce(batch) / b
-        batch -= step
-        # The merge of two sets of moments adds the square of the step between their means: one row more.
-        block[b] = step * sqrt(decay * old.rows * b / rows)
-        with one_thread():
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            batch -= old.mean
+            step = np.add.reduce(batch) / b
+            batch -= step
+            # The merge of two sets of moments adds the square of the step between their means: one row more.
+            block[b] = step * sqrt(decay * old.rows * b / rows)
             comoment = block.T @ block
             comoment += old.comoment if decay == 1.0 else decay * old.comoment
             if not comoment.trace() <= (d + 1) * rows * LARGEST**2:  # Not so for NaN.

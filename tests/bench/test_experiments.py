@@ -107,11 +107,45 @@ def test_few_rows_get_no_revision_and_many_do(mix):
 
 
 def test_react_that_clips_nothing_changes_nothing(mix):
-    job = Job(SETTING, replace(CASES["react"], values=(1.0,)), mix, reacted=lambda features: mix.scores)
+    def score(features):
+        return {"msp": np.sin(features.astype(np.float64).sum(axis=1))}
+
+    mix = Mix(mix.features, score(mix.features), mix.rows_in)
+    job = Job(SETTING, replace(CASES["react"], values=(1.0,)), mix, reacted=score)
     rows = {(row["base"], row["method"], row["scored"], row.get("value")): row for row in tally(experiments.react(job))}
     for method in ("ReAct + DLR, raw", "ReAct + DLR, clipped"):
         assert rows["msp", method, "fitted", 1.0]["auroc"] == rows["msp", "DLR", "fitted", None]["auroc"]
     assert rows["msp", "ReAct", "fitted", 1.0]["auroc"] == rows["msp", "none", "fitted", None]["auroc"]
+
+
+def test_what_react_clips_at_comes_from_the_fitted_rows_alone(mix):
+    """Unseen rows as large as one likes leave the clip, and so the fit, as it was."""
+    few = mix.take(np.arange(400), np.arange(80))
+    clips = []
+
+    def reacted(features):
+        clips.append(float(features.max()))
+        return {"msp": features[:, 0].astype(np.float64)}
+
+    list(experiments.react(Job(SETTING, replace(CASES["react"], values=(0.9,)), few, reacted=reacted)))
+    seen, _ = few.halves(np.random.default_rng([0, 0]))
+    parts = (few, seen)
+    assert clips == pytest.approx([truing.react_clip(part.features[: part.rows_in], 0.9) for part in parts], abs=1e-3)
+
+
+def test_components_for_unseen_rows_come_from_the_others(mix, monkeypatch):
+    """A classical detector sees the unseen half in coordinates of the half that it was fitted on."""
+    few, given = mix.take(np.arange(200), np.arange(40)), []
+
+    def keep(features, rng, *, unseen=None):
+        given.append((features, unseen))
+        return np.arange(float(len(features if unseen is None else unseen)))
+
+    monkeypatch.setattr(experiments, "CLASSICAL", dict.fromkeys(experiments.CLASSICAL, keep))
+    list(experiments.classical(Job(replace(SETTING, components=4), CASES["classical"], few)))
+    fitted, unseen = given[1]
+    assert abs(fitted.mean(axis=0)).max() < 1e-6  # Centred on the fitted half,
+    assert abs(unseen.mean(axis=0)).max() > 1e-3  # and not on the other.
 
 
 def test_the_printed_equations_without_an_intercept_do_not_give_the_printed_numbers(mix):

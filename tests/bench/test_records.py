@@ -73,6 +73,30 @@ def test_a_folder_without_rows_is_an_error(tmp_path):
         read(tmp_path)
 
 
+def test_a_record_that_nothing_came_of_is_begun_anew(tmp_path, source):
+    made = Record(tmp_path / "rows" / "table.jsonl")
+    made.start(about(SETTINGS, {"svhn": source}))
+    source.write_bytes(b"the right rows")
+    assert made.start(about(SETTINGS, {"svhn": source})) == set()
+    assert len(read_abouts(tmp_path / "rows")) == 1
+
+
+def test_two_runs_do_not_write_one_record(record):
+    with record.held(), pytest.raises(ValueError, match="is being written by another run"), Record(record.path).held():
+        pass
+    with record.held():
+        pass
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", "{}", '{"job": "svhn", "rows": []}', '{"about": {"settings": {"case": "no"}}}']
+)
+def test_lines_that_are_no_record_are_named(record, line):
+    record.path.write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"table\.jsonl must hold the rows of an experiment"):
+        read(record.path.parent)
+
+
 def test_a_line_that_is_no_json_is_named(record):
     record.path.write_bytes(b"{nonsense\n")
     with pytest.raises(ValueError, match=r"table\.jsonl must hold JSON lines"):
@@ -82,4 +106,5 @@ def test_a_line_that_is_no_json_is_named(record):
 def test_where_rows_come_from_is_whole(source):
     told = about(SETTINGS, {"svhn": source})
     assert set(told) == {"settings", "data", "versions", "machine", "date"}
+    assert set(told["versions"]) == {"python", "truing", "numpy", "scipy", "scikit-learn"}
     assert json.loads(json.dumps(told)) == told

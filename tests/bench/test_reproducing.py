@@ -34,7 +34,12 @@ def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
     ("line", "wanted"),
     [
         (["run", "noise", "--banks", "nowhere"], "--banks must name folders"),
-        (["run", "noise", "--banks", "."], "is a folder of ."),
+        (["run", "noise", "--banks", "."], "there is no folder cifar10-resnet56"),
+        (
+            ["run", "noise", "--setting", "official-imagenet", "--banks", "."],
+            "there is no folder official-imagenet in .",
+        ),
+        (["report", ".", "-o", "one", "--tables", "one"], "must be two files"),
         (["run", "noise", "--workers", "0", "--banks", "."], "--workers must be"),
         (["report", "nowhere", "-o", "page.html"], "there are no rows below nowhere"),
         (["report", "nowhere", "-o", "no/folder/page.html"], "there is no folder"),

@@ -77,7 +77,13 @@ def test_a_mean_without_a_set_that_is_too_small_says_so():
     rows = [row("dtd10", case="samples", value=10), row("mnist", case="samples", value=10)]
     rows.append(row("mnist", case="samples", value=10000))
     (table,) = tables(rows)["truing", "cifar10-resnet56", "samples"]
-    assert "rows 10000: the mean is without dtd10, which has too few rows." in table.notes
+    assert "Means without dtd10: msp at 10000." in table.notes
+
+
+def test_fitted_and_unseen_means_are_over_the_same_sets():
+    rows = [row("dtd10", "DLR", auroc=0.5), row("mnist", "DLR", auroc=0.9), row("mnist", "DLR", "unseen", auroc=0.8)]
+    line = cells(tables(rows)["truing", "cifar10-resnet56", "table"][0], "msp + DLR")
+    assert (line["AUROC"], line["AUROC unseen"]) == ("90.0", "80.0")
 
 
 def test_fewer_rows_of_odin_and_the_totals_of_a_rate_are_told():

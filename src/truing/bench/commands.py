@@ -128,14 +128,14 @@ def run_extract(args: argparse.Namespace) -> None:
 
     for path in filter(None, (args.output, args.head)):
         check_target(path)
+    if args.head is not None and args.head.absolute() == args.output.absolute():
+        raise ValueError(f"-o and --head must be two files, got {args.output} for both")
     check_numbers(args)
     entry, device, skipped = NETWORKS[args.network], _device(args.device), list[str]()
     classes, odin = entry.classes if args.classes is None else args.classes, odin_of(args, entry)
     weights = _weights(args, entry)
     network = entry.build(classes)
     load_weights(network, weights)
-    if args.head is not None:
-        save_head(args.head, network)
     images, fit = images_of(args, entry, classes), fit_of(args, entry)
     fitted = images.batches(
         args.batch,
@@ -158,6 +158,8 @@ def run_extract(args: argparse.Namespace) -> None:
         odin=None if odin is None else {**asdict(odin), "std": entry.preprocessing.std},
     )
     save_bank(args.output, outputs, note)
+    if args.head is not None:
+        save_head(args.head, network)
     print(json.dumps({"rows": len(outputs), **right, "output": str(args.output)}, indent=2))
 
 

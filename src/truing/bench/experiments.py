@@ -78,18 +78,24 @@ def only_direct(job: Job) -> Found:
 
 
 def intercept(job: Job) -> Found:
-    """Compare the base scores with DLR and RLR without an intercept, as the paper prints them."""
-    without = partial(direct, intercept=False), partial(robust, intercept=False)
-    yield from _compared(job, dict(zip(("DLR, no intercept", "RLR, no intercept"), without, strict=True)))
+    """Compare the base scores with DLR and RLR without an intercept, as the paper prints them.
+
+    On centred components RLR without one has no answer: any fit that stays below all scores is as good as another.
+    """
+    methods: dict[str, Method] = {"DLR, no intercept": partial(direct, intercept=False)}
+    if job.setting.components is None:
+        methods["RLR, no intercept"] = partial(robust, intercept=False)
+    yield from _compared(job, methods)
 
 
 def online(job: Job) -> Found:
     """Run streams: every batch is learnt and then scored, and beside it scored before it is learnt."""
-    for mix, rng, _ in job.repeats():
+    for mix, rng, new in job.repeats():
         order = rng.permutation(len(mix.features))
         for base, scores in mix.scores.items():
-            yield None, ((base, "none", "fitted"), metrics(*mix.split(scores)))
-            if job.case.name == "batch-size":
+            if new:
+                yield None, ((base, "none", "fitted"), metrics(*mix.split(scores)))
+            if new and job.case.name == "batch-size":
                 trued = direct(Frame(mix.features), scores)(mix.features)
                 yield None, ((base, "DLR", "fitted"), metrics(*mix.split(trued)))
             for batch in job.case.values:
@@ -137,20 +143,21 @@ def rate(job: Job) -> Found:
 def sample_number(job: Job) -> Found:
     """Run DLR on samples of every size; the unseen rows are those of the next sample."""
     for size in map(int, job.case.values):
-        if job.mix.rows_out >= size // SHARE_OUT:
+        if job.mix.rows_in >= size and job.mix.rows_out >= size // SHARE_OUT:
             yield from _sampled(job.mix, size)
 
 
 def _sampled(mix: Mix, size: int) -> Found:
-    sizes = (size, size // SHARE_OUT)
+    sizes, rows = (size, size // SHARE_OUT), (mix.rows_in, mix.rows_out)
     rng = np.random.default_rng([SEED, size])
-    for inside, outside in samples.blocks((mix.rows_in, mix.rows_out), sizes, SAMPLED_ROWS // size, rng):
-        rows = np.hstack([inside, mix.rows_in + outside])
-        features = mix.features[rows].astype(np.float64)
-        scores = np.stack([scores[rows] for scores in mix.scores.values()], axis=2)
+    count = 1 if sizes == rows else SAMPLED_ROWS // size  # Of all rows there is one sample.
+    for inside, outside in samples.blocks(rows, sizes, count, rng):
+        chosen = np.hstack([inside, mix.rows_in + outside])
+        features = mix.features[chosen].astype(np.float64)
+        scores = np.stack([scores[chosen] for scores in mix.scores.values()], axis=2)
         fits = samples.fits(features, scores)
         found = {("none", "fitted"): scores, ("DLR", "fitted"): samples.predictions(*fits, features)}
-        if len(rows) > 1:  # Samples of one shuffle share no row.
+        if len(chosen) > 1:  # Samples of one shuffle share no row.
             found["DLR", "unseen"] = samples.predictions(*fits, np.roll(features, -1, axis=0))
         for (method, scored), values in found.items():
             for number, base in enumerate(mix.scores):
@@ -161,35 +168,45 @@ def _sampled(mix: Mix, size: int) -> Found:
 
 
 def react(job: Job) -> Found:
-    """Run ReAct at every share, alone and with DLR on raw and on clipped features."""
+    """Run ReAct at every share, alone and with DLR on raw and on clipped features.
+
+    The clip is that of the in-distribution rows that are fitted: their labels are known to it, as ReAct wants.
+    """
     if job.reacted is None:
         return
-    components = job.setting.components
-    for share in job.case.values:
-        clip = react_clip(job.mix.features[: job.mix.rows_in], share)
-        clipped = np.minimum(job.mix.features, clip)
-        scores = job.reacted(clipped)
-        whole = {"ReAct + DLR, raw": Mix(job.mix.features, scores, job.mix.rows_in)}
-        whole["ReAct + DLR, clipped"] = Mix(clipped, scores, job.mix.rows_in)
-        for name, mix in whole.items():
-            for (base, method, scored), found in compare(mix, {name: direct}, components, np.random.default_rng(SEED)):
-                if method != "none":
-                    yield share, ((base, method, scored), found)
-        for base, values in scores.items():
-            yield share, ((base, "ReAct", "fitted"), metrics(*job.mix.split(values)))
-    for measured in compare(job.mix, {"DLR": direct}, components, np.random.default_rng(SEED)):
-        yield None, measured
+    for mix, rng, new in job.repeats():
+        if not new:
+            continue
+        seen, unseen = mix.halves(rng)
+        for fitted, scored, kind in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
+            raw = Frame(fitted.features, job.setting.components)
+            for share in job.case.values:
+                clip = react_clip(fitted.features[: fitted.rows_in], share)
+                known, asked = np.minimum(fitted.features, clip), np.minimum(scored.features, clip)
+                scores, found = job.reacted(known), {"raw": (raw, scored.features)}
+                found["clipped"] = Frame(known, job.setting.components), asked
+                for base in scores:
+                    for name, (frame, features) in found.items():
+                        trued = direct(frame, scores[base])(features)
+                        yield share, ((base, f"ReAct + DLR, {name}", kind), metrics(*scored.split(trued)))
+                    if kind == "fitted":
+                        yield share, ((base, "ReAct", kind), metrics(*mix.split(scores[base])))
+        for measured in compare(mix, {"DLR": direct}, job.setting.components, rng):
+            yield None, measured
 
 
 def classical(job: Job) -> Found:
     """Run the traditional detectors, fitted on the mix itself and, beside it, on one half for the other."""
-    frame = Frame(job.mix.features, job.setting.components)
-    seen, unseen = Mix(frame.coordinates, {}, job.mix.rows_in).halves(np.random.default_rng(SEED))
-    for name in ("isolation-forest", "lof", job.setting.mixture):
-        score, rng = CLASSICAL[name], np.random.default_rng(SEED)
-        yield None, ((name, "none", "fitted"), metrics(*job.mix.split(score(frame.coordinates, rng))))
-        scores = score(seen.features, rng, unseen=unseen.features)
-        yield None, ((name, "none", "unseen"), metrics(*unseen.split(scores)))
+    for mix, split, new in job.repeats():
+        if not new:
+            continue
+        seen, unseen = mix.halves(split)
+        whole, half = (Frame(part.features, job.setting.components) for part in (mix, seen))
+        for name in ("isolation-forest", "lof", job.setting.mixture):
+            score, rng = CLASSICAL[name], np.random.default_rng(SEED)
+            yield None, ((name, "none", "fitted"), metrics(*mix.split(score(whole.coordinates, rng))))
+            scores = score(half.coordinates, rng, unseen=half.place(unseen.features))
+            yield None, ((name, "none", "unseen"), metrics(*unseen.split(scores)))
 
 
 def _compared(job: Job, methods: dict[str, Method]) -> Found:

@@ -120,9 +120,9 @@ def trusted_by_authors(frame: Frame, scores: Floats) -> Index:
 
 
 def trusted(frame: Frame, scores: Floats, penalty: float, intercept: bool) -> Index:
-    """Return the rows from the most to the least trusted by the robust regression."""
+    """Return the rows from the most to the least trusted by the robust regression, ties to the higher score."""
     residual = huber(frame.judged, scores, penalty, intercept=intercept).residual
-    return np.argsort(np.abs(residual), kind="stable")
+    return np.lexsort((-scores, np.abs(residual)))
 
 
 def kept_rows(keep: float, rows: int) -> int:

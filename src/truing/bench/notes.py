@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .cases import CASES, Setting
+from .cases import Setting
 from .paper import Printed
 from .records import Row
 from .sources import ODIN
@@ -17,15 +17,25 @@ def notes(setting: Setting, case: str, rows: list[Row], beside: list[Printed | N
     if any(beside) and not setting.official:
         own = f"Ours: {setting.network}; sets {', '.join(sets)}"
         yield f"{own}. The paper's network and sets are others: the difference tells the shape, not an error."
-    everywhere = {row["outside"] for row in rows if row["base"] not in ODIN}
-    for value in sorted({row["value"] for row in rows if row.get("value") is not None}):
-        here = {row["outside"] for row in rows if row.get("value") == value}
-        if here < everywhere:
-            gone = ", ".join(name for name in sets if name in everywhere - here)
-            yield f"{CASES[case].varied} {value:g}: the mean is without {gone}, which has too few rows."
+    yield from _gone(rows, sets)
     yield from _counts(case, rows)
     for note in dict.fromkeys(paper.note for paper in beside if paper is not None and paper.note):
         yield f"Paper: {note}."
+
+
+def _gone(rows: list[Row], sets: list[str]) -> Iterator[str]:
+    """Yield which lines are means without some of the sets."""
+    lines: dict[tuple[str, float | None], dict[str, set[str]]] = {}
+    for row in rows:
+        kinds = lines.setdefault((row["base"], row.get("value")), {})
+        kinds.setdefault(row["method"] + row["scored"], set()).add(row["outside"])
+    told: dict[str, list[str]] = {}
+    for (base, value), kinds in lines.items():
+        gone = [name for name in sets if name not in set.intersection(*kinds.values())]
+        if gone:
+            told.setdefault(", ".join(gone), []).append(base if value is None else f"{base} at {value:g}")
+    for gone_sets, names in told.items():
+        yield f"Means without {gone_sets}: {', '.join(names)}."
 
 
 def _counts(case: str, rows: list[Row]) -> Iterator[str]:

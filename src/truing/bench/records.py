@@ -9,13 +9,21 @@ import json
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fcntl import LOCK_EX, LOCK_NB, flock
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from .cases import CASES, CONVENTIONS, SETTINGS
+
 Row = dict[str, Any]
+
+_NAMES = ("case", "setting", "conventions")
+_LIBRARIES = ("truing", "numpy", "scipy", "scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -30,13 +38,19 @@ class Record:
             return []
         whole = self.path.read_bytes().split(b"\n")[:-1]
         try:
-            return [json.loads(line) for line in whole]
+            lines = [json.loads(line) for line in whole]
         except ValueError as error:
             raise ValueError(f"{self.path} must hold JSON lines: {error}") from None
+        if lines and not (all(map(_is_line, lines)) and "about" in lines[0]):
+            raise ValueError(f"{self.path} must hold the rows of an experiment, each line behind what it was made from")
+        return lines
 
     def start(self, about: dict[str, Any]) -> set[str]:
         """Get ready to go on, and return the jobs that are done; other data than before is an error."""
         lines = self.lines()
+        if not any("job" in line for line in lines):  # Nothing came of it: begin anew.
+            self.path.unlink(missing_ok=True)
+            lines = []
         known = [line["about"] for line in lines if "about" in line]
         for name, digest in about["data"].items():
             before = {old["data"][name] for old in known if name in old["data"]}
@@ -57,12 +71,24 @@ class Record:
 
     def rows(self) -> Iterator[Row]:
         """Yield every row, with the names of its case, setting and conventions."""
-        about: dict[str, Any] = {}
+        names: dict[str, Any] = {}
         for line in self.lines():
-            about = line.get("about", about)
-            names = {name: about["settings"][name] for name in ("case", "setting", "conventions")}
+            if "about" in line:
+                names = {name: line["about"]["settings"][name] for name in _NAMES}
             for row in line.get("rows", ()):
                 yield {**names, **row}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs from writing this record meanwhile."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("w") as file:
+            try:
+                flock(file, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{self.path} is being written by another run") from None
+            yield
+        self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def _append(self, line: dict[str, Any]) -> None:
         with self.path.open("ab") as file:
@@ -81,7 +107,7 @@ def read_abouts(folder: Path) -> list[dict[str, Any]]:
 
 def _files(folder: Path) -> list[Path]:
     files = sorted(folder.rglob("*.jsonl"))
-    if not files:
+    if not any(file.stat().st_size for file in files):
         raise FileNotFoundError(f"there are no rows below {folder}: truing bench run makes them")
     return files
 
@@ -91,15 +117,27 @@ def about(settings: dict[str, Any], data: dict[str, Path]) -> dict[str, Any]:
     return {
         "settings": settings,
         "data": {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in data.items()},
-        "versions": {
-            "truing": version("truing"),
-            "python": platform.python_version(),
-            "numpy": version("numpy"),
-            "scipy": version("scipy"),
-        },
+        "versions": {"python": platform.python_version(), **_versions()},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in _LIBRARIES if find_spec(name.replace("scikit-learn", "sklearn"))}
+
+
+def _is_line(line: object) -> bool:
+    """Whether it is a finished job, or says where jobs come from, of a case and a setting that there are."""
+    if not isinstance(line, dict):
+        return False
+    if "about" not in line:
+        return isinstance(line.get("rows"), list) and "job" in line
+    try:
+        names = [line["about"]["settings"][name] for name in _NAMES]
+        return names[0] in CASES and names[1] in SETTINGS and names[2] in CONVENTIONS and "data" in line["about"]
+    except (TypeError, KeyError):
+        return False
 
 
 def _without_date(about: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def add(
     about = f"{', '.join(CASES)}; {ALL} is every one but {SLOW}, which takes minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
     sets = f"{', '.join(SETTINGS)} (default: those with files)"
-    part.add_argument("--setting", nargs="+", default=list(SETTINGS), choices=SETTINGS, metavar="S", help=sets)
+    part.add_argument("--setting", nargs="+", choices=SETTINGS, metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
     part.add_argument("--as", dest="conventions", default=CONVENTIONS[0], choices=CONVENTIONS, help="whose conventions")
@@ -45,6 +45,7 @@ def add(
 def run_run(args: argparse.Namespace) -> None:
     """Run the paper's experiments on the outputs at hand; what is done already is not done again."""
     from .running import run
+    from .sources import tasks
 
     as_count(args.workers, "--workers")
     folders = tuple(args.banks)
@@ -53,12 +54,17 @@ def run_run(args: argparse.Namespace) -> None:
             raise FileNotFoundError(f"--banks must name folders of SETTING/SET.npz, got {folder}")
     named = [name for name in CASES if name != SLOW] if ALL in args.cases else []
     cases = [case for name, case in CASES.items() if name in {*named, *args.cases}]
-    settings = [SETTINGS[name] for name in args.setting if any((folder / name).is_dir() for folder in folders)]
-    if not settings:
-        wanted, where = ", ".join(args.setting), ", ".join(map(str, folders))
-        raise FileNotFoundError(f"none of {wanted} is a folder of {where}: see docs/reproduce.md for what goes there")
+    present = [name for name in SETTINGS if any((folder / name).is_dir() for folder in folders)]
+    absent = [name for name in args.setting or () if name not in present]
+    if absent or not present:
+        wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
+        raise FileNotFoundError(f"there is no folder {wanted} in {where}: see docs/reproduce.md for what goes there")
+    settings = [SETTINGS[name] for name in args.setting or present]
     for setting in settings:
         for case in cases:
+            if not tasks(case, setting, folders, args.conventions):
+                print(f"{setting.name}, {case.name}: not part of this setting as {args.conventions}", flush=True)
+                continue
             start = perf_counter()
             missing = run(
                 case,
@@ -84,6 +90,8 @@ def run_report(args: argparse.Namespace) -> None:
     targets = [path for path in (args.output, args.tables) if path is not None]
     for path in targets:
         check_writable(path)
+    if args.tables is not None and args.tables.absolute() == args.output.absolute():
+        raise ValueError(f"-o and --tables must be two files, got {args.output} for both")
     rows = read(args.results)
     texts = [book.page(rows, read_abouts(args.results))]
     if args.tables is not None:

@@ -49,12 +49,7 @@ def tables(rows: list[Row]) -> dict[tuple[str, str, str], list[Table]]:
 def summary(rows: list[Row]) -> list[Table]:
     """Return one table a setting: what truing does to the mean over the sets, beside the paper."""
     found = tables(rows)
-    first = {key: found[key][0] for key in found if key[2] in ("table", "online")}
-    return [
-        Table(_title(SETTINGS[setting], "mean over the sets"), part.heads, part.lines, part.notes)
-        for (conventions, setting, case), part in first.items()
-        if conventions == "truing" and case == "table"
-    ]
+    return [parts[0] for (conventions, _, case), parts in found.items() if conventions == "truing" and case == "table"]
 
 
 def _of_case(key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]]) -> Iterator[Table]:
@@ -99,7 +94,8 @@ def _means(
     if not _comparable(setting, case):
         beside = dict.fromkeys(beside)
     lines = []
-    for (base, method, value), parts in groups.items():
+    for (base, method, value), found in groups.items():
+        parts = _of_the_same_sets(found)
         cells = [_name(base, method), *([] if not CASES[case].varied else [_value(value)])]
         for column, paper in ((metric, _fpr_of), ("auroc", _auroc_of)):
             cells += _compared(parts, column, paper, beside[base, method, value], any(beside.values()))
@@ -115,6 +111,12 @@ def _means(
     return Table(
         _title(setting, title), tuple(heads), tuple(lines), tuple(notes(setting, case, rows, list(beside.values())))
     )
+
+
+def _of_the_same_sets(parts: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Return the rows of those sets alone that have all kinds, or the two means would not compare."""
+    shared = set.intersection(*({row["outside"] for row in part} for part in parts.values()))
+    return {kind: [row for row in part if row["outside"] in shared] for kind, part in parts.items() if shared}
 
 
 def _compared(

@@ -10,8 +10,8 @@ from time import perf_counter
 
 from threadpoolctl import threadpool_limits
 
-from .cases import CASES, KEEP, PENALTY, REPEATS, SEED, SETTINGS, Case, Setting, shown
-from .experiments import EXPERIMENTS, Job, Value
+from .cases import CASES, KEEP, PENALTY, REPEATS, SEED, SETTINGS, SHARE_OUT, Case, Setting, shown
+from .experiments import EXPERIMENTS, RATE_ROWS, SAMPLED_ROWS, Job, Value
 from .mixes import Measured
 from .pictures import pictures
 from .records import Record, Row, about
@@ -19,7 +19,7 @@ from .sources import Task, tasks
 
 Progress = Callable[[Iterator[str], int, str], None]
 
-_SPREAD = ("fpr95", "auroc")
+_SPREAD = ("fpr95", "fpr95_paper", "auroc")
 
 
 def run(
@@ -39,14 +39,22 @@ def run(
     if ready:
         present = {name: path for task in ready for name, path in task.files().items() if path is not None}
         record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
-        done = record.start(about(_settings(case, setting, conventions), present))
-        left = [task for task in ready if task.name not in done]
-        progress(_work_off(left, record, workers), len(left), f"{setting.name}, {case.name}")
+        with record.held():
+            done = record.start(about(_settings(case, setting, conventions), present))
+            left = [task for task in ready if task.name not in done]
+            progress(_work_off(left, record, workers), len(left), f"{setting.name}, {case.name}")
     return [name for name, path in files.items() if path is None]
 
 
 def work(task: Task) -> tuple[float, list[Row]]:
     """Return the seconds that a job took, reading aside, and its rows."""
+    try:
+        return _worked(task)
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"{task.setting}, {task.case}, {task.name}: {error}") from None
+
+
+def _worked(task: Task) -> tuple[float, list[Row]]:
     setting = SETTINGS[task.setting]
     with threadpool_limits(1):
         mix, reacted = task.mix(), task.reacted() if task.case == "react" else None
@@ -73,7 +81,7 @@ def tally(found: Iterator[tuple[Value, Measured]]) -> list[Row]:
         row |= {} if value is None else {"value": value}
         row |= {"repeats": len(runs)} | {name: _rounded(fmean(run[name] for run in runs)) for name in runs[0]}
         if len(runs) > 1:
-            row |= {f"{name}_sd": _rounded(stdev(run[name] for run in runs)) for name in _SPREAD}
+            row |= {f"{name}_sd": _rounded(stdev(run[name] for run in runs)) for name in _SPREAD if name in runs[0]}
         rows.append(row)
     return rows
 
@@ -101,6 +109,9 @@ def _rounded(value: float) -> float:
 
 
 def _settings(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
+    fixed: dict[str, object]
     varied = {name: list(value) for name, value in asdict(case).items() if name in ("bases", "values")}
-    fixed = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP, "components": setting.components}
+    fixed = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP, "in_for_one_out": SHARE_OUT}
+    fixed |= {"rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}
+    fixed |= {name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")}
     return {"case": case.name, "setting": setting.name, "conventions": conventions, **fixed, **varied}

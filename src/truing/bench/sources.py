@@ -49,6 +49,9 @@ class Task:
         """Return the rows of all its sets, with the base scores that these files give."""
         names = (SETTINGS[self.setting].inside, *self.outside)
         parts = [self._read(name) for name in names]
+        for name, part in zip(names, parts, strict=True):
+            if part.features.shape[1] != (width := parts[0].features.shape[1]):
+                raise ValueError(f"{name} must have {width} features as {names[0]} has, got {part.features.shape[1]}")
         scores = [self._scores(part) for part in parts]
         return Mix(
             np.concatenate([part.features for part in parts]),
@@ -59,6 +62,10 @@ class Task:
     def reacted(self) -> Callable[[Matrix], dict[str, Floats]]:
         """Return a function from clipped features to the base scores of the network's head on them."""
         head = read_npz(self._path(HEAD))
+        width = self._read(SETTINGS[self.setting].inside).features.shape[1]
+        if not {"weight", "bias"} <= set(head) or head["weight"].shape != (len(head["bias"]), width):
+            held = ", ".join(f"{name} {array.shape}" for name, array in head.items())
+            raise ValueError(f"{HEAD} must hold weight (c, {width}) and bias (c,), got {held}")
         weight, bias = head["weight"].astype(np.float64), head["bias"].astype(np.float64)
 
         def scores(features: Matrix) -> dict[str, Floats]:
