@@ -50,3 +50,21 @@ def test_bad_input_is_named(line, wanted, capsys, monkeypatch, tmp_path):
     assert main(["bench", *line]) == 1
     assert wanted in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_one_bad_set_does_not_keep_the_others_from_being_run(banks, tmp_path, capsys):
+    folder = tmp_path / "cifar10-resnet56"
+    folder.mkdir()
+    (folder / "svhn.npz").write_bytes(b"no archive")
+    line = ["bench", "run", "rate", "noise", "--banks", str(tmp_path), str(banks), "--workers", "1"]
+    assert main([*line, "-o", str(tmp_path / "results")]) == 1
+    assert "cifar10-resnet56, rate" in capsys.readouterr().err
+    assert {row["case"] for row in read(tmp_path / "results")} == {"noise"}
+
+
+def test_nothing_to_run_is_an_error(tmp_path, capsys):
+    (tmp_path / "cifar10-resnet56").mkdir()
+    assert main(["bench", "run", "noise", "--banks", str(tmp_path), "-o", str(tmp_path / "results")]) == 1
+    said = capsys.readouterr()
+    assert "nothing could be run" in said.err
+    assert "odin-clean/ (3 files)" in said.out

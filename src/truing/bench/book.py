@@ -107,7 +107,7 @@ def _missing(setting: Setting) -> str:
     odin = " and ".join(f"<code>{escape(folder)}/</code>" for folder in folders)
     also = f"; the same names in {odin} for ODIN" if folders else ""
     return (
-        f"<details><summary>{escape(setting.name)}: not run, files missing</summary><p>{escape(setting.network)}. In"
+        f"<details><summary>{escape(setting.name)}: not run</summary><p>{escape(setting.network)}. In"
         f" <code>DIR/{escape(setting.name)}/</code> belong {files} (<code>truing bench extract</code>){also}; and"
         f" <code>{HEAD}.npz</code>, the last layer’s weight and bias, for ReAct.</p></details>"
     )

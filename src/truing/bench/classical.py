@@ -74,7 +74,7 @@ def _sklearn(part: str) -> Any:
     try:
         from sklearn import ensemble, mixture, neighbors
     except ImportError:
-        raise ImportError("the classical detectors need scikit-learn: pip install 'truing[networks]'") from None
+        raise ImportError("the classical detectors need scikit-learn: pip install 'truing[bench]'") from None
     return {"ensemble": ensemble, "mixture": mixture, "neighbors": neighbors}[part]
 
 

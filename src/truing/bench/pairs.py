@@ -25,9 +25,14 @@ Marks = dict[tuple[str, str], list[float]]
 
 
 def glance(rows: list[Row]) -> list[Panel]:
-    """Return both metrics of every base score that is trued, before and after, from the rows of a table."""
+    """Return both metrics of every base score that is trued, before and after, from the rows of a table.
+
+    A base score that lacks some of the sets is left out: its mean would not be one of the same sets.
+    """
     trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
-    return [_glance(rows, list(trued), metric) for metric in metrics(rows[0]["conventions"])]
+    sets = {base: {row["outside"] for row in rows if row["base"] == base} for base in trued}
+    whole = [base for base in trued if sets[base] == set.union(*sets.values())]
+    return [_glance(rows, whole, metric) for metric in metrics(rows[0]["conventions"])]
 
 
 def panels(rows: list[Row]) -> list[Panel]:

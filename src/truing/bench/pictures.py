@@ -56,8 +56,10 @@ def _points(mix: Mix, frame: Frame) -> Row:
 
 def _separating(places: Floats, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
     """Return the plane w·x + b = 0 of a linear SVM that knows which rows are out, and the share that it gets right."""
-    from sklearn.svm import LinearSVC
-
+    try:
+        from sklearn.svm import LinearSVC
+    except ImportError:
+        raise ImportError("the pictures need scikit-learn: pip install 'truing[bench]'") from None
     spread = places.std(axis=0)
     svm = LinearSVC(class_weight="balanced", random_state=SEED, max_iter=20_000).fit(places / spread, is_out)
     right = np.mean(

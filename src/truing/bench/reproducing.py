@@ -48,6 +48,8 @@ def run_run(args: argparse.Namespace) -> None:
     from .sources import tasks
 
     as_count(args.workers, "--workers")
+    if args.output.exists() and not args.output.is_dir():
+        raise NotADirectoryError(f"-o must be a folder for rows, got the file {args.output}")
     folders = tuple(args.banks)
     for folder in folders:
         if not folder.is_dir():
@@ -60,25 +62,31 @@ def run_run(args: argparse.Namespace) -> None:
         wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
         raise FileNotFoundError(f"there is no folder {wanted} in {where}: see docs/reproduce.md for what goes there")
     settings = [SETTINGS[name] for name in args.setting or present]
+    options = {"conventions": args.conventions, "workers": args.workers, "progress": _progress}
+    failed, ran = list[str](), 0
     for setting in settings:
         for case in cases:
-            if not tasks(case, setting, folders, args.conventions):
-                print(f"{setting.name}, {case.name}: not part of this setting as {args.conventions}", flush=True)
+            label, asked = f"{setting.name}, {case.name}", tasks(case, setting, folders, args.conventions)
+            if not asked:
+                print(f"{label}: not part of this setting as {args.conventions}", flush=True)
                 continue
             start = perf_counter()
-            missing = run(
-                case,
-                setting,
-                folders,
-                args.output,
-                conventions=args.conventions,
-                workers=args.workers,
-                progress=_progress,
-            )
-            seconds = perf_counter() - start
-            without = f"; missing: {', '.join(missing)}" if missing else ""
+            try:
+                missing = run(case, setting, folders, args.output, **options)
+            except KeyboardInterrupt:
+                _say("")
+                print("what is done is kept: the same command goes on from there", file=sys.stderr)
+                raise
+            except (ValueError, ArithmeticError, ImportError) as error:
+                failed.append(f"{label}: {error}")
+                continue
+            ran += any(None not in task.files().values() for task in asked)
             _say("")
-            print(f"{setting.name}, {case.name}: {seconds:.1f} s{without}", flush=True)
+            print(f"{label}: {perf_counter() - start:.1f} s{_without(missing)}", flush=True)
+    if failed:
+        raise ValueError("not everything could be run. " + "; ".join(failed))
+    if not ran:
+        raise FileNotFoundError("nothing could be run: see what is missing above, and docs/reproduce.md")
 
 
 def run_report(args: argparse.Namespace) -> None:
@@ -106,6 +114,14 @@ def run_report(args: argparse.Namespace) -> None:
         with replacing(path) as file:
             file.write(text.encode())
     print("\n".join(map(str, targets)))
+
+
+def _without(missing: list[str]) -> str:
+    """Return the files that are missing in a few words: those of a folder of ODIN's are counted."""
+    folders = [name.rpartition("/")[0] for name in missing]
+    words = [name for name in missing if "/" not in name]
+    words += [f"{folder}/ ({folders.count(folder)} files)" for folder in dict.fromkeys(filter(None, folders))]
+    return f"; missing: {', '.join(words)}" if words else ""
 
 
 def _progress(names: Iterator[str], total: int, label: str) -> None:

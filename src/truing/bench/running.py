@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from signal import SIG_DFL, SIGINT, signal
 from statistics import fmean, stdev
 from time import perf_counter
 
@@ -93,8 +95,9 @@ def _work_off(left: list[Task], record: Record, workers: int) -> Iterator[str]:
             record.add(task.name, *work(task))
             yield task.name
         return
-    # Forked processes would inherit locks that BLAS threads hold.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    # Forked processes would inherit locks that BLAS threads hold; an interrupt ends spawned ones at once.
+    default = partial(signal, SIGINT, SIG_DFL)
+    with ProcessPoolExecutor(workers, get_context("spawn"), default) as pool:
         running = {pool.submit(work, task): task for task in left}
         try:
             for future in as_completed(running):
