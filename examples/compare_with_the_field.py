@@ -188,12 +188,10 @@ def main() -> None:
     parser.add_argument("--bank", action="append", help="a folder under TRUING_DATA/banks; all of them if not given")
     parser.add_argument("--json", type=Path, help="a file to append a row a detector to, as JSON lines")
     args = parser.parse_args()
-    known = sorted(path.name for path in BANKS.glob("*/"))
-    if not known or not set(args.bank or ()) <= set(known):
-        parser.error(
-            f"--bank must be one of those in {BANKS} (TRUING_DATA says where), got {args.bank}; there are {known}"
-        )
-    for folder in [BANKS / name for name in args.bank or known]:
+    folders = [BANKS / name for name in args.bank or ()] or sorted(BANKS.glob("*/"))
+    if not folders or not all(folder.is_dir() for folder in folders):
+        parser.error(f"there is no bank {', '.join(args.bank or ())} in {BANKS}: TRUING_DATA/banks is where they are")
+    for folder in folders:
         rows = list(measure(folder))
         print(f"{folder.name}\n\n{text(rows)}\n")
         with (args.json or Path(os.devnull)).open("a") as file:
