@@ -24,6 +24,11 @@ WORDS = {
     "authors": "By the authors’ conventions: their scaling of the penalty, a refit on the raw features, FPR95 at the"
     " nearest recall",
 }
+KEY = (
+    f'<p class="soft"><span class="key" style="background: {figures.IN}"></span> in-distribution'
+    f' <span class="key" style="background: {figures.OUT}"></span> out-of-distribution; a dashed line is the threshold'
+    " that keeps 95 % of the in-distribution rows.</p>\n"
+)
 DRAWN = {
     **dict.fromkeys(curves.AXES, curves.panels),
     "combinations": pairs.panels,
@@ -162,7 +167,7 @@ def _part(conventions: str, rows: list[Row], tables: list[results.Table]) -> str
         drawn = _panels(DRAWN[case](rows))
     elif case == "pictures":
         sets = {name: [row for row in rows if row["outside"] == name] for name in SETTINGS[setting].outside.values()}
-        drawn = "\n".join(
+        drawn = KEY + "\n".join(
             f"<details{' open' if number == 0 else ''}><summary>{escape(name)}</summary>"
             f"{_panels(views.points(own))}{_panels(views.densities(own), 'three')}</details>"
             for number, (name, own) in enumerate(sets.items())
