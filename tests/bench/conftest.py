@@ -1,11 +1,14 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import truing
 from truing.bench import book
 from truing.bench.bank import Bank, bank
 from truing.bench.demo import demo
+from truing.bench.mixes import Mix
 
 from .invented import abouts, invented
 
@@ -60,3 +63,12 @@ def invented_rows():
 def book_html(invented_rows):
     """The book of these rows."""
     return book.page(invented_rows, abouts())
+
+
+@pytest.fixture(scope="session")
+def mix(embedded):
+    """Every tenth row of CIFAR-10 test and svhn, with two base scores."""
+    inside, outside = embedded.inside[::10], embedded.outside["svhn"][::10]
+    features = np.concatenate([inside.features, outside.features])
+    logits = np.concatenate([inside.logits, outside.logits])
+    return Mix(features, {"msp": truing.msp(logits), "energy": truing.energy(logits)}, len(inside))

@@ -21,14 +21,6 @@ from truing.bench.mixes import (
 )
 
 
-@pytest.fixture(scope="module")
-def mix(embedded):
-    inside, outside = embedded.inside[::10], embedded.outside["svhn"][::10]
-    features = np.concatenate([inside.features, outside.features])
-    logits = np.concatenate([inside.logits, outside.logits])
-    return Mix(features, {"msp": truing.msp(logits), "energy": truing.energy(logits)}, len(inside))
-
-
 @pytest.mark.parametrize("components", [None, 5, 20])
 @pytest.mark.parametrize("base", ["msp", "energy"])
 def test_fits_in_a_frame_are_those_of_the_library(mix, base, components):

@@ -10,6 +10,7 @@ SEED = 0
 REPEATS = 10
 SHARE_OUT = 5  # In-distribution rows for each row of the other set.
 PENALTY, KEEP = 1e-5, 0.8
+POOL = "all sets"  # What all of a setting's sets together are called.
 
 CONVENTIONS = ("truing", "authors")
 
@@ -200,5 +201,5 @@ def sets_of(case: Case, setting: Setting) -> list[tuple[str, ...]]:
 def shown(setting: Setting, files: tuple[str, ...]) -> str:
     """Return the name that tables print for sets that were taken together."""
     if len(files) > 1 and set(files) == set(setting.outside):
-        return "all sets"
+        return POOL
     return " + ".join(setting.outside.get(file, file) for file in files)

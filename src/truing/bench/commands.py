@@ -21,6 +21,7 @@ from .datasets.table import DATASETS, TRAINING, listing, load
 from .networks.preprocessing import FITS
 from .networks.schedules import SCHEDULES
 from .networks.table import NETWORKS, Network
+from .progress import say
 
 EPOCHS = 100
 RUNS = Path("runs")
@@ -114,8 +115,8 @@ def run_train(args: argparse.Namespace) -> None:
         out,
         resume=args.resume,
         device=device,
-        progress=_progress,
-        report=lambda line: _say(json.dumps(line)),
+        progress=say,
+        report=lambda line: _tell(json.dumps(line)),
     )
     print(json.dumps({**log[-1], "weights": str(out / WEIGHTS)}, indent=2))
 
@@ -173,7 +174,7 @@ def _weights(args: argparse.Namespace, network: Network) -> Path:
 
 def _skip(reason: str, skipped: list[str]) -> None:
     skipped.append(reason)
-    _say(f"truing: left out: {reason}")
+    _tell(f"truing: left out: {reason}")
 
 
 def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
@@ -181,18 +182,13 @@ def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
     for batch in batches:
         yield batch
         done += len(batch[0])
-        _progress(f"{done:,} of {total:,} images")
-    _progress("")
+        say(f"{done:,} of {total:,} images")
+    say("")
 
 
-def _say(line: str) -> None:
-    _progress("")
+def _tell(line: str) -> None:
+    say("")
     print(line, file=sys.stderr)
-
-
-def _progress(line: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def _device(asked: str | None) -> str:

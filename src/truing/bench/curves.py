@@ -10,7 +10,7 @@ from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .cases import CASES
+from .cases import CASES, POOL
 from .figures import INK, STROKES, Panel, short_name, svg
 from .records import Row
 
@@ -35,7 +35,6 @@ COLOURS = {
 }
 DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
-POOL = "all sets"
 NO_VALUE = inf  # The value of a row without one.
 SMALL = 8.0
 TENS = (10, 100, 1000, 10000)

@@ -1,11 +1,11 @@
 """The demo: what truing does to two scores of a real network, on every set of the embedded bank."""
 
-import sys
 from pathlib import Path
 
 from ..archive import replacing
 from . import figures, report, table
 from .bank import Bank, bank
+from .progress import say
 from .trials import BASES, Row, Trial, means, measure, trials
 
 
@@ -22,12 +22,12 @@ def run(path: Path | None = None) -> str:
     done, rows = demo(embedded)
     text = table.text(rows)
     if path is not None:
-        _say("drawing the figures")
+        say("drawing the figures")
         html = report.page(embedded, done, rows)
         with replacing(path) as file:
             file.write(html.encode())
         text += f"\n\nReport: {path}"
-    _say("")
+    say("")
     return text
 
 
@@ -36,13 +36,6 @@ def demo(bank: Bank) -> tuple[list[Trial], list[Row]]:
     done: list[Trial] = []
     for trial in trials(bank):
         done.append(trial)
-        _say(f"{len(done)} of {len(BASES) * len(bank.outside)}: {trial.base}, {trial.outside}")
+        say(f"{len(done)} of {len(BASES) * len(bank.outside)}: {trial.base}, {trial.outside}")
     rows = [row for trial in done for row in measure(trial)]
     return done, rows + means(rows)
-
-
-def _say(line: str) -> None:
-    """Show one passing line on a terminal, and nothing elsewhere."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}")
-        sys.stderr.flush()

@@ -43,13 +43,13 @@ Found = Iterator[tuple[Value, Measured]]
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One mix under one case; `reacted` gives the base scores of features that ReAct has clipped."""
+    """One mix under one case; `reacted` gives the base scores of features that ReAct clips at a value."""
 
     setting: Setting
     case: Case
     mix: Mix
     conventions: str = "truing"
-    reacted: Callable[[Matrix], dict[str, Floats]] | None = None
+    reacted: Callable[[Matrix, float], dict[str, Floats]] | None = None
 
     @property
     def robust(self) -> Method:
@@ -183,7 +183,7 @@ def react(job: Job) -> Found:
             for share in job.case.values:
                 clip = react_clip(fitted.features[: fitted.rows_in], share)
                 known, asked = np.minimum(fitted.features, clip), np.minimum(scored.features, clip)
-                scores, found = job.reacted(known), {"raw": (raw, scored.features)}
+                scores, found = job.reacted(fitted.features, clip), {"raw": (raw, scored.features)}
                 found["clipped"] = Frame(known, job.setting.components), asked
                 for base in scores:
                     for name, (frame, features) in found.items():

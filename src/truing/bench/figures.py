@@ -61,10 +61,16 @@ class Panel:
 
 def densities(scores_in: Floats, scores_out: Floats, *, name: str, label: str) -> str:
     """Return how many of each set's rows, in per cent, fall in equal bins, and the threshold that keeps 95 %."""
+    ends, shares = binned(scores_in, scores_out, BINS)
+    return histogram(ends, *shares, threshold=threshold_at(scores_in, keep=0.95), name=name, label=label)
+
+
+def binned(scores_in: Floats, scores_out: Floats, bins: int) -> tuple[tuple[float, float], list[Floats]]:
+    """Return the ends of equal bins and the shares of each set in them; what lies beyond is in the outermost."""
     low, high = np.quantile(np.concatenate([scores_in, scores_out]), [0.001, 0.999])
-    edges = np.linspace(low, high, BINS + 1)
+    edges = np.linspace(low, high, bins + 1)
     shares = [np.histogram(np.clip(part, low, high), edges)[0] / len(part) for part in (scores_in, scores_out)]
-    return histogram((low, high), *shares, threshold=threshold_at(scores_in, keep=0.95), name=name, label=label)
+    return (float(low), float(high)), shares
 
 
 def histogram(
@@ -118,10 +124,7 @@ def scatter(features_in: Matrix, features_out: Matrix, *, name: str, rng: np.ran
     """Return at most 400 rows of each set on the first two principal components of all rows of both."""
     features = np.concatenate([features_in, features_out]).astype(np.float64)
     is_out = np.arange(len(features)) >= len(features_in)
-    centred = features - features.mean(axis=0)
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    places = centred @ vectors[:, :-3:-1]
-    shares = values[:-3:-1] / values.sum()
+    places, shares = principal_axes(features, 2)
     chosen = [rng.permutation(np.flatnonzero(side))[:POINTS] for side in (~is_out, is_out)]
     # In a random order, so that neither set is drawn over the other.
     shown = rng.permutation(np.concatenate(chosen))
@@ -132,6 +135,14 @@ def scatter(features_in: Matrix, features_out: Matrix, *, name: str, rng: np.ran
         axes.set(xlabel=f"component 1 ({shares[0]:.0%} of the variance)", ylabel=f"component 2 ({shares[1]:.0%})")
 
     return svg(draw, name)
+
+
+def principal_axes(features: Floats, count: int) -> tuple[Floats, Floats]:
+    """Return the leading principal coordinates, and each one's share of the variance."""
+    centred = features - features.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    leading = slice(-1, -1 - count, -1)
+    return centred @ vectors[:, leading], values[leading] / values.sum()
 
 
 def short_name(*names: str) -> str:

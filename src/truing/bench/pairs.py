@@ -3,8 +3,8 @@
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .cases import CASES, SETTINGS, sets_of, shown
-from .curves import COLOURS, POOL, SMALL, Line, Metric, count, lines, metrics
+from .cases import CASES, POOL, SETTINGS, sets_of, shown
+from .curves import COLOURS, SMALL, Line, Metric, count, lines, metrics
 from .figures import INK, Panel, short_name, svg
 from .records import Row
 

@@ -10,6 +10,7 @@ from ..fits import fit_direct
 from ..threshold import threshold_at
 from .cases import SEED
 from .experiments import Job
+from .figures import binned, principal_axes
 from .mixes import Frame, Mix, direct, robust
 from .records import Row
 
@@ -32,11 +33,11 @@ def pictures(job: Job) -> Iterator[Row]:
 def _points(mix: Mix, frame: Frame) -> Row:
     features, scores = np.asarray(frame.coordinates, dtype=np.float64), mix.scores[DRAWN]
     is_out = np.arange(len(scores)) >= mix.rows_in
-    axes, shares = _principal_axes(features, 2)
+    axes, shares = principal_axes(features, 2)
     plane = fit_direct(axes, scores)
     direction = _discriminant(features, is_out)
     along = features @ direction
-    rest = _principal_axes(features - np.outer(along, direction), 1)[0]
+    rest = principal_axes(features - np.outer(along, direction), 1)[0]
     rng = np.random.default_rng(SEED)
     chosen = [rng.permutation(np.flatnonzero(side))[:POINTS] for side in (~is_out, is_out)]
     some = rng.permutation(np.concatenate(chosen))
@@ -68,14 +69,6 @@ def _separating(places: Floats, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> 
     return {"svm": [*(svm.coef_[0] / spread).tolist(), float(svm.intercept_[0])], "svm_right": round(float(right), 4)}
 
 
-def _principal_axes(features: Matrix, count: int) -> tuple[Floats, Floats]:
-    """Return the leading principal coordinates, and each one's share of the variance."""
-    centred = features - features.mean(axis=0)
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    leading = slice(-1, -1 - count, -1)
-    return centred @ vectors[:, leading], values[leading] / values.sum()
-
-
 def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
     """Return Fisher's direction, of unit length; higher = in-distribution."""
     parts = [features[~is_out], features[is_out]]
@@ -86,9 +79,7 @@ def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]])
 
 
 def _densities(scores_in: Floats, scores_out: Floats) -> dict[str, Any]:
-    low, high = np.quantile(np.concatenate([scores_in, scores_out]), [0.001, 0.999])
-    edges = np.linspace(low, high, BINS + 1)
-    shares = [np.histogram(np.clip(part, low, high), edges)[0] / len(part) for part in (scores_in, scores_out)]
+    (low, high), shares = binned(scores_in, scores_out, BINS)
     return {
         "edges": [float(f"{low:.6g}"), float(f"{high:.6g}")],
         "inside": shares[0].round(5).tolist(),

@@ -48,8 +48,10 @@ class Record:
     def start(self, about: dict[str, Any]) -> set[str]:
         """Get ready to go on, and return the jobs that are done; other data than before is an error."""
         lines = self.lines()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch()
         if not any("job" in line for line in lines):  # Nothing came of it: begin anew.
-            self.path.unlink(missing_ok=True)
+            os.truncate(self.path, 0)
             lines = []
         known = [line["about"] for line in lines if "about" in line]
         for name, digest in about["data"].items():
@@ -58,8 +60,7 @@ class Record:
                 raise ValueError(f"{self.path} was made from another {name}: give another -o, or delete it")
         if known and known[-1]["settings"] != about["settings"]:
             raise ValueError(f"{self.path} was made with other settings: give another -o, or delete it")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
+        if lines:
             os.truncate(self.path, sum(len(line) + 1 for line in self.path.read_bytes().split(b"\n")[:-1]))
         if not known or _without_date(known[-1]) != _without_date(about):
             self._append({"about": about})
@@ -82,13 +83,12 @@ class Record:
     def held(self) -> Iterator[None]:
         """Keep other runs from writing this record meanwhile."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("w") as file:
+        with self.path.open("ab") as file:
             try:
                 flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{self.path} is being written by another run") from None
             yield
-        self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def _append(self, line: dict[str, Any]) -> None:
         with self.path.open("ab") as file:

@@ -15,7 +15,8 @@ import numpy as np
 
 from . import figures, table
 from .bank import Bank
-from .trials import MEAN, SEED, Row, Trial
+from .cases import SEED
+from .trials import MEAN, Row, Trial
 
 TEMPLATE = Path(__file__).parent / "page.html"
 SHOWN = ("base", "DLR", "RLR")

@@ -10,6 +10,7 @@ from time import perf_counter
 from .._check import as_count
 from ..archive import check_writable, replacing
 from .cases import CASES, CONVENTIONS, SETTINGS
+from .progress import say
 
 BANKS, RESULTS = Path("banks"), Path("results")
 ALL = "all"
@@ -74,14 +75,14 @@ def run_run(args: argparse.Namespace) -> None:
             try:
                 missing = run(case, setting, folders, args.output, **options)
             except KeyboardInterrupt:
-                _say("")
+                say("")
                 print("what is done is kept: the same command goes on from there", file=sys.stderr)
                 raise
             except (ValueError, ArithmeticError, ImportError) as error:
                 failed.append(f"{label}: {error}")
                 continue
             ran += any(None not in task.files().values() for task in asked)
-            _say("")
+            say("")
             print(f"{label}: {perf_counter() - start:.1f} s{_without(missing)}", flush=True)
     if failed:
         raise ValueError("not everything could be run. " + "; ".join(failed))
@@ -126,13 +127,7 @@ def _without(missing: list[str]) -> str:
 
 def _progress(names: Iterator[str], total: int, label: str) -> None:
     start = perf_counter()
-    _say(f"{label}: 0 of {total} jobs")
+    say(f"{label}: 0 of {total} jobs")
     for done, _ in enumerate(names, 1):
         left = (perf_counter() - start) / done * (total - done)
-        _say(f"{label}: {done} of {total} jobs, about {left:.0f} s left")
-
-
-def _say(line: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}")
-        sys.stderr.flush()
+        say(f"{label}: {done} of {total} jobs, about {left:.0f} s left")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from .cases import CASES, SETTINGS, Setting
+from .cases import CASES, POOL, SETTINGS, Setting
 from .notes import notes
 from .paper import AVERAGE, Printed, printed
 from .records import Row
+from .table import per_cent
 
-ALL = "all sets"
 _EMPTY = ""
 
 
@@ -68,9 +68,9 @@ def _of_case(key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[
         yield _by_set(setting, rows, metric, "FPR95")
         yield _by_set(setting, rows, "auroc", "AUROC")
         return
-    yield _means(setting, case, [row for row in rows if row["outside"] != ALL], metric)
+    yield _means(setting, case, [row for row in rows if row["outside"] != POOL], metric)
     if case == "rate":
-        pooled = [row for row in rows if row["outside"] == ALL]
+        pooled = [row for row in rows if row["outside"] == POOL]
         yield _means(setting, case, pooled, metric, title="all sets in one pool")
     if case in ("table", "classical", "online"):
         for column, words in ((metric, "FPR95"), ("auroc", "AUROC"), ("aupr", "AUPR, in-distribution positive")):
@@ -124,7 +124,7 @@ def _compared(
 ) -> list[str]:
     ours = fmean(row[metric] for row in parts["fitted"]) if "fitted" in parts else None
     unseen = fmean(row[metric] for row in parts["unseen"]) if "unseen" in parts else None
-    cells = [per_cent(ours), per_cent(unseen)]
+    cells = [_printed(ours), _printed(unseen)]
     if not has_paper:
         return cells
     if paper is None or ours is None:
@@ -155,7 +155,7 @@ def _by_set(setting: Setting, rows: list[Row], metric: str, words: str) -> Table
 
 def _cell(setting: Setting, row: Row, metric: str) -> str:
     spread = row.get(f"{metric}_sd")
-    cell = per_cent(row.get(metric)) + (f" ± {100 * spread:.1f}" if spread else "")
+    cell = _printed(row.get(metric)) + (f" ± {100 * spread:.1f}" if spread else "")
     paper = (
         printed(row["case"], setting.paper, row["base"], row["method"], row["outside"]) if setting.official else None
     )
@@ -218,10 +218,5 @@ def _title(setting: Setting, words: str) -> str:
     return f"{setting.name}: {words}"
 
 
-def per_cent(share: float | None) -> str:
-    """Return a share as it is printed, nothing for None.
-
-    >>> per_cent(0.9761)
-    '97.6'
-    """
-    return _EMPTY if share is None else f"{100 * share:.1f}"
+def _printed(share: float | None) -> str:
+    return _EMPTY if share is None else per_cent(share)

@@ -112,9 +112,8 @@ def _rounded(value: float) -> float:
 
 
 def _settings(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
-    fixed: dict[str, object]
     varied = {name: list(value) for name, value in asdict(case).items() if name in ("bases", "values")}
-    fixed = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP, "in_for_one_out": SHARE_OUT}
-    fixed |= {"rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}
+    fixed: dict[str, object] = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP}
+    fixed |= {"in_for_one_out": SHARE_OUT, "rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}
     fixed |= {name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")}
     return {"case": case.name, "setting": setting.name, "conventions": conventions, **fixed, **varied}

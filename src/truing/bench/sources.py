@@ -15,6 +15,7 @@ from .._check import Floats, Matrix
 from ..archive import read_npz
 from ..outputs import Outputs
 from ..scores import SCORES, msp
+from ..shaping import react
 from .cases import CASES, SETTINGS, Case, Setting, sets_of
 from .mixes import Mix
 
@@ -59,19 +60,14 @@ class Task:
             len(parts[0]),
         )
 
-    def reacted(self) -> Callable[[Matrix], dict[str, Floats]]:
-        """Return a function from clipped features to the base scores of the network's head on them."""
+    def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
+        """Return a function from features and a clip to the base scores of the network's head on the clipped ones."""
         head = read_npz(self._path(HEAD))
         width = self._read(SETTINGS[self.setting].inside).features.shape[1]
-        if not {"weight", "bias"} <= set(head) or head["weight"].shape != (len(head["bias"]), width):
+        if {"weight", "bias"} != set(head) or head["weight"].shape != (len(head["bias"]), width):
             held = ", ".join(f"{name} {array.shape}" for name, array in head.items())
             raise ValueError(f"{HEAD} must hold weight (c, {width}) and bias (c,), got {held}")
-        weight, bias = head["weight"].astype(np.float64), head["bias"].astype(np.float64)
-
-        def scores(features: Matrix) -> dict[str, Floats]:
-            return self._scores(Outputs(features, features.astype(np.float64) @ weight.T + bias))
-
-        return scores
+        return lambda features, clip: self._scores(Outputs(features, react(features, **head, clip=clip)))
 
     def _scores(self, outputs: Outputs) -> dict[str, Floats]:
         setting, case = SETTINGS[self.setting], CASES[self.case]

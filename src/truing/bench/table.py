@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .trials import BATCH_ROWS, CONVENTION, KEEP, MEAN, PENALTY, SEED, Row
+from .cases import KEEP, PENALTY, SEED
+from .trials import BATCH_ROWS, CONVENTION, MEAN, Row
 
 WIDTH = 100
 

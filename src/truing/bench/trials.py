@@ -18,11 +18,11 @@ from ..metrics import evaluate
 from ..outputs import Outputs
 from ..scores import SCORES
 from .bank import Bank
+from .cases import KEEP, PENALTY, SEED
 
 BASES = ("msp", "energy")
 CONVENTION = "at-least"
-KEEP, PENALTY = 0.8, 1e-5
-BATCH_ROWS, SEED = 32, 0
+BATCH_ROWS = 32
 MEAN = "mean"
 
 
