@@ -43,7 +43,7 @@ def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
         return fit(known.features, truing.SCORES[base](known), components=k).predict(mix.features)
 
     def learned(base: str, k: int | None, batch: int, known: Outputs, mix: Outputs) -> Any:
-        detector, scores = truing.Detector(score=base, components=k), np.empty(len(mix))
+        detector, scores = truing.Detector(base, components=k), np.empty(len(mix))
         if known is not mix:
             detector.calibrate(known)
         order = np.random.default_rng(SEED).permutation(len(mix))

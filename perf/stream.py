@@ -55,7 +55,7 @@ def measure() -> Iterator[Row]:
 def one_stream(work: str, features: np.ndarray, scores: np.ndarray, target: float) -> Row:
     d = features.shape[1]
     seen = 3 * d
-    detector, rival = Detector(score="given"), Algorithm3(d)
+    detector, rival = Detector("given"), Algorithm3(d)
     detector.learn(Outputs(features[:seen], scores=scores[:seen]))
     rival.learn(features[:seen], scores[:seen])
     parts = [slice(start, start + BATCH) for start in range(seen, len(scores), BATCH)]

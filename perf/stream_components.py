@@ -36,7 +36,7 @@ def measure() -> Iterator[Row]:
     order = np.random.default_rng(3).permutation(len(known))
     known = Outputs(known.features[order], scores=energy(known.logits)[order])
     seen = len(known) - BATCH * BATCHES
-    detector = Detector(score="given", components=COMPONENTS)
+    detector = Detector("given", components=COMPONENTS)
     detector.learn(known[:seen])
     moments = [Moments.of(known.features[:seen], known.scores[:seen])]
     batches = [known[start : start + BATCH] for start in range(seen, len(known), BATCH)]
@@ -71,8 +71,8 @@ def kept_basis(known: Outputs, seen: int, batches_kept: int) -> Iterator[np.ndar
         batch = known[start : start + BATCH]
         moments = moments + Moments.of(batch.features, batch.scores)
         if number % batches_kept == 0:
-            principal = moments.principal(COMPONENTS)
-        yield moments.solve_within(principal, intercept=True).predict(batch.features)
+            principal = moments._principal(COMPONENTS)
+        yield moments._solve_within(principal, intercept=True).predict(batch.features)
 
 
 if __name__ == "__main__":

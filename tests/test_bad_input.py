@@ -25,16 +25,16 @@ GOOD = {
     "fit_direct": (truing.fit_direct, {"features": Z, "scores": S, "components": 2}),
     "fit_robust": (truing.fit_robust, {"features": Z, "scores": S, "keep": 0.7, "penalty": 0.1, "components": 2}),
     "huber": (truing.huber, {"features": Z, "scores": S, "penalty": 0.1}),
-    "threshold_at": (truing.threshold_at, {"scores_in": S, "keep": 0.9}),
+    "threshold_at": (truing.threshold_at, {"scores_in": S, "accept": 0.9}),
     "is_out": (truing.is_out, {"scores": S, "threshold": 1.0}),
-    "p_values": (truing.p_values, {"scores": S, "scores_in": S}),
-    "select": (truing.select, {"p": S / 11, "fdr": 0.1}),
+    "p_values": (truing.p_values, {"scores_in": S, "scores": S}),
+    "benjamini_hochberg": (truing.benjamini_hochberg, {"p": S / 11, "fdr": 0.1}),
     "auroc": (truing.auroc, {"scores_in": S, "scores_out": S}),
     "aupr": (truing.aupr, {"scores_in": S, "scores_out": S}),
     "aupr_out": (truing.aupr_out, {"scores_in": S, "scores_out": S}),
     "fpr_at_tpr": (truing.fpr_at_tpr, {"scores_in": S, "scores_out": S, "tpr": 0.9, "convention": "paper"}),
     "evaluate": (truing.evaluate, {"scores_in": S, "scores_out": S, "convention": "paper"}),
-    "Detector": (truing.Detector, {"score": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
+    "Detector": (truing.Detector, {"base": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
 }
 every_function = pytest.mark.parametrize("name", GOOD)
 
@@ -119,7 +119,7 @@ def test_other_numbers_of_rows_are_refused_by_name(name, data):
 @every_function
 def test_whole_numbers_truths_and_lists_are_numbers_too(name):
     function, arguments = GOOD[name]
-    if name in ("select", "Moments.solve", "Moments.decayed", "Detector"):
+    if name in ("benjamini_hochberg", "Moments.solve", "Moments.decayed", "Detector"):
         return
     for convert in (lambda a: a.astype(np.int8), lambda a: a.tolist()):
         changed = {k: convert(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}

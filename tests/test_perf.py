@@ -126,7 +126,7 @@ def test_three_ways_to_least_squares_agree(pair):
 
 def test_algorithm_3_scores_as_the_detector_does(pair):
     features, scores = pair
-    rival, detector = script("stream").Algorithm3(4), truing.Detector(score="given")
+    rival, detector = script("stream").Algorithm3(4), truing.Detector("given")
     for part in (slice(0, 100), slice(100, 132)):
         rival.learn(features[part], scores[part])
         detector.learn(truing.Outputs(features[part], scores=scores[part]))

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
+from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax
 
 import truing
 
 every_score = pytest.mark.parametrize("score", truing.SCORES.values(), ids=truing.SCORES)
 of_logits = pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.max_logit])
-many_logits = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(-1e4, 1e4))
+many_logits = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(2, 6)), elements=st.floats(-1e4, 1e4))
 
 
 @every_score
@@ -47,10 +47,19 @@ def test_msp_and_kl_do_not_see_a_shift_and_energy_moves_with_it(logits):
 
 
 @of_logits
-def test_one_class_is_certain_and_flat_at_once(score):
-    found = score([[5.0], [-1e4]])
-    expected = {"msp": [1, 1], "energy": [5, -1e4], "kl_uniform": [0, 0], "max_logit": [5, -1e4]}
-    np.testing.assert_allclose(found, expected[score.__name__], atol=1e-12)
+def test_logits_of_one_class_and_probabilities_are_refused(score, rng):
+    with pytest.raises(
+        ValueError, match=r"logits must have a column for each of two classes at least, got shape \(2, 1\)"
+    ):
+        score([[5.0], [-1e4]])
+    logits = rng.normal(size=(40, 5))
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for dtype in (np.float64, np.float32, np.float16):
+        with pytest.raises(ValueError, match="logits must be what the last layer gives before its softmax"):
+            score(probabilities.astype(dtype))
+    np.testing.assert_allclose(truing.msp(np.log(probabilities)), truing.msp(logits))
+    score(probabilities[:5])  # Too few rows to tell.
+    score(np.vstack((probabilities, [2.0, 0, 0, 0, 0])))
 
 
 def test_scores_equal_their_formulas_by_hand():

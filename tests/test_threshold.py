@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing.threshold import decide_at
+from truing.threshold import Rate
 
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
 shares = st.floats(0.01, 1.0)
 
 
-@given(scores_in=scores, keep=shares)
-def test_the_threshold_is_the_largest_that_accepts_the_share(scores_in, keep):
-    threshold = truing.threshold_at(scores_in, keep)
+@given(scores_in=scores, accept=shares)
+def test_the_threshold_is_the_largest_that_accepts_the_share(scores_in, accept):
+    threshold = truing.threshold_at(scores_in, accept=accept)
     accepted = [np.mean(scores_in >= value) for value in np.unique(scores_in)]
-    best = max(value for value, share in zip(np.unique(scores_in), accepted, strict=True) if share >= keep - 1e-9)
+    best = max(value for value, share in zip(np.unique(scores_in), accepted, strict=True) if share >= accept - 1e-9)
     assert threshold == best
-    assert np.mean(~truing.is_out(scores_in, threshold)) >= keep - 1e-9
+    assert np.mean(~truing.is_out(scores_in, threshold)) >= accept - 1e-9
 
 
 def test_a_score_at_the_threshold_is_in():
@@ -29,7 +29,7 @@ def test_a_score_at_the_threshold_is_in():
 @given(rows=scores, scores_in=scores)
 def test_p_values_count_known_scores_at_or_below(rows, scores_in):
     expected = [(1 + sum(known <= row for known in scores_in)) / (len(scores_in) + 1) for row in rows]
-    np.testing.assert_allclose(truing.p_values(rows, scores_in), expected)
+    np.testing.assert_allclose(truing.p_values(scores_in, rows), expected)
 
 
 @given(p=arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1)), fdr=shares)
@@ -41,38 +41,37 @@ def test_selection_is_benjamini_hochbergs(p, fdr):
     )  # Rounding decides there.
     passing = [rank for rank, line in enumerate(lines, 1) if ordered[rank - 1] <= line]
     cut = ordered[max(passing) - 1] if passing else -1
-    assert truing.select(p, fdr).tolist() == [value <= cut for value in p]
+    assert truing.benjamini_hochberg(p, fdr=fdr).tolist() == [value <= cut for value in p]
 
 
 @given(p=arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1)), fdr=st.floats(0.01, 0.5))
 def test_a_larger_rate_selects_no_fewer_rows(p, fdr):
-    assert (truing.select(p, fdr) <= truing.select(p, 2 * fdr)).all()
+    assert (truing.benjamini_hochberg(p, fdr=fdr) <= truing.benjamini_hochberg(p, fdr=2 * fdr)).all()
 
 
 def test_p_values_of_exchangeable_rows_are_valid_at_every_level(rng):
-    trials = np.array([truing.p_values(rng.normal(size=20), rng.normal(size=19)) for _ in range(2000)])
+    trials = np.array([truing.p_values(rng.normal(size=19), rng.normal(size=20)) for _ in range(2000)])
     for level in (0.05, 0.1, 0.5):
         # Exactly the level on average, since level·20 is whole; the slack is a few standard errors.
         assert np.mean(trials <= level) == pytest.approx(level, abs=0.015)
 
 
-def test_selection_keeps_the_false_discovery_rate(rng):
+def test_selection_accepts_the_false_discovery_rate(rng):
     shares = []
     for _ in range(400):
         rows = np.concatenate((rng.normal(size=80), rng.normal(-4, 1, size=20)))
-        chosen = truing.select(truing.p_values(rows, rng.normal(size=400)), fdr=0.2)
+        chosen = truing.benjamini_hochberg(truing.p_values(rng.normal(size=400), rows), fdr=0.2)
         shares.append(chosen[:80].sum() / max(1, chosen.sum()))
     assert np.mean(shares) <= 0.2 + 0.02
     assert np.mean(shares) >= 0.1  # And it is not kept by choosing nothing.
 
 
 def test_exactly_one_rate_decides():
-    rows = np.array([1.0])
-    for rates in ({}, {"fdr": 0.1, "false_alarm": 0.1}, {"keep": 0.9, "fdr": 0.1}):
+    for rates in ({}, {"fdr": 0.1, "false_alarm": 0.1}, {"accept": 0.9, "fdr": 0.1}):
         with pytest.raises(ValueError, match="exactly one error rate"):
-            decide_at(rows, rows, **rates)
+            Rate.of(**rates)
 
 
 def test_p_outside_zero_to_one_is_refused():
     with pytest.raises(ValueError, match=r"p must lie in \[0, 1\], got 0.5 to 2"):
-        truing.select([0.5, 2.0])
+        truing.benjamini_hochberg([0.5, 2.0])

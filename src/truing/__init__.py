@@ -5,16 +5,16 @@ fitted value as the better score. Higher scores are more in-distribution, everyw
 """
 
 from .detector import Detector
-from .files import load, save
 from .fits import fit_direct, fit_robust
-from .linear import LinearFit
+from .least_squares import LinearFit
 from .metrics import Report, aupr, aupr_out, auroc, evaluate, fpr_at_tpr
 from .moments import Moments
 from .outputs import Outputs
 from .robust import huber
+from .saved import load, save
 from .scores import SCORES, energy, gradnorm, kl_uniform, max_logit, msp
 from .shaping import react, react_clip
-from .threshold import Decision, is_out, p_values, select, threshold_at
+from .threshold import Decision, benjamini_hochberg, is_out, p_values, threshold_at
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "aupr",
     "aupr_out",
     "auroc",
+    "benjamini_hochberg",
     "energy",
     "evaluate",
     "fit_direct",
@@ -45,6 +46,5 @@ __all__ = [
     "react",
     "react_clip",
     "save",
-    "select",
     "threshold_at",
 ]

@@ -16,13 +16,13 @@ from . import __version__, summary
 from .archive import check_writable
 from .bench import commands as bench
 from .columns import check_ending, read_scores, write_columns
-from .detect import METHODS, ORDERS, detect
-from .files import load, save
+from .detection import METHODS, ORDERS, detect
 from .fits import fit_direct, fit_robust
-from .linear import LinearFit
+from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments
 from .outputs import Outputs
+from .saved import load, save
 from .scores import SCORES
 from .threshold import threshold_at
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_detect(args: argparse.Namespace) -> None:
     """Score every row anew and, given known in-distribution rows, tell which are out."""
-    _refuse(args, ("rlr_keep", "rlr_penalty"), args.method != "rlr", "--method rlr")
+    _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
     if args.output is not None:
         check_ending(_apart(args.output, args.outputs, args.reference))
@@ -58,7 +58,7 @@ def run_detect(args: argparse.Namespace) -> None:
     found = detect(outputs, reference, **options, progress=_progress)
     if args.output is not None:
         write_columns(args.output, summary.columns(found, streamed=args.method == "online"))
-    facts = summary.facts(found, args, reference)
+    facts = summary.facts(found, args.output)
     print(json.dumps(facts, indent=2) if args.json else summary.text(facts))
 
 
@@ -71,7 +71,7 @@ def run_score(args: argparse.Namespace) -> None:
 
 def run_fit(args: argparse.Namespace) -> None:
     """Fit the base score on the features and write the fit."""
-    _refuse(args, ("rlr_keep", "rlr_penalty"), args.method != "rlr", "--method rlr")
+    _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
     check_writable(_apart(args.output, args.outputs, args.moments))
     if args.moments is not None:
@@ -80,7 +80,7 @@ def run_fit(args: argparse.Namespace) -> None:
     scores = SCORES[args.base](outputs, temperature=args.temperature)
     shape: dict[str, Any] = {"intercept": args.intercept, "components": args.components}
     if args.method == "rlr":
-        robust = {"keep": args.rlr_keep, "penalty": args.rlr_penalty}
+        robust = {"keep": args.keep, "penalty": args.penalty}
         shape |= {name: value for name, value in robust.items() if value is not None}
         fit = fit_robust(outputs.features, scores, **shape)
     else:
@@ -102,7 +102,7 @@ def run_apply(args: argparse.Namespace) -> None:
 def run_threshold(args: argparse.Namespace) -> None:
     """Print the largest threshold that accepts a share of known in-distribution scores."""
     scores_in = read_scores(args.scores_in)
-    found = {"threshold": threshold_at(scores_in, args.keep), "keep": args.keep, "rows": len(scores_in)}
+    found = {"threshold": threshold_at(scores_in, accept=args.accept), "accept": args.accept, "rows": len(scores_in)}
     print(json.dumps(found, indent=2))
 
 
@@ -169,14 +169,14 @@ def _parser() -> argparse.ArgumentParser:
     base.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
     fitting.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
     fitting.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit as the paper prints it")
-    fitting.add_argument("--rlr-keep", type=share, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
-    fitting.add_argument("--rlr-penalty", type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
+    fitting.add_argument("--keep", type=share, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
+    fitting.add_argument("--penalty", type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
 
     part = command(run_detect, "truing detect test.npz --reference held.npz -o scores.csv", base, fitting)
     part.add_argument("--reference", type=file, metavar="HELD", help="known in-distribution rows, to decide against")
-    part.add_argument("--method", default="dlr", choices=METHODS, help="the fit (default: %(default)s)")
+    part.add_argument("--method", default="auto", choices=METHODS, help="the fit (default: %(default)s)")
     rate = part.add_mutually_exclusive_group()
-    rate.add_argument("--keep", type=share, help="share of the reference to accept (default: 0.95)")
+    rate.add_argument("--accept", type=share, help="share of the reference to accept (default: 0.95)")
     rate.add_argument("--false-alarm", type=share, metavar="A", help="chance that an in-distribution row is refused")
     rate.add_argument("--fdr", type=share, metavar="Q", help="share of in-distribution rows among those refused")
     part.add_argument("--batch", type=int, help="rows at a time, for online (default: 32)")
@@ -199,9 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("outputs", type=file, metavar="OUTPUTS", help="rows to score")
     part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the scores go")
 
-    part = command(run_threshold, "truing threshold scores_in.npy --keep 0.95")
+    part = command(run_threshold, "truing threshold scores_in.npy --accept 0.95")
     part.add_argument("scores_in", type=file, metavar="SCORES_IN", help="scores of known in-distribution rows")
-    part.add_argument("--keep", default=0.95, type=share, help="share to accept (default: %(default)s)")
+    part.add_argument("--accept", default=0.95, type=share, help="share to accept (default: %(default)s)")
 
     part = command(run_evaluate, "truing evaluate scores_in.npy scores_out.npy")
     part.add_argument("scores_in", type=file, metavar="SCORES_IN", help="scores of in-distribution rows")

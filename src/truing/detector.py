@@ -1,20 +1,25 @@
 """Detector: the one mutable object of the core. It learns from a stream and scores with what it learned.
 
-`learn` and `calibrate` change it and return nothing; `score` and `decide` return a value and change nothing.
+`learn` and `calibrate` change it and return nothing; `score` and `decide` return a value and change nothing;
+`learn_and_decide` does both, as its name says. A detector may be shared by threads: it holds one frozen state, which a
+change replaces whole, one change at a time; who reads takes the state as it stands and waits for nobody.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from threading import Lock
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from ._check import Floats, Matrix, as_choice, as_count, as_matrix, as_number, as_share, as_truth, as_vector
-from .growing import Growing
-from .linear import LinearFit
+from ._check import Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth
+from .incremental import IncrementalMoments
+from .least_squares import LinearFit
 from .moments import Moments
-from .outputs import Outputs
+from .outputs import Outputs, as_outputs
 from .scores import SCORES
-from .threshold import Decision, decide_at
+from .threshold import Decision, Rate, decide_at
+
+# Rows looked up in the reference to see whether they are taken from it.
+_LOOKED_UP = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,68 +31,107 @@ class Reference:
     moments: Moments
 
     @classmethod
-    def of(cls, features: ArrayLike, scores: ArrayLike) -> "Reference":
+    def of(cls, features: Matrix, scores: Floats) -> "Reference":
         """Return the reference of these rows."""
         # Copied, so that nobody else can change them, and always in the same order of memory.
-        matrix = np.array(as_matrix(features, "features"), order="C")
-        vector = np.array(as_vector(scores, "scores"))
+        matrix, vector = np.array(features, order="C"), np.array(scores)
         return cls(matrix, vector, Moments.of(matrix, vector))
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that a detector knows at one time; `joined` is what was learned and the reference, where there are both.
+
+    `classes` is the number of logits of the rows it was given, None as long as none had any.
+    """
+
+    reference: Reference | None = None
+    learned: IncrementalMoments | None = None
+    joined: IncrementalMoments | None = None
+    classes: int | None = None
+    _fits: dict[bool, LinearFit] = field(default_factory=dict)
+
+    @property
+    def dimensions(self) -> int | None:
+        """Number of feature columns, once there are any."""
+        sums = self.learned or self.reference
+        return None if sums is None else sums.moments.dimensions
+
+    def fit(self, intercept: bool, components: int | None, *, with_reference: bool) -> LinearFit:
+        """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
+        if self.learned is None:
+            raise ValueError("nothing learned yet: call learn first")
+        if with_reference not in self._fits:
+            sums = self.joined if with_reference and self.joined is not None else self.learned
+            self._fits[with_reference] = sums.solve(intercept, components)
+        return self._fits[with_reference]
 
 
 class Detector:
     """Online DLR (Algorithm 3): a sum of moments, solved when a score is asked for.
 
-    >>> detector = Detector(score="given")
+    >>> detector = Detector("given")
     >>> detector.learn(Outputs(features=[[0.0], [1.0]], scores=[1.0, 3.0]))
     >>> detector.score(Outputs(features=[[2.0]])).round(6)
     array([5.])
 
     Parameters
     ----------
-    score
+    base
         The base score, a name in `SCORES`.
+    temperature
+        Of the softmax in the base score.
+    intercept
+        Whether the fit has one; the paper prints it without.
+    components
+        Fit within so many leading principal components of the features.
     decay
         What every earlier row's weight is multiplied by at each `learn`, for streams that drift.
+    model
+        A name of the network, if you like. Outputs that name another one are refused.
     """
 
     def __init__(
         self,
-        score: str = "msp",
+        base: str = "msp",
+        *,
         temperature: float = 1.0,
         intercept: bool = True,
         components: int | None = None,
         decay: float = 1.0,
+        model: str | None = None,
     ) -> None:
-        as_choice(score, "score", SCORES)
-        self.base = score
+        as_choice(base, "base", SCORES)
+        if model is not None and not isinstance(model, str):
+            raise TypeError(f"model must be a name, got {type(model).__name__}")
+        self.base = base
         self.temperature = as_number(temperature, "temperature", at_least=1e-100)
         self.intercept = as_truth(intercept, "intercept")
         self.components = None if components is None else as_count(components, "components")
         self.decay = as_share(decay, "decay")
-        self.reference: Reference | None = None
-        self.learned: Growing | None = None
-        self.joined: Growing | None = None  # What was learned and the reference, where there are both.
-        self._fits: dict[bool, LinearFit] = {}
+        self.model = model
+        self.state = State()
+        self._changing = Lock()
 
     @property
     def moments(self) -> Moments | None:
         """Moments of the learned rows."""
-        return None if self.learned is None else self.learned.moments
+        learned = self.state.learned
+        return None if learned is None else learned.moments
+
+    @property
+    def reference(self) -> Reference | None:
+        """The known in-distribution rows, once calibrated."""
+        return self.state.reference
+
+    @property
+    def current_fit(self) -> LinearFit:
+        """The fit in use: of all learned and reference rows."""
+        return self._fit(self.state, with_reference=True)
 
     def learn(self, outputs: Outputs) -> None:
         """Add these rows to what the detector knows, with weight 1."""
-        scores = self.base_scores(outputs)
-        self._check_width(outputs)
-        follow = self.intercept and self.components is None
-        if self.learned is None:
-            learned = Growing.of(Moments.of(outputs.features, scores))
-        else:
-            learned = self.learned.grown(outputs.features, scores, self.decay, follow=follow)
-        if self.joined is None or self.decay != 1.0:  # A reference is never decayed.
-            joined = _joined(learned, self.reference)
-        else:
-            joined = self.joined.grown(outputs.features, scores, 1.0, follow=follow)
-        self.learned, self.joined, self._fits = learned, joined, {}
+        self._learn(outputs)
 
     def calibrate(self, reference: Outputs) -> None:
         """Take these known in-distribution rows, in place of any earlier ones, to decide against.
@@ -95,74 +139,143 @@ class Detector:
         They join every fit with weight 1, so that they and in-distribution test rows stand in it alike.
         """
         scores = self.base_scores(reference)
-        self._check_width(reference)
         known = Reference.of(reference.features, scores)
-        self.reference, self.joined, self._fits = known, _joined(self.learned, known), {}
+        with self._changing:
+            old = self.state
+            classes = self._checked_classes(old, reference)
+            joined = _joined(old.learned, known)
+            self.state = State(known, old.learned, joined, classes)
 
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
-        features = as_outputs(outputs, "outputs").features
-        return self.fit().predict(features)
+        state = self.state
+        self._checked_classes(state, as_outputs(outputs, "outputs"))
+        return self._fit(state, with_reference=True).predict(outputs.features)
 
     def decide(
         self,
         outputs: Outputs,
         *,
-        learned: bool = True,
+        accept: float | None = None,
         false_alarm: float | None = None,
         fdr: float | None = None,
     ) -> Decision:
-        """Return scores, p-values and which rows are out, at exactly one stated error rate.
+        """Return scores, p-values and which rows are out, for rows that were not learned.
 
-        `false_alarm` bounds the chance that an in-distribution row is called out; `fdr` bounds the expected
-        share of in-distribution rows among those called out in this batch (Benjamini-Hochberg).
+        The fit holds earlier rows alone: the reference is left out of it, as these rows are.
 
         Parameters
         ----------
-        learned
-            True says that these rows have just been learned: the fit holds them and the reference alike.
-            False is for rows not learned yet: the fit holds earlier rows alone.
+        outputs
+            The rows to decide. For rows that are to be learned as well there is `learn_and_decide`.
+        accept, false_alarm, fdr
+            Exactly one: the share of the reference to accept; the chance that an in-distribution row is called out; or
+            the expected share of in-distribution rows among those called out in this batch (Benjamini-Hochberg).
         """
-        if self.reference is None:
-            raise ValueError("decide needs known in-distribution rows: call calibrate first")
-        fit = self.fit(with_reference=learned)
-        learned_rows = fit.rows - self.reference.moments.rows
-        if learned and learned_rows < len(as_outputs(outputs, "outputs")) - 0.5:
-            raise ValueError(
-                f"learned=True says that these {len(outputs)} rows were learned, got {learned_rows:g} learned "
-                "in all: learn them first, or say learned=False"
-            )
-        scores = fit.predict(as_outputs(outputs, "outputs").features)
-        scores_in = fit.predict(self.reference.features)
-        return decide_at(scores, scores_in, false_alarm=false_alarm, fdr=fdr)
+        return self._decide(self.state, outputs, Rate.of(accept, false_alarm, fdr), with_reference=False)
 
-    def fit(self, *, with_reference: bool = True) -> LinearFit:
-        """Return the fit in use: of learned rows, and of the reference where there is one and it is wanted."""
-        if self.learned is None:
-            raise ValueError("nothing learned yet: call learn first")
-        if with_reference not in self._fits:
-            source = self.joined if with_reference and self.joined is not None else self.learned
-            self._fits[with_reference] = source.solve(self.intercept, self.components)
-        return self._fits[with_reference]
+    def learn_and_decide(
+        self,
+        outputs: Outputs,
+        *,
+        accept: float | None = None,
+        false_alarm: float | None = None,
+        fdr: float | None = None,
+    ) -> Decision:
+        """Learn these rows, then return their scores, p-values and which are out (Algorithm 3).
+
+        The fit holds them and the reference alike, whatever others learn at the same time. Arguments are those of
+        `decide`.
+        """
+        rate = Rate.of(accept, false_alarm, fdr)
+        if self.reference is None:
+            raise ValueError(_UNCALIBRATED)
+        return self._decide(self._learn(outputs), outputs, rate, with_reference=True)
+
+    def fit_of_learned(self) -> LinearFit:
+        """Return the fit of the learned rows alone, without the reference."""
+        return self._fit(self.state, with_reference=False)
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,), before truing."""
         return SCORES[self.base](as_outputs(outputs, "outputs"), temperature=self.temperature)
 
-    def _check_width(self, outputs: Outputs) -> None:
-        width, known = outputs.features.shape[1], self.moments or (self.reference and self.reference.moments)
-        if known and known.dimensions != width:
-            raise ValueError(f"features must have {known.dimensions} columns, as before, got {width}")
+    def __repr__(self) -> str:
+        state = self.state
+        held = [f"base {self.base!r}"]
+        if state.dimensions is not None:
+            held.append(f"{state.dimensions:,} features")
+        held.append("nothing learned" if state.learned is None else f"{state.learned.moments.rows:,.10g} rows learned")
+        if state.reference is not None:
+            held.append(f"{len(state.reference.scores):,} reference rows")
+        return f"Detector({', '.join(held)})"
+
+    def _learn(self, outputs: Outputs) -> State:
+        """Learn these rows and return the state in which they are."""
+        scores = self.base_scores(outputs)
+        follow = self.intercept and self.components is None
+        with self._changing:
+            old = self.state
+            classes = self._checked_classes(old, outputs)
+            if old.learned is None:
+                learned = IncrementalMoments.of(Moments.of(outputs.features, scores))
+            else:
+                learned = old.learned.updated(outputs.features, scores, self.decay, follow=follow)
+            if old.joined is None or self.decay != 1.0:  # A reference is never decayed.
+                joined = _joined(learned, old.reference)
+            else:
+                joined = old.joined.updated(outputs.features, scores, 1.0, follow=follow)
+            new = State(old.reference, learned, joined, classes)
+            self.state = new
+        return new
+
+    def _decide(self, state: State, outputs: Outputs, rate: Rate, *, with_reference: bool) -> Decision:
+        if state.reference is None:
+            raise ValueError(_UNCALIBRATED)
+        self._checked_classes(state, as_outputs(outputs, "outputs"))
+        fit = self._fit(state, with_reference=with_reference)
+        scores_in, scores = fit.predict(state.reference.features), fit.predict(outputs.features)
+        decision = decide_at(rate, scores_in, scores)
+        taken = rows_taken_from(state.reference.features, scores_in, outputs.features, scores)
+        return decision if taken is None else replace(decision, notes=(*decision.notes, taken))
+
+    def _fit(self, state: State, *, with_reference: bool) -> LinearFit:
+        return state.fit(self.intercept, self.components, with_reference=with_reference)
+
+    def _checked_classes(self, state: State, outputs: Outputs) -> int | None:
+        """Return the number of classes known with these rows, which must be of the same network as earlier ones."""
+        if None not in (self.model, outputs.model) and self.model != outputs.model:
+            raise ValueError(f"outputs must be of the model {self.model!r}, as the detector is, got {outputs.model!r}")
+        width = outputs.features.shape[1]
+        if state.dimensions is not None and state.dimensions != width:
+            raise ValueError(f"features must have {state.dimensions} columns, as before, got {width}")
         if self.components is not None and self.components > width:
             raise ValueError(f"components must be at most the {width} columns of the features, got {self.components}")
+        classes = None if outputs.logits is None else outputs.logits.shape[1]
+        if state.classes is not None and classes is not None and state.classes != classes:
+            raise ValueError(f"logits must have {state.classes} columns, as before, got {classes}")
+        return classes if state.classes is None else state.classes
 
 
-def _joined(learned: Growing | None, reference: Reference | None) -> Growing | None:
-    return None if learned is None or reference is None else Growing.of(learned.moments + reference.moments)
+_UNCALIBRATED = "decisions need known in-distribution rows: call calibrate first"
 
 
-def as_outputs(value: Outputs, name: str) -> Outputs:
-    """Return `value`, which must be `Outputs`."""
-    if not isinstance(value, Outputs):
-        raise TypeError(f"{name} must be Outputs, got {type(value).__name__}")
-    return value
+def rows_taken_from(known: Matrix, scores_in: Floats, features: Matrix, scores: Floats) -> str | None:
+    """Return a note if most rows to be decided are themselves in the reference, else None.
+
+    Rows that are equal have equal scores, so few rows need to be compared.
+    """
+    some = np.arange(0, len(scores), -(-len(scores) // _LOOKED_UP))
+    order = np.argsort(scores_in, kind="stable")
+    place = np.minimum(np.searchsorted(scores_in[order], scores[some]), len(order) - 1)
+    twin = order[place]
+    equal = (scores_in[twin] == scores[some]) & (known[twin] == features[some]).all(axis=1)
+    if equal.mean() <= 0.5 or np.ptp(scores_in) == 0:
+        return None
+    return f"{equal.mean():.0%} of the rows are rows of the reference: p-values and rates hold for others alone"
+
+
+def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:
+    if learned is None or reference is None:
+        return None
+    return IncrementalMoments.of(learned.moments + reference.moments)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
-from .linear import LinearFit
+from .least_squares import LinearFit
 from .moments import Moments
 from .robust import huber_rows
 from .rows import Rows
@@ -22,7 +22,7 @@ _GRAIN = 1e-9
 def fit_direct(
     features: ArrayLike, scores: ArrayLike, *, intercept: bool = True, components: int | None = None
 ) -> LinearFit:
-    """Return the least-squares fit of the scores on the features: DLR (Eq. 10), the pseudo-inverse exactly.
+    """Return the least-squares fit of the scores on the features: DLR (Eq. 10), of minimum norm.
 
     >>> fit_direct([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).coef.round(6)
     array([2.])
@@ -67,14 +67,16 @@ def fit_robust_sweep(
     order = np.arange(len(matrix))
     if min(counts, default=len(matrix)) < len(matrix):
         order = _order(matrix, vector, penalty, intercept, components)
-    principal = None if components is None else Moments.of(matrix, vector).principal(components)
+    principal = None if components is None else Moments.of(matrix, vector)._principal(components)
     fits: dict[int, LinearFit] = {}
     moments, done = None, 0
     for count in sorted(set(counts)):
         part = np.sort(order[done:count])
         more = Moments.of(matrix[part], vector[part])
         moments, done = more if moments is None else moments + more, count
-        fits[count] = moments.solve_within(principal, intercept=intercept)
+        fits[count] = (
+            moments.solve(intercept) if principal is None else moments._solve_within(principal, intercept=intercept)
+        )
     return [fits[count] for count in counts]
 
 
@@ -115,7 +117,7 @@ def _order(matrix: Matrix, vector: Floats, penalty: float, intercept: bool, comp
 def _reduced(rows: Rows, scores: Floats, components: int) -> Rows:
     """Return the rows' coordinates in their own leading principal components, about their mean."""
     parts = np.array_split(np.arange(len(scores)), -(-len(scores) // _ROWS_AT_ONCE))
-    principal = reduce(add, (Moments.of(rows.take(part), scores[part]) for part in parts)).principal(components)
+    principal = reduce(add, (Moments.of(rows.take(part), scores[part]) for part in parts))._principal(components)
     return rows.about(principal.origin).onto(principal.basis)
 
 

@@ -197,6 +197,6 @@ def _refusals(scores_in: Floats, correct: NDArray[np.bool_]) -> tuple[float | No
     if correct.dtype != np.bool_ or correct.ndim != 1:
         raise TypeError(f"correct must be 1-D true or false, got {correct.ndim}-D {correct.dtype}")
     check_same_rows(scores_in=scores_in, correct=correct)
-    refused = is_out(scores_in, threshold_at(scores_in, 0.95))
+    refused = is_out(scores_in, threshold_at(scores_in, accept=0.95))
     shares = [float(refused[rows].mean()) if rows.any() else None for rows in (correct, ~correct)]
     return shares[0], shares[1]

@@ -1,19 +1,22 @@
 """Moments of features and scores: all that a linear fit needs, as a sum.
 
-Batch, stream and cluster are the same sum. The score is kept as one more column behind the features, and
-everything is centred, so that a large mean does not cancel.
+Batch, stream and cluster are the same sum. The score is kept as one more column behind the features, and everything is
+centred, so that a large mean does not cancel. Mean and co-moment are kept to twice the working precision: what was
+added can be taken away again and leaves nothing behind, and sums of many parts do not drift.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import block_diag, eigh, lapack
+from scipy.linalg import eigh
 
+from ._blas import one_thread
 from ._check import (
     BLOCK_NUMBERS,
     LARGEST,
-    Bools,
     Floats,
     Matrix,
     as_count,
@@ -25,24 +28,34 @@ from ._check import (
     check_finite,
     check_same_rows,
 )
-from ._threads import one_thread
-from .linear import LinearFit
+from ._double import two_product, two_product_outer, two_ratio, two_sum
+from .least_squares import DEPENDENT, EPS, LinearFit, Solution, minimum_norm
 
-_EPS = float(np.finfo(np.float64).eps)
+# What rounding may leave in a sum of squares, as a share of it: twice what was seen (see DEPENDENT).
+_SUM_ROUNDING = 32 * EPS
 
-# Below this reciprocal condition number a Cholesky solve and the eigen-decomposition may differ by 1e-8.
-CHOLESKY_RCOND = 1e-7
+# A block of fewer rows makes a poor matrix product; one of more rows loses digits.
+_LEAST_ROWS, _MOST_ROWS = 256, 8192
 
-# Fewer rows than this make a poor matrix product.
-_LEAST_ROWS = 256
+# Squares about the shift, over those about the mean, from which it is worth to sum again about the mean.
+_FAR_FROM_MEAN = 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Principal:
+    """An orthonormal `basis` (d, k) of feature space, about an `origin` (d,)."""
+
+    origin: Floats
+    basis: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
     r"""Weight, mean (d + 1,) and co-moment (d + 1, d + 1) of the columns [features, score].
 
-    The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$. `floor` is what rounding may have left in its
-    eigenvalues when larger moments were taken away.
+    The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$. `mean_low` and `comoment_low` hold the digits that
+    follow those of `mean` and `comoment`. `rounding` (d + 1,) is what rounding may have left in the variances when
+    moments were taken away or decayed: zero as long as none were.
 
     >>> days = Moments.of([[0.0], [1.0]], [1.0, 3.0]) + Moments.of([[2.0]], [5.0])
     >>> days.solve().predict([[3.0]]).round(6)
@@ -52,7 +65,9 @@ class Moments:
     rows: float
     mean: Floats
     comoment: Floats
-    floor: float = 0.0
+    mean_low: Floats
+    comoment_low: Floats
+    rounding: Floats
 
     @classmethod
     def of(cls, features: ArrayLike, scores: ArrayLike) -> "Moments":
@@ -61,7 +76,7 @@ class Moments:
         check_same_rows(features=matrix, scores=vector)
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
             moments = _accumulate(matrix, vector)
-        if not (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2).all():  # Not so for NaN.
+        if not (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2).all():  # NaN fails this comparison too.
             check_finite(matrix, "features")
         return moments
 
@@ -72,29 +87,30 @@ class Moments:
 
     def __add__(self, more: "Moments") -> "Moments":
         """Return the moments of both sets of rows."""
-        # Pairwise (Chan, Golub & LeVeque 1983), so a large mean does not cancel.
-        step = _step(self, more)
-        rows = self.rows + more.rows
-        comoment = np.outer(step, step * (self.rows * more.rows / rows))
-        comoment += self.comoment
-        comoment += more.comoment
-        return Moments(rows, self.mean + step * (more.rows / rows), comoment, self.floor + more.floor)
+        _check_alike(self, more)
+        return _combined(self, more, 1, np.hypot(self.rounding, more.rounding))
+
+    def __radd__(self, zero: int) -> "Moments":
+        """Return these: `sum` starts at zero."""
+        return self if zero == 0 else NotImplemented
 
     def __sub__(self, old: "Moments") -> "Moments":
         """Return the moments of the rows that remain when `old` ones, added before, are taken away."""
-        step = _step(self, old)
-        rows = self.rows - old.rows
-        if not rows > 0:
+        _check_alike(self, old)
+        if not self.rows > old.rows:
             raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
-        comoment = self.comoment - old.comoment
-        comoment -= np.outer(step, step * (self.rows * old.rows / rows))
-        floor = self.floor + old.floor + 8 * _EPS * float(np.trace(self.comoment))
-        return Moments(rows, self.mean - step * (old.rows / rows), comoment, floor)
+        # Taken away as they were added, they leave nothing. But they may have been summed in other parts, of which each
+        # has rounding of its own.
+        return _combined(self, old, -1, np.hypot(self._possible_rounding(), old._possible_rounding()))
 
     def decayed(self, factor: float) -> "Moments":
         """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
         factor = as_share(factor, "factor")
-        return Moments(self.rows * factor, self.mean, self.comoment * factor, self.floor * factor)
+        if factor == 1.0:
+            return self
+        rounding = factor * (self.rounding + EPS * np.abs(np.diagonal(self.comoment)))
+        comoment, low = self.comoment * factor, self.comoment_low * factor
+        return Moments(self.rows * factor, self.mean, comoment, self.mean_low, low, rounding)
 
     def solve(self, intercept: bool = True, components: int | None = None, ridge: float = 0.0) -> LinearFit:
         r"""Return the minimum-norm least-squares fit (Eq. 11).
@@ -106,144 +122,140 @@ class Moments:
         """
         ridge, intercept = as_number(ridge, "ridge", at_least=0.0), as_truth(intercept, "intercept")
         if components is None:
-            return self.solve_within(None, intercept=intercept, ridge=ridge)
-        return self.solve_within(self.principal(components), intercept=intercept, ridge=ridge)
+            return self._solve(intercept=intercept, ridge=ridge)
+        return self._solve_within(self._principal(components), intercept=intercept, ridge=ridge)
 
-    def principal(self, components: int) -> "Principal":
+    def _solve(self, *, intercept: bool, ridge: float = 0.0, well_conditioned: bool = False) -> LinearFit:
+        with one_thread():
+            sums = (self.rows, self.mean, self.comoment, self.rounding)
+            found = minimum_norm(*sums, intercept=intercept, ridge=ridge, well_conditioned=well_conditioned)
+            return self._linear_fit(found, intercept, np.zeros(self.dimensions))
+
+    def _principal(self, components: int) -> Principal:
         """Return the leading principal components of the features, fewer where the rank is lower."""
         d = self.dimensions
         k = as_count(components, "components", at_most=d)
         with one_thread():
             values, vectors = eigh(self.comoment[:d, :d], subset_by_index=(d - k, d - 1))
-        used = values > max(d * _EPS * values[-1], self.floor)
+        used = values > DEPENDENT * values[-1] + self.rounding[:d].sum()
         return Principal(self.mean[:d], vectors[:, used])
 
-    def solve_within(self, principal: "Principal | None", *, intercept: bool, ridge: float = 0.0) -> LinearFit:
+    def _solve_within(self, principal: Principal, *, intercept: bool, ridge: float = 0.0) -> LinearFit:
         """Return the fit of these rows confined to given principal components, as `solve` does to its own."""
-        origin = np.zeros(self.dimensions) if principal is None else principal.origin
-        sums, live = self.normal_equations(intercept, origin)
         with one_thread():
-            if principal is None:
-                through = None if intercept or ridge or self.floor else self._through_origin()
-                coef, rank = through or least_norm(sums, live, self.floor, ridge)
-            else:
-                basis = block_diag(principal.basis, 1.0)
-                sums = basis.T @ sums @ basis
-                inner, rank = least_norm(sums, sums.diagonal()[:-1] > 0.0, self.floor, ridge)
-                coef = principal.basis @ inner
-            return self.fit_of(coef, rank, intercept, origin)
+            onto = self._onto(principal)
+            sums = (onto.rows, onto.mean, onto.comoment, onto.rounding)
+            inner = minimum_norm(*sums, intercept=intercept, ridge=ridge)
+            found = Solution(principal.basis @ inner.coef, inner.rank, inner.full_rank)
+            return self._linear_fit(found, intercept, principal.origin)
 
-    def _through_origin(self) -> tuple[Floats, int] | None:
-        """Return the fit without an intercept from the centred sums, from which a large mean does not take digits.
+    def _onto(self, principal: Principal) -> "Moments":
+        """Return the moments of the rows' coordinates (n, k) in a basis."""
+        k = principal.basis.shape[1]
+        basis = np.zeros((self.dimensions + 1, k + 1))
+        basis[:-1, :-1] = principal.basis
+        basis[-1, -1] = 1.0
+        origin = np.append(principal.origin, 0.0)
+        rounding = (np.abs(basis).T @ np.sqrt(self.rounding)) ** 2
+        comoment = basis.T @ self.comoment @ basis
+        mean = basis.T @ (self.mean - origin)
+        return Moments(self.rows, mean, comoment, np.zeros(k + 1), np.zeros((k + 1, k + 1)), rounding)
 
-        The Gram matrix about zero is the centred one and the square of the mean: Sherman & Morrison (1950).
-        """
-        d = self.dimensions
-        mean, mean_score = self.mean[:d], float(self.mean[d])
-        factor, sound = _factor(self.comoment.copy())
-        if not sound:
-            return None
-        centred, along = lapack.dpotrs(factor[:d, :d], np.column_stack((self.comoment[d, :d], mean)), lower=True)[0].T
-        left = self.rows * (mean_score - mean @ centred) / (1 + self.rows * (mean @ along))
-        return centred + along * left, d
-
-    def normal_equations(self, intercept: bool, origin: Floats) -> tuple[Floats, Bools]:
-        """Return the sums of products (d + 1, d + 1) that a fit is made from, and which features (d,) are not dead.
-
-        With an intercept they are about the mean, without one about the origin.
-        """
-        if intercept:
-            # Rounding of a block's mean leaves this of a constant column.
-            noise = self.rows * (1000 * _EPS * self.mean[:-1]) ** 2
-            return self.comoment, self.comoment.diagonal()[:-1] > noise
-        centre = self.mean - np.append(origin, 0.0)
-        sums = self.comoment + self.rows * np.outer(centre, centre)
-        return sums, sums.diagonal()[:-1] > 0.0
-
-    def fit_of(self, coef: Floats, rank: int, intercept: bool, origin: Floats) -> LinearFit:
+    def _linear_fit(self, found: Solution, intercept: bool, origin: Floats) -> LinearFit:
         """Return the fit with these coefficients: its constant, and the share of variance that it explains."""
-        total, over = float(self.comoment[-1, -1]), np.empty(len(coef) + 1)
-        over[:-1], over[-1] = coef, -1.0  # Times a row [features, score], what the fit is over the score.
+        over = np.append(found.coef, -1.0)  # Times a row [features, score], what the fit is over the score.
         level = float(self.mean @ over)
-        constant = -level if intercept else -float(origin @ coef)
+        constant = -level if intercept else -float(origin @ found.coef)
         left = max(float(over @ (self.comoment @ over)), 0.0) + self.rows * (level + constant) ** 2
-        return LinearFit(coef, constant, self.rows, rank, 1.0 - left / total if total > 0.0 else float(left <= 0.0))
+        total = float(self.comoment[-1, -1])
+        explained = 1.0 - left / total if total > 0.0 else float(left <= 0.0)
+        # Fewer rows than columns leave directions out that depend on nothing.
+        to_be_had = min(found.full_rank, int(self.rows) - intercept)
+        return LinearFit(found.coef, constant, self.rows, found.rank, explained, max(to_be_had - found.rank, 0))
 
-
-@dataclass(frozen=True, eq=False)
-class Principal:
-    """An orthonormal `basis` (d, k) of feature space, about an `origin` (d,)."""
-
-    origin: Floats
-    basis: Floats
-
-
-def least_norm(sums: Floats, live: Bools, floor: float, ridge: float = 0.0, sound: bool = False) -> tuple[Floats, int]:
-    """Return the shortest least-squares coefficients and their rank, from sums of products of features and score.
-
-    An eigenvalue of at most `floor` is that of no direction. `sound` says that a Cholesky factor is known to be.
-    """
-    coef, d, rank = np.zeros(len(live)), len(live), int(np.count_nonzero(live))
-    if rank == 0:
-        return coef, 0
-    if ridge:
-        sums = sums + ridge * np.eye(d + 1)
-    if not floor:
-        factor, sound = _factor(among(sums, live), sound)
-        if sound:
-            right = np.zeros(rank + 1)
-            right[-1] = -factor[-1, -1]
-            coef[live] = lapack.dtrtrs(factor, right, lower=True, trans=1)[0][:-1]
-            return coef, rank
-    sums = among(sums, live)
-    values, vectors = eigh(sums[:-1, :-1])
-    used = values > max(d * _EPS * values[-1], floor + ridge * (floor > 0))
-    coef[live] = vectors[:, used] @ (vectors[:, used].T @ sums[-1, :-1] / values[used])
-    return coef, int(used.sum())
-
-
-def among(sums: Floats, live: Bools) -> Floats:
-    """Return a copy of the rows and columns of live features, and the score's where it is there."""
-    if live.all():
-        return sums.copy()
-    kept = np.ones(len(sums), dtype=bool)
-    kept[: len(live)] = live
-    return sums.compress(kept, axis=0).compress(kept, axis=1)  # Half the time of an index by both.
+    def _possible_rounding(self) -> Floats:
+        return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))
 
 
 def _accumulate(matrix: Matrix, scores: Floats) -> Moments:
-    n, d = matrix.shape
-    # About a shift near the mean little cancels, and about a row's own value nothing is left of a constant column.
-    some = slice(None, None, max(1, n // 64))
+    """Return the moments, summed about a point near the mean, where little cancels."""
+    # About a row's own value nothing is left of a constant column.
+    some = slice(None, None, max(1, len(scores) // 64))
     shift = np.append(matrix[0], scores[0]).astype(np.float64)
-    shift += np.append((matrix[some] - shift[:d]).mean(axis=0), (scores[some] - shift[d]).mean())
-    size = min(n, max(_LEAST_ROWS, BLOCK_NUMBERS // (d + 2)))
-    block, gram = np.ones((size, d + 2)), np.zeros((d + 2, d + 2))
+    shift += np.append((matrix[some] - shift[:-1]).mean(axis=0), (scores[some] - shift[-1]).mean())
+    moments, squares = _summed_about(shift, matrix, scores)
+    if (squares > _FAR_FROM_MEAN * np.diagonal(moments.comoment)).any():  # So does rounding, where a sample misleads.
+        moments, _ = _summed_about(moments.mean, matrix, scores)
+    return moments
+
+
+def _summed_about(shift: Floats, matrix: Matrix, scores: Floats) -> tuple[Moments, Floats]:
+    """Return the moments, and the columns' sums of squares (d + 1,) about `shift` that they were made from."""
+    n, d = matrix.shape
+    size = min(n, max(_LEAST_ROWS, min(_MOST_ROWS, BLOCK_NUMBERS // (d + 2))))
+    block = np.ones((size, d + 2))
+    gram, low = np.zeros((d + 2, d + 2)), np.zeros((d + 2, d + 2))
     for start in range(0, n, size):
         part = block[: min(size, n - start)]
         part[:, :d] = matrix[start : start + size]
         part[:, d] = scores[start : start + size]
         part[:, :-1] -= shift
-        gram += part.T @ part
+        gram, low = compensated(gram, low, part.T @ part)
     total = gram[-1, :-1]  # The column of ones adds up the others.
+    mean, mean_low = two_sum(shift, total / n)
     comoment = gram[:-1, :-1] - np.outer(total, total / n)
-    return Moments(float(n), shift + total / n, comoment)
+    squares = np.diagonal(gram)[:-1]
+    return Moments(float(n), mean, comoment, mean_low, low[:-1, :-1], np.zeros(d + 1)), squares
 
 
-def _step(one: Moments, other: Moments) -> Floats:
+def compensated(high: Floats, low: Floats, more: Floats) -> tuple[Floats, Floats]:
+    """Return high + low + more as a new high and low (Kahan 1965); `more` is used up."""
+    more += low
+    total = high + more
+    more -= total - high
+    return total, more
+
+
+def _combined(one: Moments, other: Moments, sign: int, rounding: Floats) -> Moments:
+    """Return the moments of the rows of one and the other, or with a `sign` of -1 of one without the other.
+
+    Pairwise (Chan, Golub & LeVeque 1983): n = n₁ ± n₂, δ = x̄₂ − x̄₁, x̄ = x̄₁ ± n₂/n δ, C = C₁ ± C₂ ± n₁n₂/n δδᵀ.
+    """
+    rows = one.rows + sign * other.rows
+    step, error = two_sum(other.mean, -one.mean)
+    step, step_low = two_sum(step, error + (other.mean_low - one.mean_low))
+    move, move_low = _times(Fraction(other.rows) / Fraction(rows), step, step_low)
+    mean, error = two_sum(one.mean, sign * move)
+    mean, mean_low = two_sum(mean, error + (one.mean_low + sign * move_low))
+    weighted, weighted_low = _times(Fraction(one.rows) * Fraction(other.rows) / Fraction(rows), step, step_low)
+    comoment, comoment_low = np.empty_like(one.comoment), np.empty_like(one.comoment)
+    for part in _row_blocks(len(step)):
+        square, square_low = two_product_outer(step[part], weighted)
+        square_low += np.outer(step[part], weighted_low) + np.outer(step_low[part], weighted)
+        total, error = two_sum(one.comoment[part], sign * other.comoment[part])
+        total, another = two_sum(total, sign * square)
+        error += another
+        error += one.comoment_low[part] + sign * (other.comoment_low[part] + square_low)
+        comoment[part], comoment_low[part] = two_sum(total, error)
+    return Moments(rows, mean, comoment, mean_low, comoment_low, rounding)
+
+
+def _times(factor: Fraction, vector: Floats, low: Floats) -> tuple[Floats, Floats]:
+    """Return a vector, high + low, times a number."""
+    high, rest = two_ratio(factor)
+    product, error = two_product(high, vector)
+    return product, error + (high * low + rest * vector)
+
+
+def _row_blocks(size: int) -> Iterator[slice]:
+    """Yield slices of the rows of a square matrix, each of about what the cache holds many of."""
+    step = max(1, BLOCK_NUMBERS // 8 // size)
+    for start in range(0, size, step):
+        yield slice(start, start + step)
+
+
+def _check_alike(one: Moments, other: Moments) -> None:
     if not isinstance(other, Moments):
         raise TypeError(f"moments add to and subtract from moments, got {type(other).__name__}")
     if one.dimensions != other.dimensions:
         raise ValueError(f"moments must be of {one.dimensions} features to combine, got {other.dimensions}")
-    return other.mean - one.mean
-
-
-def _factor(sums: Floats, sound: bool = False) -> tuple[Floats, bool]:
-    """Return the Cholesky factor of sums of products, in their place, and whether it may be trusted to solve with.
-
-    Its last row is the score's, and half of the solution.
-    """
-    size = 0.0 if sound else sums[:-1, :-1].trace()
-    sums[-1, -1] = 1.0 + 2.0 * sums[-1, -1]  # More than a fit can explain, so that no factor fails for the score.
-    factor, failed = lapack.dpotrf(sums.T, lower=True, clean=False, overwrite_a=True)
-    return factor, not failed and (sound or lapack.dpocon(factor[:-1, :-1], size, uplo="L")[0] > CHOLESKY_RCOND)

@@ -80,7 +80,8 @@ def extract(
             column.append(own)
     if not parts["features"]:
         raise ValueError("arrays must give at least one row, got none")
-    return Outputs(**{name: np.concatenate(column) for name, column in parts.items()})
+    columns: dict[str, Any] = {name: np.concatenate(column) for name, column in parts.items()}
+    return Outputs(**columns)
 
 
 def _session(path: AnyPath, wanted: tuple[str, str], providers: Sequence[str] | None) -> Any:

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows
-from .columns import read_columns, write_columns
+from .columns import NAMES, read_columns, write_columns
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class Outputs:
     """Rows of features (n, d), with logits (n, c), labels (n,) and scores (n,) where there are any.
+
+    `model` may name the network they come from, so that a detector of another one refuses them.
 
     >>> Outputs(features=[[1.0, 2.0]], logits=[[0.5, 0.1, 0.2]])
     Outputs(1 row: features 2, logits 3)
@@ -26,6 +28,7 @@ class Outputs:
     logits: Matrix | None
     labels: NDArray[np.integer[Any]] | None
     scores: Floats | None
+    model: str | None
 
     def __init__(
         self,
@@ -33,7 +36,12 @@ class Outputs:
         logits: ArrayLike | None = None,
         labels: ArrayLike | None = None,
         scores: ArrayLike | None = None,
+        *,
+        model: str | None = None,
     ) -> None:
+        if model is not None and not isinstance(model, str):
+            raise TypeError(f"model must be a name, got {type(model).__name__}")
+        object.__setattr__(self, "model", model)
         checked = {
             "features": as_matrix(features, "features"),
             "logits": None if logits is None else as_matrix(logits, "logits"),
@@ -47,7 +55,7 @@ class Outputs:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Outputs":
         """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours (docs/files.md)."""
-        columns = read_columns(path)
+        columns: dict[str, Any] = read_columns(path)
         if "features" not in columns:
             raise ValueError(f"{path} must hold features, got {', '.join(columns) or 'none of our columns'}")
         try:
@@ -57,15 +65,13 @@ class Outputs:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write an `.npz`, Parquet or Arrow file, whole or not at all."""
-        fields = vars(self)
-        write_columns(path, {name: value for name, value in fields.items() if value is not None})
+        write_columns(path, self._columns())
 
     def need(self, name: str) -> Any:
         """Return the field `name`, or say that it is missing."""
         value = getattr(self, name)
         if value is None:
-            held = ", ".join(field for field, value in vars(self).items() if value is not None)
-            raise ValueError(f"outputs must have {name} for this, got {held}")
+            raise ValueError(f"outputs must have {name} for this, got {', '.join(self._columns())}")
         return value
 
     def correct(self) -> Bools:
@@ -82,7 +88,10 @@ class Outputs:
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> "Outputs":
         """Return some of the rows, by slice, mask or indices."""
-        return Outputs(**{name: value[rows] for name, value in vars(self).items() if value is not None})
+        return Outputs(**{name: column[rows] for name, column in self._columns().items()}, model=self.model)
+
+    def _columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
 
     def __repr__(self) -> str:
         parts = [f"features {self.features.shape[1]}"]
@@ -90,6 +99,13 @@ class Outputs:
             parts.append(f"logits {self.logits.shape[1]}")
         parts += [name for name in ("labels", "scores") if getattr(self, name) is not None]
         return f"Outputs({len(self)} row{'s' * (len(self) != 1)}: {', '.join(parts)})"
+
+
+def as_outputs(value: Outputs, name: str) -> Outputs:
+    """Return `value`, which must be `Outputs`."""
+    if not isinstance(value, Outputs):
+        raise TypeError(f"{name} must be Outputs, got {type(value).__name__}")
+    return value
 
 
 def _as_labels(labels: ArrayLike) -> NDArray[np.integer[Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_softmax, logsumexp, softmax
 
-from ._check import Floats, as_matrix, as_number, by_rows, check_same_rows
+from ._check import Floats, Matrix, as_matrix, as_number, by_rows, check_same_rows
 from .outputs import Outputs
 
 
@@ -21,7 +21,7 @@ def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.5, 1. ])
     """
     T = _as_temperature(temperature)
-    return by_rows(lambda f: softmax(f / T, axis=1).max(axis=1), as_matrix(logits, "logits"))
+    return by_rows(lambda f: softmax(f / T, axis=1).max(axis=1), _as_logits(logits))
 
 
 def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -31,7 +31,7 @@ def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.693])
     """
     T = _as_temperature(temperature)
-    return by_rows(lambda f: T * logsumexp(f / T, axis=1), as_matrix(logits, "logits"))
+    return by_rows(lambda f: T * logsumexp(f / T, axis=1), _as_logits(logits))
 
 
 def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -43,7 +43,7 @@ def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.   , 0.434])
     """
     T = _as_temperature(temperature)
-    return by_rows(lambda f: -log_softmax(f / T, axis=1).mean(axis=1) - np.log(f.shape[1]), as_matrix(logits, "logits"))
+    return by_rows(lambda f: -log_softmax(f / T, axis=1).mean(axis=1) - np.log(f.shape[1]), _as_logits(logits))
 
 
 def max_logit(logits: ArrayLike) -> Floats:
@@ -52,7 +52,7 @@ def max_logit(logits: ArrayLike) -> Floats:
     >>> max_logit([[1.0, 3.0]])
     array([3.])
     """
-    return by_rows(lambda f: f.max(axis=1), as_matrix(logits, "logits"))
+    return by_rows(lambda f: f.max(axis=1), _as_logits(logits))
 
 
 def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -65,7 +65,7 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     array([0.])
     """
     T = _as_temperature(temperature)
-    z, f = as_matrix(features, "features"), as_matrix(logits, "logits")
+    z, f = as_matrix(features, "features"), _as_logits(logits)
     check_same_rows(features=z, logits=f)
     return by_rows(
         lambda z, f: np.abs(z).sum(axis=1) * np.abs(softmax(f / T, axis=1) - 1 / f.shape[1]).sum(axis=1) / T,
@@ -94,6 +94,28 @@ SCORES: dict[str, Callable[..., Floats]] = {
     "given": _given,
 }
 """Every base score by name, each called as `SCORES[name](outputs, temperature=1.0)`."""
+
+
+# Rows of logits that all add up to one are taken for probabilities from so many on.
+_ROWS_TO_TELL = 16
+
+
+def _as_logits(values: ArrayLike) -> Matrix:
+    """Return logits (n, c) as a matrix, of two classes at least, refusing what a softmax has made of them."""
+    logits = as_matrix(values, "logits")
+    if logits.shape[1] < 2:
+        raise ValueError(f"logits must have a column for each of two classes at least, got shape {logits.shape}")
+    if len(logits) >= _ROWS_TO_TELL and _are_probabilities(logits[:_ROWS_TO_TELL]) and _are_probabilities(logits):
+        raise ValueError(
+            "logits must be what the last layer gives before its softmax, got probabilities: rows of numbers in [0, 1] "
+            "that add up to 1 (their logarithms will do)"
+        )
+    return logits
+
+
+def _are_probabilities(rows: Matrix) -> bool:
+    wide = rows.astype(np.float64, copy=False)
+    return bool(wide.min() >= 0 and np.abs(wide.sum(axis=1) - 1).max() <= 1e-2)
 
 
 def _as_temperature(temperature: float) -> float:

@@ -8,15 +8,18 @@ from numpy.typing import ArrayLike
 
 from ._check import Bools, Floats, as_number, as_share, as_vector
 
+# A share of in-distribution rows refused, over the one asked for, from which a note says so.
+_MORE_THAN_ASKED = 1.25
 
-def threshold_at(scores_in: ArrayLike, keep: float = 0.95) -> float:
-    """Return the largest threshold that accepts at least `keep` of the rows.
 
-    >>> threshold_at([1.0, 2.0, 3.0, 4.0], keep=0.75)
+def threshold_at(scores_in: ArrayLike, *, accept: float = 0.95) -> float:
+    """Return the largest threshold that accepts at least `accept` of the rows.
+
+    >>> threshold_at([1.0, 2.0, 3.0, 4.0], accept=0.75)
     2.0
     """
     scores = as_vector(scores_in, "scores_in")
-    return float(np.sort(scores)[len(scores) - rows_for(as_share(keep, "keep"), len(scores))])
+    return float(np.sort(scores)[len(scores) - rows_for(as_share(accept, "accept"), len(scores))])
 
 
 def is_out(scores: ArrayLike, threshold: float) -> Bools:
@@ -29,26 +32,26 @@ def is_out(scores: ArrayLike, threshold: float) -> Bools:
     return out
 
 
-def p_values(scores: ArrayLike, scores_in: ArrayLike) -> Floats:
+def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     r"""Return the conformal p-value of each row (n,), $(1 + \#\{\mathrm{in} \le s\}) / (m + 1)$.
 
     For an in-distribution row it is at most any $\alpha$ with probability at most $\alpha$, as long as the
     row and the m known ones were scored by a rule symmetric in them (docs/concepts.md).
 
-    >>> p_values([0.0, 2.5], scores_in=[1.0, 2.0, 3.0])
+    >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])
     """
     known = np.sort(as_vector(scores_in, "scores_in"))
     return (1 + np.searchsorted(known, as_vector(scores, "scores"), side="right")) / (len(known) + 1)
 
 
-def select(p: ArrayLike, fdr: float = 0.05) -> Bools:
+def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
     """Return which rows to call out (n,) so that the false discovery rate stays below `fdr`.
 
     Benjamini & Hochberg (1995): the rows up to the largest p-value that is at most `fdr` times its rank
     over n.
 
-    >>> select([0.01, 0.9, 0.02], fdr=0.05)
+    >>> benjamini_hochberg([0.01, 0.9, 0.02], fdr=0.05)
     array([ True, False,  True])
     """
     values = as_vector(p, "p")
@@ -63,32 +66,72 @@ def select(p: ArrayLike, fdr: float = 0.05) -> Bools:
 
 
 @dataclass(frozen=True, eq=False)
+class Rate:
+    """The one error rate of a decision, by its `name`: accept, false_alarm or fdr."""
+
+    name: str
+    value: float
+
+    @classmethod
+    def of(cls, accept: float | None = None, false_alarm: float | None = None, fdr: float | None = None) -> "Rate":
+        """Return the one rate that is given."""
+        given = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
+        rates = [cls(name, as_share(value, name)) for name, value in given.items() if value is not None]
+        if len(rates) != 1:
+            found = " and ".join(rate.name for rate in rates) or "none"
+            raise ValueError(f"exactly one error rate must be given, accept, false_alarm or fdr, got {found}")
+        return rates[0]
+
+    def notes(self, rows_in: int) -> list[str]:
+        """Return what so many reference rows make of the rate, where that is not what was asked for."""
+        smallest = 1 / (rows_in + 1)
+        if self.name == "accept":
+            refused = 1 - rows_for(self.value, rows_in) / (rows_in + 1)
+            if refused <= _MORE_THAN_ASKED * (1 - self.value) or self.value == 1.0:
+                return []
+            return [
+                f"few reference rows, {rows_in:,}: of in-distribution rows {refused:.1%} are refused on average where "
+                f"{1 - self.value:.1%} of the reference are"
+            ]
+        if smallest <= self.value:
+            return []
+        return [f"no row can be refused at this rate: {rows_in:,} reference rows allow {smallest:.2g} at least"]
+
+
+@dataclass(frozen=True, eq=False)
 class Decision:
-    """Scores, conformal p-values and in or out, one of each a row (n,)."""
+    """Scores, conformal p-values and in or out, one of each per row (n,), and the rate they were decided at.
+
+    `threshold` is the score from which rows are accepted, None under `fdr`, where that depends on the rows. `notes` say
+    what a user should know before trusting these decisions.
+    """
 
     scores: Floats
     p_values: Floats
     is_out: Bools
+    threshold: float | None
+    rate: Rate
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        refused = f"{int(self.is_out.sum()):,} of {len(self.is_out):,} rows out"
+        return f"Decision({refused} at {self.rate.name} {self.rate.value:g}{''.join('; ' + n for n in self.notes)})"
 
 
-def decide_at(
-    scores: Floats,
-    scores_in: Floats,
-    *,
-    keep: float | None = None,
-    false_alarm: float | None = None,
-    fdr: float | None = None,
-) -> Decision:
-    """Return which rows are out at exactly one rate: reference kept, false alarms, or false discoveries."""
-    if sum(rate is not None for rate in (keep, false_alarm, fdr)) != 1:
-        raise ValueError("exactly one error rate must be given: false_alarm or fdr (or, to detect, keep)")
-    p = p_values(scores, scores_in)
-    if keep is not None:
-        return Decision(scores, p, is_out(scores, threshold_at(scores_in, keep)))
-    if fdr is not None:
-        return Decision(scores, p, select(p, fdr))
-    assert false_alarm is not None
-    return Decision(scores, p, p <= as_share(false_alarm, "false_alarm"))
+def decide_at(rate: Rate, scores_in: Floats, scores: Floats) -> Decision:
+    """Return which rows are out, at a rate, against the scores of known in-distribution rows."""
+    p = p_values(scores_in, scores)
+    notes = tuple(rate.notes(len(scores_in)))
+    if rate.name == "fdr":
+        return Decision(scores, p, benjamini_hochberg(p, fdr=rate.value), None, rate, notes)
+    if rate.name == "accept":
+        threshold = threshold_at(scores_in, accept=rate.value)
+        return Decision(scores, p, scores < threshold, threshold, rate, notes)
+    out: Bools = p <= rate.value
+    # p <= α where fewer than k reference scores are at most the score, k / (m + 1) being the last p-value up to α.
+    k = int(np.count_nonzero(np.arange(1, len(scores_in) + 2) / (len(scores_in) + 1) <= rate.value))
+    threshold = -math.inf if k == 0 else math.inf if k > len(scores_in) else float(np.sort(scores_in)[k - 1])
+    return Decision(scores, p, out, threshold, rate, notes)
 
 
 def rows_for(share: float, rows: int) -> int:

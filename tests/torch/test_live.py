@@ -17,7 +17,7 @@ def batches():
 
 def test_each_batch_is_learned_and_then_scored(network, batches):
     network.eval()
-    detector, by_hand = truing.Detector(score="energy"), truing.Detector(score="energy")
+    detector, by_hand = truing.Detector("energy"), truing.Detector("energy")
     with Trued(network, detector=detector) as trued, torch.no_grad():
         for images in batches:
             live, outputs = trued(images), extract(network, [images])
@@ -36,8 +36,7 @@ def test_a_calibrated_detector_decides(network, batches, level):
     with Trued(network, detector=detector, **level) as trued, torch.no_grad():
         for images in batches[3:]:
             live, outputs = trued(images), extract(network, [images])
-            by_hand.learn(outputs)
-            expected = by_hand.decide(outputs, **level)
+            expected = by_hand.learn_and_decide(outputs, **level)
             np.testing.assert_array_equal(live.decision.is_out, expected.is_out)
             np.testing.assert_array_equal(live.decision.p_values, expected.p_values)
             assert live.scores is live.decision.scores
@@ -130,7 +129,7 @@ def calibrated(network, batches):
 
 REFUSED = {
     "no detector": (lambda *_: {"detector": "msp"}, TypeError, "must be a truing.Detector, got str"),
-    "given": (lambda *_: {"detector": truing.Detector(score="given")}, ValueError, "got 'given'"),
+    "given": (lambda *_: {"detector": truing.Detector("given")}, ValueError, "got 'given'"),
     "both levels": (
         lambda *_: {"detector": truing.Detector(), "false_alarm": 0.1, "fdr": 0.1},
         ValueError,

@@ -222,7 +222,7 @@ def _compared(job: Job, methods: dict[str, Method]) -> Found:
 
 def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tuple[Floats, Floats]:
     """Return every row's score after its batch was learnt, and before; not a number in the first batch."""
-    detector, after, before = Detector(score="given"), np.empty(len(order)), np.full(len(order), np.nan)
+    detector, after, before = Detector("given"), np.empty(len(order)), np.full(len(order), np.nan)
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
         part = Outputs(features[rows], scores=scores[rows])

@@ -62,7 +62,7 @@ class Panel:
 def densities(scores_in: Floats, scores_out: Floats, *, name: str, label: str) -> str:
     """Return how many of each set's rows, in per cent, fall in equal bins, and the threshold that keeps 95 %."""
     ends, shares = binned(scores_in, scores_out, BINS)
-    return histogram(ends, *shares, threshold=threshold_at(scores_in, keep=0.95), name=name, label=label)
+    return histogram(ends, *shares, threshold=threshold_at(scores_in, accept=0.95), name=name, label=label)
 
 
 def binned(scores_in: Floats, scores_out: Floats, bins: int) -> tuple[tuple[float, float], list[Floats]]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .._check import Floats, Matrix
 from ..fits import fit_direct
-from ..linear import LinearFit
+from ..least_squares import LinearFit
 from ..metrics import evaluate, fpr_at_tpr
 from ..moments import Moments, Principal
 from ..robust import huber
@@ -172,7 +172,7 @@ def _scorer(frame: Frame, fit: LinearFit) -> Callable[[Matrix], Floats]:
 
 
 def _principal(features: Matrix, components: int) -> Principal:
-    return Moments.of(features, np.zeros(len(features))).principal(components)
+    return Moments.of(features, np.zeros(len(features)))._principal(components)
 
 
 def _placed(features: Matrix, principal: Principal) -> Floats:

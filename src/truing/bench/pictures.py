@@ -84,5 +84,5 @@ def _densities(scores_in: Floats, scores_out: Floats) -> dict[str, Any]:
         "edges": [float(f"{low:.6g}"), float(f"{high:.6g}")],
         "inside": shares[0].round(5).tolist(),
         "outside_shares": shares[1].round(5).tolist(),
-        "threshold": float(f"{threshold_at(scores_in, keep=0.95):.6g}"),
+        "threshold": float(f"{threshold_at(scores_in, accept=0.95):.6g}"),
     }

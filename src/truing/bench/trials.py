@@ -74,7 +74,7 @@ def truings(outputs: Outputs, base: str, rng: np.random.Generator) -> dict[str, 
 
 def stream(outputs: Outputs, base: str, order: NDArray[np.intp]) -> Floats:
     """Return the scores (n,) of a stream in that order: each batch is learnt, then scored (Algorithm 3)."""
-    detector, scores = Detector(score=base), np.empty(len(outputs))
+    detector, scores = Detector(base), np.empty(len(outputs))
     for start in range(0, len(order), BATCH_ROWS):
         rows = order[start : start + BATCH_ROWS]
         batch = outputs[rows]

@@ -54,7 +54,8 @@ def _in_memory(parts: Iterable[Arrays]) -> Outputs:
     for part in parts:
         for name, array in part.items():
             columns.setdefault(name, []).append(array)
-    return Outputs(**{name: np.concatenate(columns.pop(name)) for name in list(columns)})
+    whole: dict[str, Any] = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
+    return Outputs(**whole)
 
 
 def _in_folder(parts: Iterable[Arrays], folder: Path) -> Outputs:

@@ -78,11 +78,12 @@ class Trued:
         self._head.forget()
         returned = self.model(*args, **kwargs)
         features, logits = self._head.read()
-        outputs = Outputs(**columns(features, logits))
-        self.detector.learn(outputs)
+        arrays: dict[str, Any] = columns(features, logits)
+        outputs = Outputs(**arrays)
         if self.detector.reference is None:
+            self.detector.learn(outputs)
             return Live(returned, logits, self.detector.score(outputs), None)
-        decision = self.detector.decide(outputs, false_alarm=self.false_alarm, fdr=self.fdr)
+        decision = self.detector.learn_and_decide(outputs, false_alarm=self.false_alarm, fdr=self.fdr)
         return Live(returned, logits, decision.scores, decision)
 
     def close(self) -> None:

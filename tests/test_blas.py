@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from truing._threads import _libraries, one_thread
+from truing._blas import _libraries, one_thread
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.detect import detect
+from truing.detection import detect
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def joined(one: truing.Outputs, other: truing.Outputs) -> truing.Outputs:
 def test_without_a_reference_there_are_scores_and_no_decision(rows, method):
     found = detect(rows, method=method)
     assert (found.p_values, found.is_out, found.threshold) == (None, None, None)
-    assert "refusing a share of an unknown mixture is no decision" in " ".join(found.notes())
-    np.testing.assert_array_equal(found.base, truing.msp(rows.logits))
+    assert "refusing a share of an unknown mixture is no decision" in " ".join(found.notes)
+    np.testing.assert_array_equal(found.base_scores, truing.msp(rows.logits))
     assert found.fitted_rows.all()
 
 
@@ -28,12 +28,12 @@ def test_without_a_reference_there_are_scores_and_no_decision(rows, method):
 @pytest.mark.parametrize("shape", [{}, {"components": 2}, {"intercept": False}])
 def test_the_reference_joins_the_fit_and_sets_the_threshold(rows, method, shape):
     test, reference = rows[:200], rows[200:]
-    found = detect(test, reference, method=method, base="energy", temperature=2.0, keep=0.9, **shape)
+    found = detect(test, reference, method=method, base="energy", temperature=2.0, accept=0.9, **shape)
     both = joined(test, reference)
     fit = {"dlr": truing.fit_direct, "rlr": truing.fit_robust}[method]
     fit = fit(both.features, truing.energy(both.logits, 2.0), **shape)
     np.testing.assert_allclose(found.scores, fit.predict(test.features), atol=1e-12)
-    threshold = truing.threshold_at(fit.predict(reference.features), 0.9)
+    threshold = truing.threshold_at(fit.predict(reference.features), accept=0.9)
     assert found.threshold == pytest.approx(threshold)
     np.testing.assert_array_equal(found.is_out, fit.predict(test.features) < threshold)
 
@@ -55,8 +55,7 @@ def test_online_learn_first_is_a_detector_that_learns_then_decides(rows, rate):
     detector.calibrate(reference)
     for start in range(0, 200, 30):
         part = slice(start, start + 30)
-        detector.learn(test[part])
-        decision = detector.decide(test[part], **rate)
+        decision = detector.learn_and_decide(test[part], **rate)
         np.testing.assert_allclose(found.scores[part], decision.scores)
         np.testing.assert_array_equal(found.is_out[part], decision.is_out)
 
@@ -65,15 +64,17 @@ def test_online_score_first_uses_earlier_rows_alone_and_marks_the_first_batch(ro
     test, reference = rows[:200], rows[200:]
     found = detect(test, reference, method="online", batch=50, order="score-first", false_alarm=0.1)
     assert found.fitted_rows.tolist() == [0] * 50 + [50] * 50 + [100] * 50 + [150] * 50
-    np.testing.assert_array_equal(found.scores[:50], found.base[:50])
-    np.testing.assert_array_equal(found.p_values[:50], truing.p_values(found.base[:50], truing.msp(reference.logits)))
+    np.testing.assert_array_equal(found.scores[:50], found.base_scores[:50])
+    np.testing.assert_array_equal(
+        found.p_values[:50], truing.p_values(truing.msp(reference.logits), found.base_scores[:50])
+    )
     for start in (50, 100, 150):
-        fit = truing.fit_direct(test.features[:start], found.base[:start])
+        fit = truing.fit_direct(test.features[:start], found.base_scores[:start])
         part = slice(start, start + 50)
         np.testing.assert_allclose(found.scores[part], fit.predict(test.features[part]), atol=1e-10)
-        expected = truing.p_values(found.scores[part], fit.predict(reference.features))
+        expected = truing.p_values(fit.predict(reference.features), found.scores[part])
         np.testing.assert_allclose(found.p_values[part], expected)
-    assert "50 rows came before any fit" in " ".join(found.notes())
+    assert "50 rows were there before any fit" in " ".join(found.notes)
 
 
 def test_one_batch_online_is_dlr(rows):
@@ -89,34 +90,34 @@ def test_progress_counts_every_row(rows):
 
 
 def test_what_should_make_a_user_careful_is_noted(rows):
-    assert "12 rows were scored by a fit of few rows for its rank, 5" in " ".join(detect(rows[:12]).notes())
+    assert "12 rows were scored by a fit of few rows for its rank, 5" in " ".join(detect(rows[:12]).notes)
     flat = truing.Outputs(rows.features, rows.logits * 0)
-    assert "the base scores are all equal" in " ".join(detect(flat).notes())
+    assert "the base scores are all equal" in " ".join(detect(flat).notes)
     still = truing.Outputs(rows.features * 0 + 3, rows.logits)
-    assert "the features do not vary" in " ".join(detect(still).notes())
+    assert "the features do not vary" in " ".join(detect(still).notes)
     few = detect(rows[:200], rows[200:210], false_alarm=0.05)
     assert not few.is_out.any()
-    assert "so few reference rows allow 0.091 at least" in " ".join(few.notes())
-    assert detect(rows[:200], rows[200:]).notes() == []
+    assert "10 reference rows allow 0.091 at least" in " ".join(few.notes)
+    assert detect(rows[:200], rows[200:]).notes == ()
 
 
 def test_truing_that_hurts_is_seen_without_labels(bank):
     """With few in-distribution rows in the mixture AUROC falls, and the reference tells."""
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
     found = detect(joined(inside[:50], outside), inside[5000:5100])
-    before = truing.auroc(found.base[:50], found.base[50:])
+    before = truing.auroc(found.base_scores[:50], found.base_scores[50:])
     assert truing.auroc(found.scores[:50], found.scores[50:]) < before - 0.05
-    assert "truing hurts here" in " ".join(found.notes())
+    assert "truing hurts here" in " ".join(found.notes)
     helped = detect(joined(inside[:5000], outside), inside[5000:])
     assert truing.auroc(helped.scores[:5000], helped.scores[5000:]) > 0.95
-    assert "truing hurts here" not in " ".join(helped.notes())
+    assert "truing hurts here" not in " ".join(helped.notes)
 
 
 def test_a_rate_without_a_reference_and_other_widths_are_refused(rows):
     with pytest.raises(ValueError, match="need a reference"):
         detect(rows, fdr=0.1)
     with pytest.raises(ValueError, match="exactly one error rate"):
-        detect(rows, rows, fdr=0.1, keep=0.9)
+        detect(rows, rows, fdr=0.1, accept=0.9)
     narrow = truing.Outputs(rows.features[:, :3], rows.logits)
     for method in ("dlr", "rlr", "online"):
         with pytest.raises(ValueError, match="reference must have 5 feature columns, as the outputs have, got 3"):
@@ -126,9 +127,9 @@ def test_a_rate_without_a_reference_and_other_widths_are_refused(rows):
         detect(rows, more)
     with pytest.raises(TypeError, match="outputs must be Outputs, got str"):
         detect("rows.npz")
-    with pytest.raises(ValueError, match="rlr_penalty must be above 0"):
-        detect(rows, method="rlr", rlr_penalty=0.0)
-    with pytest.raises(ValueError, match="method must be one of dlr, rlr, online, got 'magic'"):
+    with pytest.raises(ValueError, match="penalty must be above 0"):
+        detect(rows, method="rlr", penalty=0.0)
+    with pytest.raises(ValueError, match="method must be one of auto, dlr, rlr, online, got 'magic'"):
         detect(rows, method="magic")
 
 

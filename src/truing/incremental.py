@@ -1,0 +1,222 @@
+"""Moments that grow by batches, with what is known of their correlation matrix kept beside them.
+
+A batch of b rows changes a co-moment by rank b + 1. Two things follow at less than the cost d³ of a factorisation:
+
+- its inverse, at the cost b·d² (Woodbury 1950). It is only a means: every solution is refined against the co-moment
+  itself, and where that does not settle, or the inverse has drifted, the moments are solved anew.
+- a bound below its eigenvalues, at no cost: rows that are added make none smaller (Weyl 1912). Where d is small a
+  factorisation costs less than the inverse, and the bound says that it may be trusted.
+
+Both are of the columns scaled to unit variance, as they were when the inverse or the bound was found.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from scipy.linalg import lapack
+
+from ._blas import one_thread
+from ._check import LARGEST, Bools, Floats, Matrix
+from ._double import two_sum
+from .least_squares import (
+    CHOLESKY_EIGENVALUE,
+    LinearFit,
+    Solution,
+    cholesky_factor,
+    live_block,
+    smallest_eigenvalue,
+    varying,
+)
+from .moments import Moments, compensated
+
+# A solution is taken when its last correction is below this share of it.
+_SETTLED = 1e-9
+_CORRECTIONS = 4
+# An inverse has drifted when it takes its matrix times a vector this far from the vector.
+_DRIFTED = 1e-3
+# An inverse is updated where there are more columns than so many, and so many for each row of a batch (measured).
+_COLUMNS, _COLUMNS_A_ROW = 128, 8
+# A bound is of use while it is this many times what a Cholesky factor needs: it is an estimate.
+_MARGIN = 10
+
+
+@dataclass(frozen=True, eq=False)
+class EigenvalueBound:
+    """No eigenvalue of the co-moment of the live columns, each divided by its `norm` (k,), is below `least`."""
+
+    norm: Floats
+    least: float
+
+    @classmethod
+    def of(cls, gram: Floats) -> "EigenvalueBound | None":
+        """Return the bound for a co-moment (k, k), if a Cholesky factor of it may be trusted."""
+        norm = np.sqrt(gram.diagonal())
+        factor = cholesky_factor(gram / norm[:, None] / norm)
+        if factor is None:
+            return None
+        bound = cls(norm, smallest_eigenvalue(factor))
+        return bound if bound.suffices(gram.diagonal(), 1.0) else None
+
+    def suffices(self, squares: Floats, decay: float) -> bool:
+        """Return whether it still says, after decay, that columns with these sums of squares (k,) may be factored."""
+        growth = float((squares / self.norm / self.norm).max())
+        return decay * self.least > _MARGIN * CHOLESKY_EIGENVALUE * growth
+
+    def decayed(self, decay: float) -> "EigenvalueBound":
+        """Return the bound after all weights were multiplied by `decay`."""
+        return EigenvalueBound(self.norm, decay * self.least)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningInverse:
+    """The inverse (k, k) of the co-moment of the live columns, each divided by its `norm` (k,)."""
+
+    norm: Floats
+    inverse: Floats
+
+    @classmethod
+    def of(cls, gram: Floats) -> "RunningInverse | None":
+        """Return the inverse of a co-moment (k, k), unless it is too close to singular."""
+        norm = np.sqrt(gram.diagonal())
+        factor = cholesky_factor(gram / norm[:, None] / norm)
+        if factor is None or smallest_eigenvalue(factor) < CHOLESKY_EIGENVALUE:
+            return None
+        lower = np.tril(lapack.dpotri(factor, lower=True)[0])
+        inverse = spaced_square(len(gram))
+        np.add(lower, np.tril(lower, -1).T, out=inverse)
+        return cls(norm, inverse)
+
+    def updated(self, rows: Floats, decay: float) -> "RunningInverse | None":
+        """Return the inverse after decay of the weights and the addition of centred rows (b, k)."""
+        inverse = self.inverse if decay == 1.0 else self.inverse / decay
+        rows = rows / self.norm
+        ahead = rows @ inverse
+        factor, failed = lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
+        if failed:
+            return None
+        change = lapack.dtrtrs(factor, ahead, lower=True)[0]
+        less = spaced_square(len(inverse))
+        np.matmul(change.T, change, out=less)
+        return RunningInverse(self.norm, np.subtract(inverse, less, out=less))
+
+    def inverts(self, comoment: Floats, live: Bools) -> bool:
+        """Return whether it takes the co-moment (d, d) times a vector to that vector, nearly."""
+        vector = np.cos(np.arange(len(self.norm)))  # It leans in every direction alike.
+        back = self.inverse @ self._times(comoment, live, vector)
+        return bool(np.linalg.norm(back - vector) <= _DRIFTED * np.linalg.norm(vector))  # NaN fails, too.
+
+    def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
+        """Return the least-squares coefficients (d,), or None if corrections do not settle."""
+        scaled = np.zeros(len(self.norm))
+        target = cross[live] / self.norm
+        for _ in range(1 + _CORRECTIONS):
+            correction = self.inverse @ (target - self._times(comoment, live, scaled))
+            scaled += correction
+            if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(scaled):
+                coef = np.zeros(len(live))
+                coef[live] = scaled / self.norm
+                return coef
+        return None
+
+    def _times(self, comoment: Floats, live: Bools, vector: Floats) -> Floats:
+        full = np.zeros(len(live))
+        full[live] = vector / self.norm
+        product: Floats = (comoment @ full)[live] / self.norm
+        return product
+
+
+@dataclass(frozen=True, eq=False)
+class IncrementalMoments:
+    """Moments, which of their feature columns (d,) are `live`, and what is known of the co-moment of these."""
+
+    moments: Moments
+    live: Bools
+    known: EigenvalueBound | RunningInverse | None = None
+
+    @classmethod
+    def of(cls, moments: Moments, known: EigenvalueBound | RunningInverse | None = None) -> "IncrementalMoments":
+        """Return moments of which no more is known, or what was stored with them."""
+        live = varying(moments.rows, moments.mean, moments.comoment, moments.rounding)
+        if known is not None and len(known.norm) != np.count_nonzero(live):
+            known = None
+        if isinstance(known, RunningInverse):
+            with one_thread():
+                known = known if known.inverts(moments.comoment[:-1, :-1], live) else None
+        return cls(moments, live, known)
+
+    def updated(self, features: Matrix, scores: Floats, decay: float, *, follow: bool = True) -> "IncrementalMoments":
+        """Return these with their weight multiplied by `decay`, and a batch added with weight 1.
+
+        What is known follows where it is of use: to a fit with an intercept, and not within components.
+        """
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            moments, centred = _with_batch(self.moments, features, scores, decay)
+            grown = IncrementalMoments.of(moments)
+            if not follow or moments.rows <= np.count_nonzero(grown.live):
+                return grown
+            same = grown.live.tobytes() == self.live.tobytes()
+            if moments.dimensions <= _COLUMNS + _COLUMNS_A_ROW * len(centred):
+                bound = self.known if same and isinstance(self.known, EigenvalueBound) else None
+                return grown._with_bound(bound, decay)
+            inverse = self.known if same and isinstance(self.known, RunningInverse) else None
+            return grown._with_inverse(inverse, centred, decay)
+
+    def solve(self, intercept: bool, components: int | None) -> LinearFit:
+        """Return what `moments.solve` would."""
+        if components is not None or not intercept:
+            return self.moments.solve(intercept, components)
+        if isinstance(self.known, RunningInverse):
+            comoment = self.moments.comoment
+            with one_thread():
+                coef = self.known.solve(comoment[:-1, :-1], comoment[-1, :-1], self.live)
+                if coef is not None:
+                    rank = len(self.known.norm)
+                    return self.moments._linear_fit(Solution(coef, rank, rank), True, self.moments.mean)
+        return self.moments._solve(intercept=True, well_conditioned=isinstance(self.known, EigenvalueBound))
+
+    def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
+        """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
+        squares = self.moments.comoment.diagonal()[:-1][self.live]
+        if (self.moments.rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
+            return self
+        if bound is not None and bound.suffices(squares, decay):
+            return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
+        return IncrementalMoments(self.moments, self.live, EigenvalueBound.of(self._live_comoment()))
+
+    def _with_inverse(self, inverse: RunningInverse | None, centred: Floats, decay: float) -> "IncrementalMoments":
+        """Return these with an earlier inverse, updated by the centred rows of a batch (b, d), or a new one."""
+        if inverse is not None:
+            inverse = inverse.updated(centred if self.live.all() else centred[:, self.live], decay)
+        if inverse is None or not inverse.inverts(self.moments.comoment[:-1, :-1], self.live):
+            inverse = RunningInverse.of(self._live_comoment())
+        return IncrementalMoments(self.moments, self.live, inverse)
+
+    def _live_comoment(self) -> Floats:
+        return live_block(self.moments.comoment[:-1, :-1], self.live)
+
+
+def spaced_square(d: int) -> Floats:
+    """Return an empty (d, d) whose rows lie no power of two apart: caches are slow for those, by half at d = 512."""
+    return np.empty((d, d + 8))[:, :d]
+
+
+def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) -> tuple[Moments, Floats]:
+    """Return the moments with a batch of b rows, and b + 1 rows of features (b + 1, d) whose squares it has added."""
+    b, d = features.shape
+    rows = decay * old.rows + b
+    block = np.empty((b + 1, d + 1))
+    batch = block[:b]
+    batch[:, :d], batch[:, d] = features, scores
+    batch -= old.mean
+    batch -= old.mean_low
+    step = np.add.reduce(batch) / b
+    batch -= step
+    # The merge of two sets of moments adds the square of the step between their means: one row more.
+    block[b] = step * sqrt(decay * old.rows * b / rows)
+    mean, error = two_sum(old.mean, step * (b / rows))
+    old = old.decayed(decay)
+    comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
+    if not comoment.trace() <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
+        raise ValueError("features must be finite when learned, and scores: they have changed since their check")
+    return Moments(rows, mean, comoment, old.mean_low + error, low, old.rounding), block[:, :d]

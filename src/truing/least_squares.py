@@ -1,0 +1,225 @@
+r"""Least squares from sums of products: the minimum-norm fit, and which directions are there to be fitted.
+
+A fit minimises $\sum_i (s_i - z_i^\top \beta - a)^2$. All it needs are the rows' weight, and the mean and centred
+co-moment of the columns [features, score]. In steps:
+
+1. Columns that do not vary are left out.
+2. The others are scaled to unit variance, so that no unit of measurement decides what counts as small.
+3. Where the smallest eigenvalue of that correlation matrix is large enough, a Cholesky factor solves.
+4. Else its eigenvectors do. Those whose eigenvalue is not above what rounding leaves of an exact dependence are no
+   directions, and among the coefficients that fit alike the shortest, in the features' own units, are taken.
+
+Sums of squares hold half of the digits of what was squared: columns that depend on one another to about 1e-7 of their
+size cannot be told from columns that do so exactly, and are treated as these.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh, lapack, qr, solve_triangular
+
+from ._check import BLOCK_NUMBERS, Bools, Floats, as_matrix_of_any, check_finite
+
+EPS = float(np.finfo(np.float64).eps)
+
+# Eigenvalues of a correlation matrix up to this share of the largest are what rounding leaves of a dependence: up to 17
+# units of EPS were seen over duplicated and summed columns, 3 to 128 of them, 50 to a million rows.
+DEPENDENT = 64 * EPS
+
+# With every eigenvalue of the correlation matrix above this, Cholesky and eigenvectors agree to 1e-8.
+CHOLESKY_EIGENVALUE = 1e-7
+
+# A column varies when its standard deviation is above this share of its mean: rounding leaves less of a constant.
+_CONSTANT = 1000 * EPS
+
+# Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant.
+_SMALLEST_SQUARE = 1e-290
+
+# einsum buffers, and splits its sums, above 8,192 numbers.
+_COLUMNS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFit:
+    r"""A linear map from features to a trued score, $z^\top$ `coef` + `intercept` (Eq. 12).
+
+    `rows` is the weight of the rows behind it, `rank` the number of directions it uses, and `explained` the
+    share of those rows' score variance that it accounts for. `collinear` counts the directions left out because the
+    columns depend on one another there, exactly or to about 1e-7 of their size, which sums of squares cannot tell
+    apart; directions that are missing because there are too few rows are not counted.
+    """
+
+    coef: Floats
+    intercept: float
+    rows: float
+    rank: int
+    explained: float
+    collinear: int = 0
+
+    def predict(self, features: ArrayLike) -> Floats:
+        """Return the trued score of every row (n,); rows that are equal get the same score, to the bit."""
+        matrix = as_matrix_of_any(features, "features")
+        if matrix.shape[1] != len(self.coef):
+            raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
+        scores = np.zeros(len(matrix))
+        # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is copied into one layout, no
+        # wider than it takes without a buffer, so that the order of its sum is the same for every row.
+        rows_at_once = max(1, BLOCK_NUMBERS // matrix.shape[1])
+        for start in range(0, len(matrix), rows_at_once):
+            rows = slice(start, start + rows_at_once)
+            for first in range(0, matrix.shape[1], _COLUMNS_AT_ONCE):
+                columns = slice(first, first + _COLUMNS_AT_ONCE)
+                block = np.array(matrix[rows, columns], dtype=np.float64, order="C")
+                scores[rows] += np.einsum("ij,j->i", block, self.coef[columns])
+        if not np.isfinite(scores).all():
+            check_finite(matrix, "features")
+        scores += self.intercept
+        return scores
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Coefficients (d,) of a least-squares problem, the directions they use, and how many there would be at most."""
+
+    coef: Floats
+    rank: int
+    full_rank: int
+
+
+def minimum_norm(
+    rows: float,
+    mean: Floats,
+    comoment: Floats,
+    rounding: Floats,
+    *,
+    intercept: bool,
+    ridge: float = 0.0,
+    well_conditioned: bool = False,
+) -> Solution:
+    """Return the shortest least-squares coefficients, from the moments of the columns [features, score].
+
+    `rounding` (d + 1,) is what subtraction may have left in the variances; `well_conditioned` says that the smallest
+    eigenvalue of the correlation matrix is known to be above `CHOLESKY_EIGENVALUE`.
+    """
+    live = varying(rows, mean, comoment, rounding) | (ridge > 0)
+    norm = np.sqrt(np.where(live, comoment.diagonal()[:-1] + ridge, 0.0))
+    if not intercept:  # A constant column makes up for it.
+        norm = np.where(live, norm, np.abs(mean[:-1]) * np.sqrt(rows))
+        live = norm > 0
+    problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
+    if not live.any():
+        return Solution(np.zeros(len(live)), 0, 0)
+    factor = cholesky_factor(problem.correlations)
+    if factor is not None and (well_conditioned or smallest_eigenvalue(factor) > problem.least_for_cholesky()):
+        scaled, rank = problem.by_cholesky(factor, intercept), len(problem.norm)
+    else:
+        scaled, rank = problem.by_eigenvectors(intercept)
+    coef = np.zeros(len(live))
+    coef[live] = scaled / problem.norm
+    return Solution(coef, rank, len(problem.norm))
+
+
+def varying(rows: float, mean: Floats, comoment: Floats, rounding: Floats) -> Bools:
+    """Return which features (d,) vary by more than rounding does, and by enough to be squared."""
+    squares = comoment.diagonal()[:-1]
+    enough = np.maximum(rows * (_CONSTANT * mean[:-1]) ** 2, rounding[:-1])
+    live: Bools = squares > np.maximum(enough, _SMALLEST_SQUARE)
+    return live
+
+
+def live_block(square: Floats, live: Bools) -> Floats:
+    """Return a copy of the rows and columns that are live."""
+    if live.all():
+        return square.copy()
+    return square.compress(live, axis=0).compress(live, axis=1)  # Half the time of an index by both.
+
+
+def cholesky_factor(matrix: Floats) -> Floats | None:
+    """Return the lower Cholesky factor, or None for a matrix that has none; above its diagonal is anything."""
+    factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False)
+    return None if failed else factor
+
+
+def smallest_eigenvalue(factor: Floats) -> float:
+    """Return LAPACK's estimate of the smallest eigenvalue, by 1-norms, of the matrix with this Cholesky factor."""
+    return float(lapack.dpocon(factor, 1.0, uplo="L")[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Standardised:
+    """A least-squares problem whose k columns, less their mean, are scaled to unit norm.
+
+    `cross` (k,) are the columns' products with the score, `level` (k,) and `level_score` the means, and `noise` is what
+    subtraction may have left in an eigenvalue of `correlations` (k, k).
+    """
+
+    rows: float
+    norm: Floats
+    correlations: Floats
+    cross: Floats
+    level: Floats
+    level_score: float
+    noise: float
+
+    @classmethod
+    def of(
+        cls, rows: float, mean: Floats, comoment: Floats, rounding: Floats, norm: Floats, live: Bools, ridge: float
+    ) -> "_Standardised":
+        norm = norm[live]
+        correlations = live_block(comoment[:-1, :-1], live)
+        correlations.flat[:: len(norm) + 1] += ridge
+        correlations /= norm[:, None]
+        correlations /= norm
+        noise = float((rounding[:-1][live] / norm / norm).sum())
+        cross, level = comoment[-1, :-1][live] / norm, mean[:-1][live] / norm
+        return cls(rows, norm, correlations, cross, level, float(mean[-1]), noise)
+
+    def least_for_cholesky(self) -> float:
+        """Return the smallest eigenvalue that a Cholesky factor is trusted with."""
+        return max(CHOLESKY_EIGENVALUE, 4 * self.noise)
+
+    def by_cholesky(self, factor: Floats, intercept: bool) -> Floats:
+        """Return the coefficients (k,), of which there is one choice."""
+        scaled = lapack.dpotrs(factor, self.cross, lower=True)[0]
+        if not intercept:
+            # About zero the Gram matrix has the square of the mean beside the co-moment: Sherman & Morrison (1950).
+            along = lapack.dpotrs(factor, self.level, lower=True)[0]
+            missing = self.level_score - self.level @ scaled
+            scaled += along * (self.rows * missing / (1 + self.rows * (self.level @ along)))
+        return np.asarray(scaled)
+
+    def by_eigenvectors(self, intercept: bool) -> tuple[Floats, int]:
+        """Return the coefficients (k,) that are shortest in the features' own units, and their rank."""
+        values, vectors = eigh(self.correlations)
+        limit = DEPENDENT * values[-1] + self.noise
+        used = values > limit
+        values, basis, null = values[used], vectors[:, used], vectors[:, ~used]
+        along = basis.T @ self.cross / values
+        scaled, rank = basis @ along, len(values)
+        if not intercept:
+            missing = self.level_score - self.level @ scaled
+            outside = null.T @ self.level  # The part of the mean that no centred row has: it fits the mean score alone.
+            if np.linalg.norm(outside) > limit / values.min(initial=1.0) * np.linalg.norm(self.level):
+                scaled += null @ (outside * (missing / (outside @ outside)))
+                null = null @ qr(outside[:, None])[0][:, 1:]
+                rank += 1
+            else:
+                inside = basis.T @ self.level
+                scaled += (
+                    basis @ (inside / values) * (self.rows * missing / (1 + self.rows * (inside @ (inside / values))))
+                )
+        return self._shortened(scaled, null), rank
+
+    def _shortened(self, scaled: Floats, null: Floats) -> Floats:
+        """Return these coefficients less their part in the null space, as a projection in the features' own units."""
+        if not null.size:
+            return scaled
+        # Units may lie many powers of ten apart. Sorted by size and with pivots, Householder's QR keeps the digits of
+        # each row (Cox & Higham 1998).
+        order = np.argsort(self.norm)
+        in_units = null[order] / self.norm[order, None]
+        rotation, triangle, pivots = qr(in_units, mode="economic", pivoting=True)
+        part = np.empty(null.shape[1])
+        part[pivots] = solve_triangular(triangle, rotation.T @ (scaled[order] / self.norm[order]))
+        return scaled - null @ part

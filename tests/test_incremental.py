@@ -1,0 +1,186 @@
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing import incremental as module
+from truing.incremental import EigenvalueBound, IncrementalMoments, RunningInverse
+
+
+def streamed(features, scores, sizes, *, decay=1.0):
+    """Return the moments updated by batches of the given sizes, and what a plain sum gives."""
+    sums, plain, start = None, None, 0
+    for size in sizes:
+        part = slice(start, start + size)
+        batch = truing.Moments.of(features[part], scores[part])
+        if sums is None:
+            sums, plain = IncrementalMoments.of(batch), batch
+        else:
+            sums = sums.updated(features[part], scores[part], decay)
+            plain = plain.decayed(decay) + batch
+        start += size
+    return sums, plain
+
+
+@pytest.fixture
+def inverted(monkeypatch):
+    """Update the inverse of few columns too."""
+    monkeypatch.setattr(module, "_COLUMNS", 0)
+    monkeypatch.setattr(module, "_COLUMNS_A_ROW", 2)
+
+
+@pytest.fixture(params=["factored", "inverted"])
+def either(request):
+    """Factor a co-moment of few columns each time, as is done, or update its inverse, as is done with many."""
+    if request.param == "inverted":
+        request.getfixturevalue("inverted")
+    return request.param
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("decay", [1.0, 0.97])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6), sizes=st.lists(st.integers(1, 60), min_size=2, max_size=30))
+def test_an_updated_solve_is_the_solve_of_the_sum(either, intercept, decay, seed, sizes):
+    rng = np.random.default_rng(seed)
+    scale = np.where(rng.random(40) < 0.1, 0.0, np.exp(rng.normal(size=40)))  # Some units are dead.
+    features = rng.normal(5, 1, size=(sum(sizes), 40)) * scale
+    scores = features @ rng.normal(size=40) * 0.1 + rng.normal(size=len(features))
+    sums, plain = streamed(features, scores, sizes, decay=decay)
+    np.testing.assert_allclose(sums.moments.comoment, plain.comoment, rtol=1e-9, atol=1e-9)
+    fit, expected = sums.solve(intercept, None), plain.solve(intercept)
+    size = 1e-8 * (1 + np.abs(expected.coef).max())
+    np.testing.assert_allclose(fit.coef, expected.coef, atol=size)
+    assert fit.rank == expected.rank
+    assert fit.intercept == pytest.approx(expected.intercept, abs=50 * size)
+
+
+def test_small_batches_update_the_inverse_and_factor_nothing(rng, monkeypatch, inverted):
+    features, scores = rng.normal(size=(3000, 50)), rng.normal(size=3000)
+    sums, _ = streamed(features, scores, [200] + [20] * 3)
+    monkeypatch.setattr(module, "cholesky_factor", None)
+    monkeypatch.setattr(truing.least_squares, "cholesky_factor", None)
+    for start in range(260, 3000, 20):
+        sums = sums.updated(features[start : start + 20], scores[start : start + 20], 1.0)
+        sums.solve(True, None)
+    expected = np.linalg.lstsq(np.column_stack((features, np.ones(3000))), scores, rcond=None)[0]
+    np.testing.assert_allclose(sums.solve(True, None).coef, expected[:-1], rtol=1e-9, atol=1e-12)
+
+
+def test_a_stream_of_many_batches_does_not_drift(rng, either):
+    # Decay keeps the weight bounded, so that an inverse is only ever updated: 3,000 times here.
+    sums = IncrementalMoments.of(truing.Moments.of(rng.normal(size=(100, 12)), rng.normal(size=100)))
+    plain = sums.moments
+    for _ in range(3000):
+        features, scores = rng.normal(3, 1, size=(4, 12)), rng.normal(size=4)
+        sums = sums.updated(features, scores, 0.95)
+        plain = plain.decayed(0.95) + truing.Moments.of(features, scores)
+    assert isinstance(sums.known, RunningInverse) == (either == "inverted")
+    np.testing.assert_allclose(sums.solve(True, None).coef, plain.solve().coef, rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_of_another_size_of_world_is_solved_anew(rng, either):
+    features, scores = rng.normal(size=(400, 30)), rng.normal(size=400)
+    sums, _ = streamed(features, scores, [300, 10, 10])
+    far, values = rng.normal(size=(10, 30)) * 1e4, rng.normal(size=10)
+    sums = sums.updated(far, values, 1.0)
+    expected = (truing.Moments.of(features[:320], scores[:320]) + truing.Moments.of(far, values)).solve()
+    np.testing.assert_allclose(sums.solve(True, None).predict(features), expected.predict(features), atol=1e-6)
+
+
+def test_real_features_stream_to_the_batch_fit(bank, either):
+    outputs = bank("cifar10-wrn40-2", "cifar10-test")
+    scores = truing.energy(outputs.logits)
+    sums, plain = streamed(outputs.features, scores, [500] + [32] * 100)
+    assert isinstance(sums.known, RunningInverse if either == "inverted" else EigenvalueBound)
+    np.testing.assert_allclose(
+        sums.solve(True, None).predict(outputs.features), plain.solve().predict(outputs.features), atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+def test_no_eigenvalue_is_below_the_bound(rng, decay):
+    features, scores = rng.normal(3, 1, size=(1200, 20)) @ rng.normal(size=(20, 20)), rng.normal(size=1200)
+    sums = IncrementalMoments.of(truing.Moments.of(features[:200], scores[:200]))
+    for start in range(200, 1200, 10):
+        sums = sums.updated(features[start : start + 10], scores[start : start + 10], decay)
+        norm = sums.known.norm
+        smallest = np.linalg.eigvalsh(sums.moments.comoment[:-1, :-1] / norm / norm[:, None])[0]
+        assert 0 < sums.known.least <= smallest * (1 + 1e-9)
+
+
+def test_a_bound_serves_many_batches(rng, monkeypatch):
+    features, scores = rng.normal(size=(3000, 50)), rng.normal(size=3000)
+    sums, _ = streamed(features, scores, [200, 20])
+    asked = sums.known
+    monkeypatch.setattr(module, "smallest_eigenvalue", None)
+    for start in range(220, 3000, 20):
+        sums = sums.updated(features[start : start + 20], scores[start : start + 20], 1.0)
+    assert sums.known.least == asked.least
+    expected = np.linalg.lstsq(np.column_stack((features, np.ones(3000))), scores, rcond=None)[0]
+    np.testing.assert_allclose(sums.solve(True, None).coef, expected[:-1], rtol=1e-9, atol=1e-12)
+
+
+def test_collinear_columns_have_no_bound_and_no_inverse(rng, either):
+    features, scores = rng.normal(size=(400, 12)), rng.normal(size=400)
+    features[:, 7] = features[:, 3] - 2 * features[:, 5]
+    sums, plain = streamed(features, scores, [100] + [4] * 75)
+    assert sums.known is None
+    np.testing.assert_allclose(sums.solve(True, None).coef, plain.solve().coef, atol=1e-9)
+    assert sums.solve(True, None).rank == 11
+
+
+def test_a_unit_that_wakes_beside_its_copy_ends_the_bound(rng):
+    features, scores = rng.normal(size=(400, 12)), rng.normal(size=400)
+    features[:300, 7] = 0
+    features[300:, 7] = features[300:, 3]
+    features[:300, 3] = 0
+    sums, _ = streamed(features, scores, [100] + [4] * 50)
+    assert isinstance(sums.known, EigenvalueBound)
+    sums, plain = streamed(features, scores, [100] + [4] * 75)
+    assert sums.known is None
+    np.testing.assert_allclose(sums.solve(True, None).coef, plain.solve().coef, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", ["jump", "outlier", "collinear", "rescaled"])
+def test_an_inverse_that_drifts_is_made_anew_or_dropped(rng, inverted, make):
+    """A mean that jumps, a row far away, a column that turns into another: none leaves an inverse that is not one."""
+    sums, _ = streamed(rng.normal(size=(400, 12)), rng.normal(size=400), [100] + [4] * 75)
+    plain = sums.moments
+    for step in range(60):
+        features, scores = rng.normal(size=(4, 12)), rng.normal(size=4)
+        if make == "jump":
+            features += 3e4
+        elif make == "outlier":
+            features[0] *= 1e6 if step % 7 == 0 else 1.0
+        elif make == "collinear":
+            features[:, 3] = features[:, 4]
+            features *= 1e3
+        else:
+            features[:, 5] *= 1e-9
+        sums = sums.updated(features, scores, 0.9)
+        plain = plain.decayed(0.9) + truing.Moments.of(features, scores)
+        expected = plain.solve()
+        if isinstance(sums.known, RunningInverse):
+            assert sums.known.inverts(sums.moments.comoment[:-1, :-1], sums.live)
+        fit = sums.solve(True, None)
+        assert fit.rank == expected.rank
+        # Beside the square of a row of 1e6 float64 has four digits left for that of another.
+        digits = 1e-4 if make == "outlier" else 1e-6
+        spread = np.sqrt(plain.comoment[-1, -1] / plain.rows)
+        np.testing.assert_allclose(fit.predict(features), expected.predict(features), atol=digits * spread)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.999])
+def test_the_same_batch_again_and_again_keeps_the_rank(rng, decay):
+    """Equal batches round alike, and their errors would add up."""
+    features = rng.normal(1, 3, size=(30, 4))
+    features = np.column_stack((features, features[:, 0] + features[:, 1], features[:, 2]))
+    scores = rng.normal(size=30)
+    sums = IncrementalMoments.of(truing.Moments.of(features, scores))
+    for _ in range(5000):
+        sums = sums.updated(features, scores, decay)
+    fit, expected = sums.solve(True, None), truing.Moments.of(features, scores).solve()
+    assert fit.rank == expected.rank == 4
+    np.testing.assert_allclose(fit.coef, expected.coef, atol=1e-9)
