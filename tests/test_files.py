@@ -125,7 +125,7 @@ SETTINGS = {"temperature": 1.0, "intercept": True, "components": None, "decay": 
         ("fit", {}, {}, "does not hold a whole fit"),
         (
             "fit",
-            {"intercept": "x", "rows": 1, "rank": 1, "collinear": 0, "explained": "1.0"},
+            {"intercept": "x", "rows": 1, "rank": 1, "collinear": 0, "rounding": 0, "explained": "1.0"},
             {"coef": np.ones(2)},
             "intercept must be a",
         ),

@@ -235,6 +235,8 @@ def _notes(found: Detection, rows: Outputs, known: Outputs | None) -> Iterator[s
             f"the fit uses {fit.rank:,} directions and leaves {fit.collinear:,} out, in which columns depend on one "
             "another to about 1e-7 of their size: are columns repeated?"
         )
+    if fit.rounding > 1e-6:
+        yield f"columns are nearly collinear: rounding may have changed scores by {fit.rounding:.0e} of their spread"
     if few:
         yield (
             f"{_were(few)} scored by a fit of few rows for its rank, {fit.rank:,}, which repeats the base score: give "

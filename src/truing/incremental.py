@@ -21,6 +21,7 @@ from ._check import LARGEST, Bools, Floats, Matrix
 from ._double import two_sum
 from .least_squares import (
     CHOLESKY_EIGENVALUE,
+    CHOLESKY_ROUNDING,
     LinearFit,
     Solution,
     cholesky_factor,
@@ -172,7 +173,9 @@ class IncrementalMoments:
                 coef = self.known.solve(comoment[:-1, :-1], comoment[-1, :-1], self.live)
                 if coef is not None:
                     rank = len(self.known.norm)
-                    return self.moments._linear_fit(Solution(coef, rank, rank), True, self.moments.mean)
+                    return self.moments._linear_fit(
+                        Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, self.moments.mean
+                    )
         return self.moments._solve(intercept=True, well_conditioned=isinstance(self.known, EigenvalueBound))
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":

@@ -9,8 +9,9 @@ co-moment of the columns [features, score]. In steps:
 4. Else its eigenvectors do. Those whose eigenvalue is not above what rounding leaves of an exact dependence are no
    directions, and among the coefficients that fit alike the shortest, in the features' own units, are taken.
 
-Sums of squares hold half of the digits of what was squared: columns that depend on one another to about 1e-7 of their
-size cannot be told from columns that do so exactly, and are treated as these.
+Sums of squares hold half of the digits of what was squared. Columns that depend on one another to about 1e-7 of their
+size cannot be told from columns that do so exactly, and are treated as these; those that do so to δ are fitted, with an
+error of about 1e-16 / δ² of the scores' spread. A fit says which of the two happened.
 """
 
 from dataclasses import dataclass
@@ -30,11 +31,23 @@ DEPENDENT = 64 * EPS
 # With every eigenvalue of the correlation matrix above this, Cholesky and eigenvectors agree to 1e-8.
 CHOLESKY_EIGENVALUE = 1e-7
 
+# What rounding may then change in a fit, as a share of the scores' spread.
+CHOLESKY_ROUNDING = DEPENDENT / CHOLESKY_EIGENVALUE
+
 # A column varies when its standard deviation is above this share of its mean: rounding leaves less of a constant.
 _CONSTANT = 1000 * EPS
 
 # Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant.
 _SMALLEST_SQUARE = 1e-290
+
+# A column with a smaller part in a dependence, in units of its standard deviation, has none.
+_NO_PART = 1e-7
+
+# A mean that far outside the span of centred rows, in units of their standard deviation, is inside.
+_NO_LEVEL = 1e-9
+
+# Norms within this factor of one another are alike.
+_BAND = 1e3
 
 # einsum buffers, and splits its sums, above 8,192 numbers.
 _COLUMNS_AT_ONCE = 4096
@@ -47,7 +60,9 @@ class LinearFit:
     `rows` is the weight of the rows behind it, `rank` the number of directions it uses, and `explained` the
     share of those rows' score variance that it accounts for. `collinear` counts the directions left out because the
     columns depend on one another there, exactly or to about 1e-7 of their size, which sums of squares cannot tell
-    apart; directions that are missing because there are too few rows are not counted.
+    apart; directions that are missing because there are too few rows are not counted. `rounding` is what rounding may
+    have cost the trued scores of these rows, as a share of the scores' spread: more than 1e-6 where columns are nearly
+    collinear.
     """
 
     coef: Floats
@@ -56,6 +71,7 @@ class LinearFit:
     rank: int
     explained: float
     collinear: int = 0
+    rounding: float = 0.0
 
     def predict(self, features: ArrayLike) -> Floats:
         """Return the trued score of every row (n,); rows that are equal get the same score, to the bit."""
@@ -80,11 +96,15 @@ class LinearFit:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Coefficients (d,) of a least-squares problem, the directions they use, and how many there would be at most."""
+    """Coefficients (d,) of a least-squares problem, the directions they use, and how many there would be at most.
+
+    `rounding` is that of `LinearFit`.
+    """
 
     coef: Floats
     rank: int
     full_rank: int
+    rounding: float
 
 
 def minimum_norm(
@@ -109,15 +129,15 @@ def minimum_norm(
         live = norm > 0
     problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
     if not live.any():
-        return Solution(np.zeros(len(live)), 0, 0)
+        return Solution(np.zeros(len(live)), 0, 0, 0.0)
     factor = cholesky_factor(problem.correlations)
     if factor is not None and (well_conditioned or smallest_eigenvalue(factor) > problem.least_for_cholesky()):
-        scaled, rank = problem.by_cholesky(factor, intercept), len(problem.norm)
+        scaled, rank, cost = problem.by_cholesky(factor, intercept), len(problem.norm), CHOLESKY_ROUNDING
     else:
-        scaled, rank = problem.by_eigenvectors(intercept)
+        scaled, rank, cost = problem.by_eigenvectors(intercept)
     coef = np.zeros(len(live))
     coef[live] = scaled / problem.norm
-    return Solution(coef, rank, len(problem.norm))
+    return Solution(coef, rank, len(problem.norm), cost)
 
 
 def varying(rows: float, mean: Floats, comoment: Floats, rounding: Floats) -> Bools:
@@ -189,37 +209,69 @@ class _Standardised:
             scaled += along * (self.rows * missing / (1 + self.rows * (self.level @ along)))
         return np.asarray(scaled)
 
-    def by_eigenvectors(self, intercept: bool) -> tuple[Floats, int]:
-        """Return the coefficients (k,) that are shortest in the features' own units, and their rank."""
+    def by_eigenvectors(self, intercept: bool) -> tuple[Floats, int, float]:
+        """Return the coefficients (k,) that are shortest in the features' own units, their rank and rounding."""
         values, vectors = eigh(self.correlations)
         limit = DEPENDENT * values[-1] + self.noise
         used = values > limit
         values, basis, null = values[used], vectors[:, used], vectors[:, ~used]
-        along = basis.T @ self.cross / values
-        scaled, rank = basis @ along, len(values)
+        scaled = basis @ (basis.T @ self.cross / values)
+        turned = limit / values.min(initial=1.0)  # How far rounding may have turned and stretched the two spaces.
         if not intercept:
             missing = self.level_score - self.level @ scaled
             outside = null.T @ self.level  # The part of the mean that no centred row has: it fits the mean score alone.
-            if np.linalg.norm(outside) > limit / values.min(initial=1.0) * np.linalg.norm(self.level):
-                scaled += null @ (outside * (missing / (outside @ outside)))
-                null = null @ qr(outside[:, None])[0][:, 1:]
-                rank += 1
+            root = np.sqrt(self.rows)
+            least = max(_NO_LEVEL, turned) * (1 + root * np.linalg.norm(self.level))
+            if root * np.linalg.norm(outside) > least:
+                turn = qr(outside[:, None])[0]
+                basis, null = np.column_stack((basis, null @ turn[:, 0])), null @ turn[:, 1:]
+                scaled += basis[:, -1] * (missing / (basis[:, -1] @ self.level))
             else:
                 inside = basis.T @ self.level
-                scaled += (
-                    basis @ (inside / values) * (self.rows * missing / (1 + self.rows * (inside @ (inside / values))))
-                )
-        return self._shortened(scaled, null), rank
+                along = inside / values
+                scaled += basis @ along * (self.rows * missing / (1 + self.rows * (inside @ along)))
+        return _shortest(scaled, basis, null, self.norm, max(_NO_PART, 10 * turned)), basis.shape[1], turned
 
-    def _shortened(self, scaled: Floats, null: Floats) -> Floats:
-        """Return these coefficients less their part in the null space, as a projection in the features' own units."""
-        if not null.size:
-            return scaled
-        # Units may lie many powers of ten apart. Sorted by size and with pivots, Householder's QR keeps the digits of
-        # each row (Cox & Higham 1998).
-        order = np.argsort(self.norm)
-        in_units = null[order] / self.norm[order, None]
-        rotation, triangle, pivots = qr(in_units, mode="economic", pivoting=True)
-        part = np.empty(null.shape[1])
-        part[pivots] = solve_triangular(triangle, rotation.T @ (scaled[order] / self.norm[order]))
-        return scaled - null @ part
+
+def _shortest(scaled: Floats, basis: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
+    """Return `scaled` (k,) but for a part in the null space (k, m), so that scaled / norm is shortest."""
+    if not null.size:
+        return scaled
+    if norm.max() > _BAND * norm.min() or basis.shape[1] > null.shape[1]:
+        return scaled - _projection(scaled, null, norm, tolerance)
+    # Few directions are used: the shortest coefficients are the ones that only they determine.
+    rotation, triangle = qr(basis * norm[:, None], mode="economic")
+    shortest: Floats = norm * (rotation @ solve_triangular(triangle, basis.T @ scaled, trans=1))
+    return shortest
+
+
+def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
+    """Return the vector in the span of `null` (k, m) nearest to `scaled` (k,), each number divided by its `norm`."""
+    order = np.argsort(norm)
+    basis = _without_noise(null[order], norm[order], tolerance)
+    # With rows sorted by size, and pivots, Householder's QR keeps the digits of each row (Cox & Higham 1998).
+    rotation, triangle, pivots = qr(basis / norm[order, None], mode="economic", pivoting=True)
+    part = np.empty(basis.shape[1])
+    part[pivots] = solve_triangular(triangle, rotation.T @ (scaled[order] / norm[order]))
+    nearest = np.empty(len(scaled))
+    nearest[order] = basis @ part
+    return nearest
+
+
+def _without_noise(null: Floats, norm: Floats, tolerance: float) -> Floats:
+    """Return a basis of the same space with zeros where rows of smaller `norm` (k,), in ascending order, have no part.
+
+    Units, and so norms, may lie many powers of ten apart. In the smallest even rounding would outweigh what there is in
+    the largest. So a band of like norms takes, of the directions that remain, those it has a part in; of the others it
+    then has none.
+    """
+    bands = np.floor(np.log(norm / norm[0]) / np.log(_BAND))
+    basis, taken = null.copy(), 0
+    for number in np.unique(bands[bands < bands[-1]]):
+        band = np.flatnonzero(bands == number)
+        if taken < null.shape[1]:
+            _, sizes, turn = np.linalg.svd(basis[band, taken:])
+            basis[:, taken:] = basis[:, taken:] @ turn.T
+            taken += int(np.count_nonzero(sizes > tolerance))
+            basis[band, taken:] = 0.0
+    return basis

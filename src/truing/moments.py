@@ -146,7 +146,7 @@ class Moments:
             onto = self._onto(principal)
             sums = (onto.rows, onto.mean, onto.comoment, onto.rounding)
             inner = minimum_norm(*sums, intercept=intercept, ridge=ridge)
-            found = Solution(principal.basis @ inner.coef, inner.rank, inner.full_rank)
+            found = Solution(principal.basis @ inner.coef, inner.rank, inner.full_rank, inner.rounding)
             return self._linear_fit(found, intercept, principal.origin)
 
     def _onto(self, principal: Principal) -> "Moments":
@@ -171,7 +171,8 @@ class Moments:
         explained = 1.0 - left / total if total > 0.0 else float(left <= 0.0)
         # Fewer rows than columns leave directions out that depend on nothing.
         to_be_had = min(found.full_rank, int(self.rows) - intercept)
-        return LinearFit(found.coef, constant, self.rows, found.rank, explained, max(to_be_had - found.rank, 0))
+        collinear = max(to_be_had - found.rank, 0)
+        return LinearFit(found.coef, constant, self.rows, found.rank, explained, collinear, found.rounding)
 
     def _possible_rounding(self) -> Floats:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))

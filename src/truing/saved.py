@@ -59,12 +59,13 @@ def _store_fit(fit: LinearFit) -> tuple[Header, Arrays]:
 
 
 def _restore_fit(header: Header, arrays: Arrays) -> LinearFit:
-    counts = {name: as_count(header[name] + 1, f"{name} + 1") - 1 for name in ("rank", "collinear")}
+    rank, collinear = (as_count(header[name] + 1, f"{name} + 1") - 1 for name in ("rank", "collinear"))
     explained = float(header["explained"])
     if math.isnan(explained):
         raise ValueError("explained must be a number, got nan")
-    rows, intercept = as_number(header["rows"], "rows", above=0.0), as_number(header["intercept"], "intercept")
-    return LinearFit(as_vector(arrays["coef"], "coef"), intercept, rows, explained=explained, **counts)
+    rows = as_number(header["rows"], "rows", above=0.0)
+    intercept, rounding = (as_number(header[name], name) for name in ("intercept", "rounding"))
+    return LinearFit(as_vector(arrays["coef"], "coef"), intercept, rows, rank, explained, collinear, rounding)
 
 
 def _store_detector(detector: Detector) -> tuple[Header, Arrays]:
