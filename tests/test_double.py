@@ -57,9 +57,11 @@ def assert_exact(found: Moments, one: Moments, other: Moments, sign: int) -> Non
         [Fraction(a) + Fraction(b) for a, b in zip(m.mean, m.mean_low, strict=True)] for m in (one, other, found)
     )
     step = [b - a for a, b in zip(mean1, mean2, strict=True)]
+    size = [abs(a) + abs(b) for a, b in zip(mean1, mean2, strict=True)]
     for i in range(3):
-        assert abs(mean[i] - (mean1[i] + sign * n2 / n * step[i])) <= (abs(mean1[i]) + abs(mean2[i]) + 1) / 2**95
+        assert abs(mean[i] - (mean1[i] + sign * n2 / n * step[i])) <= size[i] * (1 + n2 / n) / 2**95
         for j in range(3):
             c1, c2, c = (Fraction(m.comoment[i, j]) + Fraction(m.comoment_low[i, j]) for m in (one, other, found))
             square = n1 * n2 / n * step[i] * step[j]
-            assert abs(c - (c1 + sign * (c2 + square))) <= (abs(c1) + abs(c2) + abs(square)) / 2**95
+            from_means = n1 * n2 / n * (abs(step[i]) * size[j] + abs(step[j]) * size[i])
+            assert abs(c - (c1 + sign * (c2 + square))) <= (abs(c1) + abs(c2) + abs(square) + from_means) / 2**95
