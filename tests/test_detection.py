@@ -154,3 +154,28 @@ def test_false_alarms_keep_their_stated_rate(bank, method):
 @pytest.mark.parametrize("method", ["dlr", "rlr", "online"])
 def test_false_alarms_keep_their_stated_rate_over_many_splits(bank, method):
     assert false_alarms(bank, method, 1000) == pytest.approx(10 / 201, abs=0.0035)
+
+
+def test_a_fit_that_leaves_most_directions_out_is_noted(rows, rng):
+    copies = truing.Outputs(np.tile(rows.features[:, :2], 4), rows.logits)
+    assert "uses 2 directions and leaves 6 out" in " ".join(detect(copies).notes)
+    near = rows.features.copy()
+    near[:, 1] = near[:, 0] + 1e-6 * near[:, 1]
+    assert "columns are nearly collinear" in " ".join(detect(truing.Outputs(near, rows.logits)).notes)
+
+
+def test_rows_that_are_the_reference_are_noted(rows):
+    assert "100% of the rows are rows of the reference" in " ".join(detect(rows[:100], rows).notes)
+    assert "rows of the reference" not in " ".join(detect(rows[:100], rows[100:]).notes)
+
+
+def test_one_row_is_told_of_in_the_singular(rows):
+    online = detect(rows[:40], method="online", batch=1, order="score-first")
+    assert "1 row was there before any fit" in " ".join(online.notes)
+
+
+def test_a_detection_says_what_it_holds(rows):
+    found = detect(rows[:200], rows[200:], false_alarm=0.1)
+    assert repr(found).startswith("Detection(200 rows, msp trued by dlr, ")
+    assert found.rate.value == 0.1
+    assert found.reference_rows == 100

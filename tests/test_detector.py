@@ -293,3 +293,75 @@ def test_ties_keep_the_false_alarm_rate(rng):
         alarms += detector.learn_and_decide(test, false_alarm=0.05).is_out.sum()
         decided += 1
     assert alarms / decided <= 0.05
+
+
+def test_rows_of_another_network_are_refused_where_that_can_be_seen(rng, tmp_path):
+    outputs, detector = stream(rng), truing.Detector(model="a")
+    detector.calibrate(stream(rng, rows=40))
+    detector.learn(outputs)
+    truing.save(detector, tmp_path / "detector.npz")
+    classes = truing.Outputs(outputs.features, np.column_stack((outputs.logits, outputs.logits)))
+    tagged = truing.Outputs(outputs.features, outputs.logits, model="b")
+    for each in (detector, truing.load(tmp_path / "detector.npz")):
+        for act in (each.learn, each.calibrate, each.score, lambda rows, each=each: each.decide(rows, fdr=0.1)):
+            with pytest.raises(ValueError, match="logits must have 4 columns, as before, got 8"):
+                act(classes)
+            with pytest.raises(ValueError, match="outputs must be of the model 'a', as the detector is, got 'b'"):
+                act(tagged)
+        each.learn(truing.Outputs(outputs.features, outputs.logits, model="a"))
+        assert each.moments.rows == 800
+    with pytest.raises(TypeError, match="model must be a name, got int"):
+        truing.Detector(model=3)
+    assert outputs[:3].model is None
+    assert tagged[:3].model == "b"
+
+
+def test_few_reference_rows_are_noted_at_every_rate(rng):
+    """Accepting 95 % of three rows refuses a quarter of new ones."""
+    detector, rows = truing.Detector(), stream(rng)
+    detector.calibrate(stream(rng, rows=3))
+    few = detector.learn_and_decide(rows, accept=0.95)
+    assert "3: of in-distribution rows 25.0% are refused on average where 5.0% of the reference are" in few.notes[0]
+    assert "3 reference rows allow 0.25 at least" in detector.decide(rows, false_alarm=0.05).notes[0]
+    assert "3 reference rows allow 0.25 at least" in detector.decide(rows, fdr=0.05).notes[0]
+    detector.calibrate(stream(rng, rows=400))
+    for rate in ({"accept": 0.95}, {"false_alarm": 0.05}, {"fdr": 0.05}):
+        assert detector.decide(rows, **rate).notes == ()
+
+
+@pytest.mark.parametrize("rows", [3, 20, 150])
+def test_the_share_refused_under_accept_is_the_one_that_a_note_gives(rng, rows):
+    refused = []
+    for _ in range(3000):
+        scores = rng.normal(size=rows + 1)
+        refused.append(scores[-1] < truing.threshold_at(scores[:-1], accept=0.95))
+    expected = 1 - np.ceil(0.95 * rows - 1e-9) / (rows + 1)
+    assert np.mean(refused) == pytest.approx(expected, abs=0.025)
+
+
+def test_rows_that_are_the_reference_are_noted(rng):
+    detector, rows, other = truing.Detector(), stream(rng), stream(rng)
+    detector.calibrate(rows)
+    detector.learn(other)
+    assert "100% of the rows are rows of the reference" in detector.decide(rows[:300], false_alarm=0.1).notes[0]
+    assert detector.decide(other, false_alarm=0.1).notes == ()
+
+
+def test_a_threshold_tells_the_same_rows_as_the_p_values(rng):
+    detector, rows = truing.Detector(), stream(rng)
+    for known in (7, 30, 99):
+        detector.calibrate(stream(rng, rows=known))
+        for level in (0.01, 0.05, 0.1, 1 / 3, 0.5, 1.0):
+            found = detector.learn_and_decide(rows[:50], false_alarm=level)
+            np.testing.assert_array_equal(found.is_out, found.scores < found.threshold)
+
+
+def test_a_detector_and_its_decisions_say_what_they_hold(rng):
+    detector = truing.Detector("energy")
+    assert repr(detector) == "Detector(base 'energy', nothing learned)"
+    detector.calibrate(stream(rng, rows=60))
+    detector.learn(stream(rng, rows=1500))
+    assert repr(detector) == "Detector(base 'energy', 6 features, 1,500 rows learned, 60 reference rows)"
+    found = repr(detector.decide(stream(rng), false_alarm=0.1))
+    assert found.startswith("Decision(")
+    assert found.endswith("of 400 rows out at false_alarm 0.1)")

@@ -154,7 +154,8 @@ class IncrementalMoments:
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
             moments, centred = _with_batch(self.moments, features, scores, decay)
             grown = IncrementalMoments.of(moments)
-            if not follow or moments.rows <= np.count_nonzero(grown.live):
+            live = np.count_nonzero(grown.live)
+            if not follow or live == 0 or moments.rows <= live:
                 return grown
             same = grown.live.tobytes() == self.live.tobytes()
             if moments.dimensions <= _COLUMNS + _COLUMNS_A_ROW * len(centred):

@@ -1,0 +1,206 @@
+"""Every state that a detector can reach is saved and restored to the bit, and shared among threads without loss."""
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing import incremental
+
+
+@st.composite
+def batches(draw, d):
+    """Return rows of a world that may be anything: jumped, scaled, collinear, constant, far away, tiny."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    rows = draw(st.integers(1, 12))
+    features = rng.normal(size=(rows, d))
+    for change in draw(st.lists(st.sampled_from(sorted(WORLDS)), max_size=3)):
+        features = WORLDS[change](features, rng)
+    features = np.clip(features, -1e95, 1e95)
+    if draw(st.booleans()):
+        features = np.clip(features, -6e4, 6e4).astype(np.float16)
+    scores = rng.normal(size=rows) * draw(st.sampled_from([1.0, 0.0, 1e-9, 1e9]))
+    return truing.Outputs(features, scores=scores)
+
+
+def _one_row_far(features, rng):
+    features[rng.integers(len(features))] *= 1e6
+    return features
+
+
+def _copied(features, rng):
+    features[:, -1] = features[:, 0]
+    return features
+
+
+def _with_dead(features, rng):
+    features[:, rng.integers(features.shape[1])] = 0.0
+    return features
+
+
+WORLDS = {
+    "jump": lambda z, rng: z + 3e4,
+    "far": _one_row_far,
+    "copied": _copied,
+    "dead": _with_dead,
+    "constant": lambda z, rng: z * 0 + 0.1,
+    "units": lambda z, rng: z * 10.0 ** rng.integers(-12, 13, z.shape[1]),
+    "tiny": lambda z, rng: z * 1e-90,
+    "huge": lambda z, rng: z * 1e90,
+}
+
+STEPS = st.sampled_from(["learn", "learn", "learn", "calibrate", "save", "learn_and_decide"])
+
+
+def check_a_restored_detector_goes_on_to_the_same_bits(data, path, d):
+    shape = data.draw(
+        st.fixed_dictionaries(
+            {
+                "decay": st.sampled_from([1.0, 1.0, 0.9, 0.01]),
+                "intercept": st.booleans(),
+                "components": st.sampled_from([None, None, 1, 2]),
+                "model": st.sampled_from([None, "a"]),
+            }
+        )
+    )
+    going, stopped = truing.Detector("given", **shape), truing.Detector("given", **shape)
+    probe = truing.Outputs(np.random.default_rng(0).normal(size=(5, d)))
+    for step in data.draw(st.lists(STEPS, min_size=2, max_size=14)):
+        if step == "save":
+            truing.save(stopped, path)
+            stopped = truing.load(path)
+        else:
+            batch = data.draw(batches(d))
+            if step == "learn_and_decide" and going.reference is not None:
+                one, other = (each.learn_and_decide(batch, false_alarm=0.2) for each in (going, stopped))
+                np.testing.assert_array_equal(one.p_values, other.p_values)
+            else:
+                act = "calibrate" if step == "calibrate" else "learn"
+                for each in (going, stopped):
+                    getattr(each, act)(batch)
+        if going.moments is not None:
+            np.testing.assert_array_equal(going.score(probe), stopped.score(probe))
+            assert going.moments.rows == stopped.moments.rows
+            np.testing.assert_array_equal(going.moments.comoment, stopped.moments.comoment)
+            assert vars(going.current_fit).keys() == vars(stopped.current_fit).keys()
+    for thing in (going.moments, going.current_fit if going.moments else None):
+        if thing is not None:
+            truing.save(thing, path)
+            again = truing.load(path)
+            for name, value in vars(thing).items():
+                np.testing.assert_array_equal(getattr(again, name), value)
+
+
+@pytest.fixture(params=["factored", "inverted"])
+def either(request, monkeypatch):
+    """Factor a co-moment of few columns each time, as is done, or update its inverse, as is done with many."""
+    if request.param == "inverted":
+        monkeypatch.setattr(incremental, "_COLUMNS", 0)
+        monkeypatch.setattr(incremental, "_COLUMNS_A_ROW", 0)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), d=st.integers(2, 6))
+def test_a_restored_detector_goes_on_to_the_same_bits(either, tmp_path, data, d):
+    check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), d=st.integers(2, 20))
+def test_thousands_of_restored_detectors_go_on_to_the_same_bits(either, tmp_path, data, d):
+    check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_moments_after_any_sums_and_differences_are_restored_to_the_bit(tmp_path, data):
+    moments = parts = None
+    for batch in data.draw(st.lists(batches(4), min_size=1, max_size=8)):
+        more = truing.Moments.of(batch.features, batch.scores)
+        moments = more if moments is None else moments + more
+        if parts is not None and data.draw(st.booleans()):
+            moments = moments - parts
+            parts = None
+        else:
+            parts = more if moments.rows > more.rows else None
+        if data.draw(st.booleans()):
+            moments = moments.decayed(0.5)
+            parts = None
+        truing.save(moments, tmp_path / "moments.npz")
+        again = truing.load(tmp_path / "moments.npz")
+        for name, value in vars(moments).items():
+            np.testing.assert_array_equal(getattr(again, name), value)
+        np.testing.assert_array_equal(again.solve().coef, moments.solve().coef)
+        assert np.isfinite(moments.solve().coef).all()
+
+
+def check_threads(batch_count, d):
+    """Learn from 8 threads at once, while others score, decide and calibrate: the sum is the serial one."""
+    rng = np.random.default_rng(1)
+    features = rng.integers(-3, 4, size=(batch_count, 5, d)).astype(np.float64)  # Sums of whole numbers are exact.
+    scores = rng.integers(-3, 4, size=(batch_count, 5)).astype(np.float64)
+    parts = [truing.Outputs(z, scores=s) for z, s in zip(features, scores, strict=True)]
+    shared, failed, done = truing.Detector("given"), [], threading.Event()
+    shared.calibrate(parts[0])
+    shared.learn(parts[0])
+
+    def read():
+        while not done.is_set():
+            fit = shared.current_fit
+            rows = fit.rows - len(parts[0])
+            decided = shared.decide(parts[1], false_alarm=0.5)
+            if rows % 5 or not np.isfinite(decided.scores).all():
+                failed.append(rows)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            decisions = list(threads.map(lambda part: shared.learn_and_decide(part, false_alarm=0.5), parts[1:]))
+    finally:
+        sys.setswitchinterval(before)
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert not failed
+    assert len(decisions) == batch_count - 1
+    serial = truing.fit_direct(features.reshape(-1, d), scores.ravel())
+    assert shared.moments.rows == 5 * batch_count
+    np.testing.assert_allclose(shared.fit_of_learned().coef, serial.coef, atol=1e-9)
+    again = truing.Detector("given")
+    again.calibrate(parts[0])
+    for part in parts:
+        again.learn(part)
+    # No stale fit is left: the one in use is that of the sums as they are.
+    np.testing.assert_allclose(shared.current_fit.coef, again.current_fit.coef, atol=1e-9)
+    assert shared.current_fit.rows == again.current_fit.rows
+
+
+@pytest.mark.parametrize("d", [3, 150])
+def test_eight_threads_learn_what_one_would(d):
+    check_threads(120, d)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [3, 40, 150])
+def test_eight_threads_learn_thousands_of_batches(d):
+    check_threads(2000, d)
+
+
+def test_a_score_does_not_wait_for_a_learn(rng):
+    """Whoever reads takes the state as it is: a learn that is under way, here for ever, holds nobody up."""
+    detector = truing.Detector("given")
+    rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
+    detector.learn(rows)
+    with detector._changing:
+        scored = ThreadPoolExecutor(1).submit(detector.score, rows).result(timeout=30)
+    np.testing.assert_array_equal(scored, detector.score(rows))
