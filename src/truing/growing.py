@@ -12,8 +12,8 @@ from math import sqrt
 import numpy as np
 from scipy.linalg import lapack
 
+from ._blas import one_thread
 from ._check import LARGEST, Bools, Floats, Matrix
-from ._threads import one_thread
 from .linear import LinearFit
 from .moments import CHOLESKY_RCOND, Moments, among, least_norm
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag, eigh, lapack
 
+from ._blas import one_thread
 from ._check import (
     BLOCK_NUMBERS,
     LARGEST,
@@ -25,7 +26,6 @@ from ._check import (
     check_finite,
     check_same_rows,
 )
-from ._threads import one_thread
 from .linear import LinearFit
 
 _EPS = float(np.finfo(np.float64).eps)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cholesky, solve_triangular
 
+from ._blas import one_thread
 from ._check import Bools, Floats, as_matrix, as_number, as_truth, as_vector, check_same_rows
-from ._threads import one_thread
 from .narrowing import HELD, loss, narrow
 from .rows import Rows, spread
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ._blas import one_thread
 from ._check import Floats, Matrix, blocks
-from ._threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ._blas import one_thread
 from ._check import Floats, as_matrix, as_number, as_share, as_vector, blocks
-from ._threads import one_thread
 
 
 def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, clip: float) -> Floats:
