@@ -12,7 +12,6 @@ can run between any two steps, and use `one_thread` itself or raise.
 import ctypes
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from threading import RLock, Thread, get_ident, local
@@ -130,7 +129,7 @@ class _Pins:
             return  # Another thread cannot set the libraries of this one, which will when it next leaves a block.
         while (latest := self._stack[-1:]) and not latest[0].is_in_use():
             latest[0].release()
-            with suppress(ValueError):  # A handler may have come to this first.
+            if latest[0] in self._stack:  # Otherwise a handler came to this first.
                 self._stack.remove(latest[0])
 
 
@@ -182,7 +181,9 @@ def libraries() -> list[Library]:
     """Return the BLAS libraries that can be set; those that cannot, such as Accelerate, run as they are."""
     try:
         controllers = ThreadpoolController().select(user_api="blas").lib_controllers
-    except Exception:  # Of a platform it does not know; nothing is wrong but the speed.
+    except TimeoutError:  # Raised by a signal handler of the user's.
+        raise
+    except (AttributeError, NotImplementedError, OSError):  # On a platform it does not know, only the speed suffers.
         return []
     return [library for library in map(_library, controllers) if library is not None]
 

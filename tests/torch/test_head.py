@@ -145,6 +145,19 @@ def test_two_heads_with_one_weight_are_told_apart_by_what_is_returned():
     np.testing.assert_array_equal(extract(model, [IMAGES]).features, IMAGES)
 
 
+def test_two_heads_that_still_say_nothing_are_told_apart_by_what_is_returned():
+    model = forward(lambda self, x: (self.b(x.flip(0)), self.a(x))[1], nn.Linear(6, 3), nn.Linear(6, 3))
+    for layer in (model.a, model.b):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    np.testing.assert_array_equal(extract(model, [IMAGES]).features, IMAGES)
+
+
+def test_an_empty_container_may_be_the_head():
+    model = forward(lambda self, x: self.b(self.a(x)), nn.Linear(6, 3), nn.Sequential())
+    np.testing.assert_array_equal(extract(model, [IMAGES], head="b").features, model.a(IMAGES).detach())
+
+
 def test_an_empty_first_batch_decides_nothing():
     model = forward(lambda self, x: (self.a(x).clone(), self.b(x))[0], nn.Linear(6, 3), nn.Linear(6, 3))
     whole = extract(model, [IMAGES])

@@ -1,6 +1,5 @@
 import threading
 from copy import deepcopy
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -228,20 +227,3 @@ def test_what_cannot_be_is_named(network, batches, everything, case):
     with pytest.raises(kind, match=message):
         OnlineModel(network, **settings(network, batches))
     assert everything(network) == before
-
-
-def test_a_batch_of_128_costs_at_most_5_ms_more_than_the_model_alone(rng):
-    model, images = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)).eval(), torch.randn(128, 32)
-    detector = truing.Detector()
-    detector.calibrate(truing.Outputs(rng.random((1000, 64)), rng.normal(size=(1000, 10))))
-
-    def fastest(call):
-        times = []
-        for _ in range(30):
-            start = perf_counter()
-            call(images)
-            times.append(perf_counter() - start)
-        return min(times)
-
-    with OnlineModel(model, detector=detector, false_alarm=0.05) as online, torch.no_grad():
-        assert fastest(online) - fastest(model) < 0.005

@@ -56,7 +56,7 @@ class Head:
             returned = self._model(*args, **kwargs)
         finally:
             self._current.calls = outer
-        module = self._module or self._found(calls, returned)
+        module = self._found(calls, returned) if self._module is None else self._module
         return returned, *self._read(module, [call for call in calls if call.module is module])
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Head:
                 for module, hook in self._hooks.items():
                     if module is not found:
                         hook.remove()
-            return self._module or found
+            return found if self._module is None else self._module
 
     def _read(self, module: nn.Module, calls: list["_Call"]) -> tuple[Tensor, Tensor]:
         name = self._names[module]
@@ -152,10 +152,8 @@ class _Call:
     def rows(self) -> int:
         return len(self.logits) if isinstance(self.logits, Tensor) and self.logits.ndim else 0
 
-    def gave(self, tensor: Tensor) -> bool:
-        """Tell whether this is the output, as it left the layer or through one of the usual endings."""
-        if self.output is not None and self.output() is tensor:
-            return True
+    def may_have_given(self, tensor: Tensor) -> bool:
+        """Tell whether this has the numbers of the output, as it left the layer or after one of the usual endings."""
         if not self.is_flat or self.logits.shape != tensor.shape:
             return False
         if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
@@ -201,7 +199,7 @@ def _candidates(model: nn.Module, head: nn.Module | str | None) -> dict[nn.Modul
 def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str]) -> nn.Module:
     within = list(_tensors(returned))
     tensors = [tensor for name, tensor in within if name == "logits"] or [tensor for _, tensor in within]
-    found = list(dict.fromkeys(call.module for call in calls if any(call.gave(tensor) for tensor in tensors)))
+    found = list(dict.fromkeys(call.module for tensor in tensors for call in _sources(calls, tensor)))
     if len(found) > 1:
         raise ValueError(
             f"model returns the outputs of several layers: give one of {_described(found, names)} as its head="
@@ -215,9 +213,15 @@ def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str
         warnings.warn(
             f"model returns the output of none of its nn.Linear layers: the last one called is taken as its head, "
             f"{_described([last.module], names)} of {_described(others, names)}; give head= to be sure",
-            stacklevel=5,
+            stacklevel=2,
         )
     return last.module
+
+
+def _sources(calls: Sequence[_Call], tensor: Tensor) -> list[_Call]:
+    """Return the calls that gave this very tensor, or else those whose output it may have been made of."""
+    same = [call for call in calls if call.output is not None and call.output() is tensor]
+    return same or [call for call in calls if call.may_have_given(tensor)]
 
 
 def _described(modules: Sequence[nn.Module], names: Mapping[nn.Module, str]) -> str:
