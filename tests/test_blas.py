@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import multiprocessing
 import os
 import queue
 import signal
@@ -344,7 +345,19 @@ class Interrupt(Exception):  # noqa: N818  # As KeyboardInterrupt.
 @pytest.mark.parametrize("raises", [False, True])
 def test_a_storm_of_signals_neither_deadlocks_nor_leaks(raises):
     """A handler may come between any two steps, use a block of its own, and raise."""
+    process = multiprocessing.get_context("spawn").Process(target=storm, args=(raises,))
+    process.start()
+    process.join(60)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0
+
+
+def storm(raises):
+    """Enter and leave blocks while a timer keeps interrupting, until it has done so many times."""
     handled, seen = 0, set()
+    for library in REAL:
+        library.set(2)
     with one_thread():
         pass  # The libraries are found.
 
@@ -353,29 +366,21 @@ def test_a_storm_of_signals_neither_deadlocks_nor_leaks(raises):
         handled += 1
         with one_thread():
             seen.update(counts())
-        if raises and handled % 2:
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + handled % 17))
+        if raises and frame.f_code.co_filename == blas.__file__:
             raise Interrupt
 
-    old = signal.signal(signal.SIGALRM, handle)
-    try:
-        while handled < 400:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
-                for _ in range(50):
-                    with one_thread():
-                        seen.update(counts())
-                        with one_thread():
-                            pass
-            except Interrupt:
-                pass
-    finally:
-        while True:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, old)
-                break
-            except Interrupt:
-                pass
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4)
+    while handled < 2000:
+        try:
+            with one_thread():
+                seen.update(counts())
+                with one_thread():
+                    pass
+        except Interrupt:
+            pass
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
     assert seen == {1}
     with one_thread():  # Ends what an interrupt kept from being left.
         assert counts() == {1}

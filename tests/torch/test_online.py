@@ -142,7 +142,7 @@ THREADS, CALLS = 8, 12
 @pytest.mark.parametrize("level", [None, 0.1])
 def test_threads_that_share_one_each_get_their_own_and_no_row_is_lost(level):
     """All of them stand between the head and the end of the model at once, at every call, the first included."""
-    together, generator = threading.Barrier(THREADS, timeout=60), torch.Generator().manual_seed(3)
+    together, generator = threading.Barrier(THREADS, timeout=20), torch.Generator().manual_seed(3)
 
     class Slow(nn.Module):
         def __init__(self):
