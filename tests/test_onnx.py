@@ -120,15 +120,21 @@ def test_a_network_for_four_rows_takes_any_number(network, images, tmp_path, row
         np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-4)
 
 
-def linear(path, names=("x",), kind=onnx.TensorProto.FLOAT):
-    """Write logits = x W by hand, W all ones, with further inputs that nothing uses."""
+WEIGHT = np.arange(12.0).reshape(4, 3) / 8
+
+
+def linear(path, names=("x",), kind=onnx.TensorProto.FLOAT, classes=3, ending=None):
+    """Write logits = x W by hand, W of growing numbers, with further inputs that nothing uses, and what follows."""
     helper = onnx.helper
+    nodes = [helper.make_node("MatMul", ["x", "W"], ["logits"])]
+    if ending is not None:
+        nodes.append(helper.make_node(ending, ["logits"], ["ended"]))
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "W"], ["logits"])],
+        nodes,
         "linear",
         [helper.make_tensor_value_info(name, kind, ["n", 4]) for name in names],
-        [helper.make_tensor_value_info("logits", kind, ["n", 3])],
-        [helper.make_tensor("W", kind, [4, 3], [1.0] * 12)],
+        [helper.make_tensor_value_info(nodes[-1].output[0], kind, ["n", classes])],
+        [helper.make_tensor("W", kind, [4, classes], WEIGHT[:, :classes].ravel())],
     )
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), path)
     return path
@@ -139,7 +145,66 @@ def test_the_input_itself_may_be_the_features(tmp_path, rng):
     path = linear(tmp_path / "linear.onnx", kind=onnx.TensorProto.DOUBLE)
     outputs = truing.onnx.extract(path, rows, features="x", logits="logits")
     np.testing.assert_array_equal(outputs.features, rows)
-    np.testing.assert_allclose(outputs.logits, np.tile(rows.sum(axis=1, keepdims=True), 3))
+    np.testing.assert_allclose(outputs.logits, rows @ WEIGHT)
+
+
+def test_half_precision_in_and_out(tmp_path, rng):
+    rows = rng.normal(size=(9, 4))
+    path = linear(tmp_path / "half.onnx", kind=onnx.TensorProto.FLOAT16)
+    outputs = truing.onnx.extract(path, rows, features="x", logits="logits")
+    assert outputs.features.dtype == outputs.logits.dtype == np.float16
+    np.testing.assert_allclose(outputs.logits, rows @ WEIGHT, atol=0.02)
+    assert np.isfinite(truing.energy(outputs.logits)).all()
+    with pytest.raises(ValueError, match="must fit the float16 of input 'x', at most 65504, got 70000 in batch 1"):
+        truing.onnx.extract(path, [rows, np.full((2, 4), 7e4)], features="x", logits="logits")
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16])
+def test_probabilities_are_not_taken_for_logits(tmp_path, rng, kind):
+    rows = rng.normal(size=(50, 4))
+    path = linear(tmp_path / "softmax.onnx", kind=kind, ending="Softmax")
+    with pytest.raises(ValueError, match="before the softmax, got probabilities of tensor 'ended'"):
+        truing.onnx.extract(path, rows, features="x", logits="ended")
+    outputs = truing.onnx.extract(path, rows, features="x", logits="logits")
+    np.testing.assert_allclose(outputs.logits, rows @ WEIGHT, atol=0.02)
+    ending = linear(tmp_path / "log.onnx", kind=kind, ending="LogSoftmax")  # These are logits too.
+    outputs = truing.onnx.extract(ending, rows, features="x", logits="ended")
+    np.testing.assert_allclose(truing.msp(outputs.logits), truing.msp(rows @ WEIGHT), atol=0.02)
+
+
+def test_one_column_is_no_logits(tmp_path):
+    path = linear(tmp_path / "one.onnx", classes=1)
+    with pytest.raises(ValueError, match="a column for each class, at least 2, got 1 of tensor 'logits'"):
+        truing.onnx.extract(path, np.ones((2, 4)), features="x", logits="logits")
+
+
+def test_what_onnxruntime_says_comes_on_one_line_that_names_the_file(tmp_path, capfd):
+    path = linear(tmp_path / "linear.onnx")
+    model = onnx.load(path)
+    model.graph.node[0].op_type = "Nonsense"
+    onnx.save(model, tmp_path / "unknown.onnx")
+    (tmp_path / "cut.onnx").write_bytes(path.read_bytes()[:60])
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    narrow, deep, right = np.ones((2, 3)), np.ones((2, 4, 1)), np.ones((2, 4))
+    for name, rows in (("linear", narrow), ("linear", deep), ("unknown", right), ("cut", right), ("empty", right)):
+        with pytest.raises(ValueError, match=rf"{name}\.onnx") as failure:
+            truing.onnx.extract(tmp_path / f"{name}.onnx", rows, features="x", logits="logits")
+        assert "\n" not in str(failure.value)
+        assert "[ONNXRuntimeError]" not in str(failure.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_format_that_only_onnxruntime_reads_is_named_where_an_inner_tensor_is_wanted(tmp_path):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(tmp_path / "linear.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    path = linear(tmp_path / "linear.onnx")
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    with pytest.raises(ValueError, match=r"linear\.ort must be ONNX for its inner tensors to be read"):
+        truing.onnx.extract(tmp_path / "linear.ort", np.ones((2, 4)), features="x", logits="logits")
 
 
 def test_a_tensor_that_is_a_sequence_is_named(tmp_path):
@@ -162,7 +227,8 @@ REFUSED = {
         r"features must be 2-D .* got shape \(4, 8, 1, 1\) of tensor '/3/Glob",
     ),
     "whole numbers": ({"arrays": ROWS.astype(np.uint8)}, TypeError, "must be float32, as input 'images' is, got uint8"),
-    "other shape": ({"arrays": ROWS[:, :2]}, ValueError, "refused batch 0: .*invalid dimensions"),
+    "other shape": ({"arrays": ROWS[:, :2]}, ValueError, r"network\.onnx refused batch 0: INVALID_ARG.*invalid dim"),
+    "tensor not a name": ({"features": ["z"]}, TypeError, "features must be the name of a tensor, got list"),
     "one image": ({"arrays": ROWS[0, 0, 0]}, ValueError, r"got shape \(10,\)"),
     "numbers": ({"arrays": [1.0]}, TypeError, "iterable of arrays, got float"),
     "one number": ({"arrays": 1.0}, TypeError, "arrays must be an array or an iterable of arrays, got float$"),

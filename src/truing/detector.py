@@ -1,8 +1,9 @@
 """Detector: the one mutable object of the core. It learns from a stream and scores with what it learned.
 
 `learn` and `calibrate` change it and return nothing; `score` and `decide` return a value and change nothing;
-`learn_and_decide` does both, as its name says. A detector may be shared by threads: it holds one frozen state, which a
-change replaces whole, one change at a time; who reads takes the state as it stands and waits for nobody.
+`learn_and_score` and `learn_and_decide` do both, as their names say. A detector may be shared by threads: it holds one
+frozen state, which a change replaces whole, one change at a time; who reads takes the state as it stands and waits for
+nobody.
 """
 
 from dataclasses import dataclass, field, replace
@@ -173,6 +174,10 @@ class Detector:
             the expected share of in-distribution rows among those called out in this batch (Benjamini-Hochberg).
         """
         return self._decide(self.state, outputs, Rate.of(accept, false_alarm, fdr), with_reference=False)
+
+    def learn_and_score(self, outputs: Outputs) -> Floats:
+        """Learn these rows, then return their trued scores (n,), by a fit in which they are (Algorithm 3)."""
+        return self._fit(self._learn(outputs), with_reference=True).predict(outputs.features)
 
     def learn_and_decide(
         self,

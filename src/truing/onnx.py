@@ -4,7 +4,8 @@ Name two tensors of the graph: the features and the logits. One that is not an o
 one in memory; the file stays as it is.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,15 @@ TYPES = {
 # How many names an error lists: features and logits are among the last.
 _LISTED = 20
 
+# onnxruntime's level of messages on stderr: what is less than fatal comes as an error with its reason.
+_FATAL = 4
+
+# How near to 1 the sum of a row of probabilities comes, in half precision and with many classes.
+_SUM_OF_PROBABILITIES = 0.01
+
+# In so many rows that is no accident.
+_ROWS_TO_TELL = 8
+
 
 def extract(
     path: AnyPath,
@@ -60,34 +70,34 @@ def extract(
         What onnxruntime runs on, such as `["CUDAExecutionProvider"]`; by default the CPU.
     """
     rows = as_count(batch, "batch")
-    session = _session(path, (features, logits), providers)
+    tensors = {"features": features, "logits": logits}
+    file = Path(path)
+    session = _session(file, tensors, providers)
     entry = _entry(session, input)
     fixed = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
     parts: dict[str, list[NDArray[Any]]] = {"features": [], "logits": []}
     for number, images in enumerate(_batches(arrays, fixed or rows)):
-        whole = _cast(_filled(images, fixed or len(images)), entry)
-        values = _run(session, (features, logits), {entry.name: whole}, number)
-        for (name, column), tensor, value in zip(parts.items(), (features, logits), values, strict=True):
-            if not isinstance(value, np.ndarray):
-                raise TypeError(f"{name} must be a tensor, got a {type(value).__name__} of the network's {tensor!r}")
-            if value.ndim != 2 or len(value) != len(whole):
-                raise ValueError(
-                    f"{name} must be 2-D with a row for each of {len(whole)}, "
-                    f"got shape {value.shape} of tensor {tensor!r}"
-                )
+        whole = _cast(_filled(images, fixed or len(images)), entry, number)
+        values = _run(session, list(tensors.values()), {entry.name: whole}, file, number)
+        for (name, tensor), value in zip(tensors.items(), values, strict=True):
+            _check_rows(name, tensor, value, len(whole))
             own = value[: len(images)]
             check_finite(own, f"{name} of batch {number}")
-            column.append(own)
+            parts[name].append(own)
     if not parts["features"]:
         raise ValueError("arrays must give at least one row, got none")
     columns: dict[str, Any] = {name: np.concatenate(column) for name, column in parts.items()}
-    return Outputs(**columns)
+    outputs = Outputs(**columns)
+    _check_logits(outputs.need("logits"), logits)
+    return outputs
 
 
-def _session(path: AnyPath, wanted: tuple[str, str], providers: Sequence[str] | None) -> Any:
-    file = Path(path)
+def _session(file: Path, tensors: Mapping[str, str], providers: Sequence[str] | None) -> Any:
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, str):
+            raise TypeError(f"{name} must be the name of a tensor, got {type(tensor).__name__}")
     if isinstance(providers, str):
         raise TypeError(f"providers must be a list of names, got the one name {providers!r}")
     providers = ["CPUExecutionProvider"] if providers is None else list(providers)
@@ -95,14 +105,15 @@ def _session(path: AnyPath, wanted: tuple[str, str], providers: Sequence[str] | 
     if not providers or not set(providers) <= set(there):
         raise ValueError(f"providers must be of {', '.join(there)}, got {', '.join(providers) or 'none'}")
     session = _open(file, str(file), providers)
-    if set(wanted) <= {output.name for output in session.get_outputs()}:
+    if set(tensors.values()) <= {output.name for output in session.get_outputs()}:
         return session
     del session
-    return _open(file, _with_outputs(file, wanted), providers)
+    return _open(file, _with_outputs(file, list(tensors.values())), providers)
 
 
 def _open(file: Path, model: str | bytes, providers: list[str]) -> Any:
     options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL
     # Where weights kept in files of their own are found, when the model is bytes.
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.absolute().parent)
@@ -110,15 +121,18 @@ def _open(file: Path, model: str | bytes, providers: list[str]) -> Any:
     try:
         return onnxruntime.InferenceSession(model, options, providers=providers)
     except Exception as error:  # onnxruntime's own exceptions have no base but Exception.
-        raise ValueError(f"{file} must be a network that onnxruntime can run: {error}") from None
+        raise ValueError(f"{file} must be a network that onnxruntime can run: {_reason(error)}") from None
 
 
-def _with_outputs(file: Path, wanted: tuple[str, str]) -> bytes:
+def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
     try:
         import onnx
     except ImportError as error:
         raise ImportError("to read a tensor that is no output needs onnx: pip install 'truing[onnx]'") from error
-    model = onnx.load(str(file), load_external_data=False)
+    try:
+        model = onnx.load(str(file), load_external_data=False)
+    except Exception as error:  # protobuf's own; onnxruntime reads formats that onnx does not.
+        raise ValueError(f"{file} must be ONNX for its inner tensors to be read: {_reason(error)}") from None
     tensors = [entry.name for entry in model.graph.input]
     tensors += [name for node in model.graph.node for name in node.output if name]
     for name in wanted:
@@ -126,7 +140,13 @@ def _with_outputs(file: Path, wanted: tuple[str, str]) -> bytes:
             raise ValueError(f"there is no tensor {name!r} in {file}; there are {_names(tensors)}")
         if name not in {output.name for output in model.graph.output}:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
-    graph: bytes = model.SerializeToString()
+    try:
+        graph: bytes = model.SerializeToString()
+    except Exception as error:
+        raise ValueError(
+            f"{file} must be smaller, or have its weights in files of their own, for inner tensors to be read: "
+            f"{_reason(error)}"
+        ) from None
     return graph
 
 
@@ -162,23 +182,68 @@ def _filled(images: NDArray[Any], rows: int) -> NDArray[Any]:
     return images if short == 0 else np.concatenate((images, np.repeat(images[-1:], short, axis=0)))
 
 
-def _cast(images: NDArray[Any], entry: Any) -> NDArray[Any]:
+def _cast(images: NDArray[Any], entry: Any, number: int) -> NDArray[Any]:
     wanted = np.dtype(TYPES[entry.type])
-    if images.dtype != wanted and (images.dtype.kind != "f" or wanted.kind != "f"):
+    if images.dtype == wanted:
+        return np.ascontiguousarray(images)
+    if images.dtype.kind != "f" or wanted.kind != "f":
         raise TypeError(
             f"arrays must be {wanted}, as input {entry.name!r} is, got {images.dtype}: scale them as it wants"
         )
-    return np.ascontiguousarray(images, dtype=wanted)
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(images, dtype=wanted)
+    lost = np.isinf(cast) & np.isfinite(images)
+    if lost.any():
+        raise ValueError(
+            f"arrays must fit the {wanted} of input {entry.name!r}, at most {_largest(wanted):g}, "
+            f"got {images[lost][0]:g} in batch {number}"
+        )
+    return cast
 
 
-def _run(session: Any, wanted: tuple[str, str], feed: dict[str, NDArray[Any]], number: int) -> list[Any]:
+def _largest(floating: Any) -> float:
+    return float(np.finfo(floating).max)
+
+
+def _run(session: Any, wanted: list[str], feed: dict[str, NDArray[Any]], file: Path, number: int) -> list[Any]:
     try:
-        values: list[Any] = session.run(list(wanted), feed)
+        values: list[Any] = session.run(wanted, feed)
     except Exception as error:
         if "allocate" in str(error).lower():
-            raise MemoryError(f"batch {number} does not fit in memory, give a smaller batch: {error}") from None
-        raise ValueError(f"the network refused batch {number}: {error}") from None
+            raise MemoryError(
+                f"batch {number} does not fit in memory with {file}, give a smaller batch: {_reason(error)}"
+            ) from None
+        raise ValueError(f"{file} refused batch {number}: {_reason(error)}") from None
     return values
+
+
+def _check_rows(name: str, tensor: str, value: Any, rows: int) -> None:
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name} must be a tensor, got a {type(value).__name__} of the network's {tensor!r}")
+    if value.ndim != 2 or len(value) != rows:
+        raise ValueError(
+            f"{name} must be 2-D with a row for each of {rows}, got shape {value.shape} of tensor {tensor!r}"
+        )
+
+
+def _check_logits(logits: NDArray[Any], tensor: str) -> None:
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"logits must have a column for each class, at least 2, got {logits.shape[1]} of tensor {tensor!r}: "
+            "a sigmoid of f is a softmax of the two columns -f/2 and f/2"
+        )
+    sums = logits.sum(axis=1, dtype=np.float64)
+    if len(logits) >= _ROWS_TO_TELL and logits.min() >= 0 and np.abs(sums - 1).max() <= _SUM_OF_PROBABILITIES:
+        raise ValueError(
+            f"logits must come before the softmax, got probabilities of tensor {tensor!r}, which sum to 1 in every "
+            "row: name the tensor that enters the softmax, or give their logarithms to truing.Outputs"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, on one line and without the number that onnxruntime gives it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ def test_how_the_images_are_cut_into_batches_does_not_matter(cuts):
 
 
 @pytest.mark.parametrize("head", [None, "head.2", "module"])
-def test_the_head_is_a_module_its_name_or_the_last_linear(network, images, head):
+def test_the_head_is_a_module_its_name_or_the_linear_layer_whose_output_is_returned(network, images, head):
     outputs = extract(network, [images], head=network.head[2] if head == "module" else head)
     np.testing.assert_allclose(outputs.features, by_hand(network, images)[0], atol=1e-6)
 
@@ -236,7 +236,7 @@ class Pair(nn.Linear):
 
 class Heavy(nn.Linear):
     def forward(self, images):
-        return 1e38 * images.sum(dim=1, keepdim=True) * 10
+        return 1e38 * images.sum(dim=1, keepdim=True) * torch.tensor([1.0, 10.0])
 
 
 ROWS = torch.ones(4, 3)
@@ -248,7 +248,7 @@ REFUSED = {
     "odd head": (lambda: extract(Twice(), [ROWS], head=3), TypeError, "module or its dotted name, got int"),
     "head called twice": (lambda: extract(Twice(), [ROWS]), ValueError, "'fc' must be called once .* got 2 calls"),
     "head not called": (
-        lambda: extract(Unused(), [ROWS]),
+        lambda: extract(Unused(), [ROWS], head="spare"),
         ValueError,
         "'spare' must be called once .* got 0 calls",
     ),
@@ -262,6 +262,7 @@ REFUSED = {
         ValueError,
         r"1×1 convolution .* got kernel \(3, 3\)",
     ),
+    "one column": (lambda: extract(nn.Linear(3, 1), [ROWS]), ValueError, "each class, at least 2, got 1 column"),
     "tuple from the head": (lambda: extract(Pair(3, 2), [ROWS]), TypeError, "must return one tensor, got tuple"),
     "rows that are not images": (
         lambda: extract(nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 3)), nn.Linear(3, 2)), [torch.ones(4, 6)]),
@@ -317,7 +318,7 @@ REFUSED = {
         "features of batch 1 must be finite .* got nan in row 0",
     ),
     "infinite logits": (
-        lambda: extract(Heavy(3, 1), [0 * ROWS, ROWS]),
+        lambda: extract(Heavy(3, 2), [0 * ROWS, ROWS]),
         ValueError,
         "logits of batch 1 must be finite",
     ),
@@ -355,6 +356,12 @@ def test_running_out_of_memory_names_the_batch_and_asks_for_a_smaller_one(error)
     )
     with pytest.raises(kind, match=message):
         extract(Greedy(3, 2), [ROWS, torch.ones(5, 3)])
+
+
+def test_an_error_of_the_models_names_the_batch():
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as failure:
+        extract(nn.Linear(3, 2), [ROWS, torch.ones(5, 4)])
+    assert failure.value.__notes__ == ["in batch 1 of 5 images, shape (5, 4), torch.float32"]
 
 
 def test_without_torch_the_error_says_what_to_install():

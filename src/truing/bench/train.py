@@ -28,6 +28,7 @@ from .datasets.noise import as_seed
 from .extract import extract
 from .networks.schedules import SCHEDULES
 from .networks.table import NETWORKS
+from .networks.weights import read_torch
 
 CHECKPOINT, LOG, WEIGHTS = "checkpoint.pt", "log.jsonl", "weights.safetensors"
 Line = dict[str, float]
@@ -194,7 +195,7 @@ def _go_on(run: Run, recipe: Recipe, data: Data, path: Path, device: str) -> Non
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path} to go on from")
     try:
-        held = torch.load(path, map_location=device, weights_only=True)
+        held = read_torch(path, device)
         began = {name: held["recipe"][name] for name in asdict(recipe)}
         seen = {name: held["data"][name] for name in data}
     except Exception as error:  # A damaged file may raise anything.

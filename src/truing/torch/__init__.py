@@ -9,7 +9,7 @@ except ImportError as error:
     raise ImportError("truing.torch needs torch: pip install 'truing[torch]'") from error
 
 from .extract import extract
-from .live import Live, Trued
 from .odin import odin
+from .online import OnlineModel, OnlineResult
 
-__all__ = ["Live", "Trued", "extract", "odin"]
+__all__ = ["OnlineModel", "OnlineResult", "extract", "odin"]

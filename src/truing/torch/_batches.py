@@ -1,7 +1,7 @@
 """Batches of a loader: images on their device, labels where there are any, progress, and errors that name the batch."""
 
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import length_hint
@@ -31,7 +31,7 @@ class Batch:
 
     @contextmanager
     def fits(self) -> Iterator[None]:
-        """Turn running out of memory in the block into a MemoryError that names this batch."""
+        """Name this batch in an error of torch's in the block; running out of memory becomes a MemoryError."""
         with _fits(self.number, self.images, self.images.device):
             yield
 
@@ -48,7 +48,9 @@ class Batch:
         return arrays if self.labels is None else {**arrays, "labels": self.labels}
 
 
-def batches(loader: Iterable[Any], device: torch.device, *, title: str, progress: bool) -> Generator[Batch]:
+def batches(
+    loader: Iterable[Any], device: torch.device, *, title: Callable[[], str], progress: bool
+) -> Generator[Batch]:
     """Yield the batches of a loader of tensors, (images, labels) or dicts; tell how far it is, on a terminal."""
     one = isinstance(loader, Tensor | Mapping)
     if one or (isinstance(loader, Dataset) and not isinstance(loader, IterableDataset)):
@@ -67,7 +69,7 @@ def batches(loader: Iterable[Any], device: torch.device, *, title: str, progress
             rows += len(images)
             if told:
                 count = f"{number + 1} of {of}" if of else f"{number + 1}"
-                line = f"{title}: {count} batches, {rows} rows, {rows / (perf_counter() - start):.0f} rows/s"
+                line = f"{title()}: {count} batches, {rows} rows, {rows / (perf_counter() - start):.0f} rows/s"
                 print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
     finally:
         if told:
@@ -122,6 +124,7 @@ def _fits(number: int, images: Tensor, device: torch.device) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         text = str(error).lower()
         if isinstance(error, RuntimeError) and "out of memory" not in text and "allocate memory" not in text:
+            error.add_note(f"in batch {number} of {len(images)} images, shape {tuple(images.shape)}, {images.dtype}")
             raise
         raise MemoryError(
             f"batch {number} of {len(images)} images, shape {tuple(images.shape)}, does not fit in the memory "

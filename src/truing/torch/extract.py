@@ -12,7 +12,7 @@ from ..outputs import Outputs
 from ._batches import Batch, batches
 from ._gather import check_into, gather
 from ._head import Head, columns
-from ._kept import device_of, kept
+from ._restored import device_of, restored
 
 
 def extract(
@@ -40,8 +40,8 @@ def extract(
         Any iterable of batches: image tensors, (images, labels, …), or dicts with a key such as `image` or
         `pixel_values`. Labels are kept where they are whole numbers, one an image.
     head
-        A module of the model or its dotted name; by default the last `nn.Linear`. Of a 1×1 `nn.Conv2d`, input and
-        output are averaged over the picture.
+        A module of the model or its dotted name; by default the `nn.Linear` whose output the model returns. Of a
+        1×1 `nn.Conv2d`, input and output are averaged over the picture.
     device
         Where to run, by default where the model is. A model elsewhere is moved, and afterwards moved back.
     into
@@ -49,18 +49,16 @@ def extract(
         more rows than memory holds. It appears whole or not at all.
     """
     folder = check_into(into)
-    with closing(Head(model, head)) as watched, kept(model, device) as check_unchanged:
+    with closing(Head(model, head)) as watched, restored(model, device) as check_unchanged:
         where = device_of(model, device)
 
         def one(batch: Batch) -> Arrays:
-            watched.forget()
             with batch.fits():
-                model(batch.images)
+                _, features, logits = watched.run(batch.images)
                 check_unchanged()
-                return batch.columns(columns(*watched.read()))
+                return batch.columns(columns(features, logits))
 
+        numbered = batches(loader, where, title=lambda: f"extract, {watched}", progress=progress)
         # Not inference_mode: what a model caches under it could never be trained with again.
-        with torch.no_grad(), torch.autocast(where.type) if autocast else nullcontext():
-            title = f"extract, head {watched.name or 'the model'}"
-            with closing(batches(loader, where, title=title, progress=progress)) as each:
-                return gather(map(one, each), folder)
+        with torch.no_grad(), torch.autocast(where.type) if autocast else nullcontext(), closing(numbered) as each:
+            return gather(map(one, each), folder)

@@ -16,7 +16,7 @@ from ..scores import msp
 from ._batches import Batch, batches
 from ._gather import gather
 from ._head import Head, columns
-from ._kept import device_of, kept
+from ._restored import device_of, restored
 from .extract import extract
 
 
@@ -42,6 +42,8 @@ def odin(
 
     Parameters
     ----------
+    head, device
+        As for `extract`.
     std
         What the images were divided by, a number a channel: ε is divided by it too, so that ε is in units of
         the pixels before that, as in the authors' code. Not divided where absent.
@@ -59,14 +61,13 @@ def odin(
         outputs = extract(model, loader, head=head, device=device, progress=progress)
         return Outputs(outputs.features, outputs.logits, outputs.labels, msp(outputs.need("logits"), T))
 
-    with closing(Head(model, head)) as watched, kept(model, device) as check_unchanged:
+    with closing(Head(model, head)) as watched, restored(model, device) as check_unchanged:
         where = device_of(model, device)
 
         def seen(images: Tensor) -> tuple[Tensor, Tensor]:
-            watched.forget()
-            model(images)
+            _, features, logits = watched.run(images)
             check_unchanged()
-            return watched.read()
+            return features, logits
 
         def one(batch: Batch) -> Arrays:
             with batch.fits():
@@ -79,8 +80,7 @@ def odin(
             clean, moved = batch.columns(columns(*still)), batch.columns(columns(*shifted))
             return {**(moved if perturbed else clean), "scores": msp(moved["logits"], T)}
 
-        title = f"odin, head {watched.name or 'the model'}"
-        with closing(batches(loader, where, title=title, progress=progress)) as each:
+        with closing(batches(loader, where, title=lambda: f"odin, {watched}", progress=progress)) as each:
             return gather(map(one, each))
 
 

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -83,6 +85,21 @@ def test_a_pickle_is_refused_and_not_obeyed(tmp_path):
     torch.save({"model": Malice(tmp_path / "owned")}, tmp_path / "net.pt")
     with pytest.raises(ValueError, match=r"net\.pt must be a checkpoint of plain tensors"):
         load_weights(ResNet(20), tmp_path / "net.pt")
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("kind", ["torch", "pickle", "text"])
+def test_nobody_is_advised_to_obey_a_pickle(kind, protocol, tmp_path):
+    held, path = {"model": Malice(tmp_path / "owned")}, tmp_path / "net.pt"
+    if kind == "torch":
+        torch.save(held, path, pickle_protocol=protocol)
+    else:
+        path.write_bytes(pickle.dumps(held, protocol) if kind == "pickle" else b"a model")
+    with pytest.raises(ValueError, match=r"net\.pt must .* truing never runs: save .* state_dict\(\)") as refusal:
+        load_weights(ResNet(20), path)
+    for advice in ("weights_only", "trust", "safe_globals", "\x1b"):
+        assert advice not in str(refusal.value)
     assert not (tmp_path / "owned").exists()
 
 

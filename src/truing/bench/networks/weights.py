@@ -1,5 +1,6 @@
 """Trained weights, from a file into a network. No pickle is ever obeyed."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,15 +42,26 @@ def read_state(path: AnyPath) -> dict[str, Tensor]:
     try:
         if arrays is not None:
             return from_public(arrays)
-        state = load_file(path) if path.suffix == ".safetensors" else _unwrapped(_read_torch(path))
+        state = load_file(path) if path.suffix == ".safetensors" else _unwrapped(read_torch(path))
     except Exception as error:  # A hostile file may raise anything.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path} must be a checkpoint of plain tensors: {reason}") from None
     return from_fine_tuned({name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()})
 
 
-def _read_torch(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+def read_torch(path: Path, device: str = "cpu") -> Any:
+    """Read a torch file of tensors and plain values, with no code in it obeyed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of odd pickles, which are read or refused as any other.
+            return torch.load(path, map_location=device, weights_only=True)
+    except (OSError, MemoryError):
+        raise
+    except Exception:  # Anything at all, of a hostile file; of others torch would advise to run the code in them.
+        raise ValueError(
+            "it is damaged, no file of torch.save, or holds objects other than tensors, which only code from the "
+            "file could make and truing never runs: save the model's state_dict()"
+        ) from None
 
 
 def _unwrapped(held: Any) -> Mapping[str, Tensor]:

@@ -5,15 +5,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._check import Floats, as_share
+from .._check import Floats
 from ..detector import Detector
 from ..outputs import Outputs
-from ..threshold import Decision
+from ..threshold import Decision, Rate
 from ._head import Head, columns
 
 
-@dataclass(frozen=True, eq=False)
-class Live:
+@dataclass(frozen=True, eq=False, repr=False)
+class OnlineResult:
     """What one call says: what the model returned, the head's logits (n, c), trued scores (n,), and a decision or None.
 
     A model may go on after its head, with a softmax say: `returned` is then no longer the logits.
@@ -24,24 +24,33 @@ class Live:
     scores: Floats
     decision: Decision | None
 
+    def __repr__(self) -> str:
+        rows, classes = self.logits.shape
+        decided = "no decision" if self.decision is None else f"{int(self.decision.is_out.sum())} out"
+        low, high = self.scores.min(), self.scores.max()
+        return f"OnlineResult({rows} rows: logits {classes}, scores {low:.4g} to {high:.4g}, {decided})"
 
-class Trued:
+
+class OnlineModel:
     """A model and a detector: each call learns the batch, then scores and decides it (Algorithm 3).
 
     >>> import torch, truing
-    >>> with Trued(nn.Linear(4, 3).eval(), detector=truing.Detector()) as trued, torch.no_grad():
-    ...     trued(torch.randn(8, 4)).scores.shape
+    >>> with OnlineModel(nn.Linear(4, 3).eval(), detector=truing.Detector()) as online, torch.no_grad():
+    ...     online(torch.randn(8, 4)).scores.shape
     (8,)
 
     The model is called as it stands: in eval mode, which is checked, on its device, with gradients or without.
-    The detector may be shared, saved and calibrated at any time between calls; a call that fails teaches it nothing.
+    Threads may call it at the same time: each gets what it asked for, and the batches are learned one after another.
+    The detector may be saved and calibrated at any time between calls; a call that fails teaches it nothing.
 
     Parameters
     ----------
     head
         As for `extract`.
-    false_alarm, fdr
-        The level of `Detector.decide`; at most one. A calibrated detector needs one. Before `calibrate`,
+    detector
+        What learns from every batch.
+    accept, false_alarm, fdr
+        The rate of `Detector.decide`; at most one. A calibrated detector needs one. Before `calibrate`,
         decisions are None.
     """
 
@@ -51,6 +60,7 @@ class Trued:
         *,
         head: nn.Module | str | None = None,
         detector: Detector,
+        accept: float | None = None,
         false_alarm: float | None = None,
         fdr: float | None = None,
     ) -> None:
@@ -58,46 +68,44 @@ class Trued:
             raise TypeError(f"detector must be a truing.Detector, got {type(detector).__name__}")
         if detector.base == "given":
             raise ValueError("detector must have a score made of features and logits, got 'given'")
-        if false_alarm is not None and fdr is not None:
-            raise ValueError("false_alarm and fdr exclude one another, got both")
-        self.false_alarm = None if false_alarm is None else as_share(false_alarm, "false_alarm")
-        self.fdr = None if fdr is None else as_share(fdr, "fdr")
+        rates = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
+        self._rate = {name: value for name, value in rates.items() if value is not None}
+        if self._rate:
+            Rate.of(**self._rate)
         self.model, self.detector = model, detector
-        self._check_level()
+        self._check_rate()
         self._head: Head | None = Head(model, head)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Live:
+    def __call__(self, *args: Any, **kwargs: Any) -> OnlineResult:
         """Call the model with these arguments; learn, then score and decide what it said."""
-        if self._head is None:
-            raise ValueError("this Trued is closed: make another")
+        head = self._head
+        if head is None:
+            raise ValueError("this OnlineModel is closed: make another")
         training = next((name for name, part in self.model.named_modules() if part.training), None)
         if training is not None:
             which = f"its part {training!r}" if training else "one"
             raise ValueError(f"model must be in eval mode, got {which} in training: call model.eval() first")
-        self._check_level()
-        self._head.forget()
-        returned = self.model(*args, **kwargs)
-        features, logits = self._head.read()
+        self._check_rate()
+        returned, features, logits = head.run(*args, **kwargs)
         arrays: dict[str, Any] = columns(features, logits)
         outputs = Outputs(**arrays)
         if self.detector.reference is None:
-            self.detector.learn(outputs)
-            return Live(returned, logits, self.detector.score(outputs), None)
-        decision = self.detector.learn_and_decide(outputs, false_alarm=self.false_alarm, fdr=self.fdr)
-        return Live(returned, logits, decision.scores, decision)
+            return OnlineResult(returned, logits, self.detector.learn_and_score(outputs), None)
+        decision = self.detector.learn_and_decide(outputs, **self._rate)
+        return OnlineResult(returned, logits, decision.scores, decision)
 
     def close(self) -> None:
-        """Remove the hook from the model; a second time does nothing."""
+        """Remove the hooks from the model; a second time does nothing."""
         if self._head is not None:
             self._head.close()
             self._head = None
 
-    def __enter__(self) -> "Trued":
+    def __enter__(self) -> "OnlineModel":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_level(self) -> None:
-        if self.detector.reference is not None and self.false_alarm is None and self.fdr is None:
-            raise ValueError("a calibrated detector decides at a level: give false_alarm or fdr")
+    def _check_rate(self) -> None:
+        if self.detector.reference is not None and not self._rate:
+            raise ValueError("a calibrated detector decides at a rate: give accept, false_alarm or fdr")

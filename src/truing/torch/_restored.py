@@ -19,7 +19,7 @@ def device_of(model: nn.Module, device: torch.device | str | None = None) -> tor
 
 
 @contextmanager
-def kept(model: nn.Module, device: torch.device | str | None = None) -> Iterator[Callable[[], None]]:
+def restored(model: nn.Module, device: torch.device | str | None = None) -> Iterator[Callable[[], None]]:
     """Run the block with the model in eval mode, on `device` if given; then put the model back as it was.
 
     Put back are training flags, which parameters and buffers every module has, their gradients (as objects) and
@@ -30,7 +30,7 @@ def kept(model: nn.Module, device: torch.device | str | None = None) -> Iterator
     if any(is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
         raise ValueError("model must have all its parameters, got some not initialised yet: run it on one batch first")
     _check_there(device)
-    found = [_Found(part) for part in model.modules()]
+    found = [_ModuleState(part) for part in model.modules()]
     buffers = [(buffer, buffer.detach().clone(), _version(buffer)) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     tensors = chain(model.parameters(), model.buffers(), (grad for _, grad in gradients if grad is not None))
@@ -72,7 +72,7 @@ def _check_there(device: torch.device | str | None) -> None:
         raise ValueError(f"device must be one that torch finds here, got {str(device)!r}: {reason}") from None
 
 
-class _Found:
+class _ModuleState:
     """One module's flag and its own parameters and buffers, as they were found."""
 
     def __init__(self, part: nn.Module) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import truing
-from truing.torch import Trued, extract, odin
+from truing.torch import OnlineModel, extract, odin
 
 
 def worn(network, run=None):
@@ -21,9 +21,9 @@ def worn(network, run=None):
 
 
 def live(model, loader, **settings):
-    with Trued(model, detector=truing.Detector(), **settings) as trued:
+    with OnlineModel(model, detector=truing.Detector(), **settings) as online:
         for images in loader:
-            trued(images)
+            online(images)
 
 
 def perturb(model, loader, **settings):

@@ -1,0 +1,187 @@
+from collections import namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import truing
+from truing.torch import OnlineModel, extract, odin
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+# What a model may make of its logits and of what came before them.
+RETURNED = {
+    "the logits": lambda logits, hidden: logits,
+    "a tuple": lambda logits, hidden: (logits, hidden),
+    "a tuple, the logits last": lambda logits, hidden: (hidden, logits),
+    "a named tuple": Pair,
+    "a dict": lambda logits, hidden: {"loss": None, "hidden": hidden, "out": logits},
+    "a list of dicts": lambda logits, hidden: [{"name": "x"}, {"out": (logits,)}],
+    "a dataclass": Answer,
+    "a softmax": lambda logits, hidden: logits.softmax(dim=1),
+    "a log-softmax": lambda logits, hidden: {"out": logits.log_softmax(dim=1)},
+    "a sigmoid": lambda logits, hidden: (torch.sigmoid(logits), hidden),
+    "logits and softmax": lambda logits, hidden: (logits, logits.softmax(dim=1)),
+    "a copy": lambda logits, hidden: logits.clone(),
+    "double precision": lambda logits, hidden: logits.double(),
+    "a softmax in half precision": lambda logits, hidden: logits.softmax(dim=1).half(),
+    "changed in place": lambda logits, hidden: logits.mul_(-3),
+    "a view": lambda logits, hidden: logits.view(len(logits), -1),
+}
+
+
+class Model(nn.Module):
+    """Layers registered in one order and called in another; the head gives what is returned."""
+
+    def __init__(self, registered, called, returned):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Linear(6, 8)
+        sizes = {"head": (8, 4), "projection": (8, 16), "after": (4, 4), "spare": (3, 3)}
+        for name in registered:
+            self.add_module(name, nn.Linear(*sizes[name]))
+        self.called, self.returned = called, returned
+
+    def forward(self, images):
+        hidden = torch.relu(self.body(images))
+        logits = None
+        for name in self.called:
+            if name == "head":
+                logits = self.head(hidden)
+            elif name == "projection":
+                self.projection(hidden)
+            elif logits is not None:
+                self.after(logits.clone())
+        return self.returned(logits, hidden)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    registered=st.permutations(["head", "projection", "after", "spare"]),
+    called=st.permutations(["head", "projection", "after"]),
+    returned=st.sampled_from(sorted(RETURNED)),
+    cut=st.integers(1, 9),
+)
+def test_the_head_is_the_layer_whose_output_is_returned_wherever_it_stands(registered, called, returned, cut):
+    model, images = Model(registered, called, RETURNED[returned]).eval(), torch.randn(10, 6)
+    with torch.no_grad():
+        features = torch.relu(model.body(images))
+        logits = model.head(features)
+    outputs = extract(model, [images[:cut], images[cut:]])
+    np.testing.assert_allclose(outputs.features, features, atol=1e-6)
+    np.testing.assert_allclose(outputs.logits, logits, atol=1e-6)
+    assert all(not part._forward_hooks for part in model.modules())
+
+
+def forward(network, *layers):
+    """Return a model with these layers and this forward pass."""
+
+    class Made(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            for number, layer in enumerate(layers):
+                self.add_module("abcdef"[number], layer)
+
+        def forward(self, images):
+            return network(self, images)
+
+    return Made().eval()
+
+
+IMAGES = torch.arange(24.0).reshape(4, 6) / 24
+
+
+def test_where_several_outputs_are_returned_the_candidates_are_listed():
+    model = forward(lambda self, x: (self.a(x), self.b(x)), nn.Linear(6, 10), nn.Linear(6, 128))
+    for run in (extract, lambda *given: odin(*given, epsilon=0.1)):
+        with pytest.raises(ValueError, match=r"several layers: give one of a \(6 → 10\), b \(6 → 128\) as its head="):
+            run(model, [IMAGES])
+    assert all(not part._forward_hooks for part in model.modules())
+    assert extract(model, [IMAGES], head="a").logits.shape == (4, 10)
+    assert extract(model, [IMAGES], head=model.b).logits.shape == (4, 128)
+
+
+def test_where_several_outputs_are_returned_the_one_called_logits_is_taken():
+    model = forward(lambda self, x: {"embedding": self.b(x), "logits": self.a(x)}, nn.Linear(6, 10), nn.Linear(6, 128))
+    assert extract(model, [IMAGES]).logits.shape == (4, 10)
+
+
+def test_where_no_output_is_returned_the_last_layer_called_is_taken_and_said():
+    model = forward(lambda self, x: self.a(self.b(x)).argmax(dim=1), nn.Linear(5, 3), nn.Linear(6, 5))
+    with pytest.warns(UserWarning, match=r"last one called .* a \(5 → 3\) of b \(6 → 5\), a \(5 → 3\); give head="):
+        outputs = extract(model, [IMAGES])
+    assert outputs.features.shape == (4, 5)
+    assert extract(model, [IMAGES], head="a").features.shape == (4, 5)  # Said by the caller: nothing to say.
+
+
+def test_one_layer_alone_is_the_head_whatever_is_returned():
+    model = forward(lambda self, x: SimpleNamespace(label=self.a(x).argmax(dim=1)), nn.Linear(6, 3))
+    assert extract(model, [IMAGES]).logits.shape == (4, 3)
+
+
+def test_layers_that_see_tokens_are_no_heads():
+    model = forward(
+        lambda self, x: self.b(self.a(x.reshape(4, 2, 3)).mean(dim=1)).argmax(dim=1), nn.Linear(3, 5), nn.Linear(5, 4)
+    )
+    assert extract(model, [IMAGES]).features.shape == (4, 5)
+
+
+def test_two_heads_with_one_weight_are_told_apart_by_what_is_returned():
+    model = forward(lambda self, x: (self.b(x.flip(0)), self.a(x))[1], nn.Linear(6, 3), nn.Linear(6, 3))
+    model.b.weight, model.b.bias = model.a.weight, model.a.bias
+    np.testing.assert_array_equal(extract(model, [IMAGES]).features, IMAGES)
+
+
+def test_two_heads_that_still_say_nothing_are_told_apart_by_what_is_returned():
+    model = forward(lambda self, x: (self.b(x.flip(0)), self.a(x))[1], nn.Linear(6, 3), nn.Linear(6, 3))
+    for layer in (model.a, model.b):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    np.testing.assert_array_equal(extract(model, [IMAGES]).features, IMAGES)
+
+
+def test_an_empty_container_may_be_the_head():
+    model = forward(lambda self, x: self.b(self.a(x)), nn.Linear(6, 3), nn.Sequential())
+    np.testing.assert_array_equal(extract(model, [IMAGES], head="b").features, model.a(IMAGES).detach())
+
+
+def test_an_empty_first_batch_decides_nothing():
+    model = forward(lambda self, x: (self.a(x).clone(), self.b(x))[0], nn.Linear(6, 3), nn.Linear(6, 3))
+    whole = extract(model, [IMAGES])
+    np.testing.assert_array_equal(extract(model, [IMAGES[:0], IMAGES]).logits, whole.logits)
+    np.testing.assert_allclose(whole.logits, model.a(IMAGES).detach(), atol=1e-6)
+
+
+def test_a_layer_that_is_never_called_is_not_guessed():
+    model = forward(lambda self, x: x, nn.Linear(6, 3), nn.Linear(6, 3))
+    with pytest.raises(ValueError, match=r"none of the model's nn\.Linear layers was seen to be called: give head="):
+        extract(model, [IMAGES])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_a_scripted_model_is_refused():
+    with pytest.raises(TypeError, match=r"plain torch\.nn\.Module, got a scripted one .* pass the plain one"):
+        extract(torch.jit.script(nn.Sequential(nn.Linear(6, 3))), [IMAGES])
+
+
+def test_a_live_model_finds_its_head_at_the_first_call_and_keeps_it():
+    model = Model(["head", "projection", "after"], ["head", "projection", "after"], RETURNED["a softmax"]).eval()
+    with OnlineModel(model, detector=truing.Detector()) as online, torch.no_grad():
+        for _ in range(3):
+            result = online(torch.randn(10, 6))
+            torch.testing.assert_close(result.logits.softmax(dim=1), result.returned)
+        assert sum(bool(part._forward_hooks) for part in model.modules()) == 1
+    assert all(not part._forward_hooks for part in model.modules())
