@@ -145,7 +145,9 @@ def test_the_scores_of_a_table_are_read_back(here, capsys):
     run(capsys, "detect", "test.npz", "-o", "scores.npy")
     assert run(capsys, "threshold", "scores.csv") == run(capsys, "threshold", "scores.npy")
     (here / "bad.csv").write_text("scores\nmany\n")
-    assert "bad.csv must have a column of scores" in fails(capsys, "threshold", "bad.csv")
+    assert "bad.csv must be a .csv file with a column of scores: the score in line 2" in fails(
+        capsys, "threshold", "bad.csv"
+    )
 
 
 def test_evaluate_prints_the_report(here, capsys):

@@ -14,6 +14,9 @@ SOURCE = Path(truing.__file__).parent
 CORE = [
     "_check",
     "_threads",
+    "seal",
+    "drafts",
+    "npz",
     "archive",
     "columns",
     "outputs",
@@ -82,7 +85,7 @@ def test_the_core_stays_small():
         prose = {line for text in texts for line in range(text.lineno, (text.end_lineno or 0) + 1)}
         for number, line in enumerate((SOURCE / f"{name}.py").read_text().splitlines(), 1):
             lines += bool(line.strip()) and not line.lstrip().startswith("#") and number not in prose
-    assert lines < 1480
+    assert lines < 1800
 
 
 def test_importing_truing_loads_nothing_heavy():

@@ -48,17 +48,14 @@ class Outputs:
     def load(cls, path: str | PathLike[str]) -> "Outputs":
         """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours (docs/files.md)."""
         columns = read_columns(path)
-        if "features" not in columns:
-            raise ValueError(f"{path} must hold features, got {', '.join(columns) or 'none of our columns'}")
         try:
             return cls(**columns)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write an `.npz`, Parquet or Arrow file, whole or not at all."""
-        fields = vars(self)
-        write_columns(path, {name: value for name, value in fields.items() if value is not None})
+        """Write an `.npz`, Parquet or Arrow file with a checksum of it, whole or not at all."""
+        write_columns(path, {name: value for name, value in vars(self).items() if value is not None})
 
     def need(self, name: str) -> Any:
         """Return the field `name`, or say that it is missing."""
