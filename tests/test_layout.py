@@ -13,6 +13,7 @@ import truing
 SOURCE = Path(truing.__file__).parent
 CORE = [
     "_check",
+    "_json",
     "_threads",
     "seal",
     "drafts",
@@ -63,7 +64,7 @@ def test_shells_do_not_import_one_another_but_for_the_experiments_which_run_torc
 
 def test_every_module_has_its_place():
     modules = {path.stem for path in SOURCE.glob("*.py")} | {path.name for path in SOURCE.glob("*/") if path.is_dir()}
-    assert modules - {"__pycache__"} == {*CORE, *SHELLS, "__init__", "summary", "cli"}
+    assert modules - {"__pycache__"} == {*CORE, *SHELLS, "__init__", "__main__", "summary", "cli"}
 
 
 def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._check import Bools, Floats, as_choice, as_count, as_number, as_share
+from ._check import Bools, Floats, as_choice, as_count, as_number, as_share, counted
 from .detector import Detector, as_outputs
 from .fits import fit_robust
 from .linear import LinearFit
@@ -56,9 +56,10 @@ class Detection:
             "no in/out: refusing a share of an unknown mixture is no decision; give a reference": self.is_out is None,
             "the base scores are all equal: there is nothing to true": np.ptp(self.base) == 0,
             "the features do not vary: every row gets the same score": self.fit.rank == 0,
-            f"{few.sum()} rows were scored by a fit of few rows for its rank, {self.fit.rank}, which repeats the base "
-            "score: give more rows, or fewer components": few.any(),
-            f"{before.sum()} rows came before any fit and keep their base score: see the column trued": before.any(),
+            f"{counted(few.sum())} {'was' if few.sum() == 1 else 'were'} scored by a fit of few rows for its rank, "
+            f"{self.fit.rank}, which repeats the base score: give more rows, or fewer components": few.any(),
+            f"{counted(before.sum())} came before any fit, scored by the base score alone: "
+            "see the column trued": before.any(),
         }
         notes = [note for note, holds in found.items() if holds]
         if self.apart is not None and self.apart_base is not None and self.apart < self.apart_base - self.less_apart:

@@ -1,10 +1,12 @@
 """What a detection tells: the columns of its file, the facts for machines, a few lines for a person."""
 
 from argparse import Namespace
+from os import fsencode
 from typing import Any
 
 import numpy as np
 
+from ._check import counted
 from .detect import Detection
 from .outputs import Outputs
 
@@ -36,7 +38,8 @@ def facts(found: Detection, args: Namespace, reference: Outputs | None) -> dict[
         "rate": None if reference is None else rates or {"keep": 0.95},
         "threshold": found.threshold,
         "refused": None if found.is_out is None else int(found.is_out.sum()),
-        "output": None if args.output is None else str(args.output),
+        # A name need not be text, and what is printed must be.
+        "output": None if args.output is None else fsencode(args.output).decode(errors="backslashreplace"),
         "notes": found.notes(),
     }
 
@@ -44,16 +47,17 @@ def facts(found: Detection, args: Namespace, reference: Outputs | None) -> dict[
 def text(facts: dict[str, Any]) -> str:
     """Return the facts in a few lines."""
     lines = [
-        f"rows       {facts['rows']} of {facts['dimensions']} features",
+        f"rows       {facts['rows']:,} of {counted(facts['dimensions'], 'feature')}",
         f"score      {facts['base']}, trued by {facts['method']}",
         f"fit        rank {facts['rank']}, explains {facts['explained']:.1%} of the variance "
-        f"of {facts['fitted_rows']:g} rows",
+        f"of {counted(facts['fitted_rows'])}",
     ]
     if facts["refused"] is not None:
         (rate, level), threshold = next(iter(facts["rate"].items())), facts["threshold"]
+        reference = counted(facts["reference_rows"], "reference row")
         at = "" if threshold is None else f", threshold {threshold:.6g}"
-        lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {facts['reference_rows']} reference rows{at}")
-        lines.append(f"refused    {facts['refused']} rows, {facts['refused'] / facts['rows']:.1%}")
+        lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {reference}{at}")
+        lines.append(f"refused    {counted(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
     if facts["output"] is not None:
         lines.append(f"wrote      {facts['output']}")
     return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
