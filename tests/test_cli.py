@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 
 import truing
+from truing import summary
 from truing.cli import main
+from truing.detect import detect
 
 COMMANDS = ["detect", "score", "fit", "apply", "threshold", "evaluate", "demo", "bench"]
 
@@ -221,6 +224,24 @@ def test_a_reader_that_has_read_enough_is_no_error(here):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("rows", [1, 2, 12, 5_250_000])
+@pytest.mark.parametrize("reference", [None, 1, 1200])
+def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
+    facts = {"rows": rows, "dimensions": 1, "base": "msp", "method": "dlr", "rank": 1, "explained": 0.5}
+    facts |= {"fitted_rows": float(rows), "reference_rows": reference, "rate": {"keep": 0.9}, "threshold": None}
+    facts |= {"refused": None if reference is None else min(rows, 1), "output": None, "notes": []}
+    text = summary.text(facts)
+    assert f"of {rows:,} row{'s' if rows > 1 else ''}\n" in text + "\n"
+    assert not re.search(r"\b1 (rows|reference rows|features)\b|\be\+|\d{4}", text)
+
+
+def test_a_note_of_one_row_is_in_the_singular(here):
+    rows = truing.Outputs.load("test.npz")
+    notes = detect(rows[:2], method="online", batch=1, order="score-first").notes()
+    assert [note for note in notes if note.startswith("1 row was scored by a fit of few rows")]
+    assert [note for note in notes if note.startswith("1 row came before any fit")]
 
 
 def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):

@@ -207,6 +207,6 @@ def test_a_file_that_the_disk_fails_to_read_is_named_and_not_called_bad(tmp_path
     def fail(*arguments: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(npz, "check_seal", fail)
+    monkeypatch.setattr(npz, "_check_end", fail)
     with pytest.raises(OSError, match=r"Input/output error: '.*x\.npz'"):
         read_npz(tmp_path / "x.npz")

@@ -26,32 +26,33 @@ MAGIC = {".parquet": b"PAR1", ".arrow": b"ARROW1", ".feather": b"ARROW1"}
 def read_table(path: Path, wanted: tuple[str, ...], needed: str) -> Arrays:
     """Read the wanted columns that the table has."""
     kind = path.suffix.lower()
-    try:
-        with naming(path), check_readable(path).open("rb") as file:
-            check_seal(file)
+    with naming(path), check_readable(path).open("rb") as file:
+        check_seal(file, path)
+        try:
             # The map lives as long as the arrays made of it.
             source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-        if kind == ".parquet":
-            parquet = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
-            held = parquet.schema_arrow.names
-            table = parquet.read(columns=[name for name in wanted if name in held])
-        else:
-            table = pyarrow.ipc.open_file(source).read_all()
-            held = table.column_names
-            table = table.select([name for name in wanted if name in held])
-        table.validate(full=True)
-        arrays = {name: _as_array(table.column(name), name) for name in table.column_names if table.num_rows}
-    except MemoryError:
-        raise MemoryError(f"not enough memory to read {path}") from None
-    except Exception as error:  # A damaged file may raise anything.
-        if isinstance(error, OSError) and error.filename is not None:
-            raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} must be a readable {kind} file: {reason}") from None
+            table, held = _read(source, kind, wanted)
+            table.validate(full=True)
+            arrays = {name: _as_array(table.column(name), name) for name in table.column_names if table.num_rows}
+        except MemoryError:
+            raise MemoryError(f"not enough memory to read {path}") from None
+        except Exception as error:  # A damaged file may raise anything.
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(f"{path} must be a readable {kind} file: {reason}") from None
     check_held(path, needed, held)
     if needed not in arrays:
         raise ValueError(f"{path} must have at least one row, got none")
     return arrays
+
+
+def _read(source: Any, kind: str, wanted: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """Return the wanted columns of a table, and the names of all."""
+    if kind == ".parquet":
+        file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
+        held = file.schema_arrow.names
+        return file.read(columns=[name for name in wanted if name in held]), held
+    table = pyarrow.ipc.open_file(source).read_all()
+    return table.select([name for name in wanted if name in table.column_names]), table.column_names
 
 
 def write_table(path: Path, columns: Arrays) -> None:
@@ -89,8 +90,9 @@ def _as_array(column: Any, name: str) -> NDArray[Any]:
         if len(lengths) != 1:
             raise ValueError(f"{name} must be lists of one length, got lengths {listing(sorted(map(str, lengths)))}")
         shape.append(lengths.pop())
-    if array.null_count or flat.null_count:
-        raise ValueError(f"{name} must have no missing values, got {array.null_count + flat.null_count}")
+    missing = array.null_count or flat.null_count
+    if missing:
+        raise ValueError(f"{name} must have no missing values, got {missing}")
     return np.asarray(flat.to_numpy(zero_copy_only=False).reshape(shape))
 
 

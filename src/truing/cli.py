@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__, summary
+from ._check import Floats, as_vector
 from ._json import as_json
 from .bench import commands as bench
 from .columns import check_ending, files_of, read_scores, write_columns
@@ -105,7 +106,7 @@ def run_apply(args: argparse.Namespace) -> None:
 
 def run_threshold(args: argparse.Namespace) -> None:
     """Print the largest threshold that accepts a share of known in-distribution scores."""
-    scores_in = read_scores(args.scores_in)
+    scores_in = _scores(args.scores_in)
     found = {"threshold": threshold_at(scores_in, args.keep), "keep": args.keep, "rows": len(scores_in)}
     print(as_json(found))
 
@@ -113,7 +114,7 @@ def run_threshold(args: argparse.Namespace) -> None:
 def run_evaluate(args: argparse.Namespace) -> None:
     """Print how well scores tell in from out."""
     correct = None if args.outputs is None else Outputs.load(args.outputs).correct()
-    print(evaluate(read_scores(args.scores_in), read_scores(args.scores_out), args.convention, correct).json())
+    print(evaluate(_scores(args.scores_in), _scores(args.scores_out), args.convention, correct).json())
 
 
 def run_demo(args: argparse.Namespace) -> None:
@@ -130,12 +131,19 @@ def _progress(done: int, rows: int) -> None:
 
 
 def _in_a_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text as one line, a name's control characters as escapes."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _forget_stdout() -> None:
     """Let Python's own flush at exit, of what could not be written, go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _scores(path: Path) -> Floats:
+    """Read the scores of a file, which is named if they will not do."""
+    return as_vector(read_scores(path), f"the scores in {path}")
 
 
 def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, with_what: str) -> None:

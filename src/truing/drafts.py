@@ -53,6 +53,8 @@ def check_writable(path: AnyPath) -> Path:
 
 def real_path(path: AnyPath) -> Path:
     """Return where a path leads, through all links; a loop of links leads to one of them."""
+    if "\0" in os.fspath(path):
+        raise ValueError(f"a file's name must have no null character, got {os.fspath(path)!r}")
     return Path(os.path.realpath(path))
 
 

@@ -55,8 +55,8 @@ def read_npz(
     """
     source = check_readable(path)
     with naming(path), source.open("rb") as file:
+        check_seal(file, path)
         try:
-            check_seal(file)
             _check_end(file)
             with zipfile.ZipFile(file) as archive:
                 members = _members(archive, compressed)

@@ -7,7 +7,7 @@ absent in the sum, and words on either side of them tell a damaged seal from non
 
 import hashlib
 import re
-from os import SEEK_END
+from os import SEEK_END, PathLike
 from typing import BinaryIO
 
 BEFORE, AFTER = b"truing-sha256:", b":truing-sealed"
@@ -28,15 +28,15 @@ def seal(file: BinaryIO) -> None:
     file.write(found.encode())
 
 
-def check_seal(file: BinaryIO) -> None:
+def check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
     """Refuse a file that is not as it was when sealed. One without a seal passes: it is not ours."""
     start, tail = _tail(file)
     sealed = re.search(BEFORE + rb"([0-9a-f]{%d})" % DIGITS + AFTER, tail)
     if sealed is None:
         if BEFORE in tail or AFTER in tail:
-            raise ValueError("it is damaged: its checksum is not whole")
+            raise ValueError(f"{path} is damaged: its checksum is not whole")
     elif _sum_without(file, start + sealed.start(1)) != sealed[1].decode():
-        raise ValueError("it is damaged: its checksum does not match its contents")
+        raise ValueError(f"{path} is damaged: its checksum does not match its contents")
     file.seek(0)
 
 
