@@ -101,7 +101,7 @@ def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
 
 @pytest.mark.parametrize("name", ["out.csv", "out.npy", "out.npz", "out.parquet", "out.arrow"])
 def test_every_output_kind_holds_the_same_scores(here, capsys, name):
-    from truing.columns import read_scores
+    from truing.io.columns import read_scores
 
     run(capsys, "detect", "test.npz", "-o", "plain.npy")
     run(capsys, "detect", "test.npz", "-o", name)

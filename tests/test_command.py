@@ -162,4 +162,4 @@ def test_json_is_all_there_is_on_stdout(tmp_path):
 
 @pytest.mark.slow
 def test_json_is_all_there_is_on_stdout_thousands_of_times(tmp_path):
-    check_that_stdout_is_json(tmp_path, 5000)
+    check_that_stdout_is_json(tmp_path, 2000)

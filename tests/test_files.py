@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing.archive import read_archive, replacing, write_archive
+from truing.io.archive import read_archive, write_archive
+from truing.io.drafts import replacing
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_file_of_numpys_is_not_one_of_ours(tmp_path):
 
 
 def test_a_newer_format_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("truing.archive.VERSION", 2)
+    monkeypatch.setattr("truing.io.archive.VERSION", 2)
     write_archive(tmp_path / "x.npz", "fit", {}, {})
     monkeypatch.undo()
     with pytest.raises(ValueError, match="format version 2; this truing reads version 1"):

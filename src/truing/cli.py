@@ -15,11 +15,11 @@ from . import __version__, summary
 from ._check import Floats, as_vector
 from ._json import as_json
 from .bench import commands as bench
-from .columns import check_ending, files_of, read_scores, write_columns
 from .detect import METHODS, ORDERS, detect
-from .drafts import check_writable, naming, real_path
 from .files import load, save
 from .fits import fit_direct, fit_robust
+from .io.columns import check_ending, files_of, read_scores, write_columns
+from .io.drafts import check_writable, naming, real_path
 from .linear import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments

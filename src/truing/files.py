@@ -1,4 +1,4 @@
-"""Save and load any of ours: `Moments`, `LinearFit`, `Detector`. The format is in archive.py."""
+"""Save and load any of ours: `Moments`, `LinearFit`, `Detector`. The format is in io/archive.py."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check import as_choice, as_count, as_number, as_vector
-from .archive import AnyPath, Arrays, read_archive, write_archive
 from .detector import Detector, Reference
 from .growing import Growing
+from .io.archive import read_archive, write_archive
+from .io.drafts import AnyPath
+from .io.npz import Arrays
 from .linear import LinearFit
 from .moments import Moments
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows
-from .columns import read_columns, write_columns
+from .io.columns import read_columns, write_columns
 
 
 @dataclass(frozen=True, init=False, eq=False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import truing
 from truing.cli import main
-from truing.columns import files_of, read_columns, read_scores, write_columns
+from truing.io.columns import files_of, read_columns, read_scores, write_columns
 
 FEATURES, SCORES = np.arange(12.0).reshape(4, 3), np.array([0.5, -1.25, 1e-300, 3.0])
 ENDINGS = ["npz", "parquet", "arrow", "feather"]

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing import npz
-from truing.npz import read_npz, write_npz
+from truing.io import npz
+from truing.io.npz import read_npz, write_npz
 
 MEGABYTE = 2**20
 

@@ -10,12 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .drafts import AnyPath as AnyPath
-from .drafts import check_writable as check_writable
-from .drafts import replacing as replacing
-from .npz import Arrays as Arrays
-from .npz import read_npz as read_npz
-from .npz import write_npz as write_npz
+from .drafts import AnyPath
+from .npz import Arrays, read_npz, write_npz
 
 VERSION = 1
 

@@ -33,7 +33,7 @@ def read_columns(path: AnyPath, needed: str = "features") -> Arrays:
     if kind == ".npz":
         return read_npz(path, NAMES, needed)
     if kind in TABLES:
-        table: Arrays = _arrow(path).read_table(path, NAMES, needed)
+        table: Arrays = _tables(path).read_table(path, NAMES, needed)
         return table
     if kind != ".npy" or "features" not in path.name:
         raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)}, or be an .npy with features in its name")
@@ -83,7 +83,7 @@ def write_columns(path: AnyPath, columns: Arrays) -> None:
             text.flush()
             text.detach()
     elif kind in TABLES:
-        _arrow(path).write_table(path, columns)
+        _tables(path).write_table(path, columns)
     else:
         raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)} to hold {', '.join(columns)}")
 
@@ -95,7 +95,7 @@ def check_ending(path: AnyPath) -> Path:
     if kind not in (".csv", ".npy", ".npz", *TABLES):
         raise ValueError(f"{path} must end in .csv, .npy, .npz, {', '.join(TABLES)}, got {path.suffix or 'no ending'}")
     if kind in TABLES:
-        _arrow(path)
+        _tables(path)
     return path
 
 
@@ -145,9 +145,9 @@ def _number(text: str | None, line: int) -> float:
     raise ValueError(f"the score in line {line} must be a number, got {text!r}")
 
 
-def _arrow(path: Path) -> Any:
+def _tables(path: Path) -> Any:
     try:
-        from . import arrow
+        from . import tables
     except ImportError:
         raise ValueError(f"{path} needs pyarrow: pip install 'truing[parquet]'") from None
-    return arrow
+    return tables

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.drafts import check_readable, check_writable, replacing
+from truing.io.drafts import check_readable, check_writable, replacing
 
 OUTPUTS = truing.Outputs(np.arange(12.0).reshape(6, 2))
 
@@ -31,7 +31,7 @@ def drafts(folder: Path) -> list[str]:
 KILLER = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-from truing import drafts
+from truing.io import drafts
 
 folder, kills, way = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 target = folder / "target.bin"
@@ -178,7 +178,7 @@ def test_a_folder_without_locks_is_written_to_all_the_same(tmp_path, monkeypatch
 
 
 def test_a_system_without_locks_writes_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("truing.drafts.fcntl", None)
+    monkeypatch.setattr("truing.io.drafts.fcntl", None)
     with replacing(tmp_path / "x.bin") as slow:
         slow.write(b"slow")
         write(tmp_path / "x.bin", b"quick")
