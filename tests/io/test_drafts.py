@@ -14,6 +14,7 @@ import pytest
 import truing
 from truing.io.drafts import check_readable, check_writable, replacing
 
+ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # As a process that forks should have.
 OUTPUTS = truing.Outputs(np.arange(12.0).reshape(6, 2))
 
 
@@ -90,7 +91,7 @@ def kill_writers(folder: Path, kills: int, way: str) -> dict[str, object]:
         text=True,
         check=True,
         timeout=500,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        env=ONE_THREAD,
     )
     found = json.loads(done.stdout)
     assert found["wrong"] == []
@@ -124,6 +125,34 @@ def test_the_draft_of_a_living_writer_is_never_removed(tmp_path):
         assert len(drafts(tmp_path)) == 1
     assert target.read_bytes() == b"slow"
     assert drafts(tmp_path) == []
+
+
+RIVALS = """
+import os, sys
+from pathlib import Path
+from truing.io.drafts import replacing
+
+target = Path(sys.argv[1]) / "target.bin"
+writers = []
+for number in range(5):
+    writers.append(os.fork())
+    if writers[-1] == 0:
+        for _ in range(80):
+            with replacing(target) as file:
+                file.write(bytes([number]) * 5000)
+            found = target.read_bytes()
+            if len(found) != 5000 or len(set(found)) != 1:
+                os._exit(1)
+        os._exit(0)
+print([os.waitpid(writer, 0)[1] for writer in writers])
+"""
+
+
+def test_many_writers_to_one_file_all_succeed(tmp_path):
+    words = [sys.executable, "-c", RIVALS, tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=100, env=ONE_THREAD)
+    assert (done.stdout, done.stderr) == ("[0, 0, 0, 0, 0]\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["target.bin"]
 
 
 def test_a_draft_that_is_taken_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
