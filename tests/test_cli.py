@@ -1,13 +1,16 @@
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from truing.detection import detect
 
 import truing
+from truing import summary
 from truing.cli import main
 
 COMMANDS = ["detect", "score", "fit", "apply", "threshold", "evaluate", "demo", "bench"]
@@ -63,12 +66,12 @@ def test_detect_is_the_whole_job(here, capsys):
         np.concatenate((rows.features, held.features)), truing.msp(np.concatenate((rows.logits, held.logits)))
     )
     np.testing.assert_allclose([float(row["scores"]) for row in table], fit.predict(rows.features), atol=1e-12)
-    threshold = truing.threshold_at(fit.predict(held.features), 0.95)
+    threshold = truing.threshold_at(fit.predict(held.features), accept=0.95)
     refused = [row["is_out"] == "True" for row in table]
     np.testing.assert_array_equal(refused, fit.predict(rows.features) < threshold)
     assert "200 of 5 features" in printed
     assert "msp, trued by dlr" in printed
-    assert f"keep 0.95 by 100 reference rows, threshold {threshold:.6g}" in printed
+    assert f"accept 0.95 by 100 reference rows, threshold {threshold:.6g}" in printed
     assert f"{sum(refused)} rows, {sum(refused) / 200:.1%}" in printed
     assert "scores.csv" in printed
 
@@ -82,7 +85,7 @@ def test_the_json_summary_says_the_same_for_machines(here, capsys):
     assert facts["method"] == "rlr"
     assert 0 <= facts["refused"] <= 200
     assert isinstance(facts["threshold"], float)
-    assert facts["rate"] == {"keep": 0.95}
+    assert facts["rate"] == {"accept": 0.95}
     assert facts["reference_rows"] == 100
 
 
@@ -98,7 +101,7 @@ def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
 
 @pytest.mark.parametrize("name", ["out.csv", "out.npy", "out.npz", "out.parquet", "out.arrow"])
 def test_every_output_kind_holds_the_same_scores(here, capsys, name):
-    from truing.columns import read_scores
+    from truing.io.columns import read_scores
 
     run(capsys, "detect", "test.npz", "-o", "plain.npy")
     run(capsys, "detect", "test.npz", "-o", name)
@@ -127,8 +130,8 @@ def test_the_steps_give_what_detect_gives(here, capsys):
         np.testing.assert_array_equal(np.load("steps.npy"), np.load("whole.npy"))
     run(capsys, "score", "test.npz", "--base", "energy", "-o", "base.npy")
     np.testing.assert_array_equal(np.load("base.npy"), truing.energy(truing.Outputs.load("test.npz").logits))
-    found = json.loads(run(capsys, "threshold", "base.npy", "--keep", "0.9"))
-    assert found == {"threshold": truing.threshold_at(np.load("base.npy"), 0.9), "keep": 0.9, "rows": 200}
+    found = json.loads(run(capsys, "threshold", "base.npy", "--accept", "0.9"))
+    assert found == {"threshold": truing.threshold_at(np.load("base.npy"), accept=0.9), "accept": 0.9, "rows": 200}
 
 
 def test_saved_moments_add_up_to_the_fit(here, capsys):
@@ -145,7 +148,9 @@ def test_the_scores_of_a_table_are_read_back(here, capsys):
     run(capsys, "detect", "test.npz", "-o", "scores.npy")
     assert run(capsys, "threshold", "scores.csv") == run(capsys, "threshold", "scores.npy")
     (here / "bad.csv").write_text("scores\nmany\n")
-    assert "bad.csv must have a column of scores" in fails(capsys, "threshold", "bad.csv")
+    assert "bad.csv must be a .csv file with a column of scores: the score in line 2" in fails(
+        capsys, "threshold", "bad.csv"
+    )
 
 
 def test_evaluate_prints_the_report(here, capsys):
@@ -166,8 +171,11 @@ WRONG = {
     "unknown base": (["detect", "test.npz", "--base", "tea"], "invalid choice: 'tea'"),
     "bad number": (["detect", "test.npz", "--components", "many"], "invalid int value: 'many'"),
     "too many components": (["detect", "test.npz", "--components", "9"], "components must be at most the 5 columns"),
-    "keep out of range": (["detect", "test.npz", "--reference", "held.npz", "--keep", "95"], "keep must be above 0"),
-    "two rates": (["detect", "test.npz", "--reference", "held.npz", "--keep", "0.9", "--fdr", "0.1"], "not allowed"),
+    "accept out of range": (
+        ["detect", "test.npz", "--reference", "held.npz", "--accept", "95"],
+        "accept must be above 0",
+    ),
+    "two rates": (["detect", "test.npz", "--reference", "held.npz", "--accept", "0.9", "--fdr", "0.1"], "not allowed"),
     "a rate without a reference": (["detect", "test.npz", "--fdr", "0.1"], "need a reference"),
     "unknown ending": (["detect", "test.npz", "-o", "scores.xls"], "scores.xls must end in"),
     "no folder": (["detect", "test.npz", "-o", "gone/scores.csv"], "there is no folder gone"),
@@ -177,7 +185,7 @@ WRONG = {
     "garbage": (["detect", "garbage.npz"], "garbage.npz must be an .npz file"),
     "nan": (["detect", "nan.npz"], "features must be finite"),
     "an option of another method": (["detect", "test.npz", "--order", "score-first"], "--order goes with --method onl"),
-    "a share of another method": (["detect", "test.npz", "--rlr-keep", "7"], "--rlr-keep goes with --method rlr"),
+    "a share of another method": (["detect", "test.npz", "--keep", "7"], "--keep goes with --method rlr"),
     "the input as output": (["detect", "test.npz", "-o", "test.npz"], "cannot write test.npz: it is the command's own"),
     "the moments as output": (["fit", "test.npz", "--moments", "m.npz", "-o", "m.npz"], "cannot write m.npz"),
     "one good output of two": (
@@ -186,9 +194,9 @@ WRONG = {
     ),
     "a fit that is gone": (["apply", "gone.npz", "test.npz", "-o", "x.npy"], "there is no file gone.npz"),
     "scores that are gone": (["threshold", "gone.npy"], "there is no file gone.npy"),
-    "a huge share": (["detect", "test.npz", "--reference", "held.npz", "--keep", "1e999"], "keep must be above 0"),
+    "a huge share": (["detect", "test.npz", "--reference", "held.npz", "--accept", "1e999"], "accept must be above 0"),
     "zero batch": (["detect", "test.npz", "--method", "online", "--batch", "0"], "batch must be at least 1"),
-    "negative penalty": (["fit", "test.npz", "--method", "rlr", "--rlr-penalty", "-1", "-o", "x"], "penalty must be"),
+    "negative penalty": (["fit", "test.npz", "--method", "rlr", "--penalty", "-1", "-o", "x"], "penalty must be"),
     "labels missing": (["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"], "outputs must have labels"),
     "a folder as output": (["detect", "test.npz", "-o", "folder.csv"], "folder.csv: it is a folder"),
 }
@@ -219,6 +227,24 @@ def test_a_reader_that_has_read_enough_is_no_error(here):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("rows", [1, 2, 12, 5_250_000])
+@pytest.mark.parametrize("reference", [None, 1, 1200])
+def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
+    facts = {"rows": rows, "dimensions": 1, "base": "msp", "method": "dlr", "rank": 1, "explained": 0.5}
+    facts |= {"fitted_rows": float(rows), "reference_rows": reference, "rate": {"accept": 0.9}, "threshold": None}
+    facts |= {"refused": None if reference is None else min(rows, 1), "output": None, "notes": []}
+    text = summary.text(facts)
+    assert f"of {rows:,} row{'s' if rows > 1 else ''}\n" in text + "\n"
+    assert not re.search(r"\b1 (rows|reference rows|features)\b|\be\+|\d{4}", text)
+
+
+def test_a_note_of_one_row_is_in_the_singular(here):
+    rows = truing.Outputs.load("test.npz")
+    notes = detect(rows[:2], method="online", batch=1, order="score-first").notes
+    assert [note for note in notes if note.startswith("1 row was scored by a fit of few rows")]
+    assert [note for note in notes if note.startswith("1 row came before any fit")]
 
 
 def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):

@@ -74,7 +74,7 @@ def test_online_score_first_uses_earlier_rows_alone_and_marks_the_first_batch(ro
         np.testing.assert_allclose(found.scores[part], fit.predict(test.features[part]), atol=1e-10)
         expected = truing.p_values(fit.predict(reference.features), found.scores[part])
         np.testing.assert_allclose(found.p_values[part], expected)
-    assert "50 rows were there before any fit" in " ".join(found.notes)
+    assert "50 rows came before any fit" in " ".join(found.notes)
 
 
 def test_one_batch_online_is_dlr(rows):
@@ -171,7 +171,7 @@ def test_rows_that_are_the_reference_are_noted(rows):
 
 def test_one_row_is_told_of_in_the_singular(rows):
     online = detect(rows[:40], method="online", batch=1, order="score-first")
-    assert "1 row was there before any fit" in " ".join(online.notes)
+    assert "1 row came before any fit" in " ".join(online.notes)
 
 
 def test_a_detection_says_what_it_holds(rows):

@@ -113,3 +113,12 @@ def test_correct_must_be_true_or_false_for_each_in_row():
     with pytest.raises(ValueError, match="same number of rows, got scores_in 1, correct 2"):
         truing.evaluate([1.0], [2.0], correct=[True, False])
     assert truing.evaluate([1.0], [2.0], correct=[True]).refused_wrong is None
+
+
+@given(numbers=st.lists(st.floats(), min_size=4, max_size=4), right=st.one_of(st.none(), st.floats()))
+def test_a_report_is_valid_json_whatever_its_numbers(numbers, right):
+    report = truing.Report(*numbers, "paper", 3, 4, refused_right=right)
+    found = json.loads(report.json(), parse_constant=pytest.fail)
+    for name, value in vars(report).items():
+        finite = not isinstance(value, float) or np.isfinite(value)
+        assert found[name] == (value if finite else None)

@@ -90,7 +90,8 @@ def test_plain_list_columns_are_read_as_a_matrix(tmp_path):
 def test_some_rows_are_taken_from_every_field(outputs):
     for rows in (slice(1, 3), np.array([5, 0]), np.array([True] * 3 + [False] * 3)):
         part = outputs[rows]
-        for name, value in vars(outputs).items():
+        for name in ("features", "logits", "labels", "scores"):
+            value = getattr(outputs, name)
             np.testing.assert_array_equal(getattr(part, name), value[rows])
     assert len(outputs[1:3]) == 2
     assert repr(outputs) == "Outputs(6 rows: features 4, logits 3, labels, scores)"

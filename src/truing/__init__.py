@@ -4,13 +4,14 @@ Take the features and logits a network already computes, regress any score on th
 fitted value as the better score. Higher scores are more in-distribution, everywhere.
 """
 
+from .detection import Detection, detect
 from .detector import Detector
 from .fits import fit_direct, fit_robust
 from .least_squares import LinearFit
 from .metrics import Report, aupr, aupr_out, auroc, evaluate, fpr_at_tpr
 from .moments import Moments
 from .outputs import Outputs
-from .robust import huber
+from .robust import HuberFit, huber
 from .saved import load, save
 from .scores import SCORES, energy, gradnorm, kl_uniform, max_logit, msp
 from .shaping import react, react_clip
@@ -21,7 +22,9 @@ __version__ = "0.1.0"
 __all__ = [
     "SCORES",
     "Decision",
+    "Detection",
     "Detector",
+    "HuberFit",
     "LinearFit",
     "Moments",
     "Outputs",
@@ -30,6 +33,7 @@ __all__ = [
     "aupr_out",
     "auroc",
     "benjamini_hochberg",
+    "detect",
     "energy",
     "evaluate",
     "fit_direct",

@@ -118,6 +118,15 @@ def check_same_rows(**arrays: NDArray[Any] | None) -> None:
         raise ValueError(f"{' and '.join(rows)} must have the same number of rows, got {found}")
 
 
+def counted(count: float, noun: str = "row") -> str:
+    """Return a number of things in words.
+
+    >>> counted(1), counted(5_250_000.0)
+    ('1 row', '5,250,000 rows')
+    """
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
 def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:
     """Yield (rows, those rows of each matrix in float64), a cache-sized block at a time."""
     step = max(1, BLOCK_NUMBERS // max(matrix.shape[1] for matrix in matrices))

@@ -5,7 +5,6 @@ Every error is one line on stderr and exit code 1.
 
 import argparse
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__, summary
-from .archive import check_writable
+from ._check import Floats, as_vector
+from ._json import as_json
 from .bench import commands as bench
-from .columns import check_ending, read_scores, write_columns
 from .detection import METHODS, ORDERS, detect
 from .fits import fit_direct, fit_robust
+from .io.columns import check_ending, files_of, read_scores, write_columns
+from .io.drafts import check_writable, naming, real_path
 from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments
@@ -34,11 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args = _parser().parse_args(arguments)
         args.run(args)
+        with naming("standard output"):
+            sys.stdout.flush()
     except BrokenPipeError:  # Whoever was reading has read enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         return 0
     except (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError) as error:
-        print(f"truing: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        print(f"truing: {_in_a_line(str(error)) or type(error).__name__}", file=sys.stderr)
+        if isinstance(error, OSError) and error.filename == "standard output":
+            _forget_stdout()
         return 1
     except KeyboardInterrupt:
         print("truing: interrupted", file=sys.stderr)
@@ -59,7 +64,7 @@ def run_detect(args: argparse.Namespace) -> None:
     if args.output is not None:
         write_columns(args.output, summary.columns(found, streamed=args.method == "online"))
     facts = summary.facts(found, args.output)
-    print(json.dumps(facts, indent=2) if args.json else summary.text(facts))
+    print(as_json(facts) if args.json else summary.text(facts))
 
 
 def run_score(args: argparse.Namespace) -> None:
@@ -101,15 +106,15 @@ def run_apply(args: argparse.Namespace) -> None:
 
 def run_threshold(args: argparse.Namespace) -> None:
     """Print the largest threshold that accepts a share of known in-distribution scores."""
-    scores_in = read_scores(args.scores_in)
+    scores_in = _scores(args.scores_in)
     found = {"threshold": threshold_at(scores_in, accept=args.accept), "accept": args.accept, "rows": len(scores_in)}
-    print(json.dumps(found, indent=2))
+    print(as_json(found))
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
     """Print how well scores tell in from out."""
     correct = None if args.outputs is None else Outputs.load(args.outputs).correct()
-    print(evaluate(read_scores(args.scores_in), read_scores(args.scores_out), args.convention, correct).json())
+    print(evaluate(_scores(args.scores_in), _scores(args.scores_out), args.convention, correct).json())
 
 
 def run_demo(args: argparse.Namespace) -> None:
@@ -125,6 +130,22 @@ def _progress(done: int, rows: int) -> None:
         print(f"\r{done:,} of {rows:,} rows ({done / rows:.0%})", end=end, file=sys.stderr, flush=True)
 
 
+def _in_a_line(text: str) -> str:
+    """Return a text as one line, a name's control characters as escapes."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def _forget_stdout() -> None:
+    """Let Python's own flush at exit, of what could not be written, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _scores(path: Path) -> Floats:
+    """Read the scores of a file, which is named if they will not do."""
+    return as_vector(read_scores(path), f"the scores in {path}")
+
+
 def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, with_what: str) -> None:
     """Refuse options that would do nothing."""
     for name in options:
@@ -135,7 +156,7 @@ def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, wit
 def _apart(output: Path, *others: Path | None) -> Path:
     """Return a path to write to, which must not be that of anything else the command reads or writes."""
     for other in others:
-        if other is not None and output.resolve() in (other.resolve(), (other / "features.npy").resolve()):
+        if other is not None and real_path(output) in {real_path(file) for file in files_of(other)}:
             raise ValueError(f"cannot write {output}: it is the command's own {other}")
     return output
 
@@ -144,7 +165,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are those of every command: one line, exit code 1."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(f"{self.prog}: {_in_a_line(message)} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ._check import Bools, Floats, as_choice, as_count, as_number, as_share
+from ._check import Bools, Floats, as_choice, as_count, as_number, as_share, counted
 from .detector import Detector, rows_taken_from
 from .fits import fit_robust
 from .least_squares import LinearFit
@@ -51,7 +51,7 @@ class Detection:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        held = f"{count_rows(len(self.scores))}, {self.base} trued by {self.method}"
+        held = f"{counted(len(self.scores))}, {self.base} trued by {self.method}"
         if self.is_out is not None and self.rate is not None:
             held += f", {int(self.is_out.sum()):,} out at {self.rate.name} {self.rate.value:g}"
         return f"Detection({held}{''.join('; ' + note for note in self.notes)})"
@@ -239,11 +239,11 @@ def _notes(found: Detection, rows: Outputs, known: Outputs | None) -> Iterator[s
         yield f"columns are nearly collinear: rounding may have changed scores by {fit.rounding:.0e} of their spread"
     if few:
         yield (
-            f"{_were(few)} scored by a fit of few rows for its rank, {fit.rank:,}, which repeats the base score: give "
+            f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit of few rows for its rank, {fit.rank:,}, which repeats the base score: give "
             "more rows, or fewer components"
         )
     if before:
-        yield f"{_were(before)} there before any fit, and keep the base score: see the column trued"
+        yield f"{counted(before)} came before any fit, scored by the base score alone: see the column trued"
     if known is not None and found.rate is not None:
         yield from _notes_on_reference(found, found.rate, rows, known)
 
@@ -262,12 +262,3 @@ def _notes_on_reference(found: Detection, rate: Rate, rows: Outputs, known: Outp
     if auroc_after < auroc_before - margin:
         chances = f"{auroc_before:.3f} before truing, {auroc_after:.3f} after"
         yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"
-
-
-def _were(rows: int) -> str:
-    return f"{count_rows(rows)} {'was' if rows == 1 else 'were'}"
-
-
-def count_rows(count: float) -> str:
-    """Return a number of rows in words: "1 row", "5,250,000 rows"."""
-    return f"{count:,.10g} row{'' if count == 1 else 's'}"

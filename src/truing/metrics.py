@@ -3,7 +3,6 @@
 All values are shares in [0, 1] and exact under ties.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
+from ._json import as_json
 from .threshold import is_out, rows_for, threshold_at
 
 
@@ -91,8 +91,8 @@ class Report:
         return "\n".join(lines)
 
     def json(self) -> str:
-        """Return the report as one JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        """Return the report as one JSON object, in which NaN is null."""
+        return as_json(asdict(self))
 
 
 def evaluate(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check import as_count, check_finite
-from .archive import AnyPath
+from .io.drafts import AnyPath
 from .outputs import Outputs
 
 try:

@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows
-from .columns import NAMES, read_columns, write_columns
+from .io.columns import NAMES, read_columns, write_columns
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class Outputs:
     """Rows of features (n, d), with logits (n, c), labels (n,) and scores (n,) where there are any.
 
-    `model` may name the network they come from, so that a detector of another one refuses them.
+    `model` may name the network they come from, so that a detector of another one refuses them;
+    files do not keep it.
 
     >>> Outputs(features=[[1.0, 2.0]], logits=[[0.5, 0.1, 0.2]])
     Outputs(1 row: features 2, logits 3)
@@ -56,15 +57,13 @@ class Outputs:
     def load(cls, path: str | PathLike[str]) -> "Outputs":
         """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours (docs/files.md)."""
         columns: dict[str, Any] = read_columns(path)
-        if "features" not in columns:
-            raise ValueError(f"{path} must hold features, got {', '.join(columns) or 'none of our columns'}")
         try:
             return cls(**columns)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write an `.npz`, Parquet or Arrow file, whole or not at all."""
+        """Write an `.npz`, Parquet or Arrow file with a checksum of it, whole or not at all."""
         write_columns(path, self._columns())
 
     def need(self, name: str) -> Any:

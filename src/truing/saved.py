@@ -1,4 +1,4 @@
-"""Save and load any of ours: `Moments`, `LinearFit`, `Detector`. The format is in archive.py."""
+"""Save and load any of ours: `Moments`, `LinearFit`, `Detector`. The format is in io/archive.py."""
 
 import math
 from typing import Any
@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from ._check import Floats, as_choice, as_count, as_matrix, as_number, as_vector, check_same_rows
-from .archive import AnyPath, Arrays, read_archive, write_archive
 from .detector import Detector, Reference, State
 from .incremental import EigenvalueBound, IncrementalMoments, RunningInverse, spaced_square
+from .io.archive import read_archive, write_archive
+from .io.drafts import AnyPath
+from .io.npz import Arrays
 from .least_squares import LinearFit
 from .moments import Moments
 
@@ -33,7 +35,9 @@ def load(path: AnyPath) -> Any:
     _, _, restore = as_choice(kind, f"the kind of {path}", _KINDS)
     try:
         return restore(header, arrays)
-    except Exception as error:  # Whatever is wrong with it, it is the file.
+    except MemoryError:
+        raise
+    except Exception as error:  # Whatever else is wrong with it, it is the file.
         raise ValueError(f"{path} does not hold a whole {kind}: {error}") from None
 
 

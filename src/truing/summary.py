@@ -1,12 +1,14 @@
 """What a detection tells: the columns of its file, the facts for machines, a few lines for a person."""
 
 from math import isfinite
+from os import fsencode
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .detection import Detection, count_rows
+from ._check import counted
+from .detection import Detection
 
 
 def columns(found: Detection, *, streamed: bool) -> dict[str, Any]:
@@ -33,9 +35,10 @@ def facts(found: Detection, output: Path | None) -> dict[str, Any]:
         "fitted_rows": found.fit.rows,
         "reference_rows": found.reference_rows,
         "rate": None if found.rate is None else {found.rate.name: found.rate.value},
-        "threshold": found.threshold if found.threshold is not None and isfinite(found.threshold) else None,
+        "threshold": found.threshold,
         "refused": None if found.is_out is None else int(found.is_out.sum()),
-        "output": None if output is None else str(output),
+        # A name need not be text, and what is printed must be.
+        "output": None if output is None else fsencode(output).decode(errors="backslashreplace"),
         "notes": list(found.notes),
     }
 
@@ -43,16 +46,17 @@ def facts(found: Detection, output: Path | None) -> dict[str, Any]:
 def text(facts: dict[str, Any]) -> str:
     """Return the facts in a few lines."""
     lines = [
-        f"rows       {facts['rows']:,} of {facts['dimensions']} features",
+        f"rows       {facts['rows']:,} of {counted(facts['dimensions'], 'feature')}",
         f"score      {facts['base']}, trued by {facts['method']}",
         f"fit        rank {facts['rank']}, explains {facts['explained']:.1%} of the variance "
-        f"of {count_rows(facts['fitted_rows'])}",
+        f"of {counted(facts['fitted_rows'])}",
     ]
     if facts["refused"] is not None:
         (rate, level), threshold = next(iter(facts["rate"].items())), facts["threshold"]
-        at = "" if threshold is None else f", threshold {threshold:.6g}"
-        lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {facts['reference_rows']:,} reference rows{at}")
-        lines.append(f"refused    {count_rows(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
+        reference = counted(facts["reference_rows"], "reference row")
+        at = "" if threshold is None or not isfinite(threshold) else f", threshold {threshold:.6g}"
+        lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {reference}{at}")
+        lines.append(f"refused    {counted(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
     if facts["output"] is not None:
         lines.append(f"wrote      {facts['output']}")
     return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..archive import replacing
+from ..io.drafts import replacing
 from . import figures, report, table
 from .bank import Bank, bank
 from .progress import say

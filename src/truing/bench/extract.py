@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import torch as on_torch
-from ..archive import AnyPath, check_writable, read_npz, write_npz
+from ..io.drafts import AnyPath, check_writable
+from ..io.npz import read_npz, write_npz
 from ..outputs import Outputs
 from .datasets.images import Batch, Labels
 from .networks.preprocessing import Preprocessing

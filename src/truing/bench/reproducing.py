@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from .._check import as_count
-from ..archive import check_writable, replacing
+from ..io.drafts import check_writable, replacing
 from .cases import CASES, CONVENTIONS, SETTINGS
 from .progress import say
 

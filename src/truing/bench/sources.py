@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .._check import Floats, Matrix
-from ..archive import read_npz
+from ..io.npz import read_npz
 from ..outputs import Outputs
 from ..scores import SCORES, msp
 from ..shaping import react

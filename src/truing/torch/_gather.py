@@ -12,7 +12,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from ..archive import AnyPath, Arrays
+from ..io.drafts import AnyPath
+from ..io.npz import Arrays
 from ..outputs import Outputs
 
 

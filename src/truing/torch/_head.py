@@ -16,7 +16,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from ..archive import Arrays
+from ..io.npz import Arrays
 
 # How many names an error lists: the head is among the last.
 _LISTED = 12

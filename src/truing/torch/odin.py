@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from .._check import as_choice, as_number, as_vector
-from ..archive import Arrays
+from ..io.npz import Arrays
 from ..outputs import Outputs
 from ..scores import msp
 from ._batches import Batch, batches

@@ -1,0 +1,1 @@
+"""Arrays in files and out of them. Nothing here knows what the arrays mean."""

@@ -1,0 +1,51 @@
+"""Arrays and a small JSON header in one file: versioned, checksummed, never a pickle.
+
+The file is an ordinary `.npz`, so any NumPy can look inside.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .drafts import AnyPath
+from .npz import Arrays, read_npz, write_npz
+
+VERSION = 1
+
+
+def write_archive(path: AnyPath, kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write one value of `kind`, as a plain header and named arrays."""
+    about = {"truing": VERSION, "kind": kind, "header": dict(header)}
+    about["sha256"] = _digest(about, arrays)
+    text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+    write_npz(path, {"about": text, **arrays})
+
+
+def read_archive(path: AnyPath) -> tuple[str, dict[str, Any], Arrays]:
+    """Read (kind, header, arrays), refusing what is foreign, damaged or newer than this version."""
+    arrays = read_npz(path, compressed=False)
+    try:
+        about = json.loads(arrays.pop("about").tobytes())
+        version, digest = about["truing"], about.pop("sha256")
+        kind, header = about["kind"], about["header"]
+        if not isinstance(header, dict):
+            raise TypeError
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        raise ValueError(f"{path} must be a file saved by truing.save, got one without its header") from None
+    if version != VERSION:
+        raise ValueError(f"{path} has format version {version}; this truing reads version {VERSION}")
+    if digest != _digest(about, arrays):
+        raise ValueError(f"{path} is damaged: its checksum does not match its contents")
+    return kind, header, arrays
+
+
+def _digest(about: Mapping[str, Any], arrays: Arrays) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.hexdigest()

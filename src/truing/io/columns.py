@@ -1,0 +1,153 @@
+"""Named columns of a file: `.npz`, `.npy`, Parquet and Arrow in; those and `.csv` out. Never a pickle.
+
+Endings count in any case: `.NPZ` is `.npz`.
+"""
+
+import csv
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .drafts import AnyPath, check_readable, check_writable, naming, replacing
+from .npz import Arrays, listing, read_npy, read_npz, write_npz
+
+NAMES = ("features", "logits", "labels", "scores")
+TABLES = (".parquet", ".arrow", ".feather")
+
+
+def read_columns(path: AnyPath, needed: str = "features") -> Arrays:
+    """Read the features, logits, labels and scores that a file holds, as arrays of their own types.
+
+    One without what is `needed` is refused.
+    A folder, or an `.npy` file with `features` in its name, stands for the set of `.npy` files whose names
+    differ from it only in that word; they are mapped, not read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_set(_features_of(path), needed)
+    path = check_readable(path)
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        return read_npz(path, NAMES, needed)
+    if kind in TABLES:
+        table: Arrays = _tables(path).read_table(path, NAMES, needed)
+        return table
+    if kind != ".npy" or "features" not in path.name:
+        raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)}, or be an .npy with features in its name")
+    return _read_set(path, needed)
+
+
+def read_scores(path: AnyPath) -> NDArray[Any]:
+    """Read the scores alone: the whole of an `.npy` file, or the column of that name in any other, `.csv` included."""
+    path = Path(path)
+    if path.is_dir():
+        return read_columns(path, "scores")["scores"]
+    kind = check_readable(path).suffix.lower()
+    if kind == ".npy":
+        return read_npy(path)
+    if kind == ".csv":
+        return _read_csv(path)
+    if kind not in (".npz", *TABLES):
+        raise ValueError(f"{path} must end in .npy, .csv, .npz, {', '.join(TABLES)} to be read for scores")
+    return read_columns(path, "scores")["scores"]
+
+
+def files_of(path: AnyPath) -> list[Path]:
+    """Return the files that are read for a path: itself, or the whole set that it stands for."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / "features.npy"
+    if path.suffix.lower() == ".npy" and "features" in path.name:
+        return list(_set_of(path).values())
+    return [path]
+
+
+def write_columns(path: AnyPath, columns: Arrays) -> None:
+    """Write columns to a file of the kind its ending says, whole or not at all; an `.npy` takes the scores alone."""
+    path = check_ending(path)
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        write_npz(path, columns)
+    elif kind == ".npy" and "scores" in columns and "features" not in columns:
+        with replacing(path) as file:
+            np.lib.format.write_array(file, columns["scores"], allow_pickle=False)
+    elif kind == ".csv" and all(column.ndim == 1 for column in columns.values()):
+        with replacing(path) as file:
+            text = TextIOWrapper(file, encoding="utf-8", newline="")
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+            text.flush()
+            text.detach()
+    elif kind in TABLES:
+        _tables(path).write_table(path, columns)
+    else:
+        raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)} to hold {', '.join(columns)}")
+
+
+def check_ending(path: AnyPath) -> Path:
+    """Return the path of a file that columns could be written to, by its ending and its folder."""
+    path = check_writable(path)
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".npy", ".npz", *TABLES):
+        raise ValueError(f"{path} must end in .csv, .npy, .npz, {', '.join(TABLES)}, got {path.suffix or 'no ending'}")
+    if kind in TABLES:
+        _tables(path)
+    return path
+
+
+def _features_of(folder: Path) -> Path:
+    path = folder / "features.npy"
+    if not path.exists():
+        held = listing(sorted(file.name for file in folder.iterdir()))
+        raise FileNotFoundError(f"there is no features.npy in the folder {folder}, which holds {held}")
+    return path
+
+
+def _set_of(features: Path) -> dict[str, Path]:
+    head, _, tail = features.name.rpartition("features")
+    return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
+
+
+def _read_set(features: Path, needed: str) -> Arrays:
+    files = {name: file for name, file in _set_of(features).items() if file.exists()}
+    if needed not in files:
+        held = listing([file.name for file in files.values()])
+        raise FileNotFoundError(f"there is no file {_set_of(features)[needed]} beside {held}")
+    return {name: read_npy(file) for name, file in files.items()}
+
+
+def _read_csv(path: Path) -> NDArray[Any]:
+    try:
+        with naming(path), path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.DictReader(file, strict=True)
+            names = list(lines.fieldnames or ())
+            if names.count("scores") != 1:
+                raise ValueError(f"it must have one column of scores, got {listing(names)}")
+            scores = [_number(row["scores"], lines.line_num) for row in lines]
+    except (ValueError, csv.Error) as error:
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        raise ValueError(f"{path} must be a .csv file with a column of scores: {reason}") from None
+    if not scores:
+        raise ValueError(f"{path} must have at least one row, got none")
+    return np.array(scores)
+
+
+def _number(text: str | None, line: int) -> float:
+    try:
+        if text is not None and "_" not in text:  # Python's own numbers may hold it.
+            return float(text)
+    except ValueError:
+        pass
+    raise ValueError(f"the score in line {line} must be a number, got {text!r}")
+
+
+def _tables(path: Path) -> Any:
+    try:
+        from . import tables
+    except ImportError:
+        raise ValueError(f"{path} needs pyarrow: pip install 'truing[parquet]'") from None
+    return tables

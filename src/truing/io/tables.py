@@ -1,0 +1,103 @@
+"""Parquet and Arrow tables <-> named columns, through pyarrow (the `parquet` extra).
+
+A column of features or logits is a list column, its lists all of one length. What we write is sealed.
+"""
+
+import mmap
+from os import SEEK_END
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+import pyarrow.ipc
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from .drafts import check_readable, naming, replacing
+from .npz import Arrays, check_held, listing
+from .seal import BLANK, check_seal, seal
+
+# Both kinds of file end in a footer, its length in four bytes, and these.
+MAGIC = {".parquet": b"PAR1", ".arrow": b"ARROW1", ".feather": b"ARROW1"}
+
+
+def read_table(path: Path, wanted: tuple[str, ...], needed: str) -> Arrays:
+    """Read the wanted columns that the table has."""
+    kind = path.suffix.lower()
+    with naming(path), check_readable(path).open("rb") as file:
+        check_seal(file, path)
+        try:
+            # The map lives as long as the arrays made of it.
+            source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            table, held = _read(source, kind, wanted)
+            table.validate(full=True)
+            arrays = {name: _as_array(table.column(name), name) for name in table.column_names if table.num_rows}
+        except MemoryError:
+            raise MemoryError(f"not enough memory to read {path}") from None
+        except Exception as error:  # A damaged file may raise anything.
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(f"{path} must be a readable {kind} file: {reason}") from None
+    check_held(path, needed, held)
+    if needed not in arrays:
+        raise ValueError(f"{path} must have at least one row, got none")
+    return arrays
+
+
+def _read(source: Any, kind: str, wanted: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """Return the wanted columns of a table, and the names of all."""
+    if kind == ".parquet":
+        file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
+        held = file.schema_arrow.names
+        return file.read(columns=[name for name in wanted if name in held]), held
+    table = pyarrow.ipc.open_file(source).read_all()
+    return table.select([name for name in wanted if name in table.column_names]), table.column_names
+
+
+def write_table(path: Path, columns: Arrays) -> None:
+    """Write columns (n,) or (n, d) as one sealed table."""
+    kind = path.suffix.lower()
+    table = pyarrow.table({name: _as_column(np.ascontiguousarray(array)) for name, array in columns.items()})
+    with replacing(path) as file:
+        if kind == ".parquet":
+            pyarrow.parquet.write_table(table, pyarrow.PythonFile(file, mode="w"), write_page_checksum=True)
+        else:
+            with pyarrow.ipc.new_file(pyarrow.PythonFile(file, mode="w"), table.schema) as writer:
+                writer.write_table(table)
+        _insert_before_footer(file, BLANK.ljust(-(-len(BLANK) // 8) * 8), MAGIC[kind])
+        seal(file)
+
+
+def _insert_before_footer(file: BinaryIO, text: bytes, magic: bytes) -> None:
+    """Move the footer behind `text`: it holds places counted from the file's start, which stay as they are."""
+    end = 4 + len(magic)
+    file.seek(-end, SEEK_END)
+    length = int.from_bytes(file.read(4), "little")
+    start = file.seek(-end - length, SEEK_END)
+    footer = file.read()
+    file.seek(start)
+    file.write(text + footer)
+
+
+def _as_array(column: Any, name: str) -> NDArray[Any]:
+    array = column.combine_chunks()
+    array = getattr(array, "storage", array)  # A tensor column keeps its lists there.
+    flat, shape = array, [len(array)]
+    if hasattr(array.type, "value_type"):
+        flat = array.flatten()
+        lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(array)).to_pylist()
+        if len(lengths) != 1:
+            raise ValueError(f"{name} must be lists of one length, got lengths {listing(sorted(map(str, lengths)))}")
+        shape.append(lengths.pop())
+    missing = array.null_count or flat.null_count
+    if missing:
+        raise ValueError(f"{name} must have no missing values, got {missing}")
+    return np.asarray(flat.to_numpy(zero_copy_only=False).reshape(shape))
+
+
+def _as_column(array: NDArray[Any]) -> Any:
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.ndim == 1:
+        return pyarrow.array(array)
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(array.reshape(-1)), array.shape[1])

@@ -1,0 +1,167 @@
+"""The command as a process: stdout has the answer alone, an interrupt is one line, whatever compiled code does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import truing
+
+ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def python(code: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    words = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(words, text=True, check=False, env=ENVIRONMENT, timeout=300, **options)
+
+
+COMMAND = "import sys, truing_command; sys.exit(truing_command.main())"
+
+# Interrupts itself when the module of this name is about to be loaded.
+INTERRUPTED = """
+import os, signal, sys, truing_command
+module, sys.argv = sys.argv[1], ["truing", "--version"]
+
+class Interrupter:
+    def find_spec(name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupter)
+sys.exit(truing_command.main())
+"""
+
+
+@pytest.mark.parametrize("module", ["truing", "numpy", "numpy.linalg._umath_linalg", "scipy.linalg", "truing.cli"])
+def test_an_interrupt_while_anything_loads_is_one_line(module):
+    done = python(INTERRUPTED, module)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
+
+
+def test_an_interrupt_while_a_command_runs_is_one_line(tmp_path):
+    np.save(tmp_path / "scores.npy", np.arange(9.0))
+    code = (
+        f"import os, truing.cli as cli; cli.threshold_at = lambda *given, **named: os.kill(os.getpid(), 2)\n{COMMAND}"
+    )
+    done = python(code, "threshold", str(tmp_path / "scores.npy"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
+
+
+def test_a_process_that_was_told_to_ignore_interrupts_does():
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTED
+    done = python(code, "numpy")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"truing {truing.__version__}\n", "")
+
+
+def test_the_package_runs_as_the_command():
+    words = [sys.executable, "-m", "truing"]
+    done = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert (done.stdout, done.stderr) == (f"truing {truing.__version__}\n", "")
+    done = subprocess.run([*words, "detect", "gone.npz"], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "truing: there is no file gone.npz\n")
+
+
+def test_what_compiled_code_prints_does_not_reach_stdout(tmp_path):
+    np.save(tmp_path / "scores.npy", np.arange(9.0))
+    noise = """
+import ctypes, os, sys, truing_command, truing.cli as cli
+before = cli.threshold_at
+def noisy(*arguments, **named):
+    os.write(1, b"noise of the system\\n")
+    ctypes.CDLL(None).puts(b"noise of a library")  # Held back by the library until the process ends.
+    return before(*arguments, **named)
+cli.threshold_at = noisy
+sys.exit(truing_command.main())
+"""
+    done = python(noise, "threshold", str(tmp_path / "scores.npy"))
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["rows"] == 9
+    assert sorted(done.stderr.splitlines()) == ["noise of a library", "noise of the system"]
+
+
+def test_an_answer_that_finds_no_room_is_an_error(tmp_path):
+    np.save(tmp_path / "scores.npy", np.arange(9.0))
+    with Path("/dev/full").open("w") as full:
+        done = python(COMMAND, "threshold", str(tmp_path / "scores.npy"), stdout=full)
+    assert done.returncode == 1
+    assert done.stderr == "truing: [Errno 28] No space left on device: 'standard output'\n"
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_closed_streams_get_nothing(tmp_path, closed):
+    np.save(tmp_path / "scores.npy", np.arange(9.0))
+    code = (
+        f"import os; os.execv({sys.executable!r}, [{sys.executable!r}, '-c', {COMMAND!r}, *__import__('sys').argv[1:]])"
+    )
+    for path, expected in ((tmp_path / "scores.npy", 0), (tmp_path / "gone.npy", 1)):
+        done = python(f"import os; os.close({closed})\n{code}", "threshold", str(path))
+        assert done.returncode == expected
+        assert bool(done.stdout) == (closed == 2 and expected == 0)
+        assert bool(done.stderr) == (closed == 1 and expected == 1)
+
+
+# Many commands in one process, each followed by its code and a mark.
+MANY = """
+import json, sys, truing_command
+truing_command._keep_stdout_for_the_answer()
+from truing.cli import main
+for arguments in json.loads(sys.stdin.read()):
+    print(f"\\x1f{main(arguments)}\\x1e", flush=True)
+"""
+
+
+def small_rows(rng: np.random.Generator, rows: int, dimensions: int) -> truing.Outputs:
+    """Return a few rows of few different numbers: many are equal, constant or dependent."""
+    values = rng.choice([[0.0], [0.0, 1.0], [-1.0, 0.0, 2.0], [1e-30, 1e30, 1.0]][rng.integers(4)], (rows, dimensions))
+    if rng.random() < 0.5:
+        values[: rng.integers(rows + 1)] = values[0]
+    return truing.Outputs(values, rng.integers(-2, 3, (rows, 3)), scores=rng.choice([0.0, 1.0, 0.5], rows))
+
+
+def commands(folder: Path, rng: np.random.Generator) -> list[str]:
+    dimensions = int(rng.integers(1, 5))
+    small_rows(rng, int(rng.integers(1, 12)), dimensions).save(folder / "test.npz")
+    words = ["detect", str(folder / "test.npz"), "--json", "--base", str(rng.choice(list(truing.SCORES)))]
+    if rng.random() < 0.5:
+        small_rows(rng, int(rng.integers(1, 12)), dimensions).save(folder / "held.npz")
+        words += ["--reference", str(folder / "held.npz")]
+        words += [["--accept", "0.9"], ["--false-alarm", "0.2"], ["--fdr", "0.3"], []][rng.integers(4)]
+    method = str(rng.choice(["dlr", "rlr", "online", "online"]))
+    words += ["--method", method]
+    if method == "online":
+        words += ["--batch", str(rng.integers(1, 5)), "--order", str(rng.choice(["learn-first", "score-first"]))]
+    words += [["--no-intercept"], ["--components", "1"], []][rng.integers(3)]
+    return words
+
+
+def check_that_stdout_is_json(folder: Path, count: int) -> None:
+    cases = []
+    for seed in range(count):
+        (folder / str(seed)).mkdir()
+        cases.append(commands(folder / str(seed), np.random.default_rng(seed)))
+    done = python(MANY, input=json.dumps(cases))
+    assert done.returncode == 0, done.stderr
+    answers = done.stdout.split("\x1e\n")[:-1]
+    assert len(answers) == count
+    answered = 0
+    for words, (answer, code) in zip(cases, (text.split("\x1f") for text in answers), strict=True):
+        if code == "0":
+            assert isinstance(json.loads(answer, parse_constant=pytest.fail), dict), words
+            answered += 1
+        else:
+            assert (answer, code) == ("", "1"), words
+    assert answered > count / 2
+
+
+def test_json_is_all_there_is_on_stdout(tmp_path):
+    check_that_stdout_is_json(tmp_path, 150)
+
+
+@pytest.mark.slow
+def test_json_is_all_there_is_on_stdout_thousands_of_times(tmp_path):
+    check_that_stdout_is_json(tmp_path, 2000)

@@ -1,0 +1,210 @@
+"""An error of the command line is one line on stderr and exit code 1; nothing is printed, written or waited for."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import truing
+from truing.cli import main
+
+ROWS = np.random.default_rng(2)
+FEATURES, LOGITS, SCORES = ROWS.normal(size=(9, 3)), ROWS.normal(size=(9, 4)), ROWS.normal(size=9)
+JUNK = b"neither this nor that\n" * 20
+
+
+def make_files(folder: Path) -> None:
+    """Fill a folder with good files and with every wrong one."""
+    outputs = truing.Outputs(FEATURES, LOGITS, np.arange(9) % 4, SCORES)
+    for ending in ("npz", "parquet", "arrow"):
+        outputs.save(folder / f"good.{ending}")
+    np.save(folder / "scores.npy", SCORES)
+    truing.save(truing.fit_direct(FEATURES, SCORES), folder / "fit.npz")
+    truing.save(truing.Moments.of(FEATURES, SCORES), folder / "moments.npz")
+    arrays = {
+        "flat": {"features": SCORES, "logits": LOGITS, "scores": FEATURES},
+        "deep": {"features": FEATURES[None], "logits": LOGITS, "scores": FEATURES[None]},
+        "nan": {"features": FEATURES * np.nan, "logits": LOGITS, "scores": SCORES * np.nan},
+        "huge": {"features": FEATURES * 1e200, "logits": LOGITS, "scores": SCORES * 1e200},
+        "text": {"features": FEATURES.astype(str), "logits": LOGITS, "scores": SCORES.astype(str)},
+        "complex": {"features": FEATURES * 1j, "logits": LOGITS, "scores": SCORES * 1j},
+        "objects": {"features": FEATURES.astype(object), "logits": LOGITS, "scores": SCORES.astype(object)},
+        "record": {"features": np.zeros(3, dtype=[("a", "f8")]), "scores": np.zeros(3, dtype=[("a", "f8")])},
+        "none": {"features": FEATURES[:0], "logits": LOGITS[:0], "scores": SCORES[:0]},
+        "apart": {"features": FEATURES, "logits": LOGITS[:4], "scores": [SCORES[:4]]},
+        "foreign": {"emb": FEATURES, "out": LOGITS},
+    }
+    for name, columns in arrays.items():
+        np.savez(folder / f"{name}.npz", **columns)
+    for ending in ("npz", "npy", "parquet", "arrow", "feather", "csv", "xls"):
+        (folder / f"empty.{ending}").touch()
+        (folder / f"features-junk.{ending}").write_bytes(JUNK)
+    (folder / "cut.npz").write_bytes((folder / "good.npz").read_bytes()[:-300])
+    (folder / "cut.parquet").write_bytes((folder / "good.parquet").read_bytes()[:-300])
+    (folder / "fit-cut.npz").write_bytes((folder / "fit.npz").read_bytes()[:-300])
+    np.save(folder / "features-flat.npy", SCORES)
+    (folder / "nothing").mkdir()
+    (folder / "parts").mkdir()
+    (folder / "parts" / "0.parquet").touch()
+    (folder / "loop.npz").symlink_to("loop.npy")
+    (folder / "loop.npy").symlink_to("loop.npz")
+    (folder / "dangling.npz").symlink_to("gone.npz")
+    os.mkfifo(folder / "pipe.npz")
+    os.mkfifo(folder / "pipe.npy")
+    (folder / os.fsdecode(b"\xff\xfe.npz")).write_bytes(JUNK)
+    (folder / "two\nlines.npz").write_bytes(JUNK)
+    csvs = {
+        "no-scores": "row,base\n1,2\n",
+        "semicolons": "row;scores\n1;2\n",
+        "no-rows": "row,scores\n",
+        "short": "row,scores\n1\n",
+        "word": "scores\nmany\n",
+        "python": "scores\n1_000\n",
+        "nan": "scores\n1\nnan\n",
+        "infinite": "scores\n1e999\n",
+        "twice": "scores,scores\n1,2\n",
+        "quote": 'scores\n"1\n',
+        "blank": "\n\n\n",
+        "wide": f"scores\n{'9' * 200_000}\n",
+    }
+    for name, text in csvs.items():
+        (folder / f"{name}.csv").write_text(text)
+    (folder / "latin.csv").write_bytes(b"scores,na\xefve\n1,2\n")
+    (folder / "utf16.csv").write_bytes("scores\n1\n".encode("utf-16"))
+    (folder / "nul.csv").write_bytes(b"scores\n1\x00\n")
+    import pyarrow
+    from pyarrow import parquet
+
+    tables = {
+        "no-rows": pyarrow.table({"features": pyarrow.array([], pyarrow.list_(pyarrow.float64()))}),
+        "ragged": pyarrow.table({"features": [[1.0], [1.0, 2.0]], "scores": [[1.0], [1.0, 2.0]]}),
+        "missing": pyarrow.table({"features": [[1.0], None], "scores": [1.0, None]}),
+        "words": pyarrow.table({"features": [["a"], ["b"]], "scores": ["a", "b"]}),
+        "foreign": pyarrow.table({"id": [1, 2], "emb": [[1.0], [2.0]]}),
+        "dates": pyarrow.table({"features": pyarrow.array([0, 1], pyarrow.date32()), "scores": [None, None]}),
+    }
+    for name, table in tables.items():
+        parquet.write_table(table, folder / f"{name}.parquet")
+
+
+WRONG_FILES = [
+    *("gone.npz", "gone.npy", "gone/x.npz", "", ".", "..", "nothing", "parts", "good.npz/x.npz", "/", "nul\0.npz"),
+    *("empty.npz", "empty.npy", "empty.parquet", "empty.arrow", "empty.feather", "empty.xls", "empty.csv"),
+    *(f"features-junk.{ending}" for ending in ("npz", "npy", "parquet", "arrow", "feather", "xls")),
+    *(f"{name}.npz" for name in ("flat", "deep", "nan", "huge", "text", "complex", "objects", "record", "none")),
+    *(f"{name}.parquet" for name in ("no-rows", "ragged", "missing", "words", "foreign", "dates", "cut")),
+    *("foreign.npz", "cut.npz", "loop.npz", "dangling.npz", "pipe.npz", "pipe.npy", "/dev/null", "/dev/zero"),
+    *("n" * 300 + ".npz", os.fsdecode(b"\xff\xfe.npz"), "two\nlines.npz", "fit.npz", "moments.npz", "~", "-"),
+]
+WRONG_OUTPUTS = [*WRONG_FILES, "apart.npz", "scores.npy", "features-flat.npy"]
+WRONG_SCORES = [
+    *WRONG_FILES,
+    *("no-scores", "semicolons", "no-rows", "short", "word", "python", "nan", "infinite", "twice", "quote", "blank"),
+    *("wide", "latin", "utf16", "nul", "features-junk"),
+]
+WRONG_SCORES = [name if "." in name or name in WRONG_FILES else f"{name}.csv" for name in WRONG_SCORES]
+WRONG_FITS = [*WRONG_FILES, "good.npz", "good.parquet", "fit-cut.npz", "scores.npy"]
+WRONG_FITS.remove("fit.npz")
+WRONG_TARGETS = [
+    *("gone/x.npy", "", ".", "nothing", "x.xls", "x", ".npy", "good.npz/x.npy", "loop.npy", "pipe.npy", "/dev/full"),
+    *("/dev/null", "n" * 300 + ".npy", "nul\0.npy", "/", "good.npz", "./good.npz", "nothing/../good.npz"),
+]
+WRONG_OPTIONS = [
+    *(["--base", "tea"], ["--base"], ["--temperature", "0"], ["--temperature", "-1"], ["--temperature", "nan"]),
+    *(["--temperature", "warm"], ["--temperature", "1e-300"], ["--colour", "red"], ["more.npz"], ["--two\nlines"]),
+]
+WRONG_DETECT_OPTIONS = [
+    *(["--method", "guess"], ["--components", "0"], ["--components", "-1"], ["--components", "99"]),
+    *(["--components", "1.5"], ["--components", "9" * 5000], ["--keep", "0.5"], ["--batch", "3"]),
+    *(["--method", "online", "--batch", "0"], ["--method", "online", "--batch", "-5"], ["--fdr", "0.1"]),
+    *(["--method", "online", "--order", "sideways"], ["--method", "rlr", "--keep", "2"]),
+    *(["--method", "rlr", "--penalty", "0"], ["--method", "rlr", "--penalty", "inf"], ["--accept", "0.9"]),
+    *(["--reference", "good.npz", "--accept", rate] for rate in ("0", "1.5", "nan", "-1", "all", "")),
+    *(["--reference", "good.npz", "--fdr", "0.1", "--accept", "0.9"], ["--reference"]),
+]
+CASES = [
+    *(["detect", name] for name in WRONG_OUTPUTS),
+    *(["detect", name, "--json", "--method", "online"] for name in WRONG_OUTPUTS),
+    *(["detect", "good.npz", "--reference", name] for name in WRONG_OUTPUTS),
+    *(["score", name, "-o", "x.npy"] for name in WRONG_OUTPUTS),
+    *(["fit", name, "-o", "x.npz"] for name in WRONG_OUTPUTS),
+    *(["apply", "fit.npz", name, "-o", "x.npy"] for name in WRONG_OUTPUTS),
+    *(["apply", name, "good.npz", "-o", "x.npy"] for name in WRONG_FITS),
+    *(["evaluate", "scores.npy", "scores.npy", "--outputs", name] for name in WRONG_OUTPUTS),
+    *(["threshold", name] for name in WRONG_SCORES),
+    *(["evaluate", name, "scores.npy"] for name in WRONG_SCORES),
+    *(["evaluate", "scores.npy", name] for name in WRONG_SCORES),
+    *(["detect", "good.npz", "-o", name] for name in WRONG_TARGETS),
+    *(["score", "good.npz", "-o", name] for name in WRONG_TARGETS),
+    *(["apply", "fit.npz", "good.npz", "-o", name] for name in (*WRONG_TARGETS, "fit.npz")),
+    *(["fit", "good.npz", "-o", name] for name in WRONG_TARGETS if name not in ("x", "x.xls", ".npy")),
+    *(["fit", "good.npz", "-o", "x.npz", "--moments", name] for name in WRONG_TARGETS[:4]),
+    *(
+        [command, "good.npz", "-o", "x.npz", *option]
+        for command in ("detect", "score", "fit")
+        for option in WRONG_OPTIONS
+    ),
+    *(["detect", "good.npz", *option] for option in WRONG_DETECT_OPTIONS),
+    *(["threshold", "scores.npy", "--accept", keep] for keep in ("0", "1.1", "nan", "most", "")),
+    *(["evaluate", "scores.npy", "scores.npy", "--convention", name] for name in ("", "mine")),
+    *([], ["guess"], [""], ["detect"], ["evaluate", "scores.npy"], ["score", "good.npz"], ["bench", "guess"]),
+]
+
+
+def tree(folder: Path) -> list[tuple[str, int, int]]:
+    return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def without_waiting():
+    """Fail a test that waits for something that never comes."""
+
+    def stop(number: int, frame: object) -> None:
+        raise RuntimeError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(100)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def check_that_errors_are_one_line(folder: Path, capfd: pytest.CaptureFixture[str], cases: list[list[str]]) -> None:
+    pytest.importorskip("pyarrow")
+    make_files(folder)
+    before = tree(folder)
+    for arguments in cases:
+        try:
+            code = main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capfd.readouterr()
+        assert (code, out, err.count("\n")) == (1, "", 1), (arguments, code, out, err)
+        assert err.startswith("truing"), arguments
+        assert err.removesuffix("\n").isprintable(), arguments
+        assert tree(folder) == before, arguments
+
+
+def test_an_error_is_one_line_and_leaves_everything_as_it_was(tmp_path, monkeypatch, capfd, without_waiting):
+    monkeypatch.chdir(tmp_path)
+    assert len(CASES) > 800
+    check_that_errors_are_one_line(tmp_path, capfd, CASES[::3])
+
+
+@pytest.mark.slow
+def test_every_error_is_one_line_and_leaves_everything_as_it_was(tmp_path, monkeypatch, capfd, without_waiting):
+    monkeypatch.chdir(tmp_path)
+    check_that_errors_are_one_line(tmp_path, capfd, CASES)
+
+
+@pytest.mark.parametrize("arguments", [CASES[number] for number in (0, 3, 40, 200, 431)])
+def test_an_error_of_the_process_is_one_line(tmp_path, arguments):
+    pytest.importorskip("pyarrow")
+    make_files(tmp_path)
+    words = [sys.executable, "-m", "truing", *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
