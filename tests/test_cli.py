@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from truing.detection import detect
 
 import truing
 from truing import summary
 from truing.cli import main
+from truing.detection import detect
 
 COMMANDS = ["detect", "score", "fit", "apply", "threshold", "evaluate", "demo", "bench"]
 

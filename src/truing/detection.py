@@ -239,8 +239,8 @@ def _notes(found: Detection, rows: Outputs, known: Outputs | None) -> Iterator[s
         yield f"columns are nearly collinear: rounding may have changed scores by {fit.rounding:.0e} of their spread"
     if few:
         yield (
-            f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit of few rows for its rank, {fit.rank:,}, which repeats the base score: give "
-            "more rows, or fewer components"
+            f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit of few rows for its rank, {fit.rank:,}, "
+            "which repeats the base score: give more rows, or fewer components"
         )
     if before:
         yield f"{counted(before)} came before any fit, scored by the base score alone: see the column trued"
