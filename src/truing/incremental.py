@@ -64,6 +64,15 @@ class EigenvalueBound:
         growth = float((squares / self.norm / self.norm).max())
         return decay * self.least > _MARGIN * CHOLESKY_EIGENVALUE * growth
 
+    def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
+        """Return the least-squares coefficients (d,), or None if there is no factor after all."""
+        factor = cholesky_factor(live_block(comoment, live))
+        if factor is None:
+            return None
+        coef = np.zeros(len(live))
+        coef[live] = lapack.dpotrs(factor, cross[live], lower=True)[0]
+        return coef
+
     def decayed(self, decay: float) -> "EigenvalueBound":
         """Return the bound after all weights were multiplied by `decay`."""
         return EigenvalueBound(self.norm, decay * self.least)
@@ -168,16 +177,14 @@ class IncrementalMoments:
         """Return what `moments.solve` would."""
         if components is not None or not intercept:
             return self.moments.solve(intercept, components)
-        if isinstance(self.known, RunningInverse):
-            comoment = self.moments.comoment
-            with one_thread():
-                coef = self.known.solve(comoment[:-1, :-1], comoment[-1, :-1], self.live)
-                if coef is not None:
-                    rank = len(self.known.norm)
-                    return self.moments._linear_fit(
-                        Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, self.moments.mean
-                    )
-        return self.moments._solve(intercept=True, well_conditioned=isinstance(self.known, EigenvalueBound))
+        if self.known is None:
+            return self.moments.solve()
+        moments, rank = self.moments, len(self.known.norm)
+        with one_thread():
+            coef = self.known.solve(moments.comoment[:-1, :-1], moments.comoment[-1, :-1], self.live)
+            if coef is None:
+                return moments.solve()
+            return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean)
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""

@@ -115,12 +115,10 @@ def minimum_norm(
     *,
     intercept: bool,
     ridge: float = 0.0,
-    well_conditioned: bool = False,
 ) -> Solution:
     """Return the shortest least-squares coefficients, from the moments of the columns [features, score].
 
-    `rounding` (d + 1,) is what subtraction may have left in the variances; `well_conditioned` says that the smallest
-    eigenvalue of the correlation matrix is known to be above `CHOLESKY_EIGENVALUE`.
+    `rounding` (d + 1,) is what subtraction may have left in the variances.
     """
     live = varying(rows, mean, comoment, rounding) | (ridge > 0)
     norm = np.sqrt(np.where(live, comoment.diagonal()[:-1] + ridge, 0.0))
@@ -130,8 +128,8 @@ def minimum_norm(
     problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
     if not live.any():
         return Solution(np.zeros(len(live)), 0, 0, 0.0)
-    factor = cholesky_factor(problem.correlations)
-    if factor is not None and (well_conditioned or smallest_eigenvalue(factor) > problem.least_for_cholesky()):
+    factor = cholesky_factor(problem.correlations.copy())
+    if factor is not None and smallest_eigenvalue(factor) > max(CHOLESKY_EIGENVALUE, 4 * problem.noise):
         scaled, rank, cost = problem.by_cholesky(factor, intercept), len(problem.norm), CHOLESKY_ROUNDING
     else:
         scaled, rank, cost = problem.by_eigenvectors(intercept)
@@ -156,8 +154,8 @@ def live_block(square: Floats, live: Bools) -> Floats:
 
 
 def cholesky_factor(matrix: Floats) -> Floats | None:
-    """Return the lower Cholesky factor, or None for a matrix that has none; above its diagonal is anything."""
-    factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False)
+    """Return the lower Cholesky factor, in the matrix's place, or None; above its diagonal is anything."""
+    factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
     return None if failed else factor
 
 
@@ -189,15 +187,11 @@ class _Standardised:
         norm = norm[live]
         correlations = live_block(comoment[:-1, :-1], live)
         correlations.flat[:: len(norm) + 1] += ridge
-        correlations /= norm[:, None]
-        correlations /= norm
+        correlations *= (1 / norm)[:, None]
+        correlations *= 1 / norm
         noise = float((rounding[:-1][live] / norm / norm).sum())
         cross, level = comoment[-1, :-1][live] / norm, mean[:-1][live] / norm
         return cls(rows, norm, correlations, cross, level, float(mean[-1]), noise)
-
-    def least_for_cholesky(self) -> float:
-        """Return the smallest eigenvalue that a Cholesky factor is trusted with."""
-        return max(CHOLESKY_EIGENVALUE, 4 * self.noise)
 
     def by_cholesky(self, factor: Floats, intercept: bool) -> Floats:
         """Return the coefficients (k,), of which there is one choice."""

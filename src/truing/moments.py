@@ -122,14 +122,11 @@ class Moments:
         """
         ridge, intercept = as_number(ridge, "ridge", at_least=0.0), as_truth(intercept, "intercept")
         if components is None:
-            return self._solve(intercept=intercept, ridge=ridge)
+            with one_thread():
+                sums = (self.rows, self.mean, self.comoment, self.rounding)
+                found = minimum_norm(*sums, intercept=intercept, ridge=ridge)
+                return self._linear_fit(found, intercept, np.zeros(self.dimensions))
         return self._solve_within(self._principal(components), intercept=intercept, ridge=ridge)
-
-    def _solve(self, *, intercept: bool, ridge: float = 0.0, well_conditioned: bool = False) -> LinearFit:
-        with one_thread():
-            sums = (self.rows, self.mean, self.comoment, self.rounding)
-            found = minimum_norm(*sums, intercept=intercept, ridge=ridge, well_conditioned=well_conditioned)
-            return self._linear_fit(found, intercept, np.zeros(self.dimensions))
 
     def _principal(self, components: int) -> Principal:
         """Return the leading principal components of the features, fewer where the rank is lower."""
