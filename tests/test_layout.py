@@ -23,8 +23,7 @@ CORE = [
     "moments",
     "growing",
     "rows",
-    "narrowing",
-    "robust",
+    "huber_regression",
     "fits",
     "threshold",
     "metrics",
@@ -33,6 +32,11 @@ CORE = [
 ]
 SHELLS = ["detect", "arrow", "torch", "onnx", "bench"]  # And summary, which is the command line's.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
+
+
+def files(name: str) -> list[Path]:
+    """Return the file of a module, or those of a package."""
+    return [SOURCE / f"{name}.py"] if (SOURCE / f"{name}.py").exists() else sorted((SOURCE / name).glob("*.py"))
 
 
 def imported(module: Path) -> set[str]:
@@ -47,14 +51,15 @@ def imported(module: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", CORE)
 def test_a_core_module_imports_only_modules_before_it(name):
-    assert imported(SOURCE / f"{name}.py") <= set(CORE[: CORE.index(name)])
+    own = {path.stem for path in (SOURCE / name).glob("*.py")}
+    for file in files(name):
+        assert imported(file) - own <= set(CORE[: CORE.index(name)]), file
 
 
 def test_shells_do_not_import_one_another_but_for_the_experiments_which_run_torch():
     for shell in SHELLS:
-        files = [SOURCE / f"{shell}.py"] if (SOURCE / f"{shell}.py").exists() else (SOURCE / shell).glob("*.py")
         own = {path.stem for path in (SOURCE / shell).glob("*.py")}
-        for file in files:
+        for file in files(shell):
             assert not imported(file) & (set(SHELLS) - {shell} - own - ALLOWED.get(shell, set())), file
 
 
@@ -65,8 +70,8 @@ def test_every_module_has_its_place():
 
 def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():
     allowed = set(sys.stdlib_module_names) | {"numpy", "scipy", "threadpoolctl"}
-    for name in CORE:
-        for node in ast.walk(ast.parse((SOURCE / f"{name}.py").read_text())):
+    for name in [file for core in CORE for file in files(core)]:
+        for node in ast.walk(ast.parse(name.read_text())):
             if isinstance(node, ast.Import):
                 assert {alias.name.split(".")[0] for alias in node.names} <= allowed, name
             elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -75,14 +80,14 @@ def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():
 
 def test_the_core_stays_small():
     lines = 0
-    for name in CORE:
-        tree = ast.parse((SOURCE / f"{name}.py").read_text())
+    for file in [file for name in CORE for file in files(name)]:
+        tree = ast.parse(file.read_text())
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
         texts = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)]
         prose = {line for text in texts for line in range(text.lineno, (text.end_lineno or 0) + 1)}
-        for number, line in enumerate((SOURCE / f"{name}.py").read_text().splitlines(), 1):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
             lines += bool(line.strip()) and not line.lstrip().startswith("#") and number not in prose
-    assert lines < 1480
+    assert lines < 1780
 
 
 def test_importing_truing_loads_nothing_heavy():

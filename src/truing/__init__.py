@@ -7,11 +7,11 @@ fitted value as the better score. Higher scores are more in-distribution, everyw
 from .detector import Detector
 from .files import load, save
 from .fits import fit_direct, fit_robust
+from .huber_regression import huber
 from .linear import LinearFit
 from .metrics import Report, aupr, aupr_out, auroc, evaluate, fpr_at_tpr
 from .moments import Moments
 from .outputs import Outputs
-from .robust import huber
 from .scores import SCORES, energy, gradnorm, kl_uniform, max_logit, msp
 from .shaping import react, react_clip
 from .threshold import Decision, is_out, p_values, select, threshold_at

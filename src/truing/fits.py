@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
+from .huber_regression import huber_rows
 from .linear import LinearFit
 from .moments import Moments
-from .robust import huber_rows
 from .rows import Rows
 
 # Unit rows are made this many at a time for their moments.
