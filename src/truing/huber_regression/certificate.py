@@ -93,10 +93,11 @@ def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: flo
     """
     dual = np.clip(point.residual / width, -1.0, 1.0)
     left = point.gradient / width
+    enough = _EPS * float(np.abs(dual).sum())
     few = len(near) <= MAX_INLIERS_PER_UNKNOWN * design.unknowns
     if few or np.abs(left).sum() > _SMALL_GRADIENT * len(dual):
-        dual[near], left = _corrected(design.take(near), dual[near], left)
-    if np.abs(left).sum() > _EPS * np.abs(dual).sum():
+        dual[near], left = _corrected(design.take(near), dual[near], left, enough)
+    if np.abs(left).sum() > enough:
         coef = design.lift @ (left / len(dual))
 
         def spread_over(where: slice, block: Floats) -> Floats:
@@ -108,14 +109,14 @@ def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: flo
     return dual / shrink, left / shrink
 
 
-def _corrected(rows: Floats, dual: Floats, left: Floats) -> tuple[Floats, Floats]:
-    """Return the dual of a few rows changed so that `left`, the sum over all rows, vanishes, and what is left of it.
+def _corrected(rows: Floats, dual: Floats, left: Floats, enough: float) -> tuple[Floats, Floats]:
+    """Return the dual of some rows, changed so that `left`, Wᵀu of all rows, falls to `enough`, and what is left of it.
 
     A projection at a time: rows that it takes beyond ±1 stay there, and the others are projected again.
     """
     free = np.ones(len(dual), dtype=np.bool_)
     for _ in range(_MAX_CORRECTIONS):
-        if not free.any() or np.abs(left).sum() <= _EPS * np.abs(dual).sum():
+        if not free.any() or np.abs(left).sum() <= enough:
             break
         change = np.zeros(len(dual))
         change[free] = rows[free] @ np.linalg.lstsq(rows[free].T @ rows[free], left, rcond=None)[0]

@@ -41,9 +41,9 @@ class Part:
     quadratic: Floats
     linear: Floats
 
-    def moved(self, step: Floats) -> "Part":
-        """Return the problem about x = `step`."""
-        return Part(self.rows, self.residual - self.rows @ step, self.quadratic, self.linear - self.quadratic @ step)
+    def moved(self, step: Floats, fitted: Floats) -> "Part":
+        """Return the problem about x = `step`, whose fitted values are rows @ step."""
+        return Part(self.rows, self.residual - fitted, self.quadratic, self.linear - self.quadratic @ step)
 
     def gradient(self, width: float) -> Floats:
         """Return the direction of steepest descent at x = 0."""
@@ -132,7 +132,8 @@ def _newton(part: Part, width: float, wider: float, *, rough: bool) -> Floats | 
     unknowns = len(part.linear)
     terms = float(np.abs(part.linear).sum())
     x = _extrapolated(part, width, wider)
-    part = part.moved(x)
+    if x.any():
+        part = part.moved(x, part.rows @ x)
     length = 0.0
     for attempt in range(50 + 4 * unknowns):
         gradient = part.gradient(width)
@@ -143,11 +144,12 @@ def _newton(part: Part, width: float, wider: float, *, rough: bool) -> Floats | 
             break
         inliers = np.abs(part.residual) < width
         step = _newton_step(part.rows.compress(inliers, axis=0), part.quadratic, gradient)
-        length = _line_search(part, step, width)
+        fitted = part.rows @ step
+        length = _line_search(part, step, fitted, width)
         if length == np.inf:
             return None
         x = x + length * step
-        part = part.moved(length * step)
+        part = part.moved(length * step, length * fitted)
     return x
 
 
@@ -171,14 +173,13 @@ def _newton_step(inliers: Floats, quadratic: Floats, gradient: Floats) -> Floats
     return np.asarray(lapack.dposv(hessian, gradient)[1])
 
 
-def _line_search(part: Part, step: Floats, width: float) -> float:
+def _line_search(part: Part, step: Floats, fitted: Floats, width: float) -> float:
     """Return the length at which the slope along a step is small: 0 if it leads up, infinite if it never ends."""
-    shift = part.rows @ step
     linear = float(step @ part.linear)
     quadratic = float(step @ part.quadratic @ step)
-    start = linear + float(np.clip(part.residual, -width, width) @ shift)
+    start = linear + float(np.clip(part.residual, -width, width) @ fitted)
     size = float(np.abs(part.residual).max(initial=0.0)) + width
-    moves = float(np.abs(shift).max(initial=0.0))
+    moves = float(np.abs(fitted).max(initial=0.0))
     if start <= 0:
         return 0.0
     low, high = 0.0, np.inf
@@ -187,7 +188,7 @@ def _line_search(part: Part, step: Floats, width: float) -> float:
     for _ in range(_MAX_TRIALS):
         if low * moves >= _UNBOUNDED * size or (moves == 0 and quadratic == 0):
             return np.inf
-        slope = linear - trial * quadratic + float(np.clip(part.residual - trial * shift, -width, width) @ shift)
+        slope = linear - trial * quadratic + float(np.clip(part.residual - trial * fitted, -width, width) @ fitted)
         if abs(slope) <= _FLAT * start or high - low < _EPS * high:
             return trial
         # The secant, with the slope at the end that stays halved: else one end may never move (Dowell & Jarratt 1971).

@@ -135,7 +135,8 @@ class Design:
         coef, shift = self.units.about_mean(*self.returned(theta), self.mean)
         level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef))
         if index is not None:
-            return _EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
+            some: Floats = _EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
+            return some
         size = np.abs(target) + level
         for where, block in self.rows.blocks():
             size[where] += np.abs(block) @ np.abs(coef)
