@@ -33,10 +33,10 @@ _MOST_PENALTY = 2.0**100  # Of the largest score: for far less already, the fit 
 class HuberFit:
     """A robust fit and its certificate: no fit has an objective lower by more than the share `gap`.
 
-    The share is of the objective, or of what rounding may have added to it where that is more; the fits are those
-    without a part in directions that the rows vary in no more than rounding them does. `residual` is
-    scores − features @ coef − intercept, `gamma` its excess over the penalty, and `passes` counts the times
-    that all rows were read.
+    The share is of the objective or, where that is more, of 1e9 times what rounding the residuals may have added to it.
+    The fits are those without a part in directions that the rows vary in no more than rounding them does. `residual`
+    is scores − features @ coef − intercept, `gamma` its excess over the penalty, and `passes` counts the times that
+    all rows were read.
     """
 
     coef: Floats
@@ -92,8 +92,10 @@ def _scaled_penalty(penalty: float, exponent: int) -> float:
 def _check_solved(certificate: Certificate, coef: Floats, constant: float, penalty: float) -> None:
     if not (np.isfinite(coef).all() and np.isfinite(constant)):
         raise ArithmeticError("huber needs coefficients beyond the largest double: scale the features up")
-    if not certificate.gap <= TOLERANCE and np.abs(coef).max() < np.finfo(np.float64).tiny:
+    if certificate.gap <= TOLERANCE:  # NaN fails this comparison too.
+        return
+    subnormal = (coef != 0) & (np.abs(coef) < np.finfo(np.float64).tiny)
+    if subnormal.any() or not coef.any():
         raise ArithmeticError("huber needs coefficients below the smallest double: scale the features down")
-    if not certificate.gap <= TOLERANCE:  # NaN fails this comparison too.
-        reached = f"huber reached a relative duality gap of {certificate.gap:.1e}, wanted {TOLERANCE:g}"
-        raise ArithmeticError(f"{reached}: the penalty {penalty:g} may be too small for scores of this size")
+    reached = f"huber reached a relative duality gap of {certificate.gap:.1e}, wanted {TOLERANCE:g}"
+    raise ArithmeticError(f"{reached}: the penalty {penalty:g} may be too small for scores of this size")

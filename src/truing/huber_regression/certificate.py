@@ -19,7 +19,7 @@ TOLERANCE = 1e-9
 MAX_INLIERS_PER_UNKNOWN = 20
 
 _EPS = float(np.finfo(np.float64).eps)
-_ROUNDINGS = 4  # Units in the last place that the terms of a residual may be off by, altogether.
+_ROUNDINGS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-12  # For each row: spread over all rows it costs less than the tolerance.
 _CHEAP = 1e-2  # Share of the tolerance that rows just beyond the width may cost together.
@@ -63,8 +63,9 @@ def _certified(
         excess = point.residual[inliers] - penalty * dual[inliers]
         step = np.linalg.lstsq(design.take(inliers), excess, rcond=None)[0]
         point = design.point_of_rows(target, point.theta + step, penalty)
-    gap = _gap(point.residual, dual, penalty) + float(np.abs(left) @ np.abs(point.theta))
     loss = huber_loss(point.residual, penalty)
+    gap = _gap(point.residual, dual, penalty) + float(np.abs(left) @ np.abs(point.theta))
+    gap = min(gap, loss)  # The gap of u = 0.
     if gap > TOLERANCE * loss:
         slope = np.maximum(np.minimum(np.abs(point.residual) / penalty, 1.0), np.abs(dual))
         loss = max(loss, _ROUNDINGS / TOLERANCE * float(slope @ design.rounding(target, point.theta)))

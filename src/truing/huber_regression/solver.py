@@ -28,34 +28,37 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
     theta, near_rows = _start_from_sample(design, target, penalty)
     width = _solvable_width(design, target, theta, penalty)
     point = design.point(target, theta, width)
-    first = near_rows // 4
     best = Certificate(point, np.inf)
+    first = near_rows // 4
     passes = 2
     for _ in range(int(log2(n)) + 1 + _MAX_ROUNDS_OF_ALL_ROWS):
-        before = point
         near = _nearest(point.residual, width, near_rows if near_rows < n / 2 else n)
-        step = _step_of_near(design, point, near, width, first)
-        candidate = design.point(target, point.theta + step, width)
-        stayed = _others_stayed(point, candidate, near, width)
+        after = design.point(target, point.theta + _step_of_near(design, point, near, width, first), width)
         passes += 2
-        if stayed or huber_loss(candidate.residual, width) <= huber_loss(point.residual, width):
-            point = candidate
-        next_width = _solvable_width(design, target, point.theta, penalty)
-        if stayed:
-            certificate = certify(design, target, point, penalty, width)
+        if _others_stayed(point, after, near, width):
+            certificate = certify(design, target, after, penalty, width)
             passes += 1
             best = certificate if certificate.gap <= best.gap else best
-            if certificate.gap <= TOLERANCE and _EPS * _typical(before.residual) <= _ROUNDED_OFF * next_width:
+            if certificate.gap <= TOLERANCE and _settled(design, target, point, after, penalty):
                 break
-        # Again with twice the near rows; should all of them fail, once more from the widest loss. The rows themselves
-        # have what the stored design lost by rounding.
+            point = after
+        elif huber_loss(after.residual, width) <= huber_loss(point.residual, width):
+            point = after
+        # Again with twice the near rows; should all of them fail, once more from the widest loss.
         first = n if len(near) == n else INLIERS_PER_UNKNOWN * design.unknowns
         near_rows *= 2
-        if next_width != width or design.stored is not None:
-            width = next_width
+        wanted = _solvable_width(design, target, point.theta, penalty)
+        if wanted != width or design.stored is not None:  # The rows have what a stored design lost by rounding.
+            width = wanted
             point = design.point_of_rows(target, point.theta, width)
             passes += 1
     return best, passes
+
+
+def _settled(design: Design, target: Floats, before: Point, after: Point, penalty: float) -> bool:
+    """Return whether rounding the residuals before, which may have been far larger, is not felt in those after."""
+    rounded_off = _EPS * _typical(before.residual)
+    return rounded_off <= _ROUNDED_OFF * _solvable_width(design, target, after.theta, penalty)
 
 
 def _start_from_sample(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
