@@ -29,11 +29,9 @@ class Problem:
         self.penalty = Fraction(penalty)
         self.coef = exact(coef) + [Fraction(constant)] * intercept
         self.residual = [s - dot(row, self.coef) for s, row in zip(self.scores, self.rows, strict=True)]
-        # Of each score and the terms of its fit: rounding a residual in double precision costs about 1e-16 of it.
-        self.terms = [
-            abs(s) + sum(abs(a * b) for a, b in zip(row, self.coef, strict=True))
-            for s, row in zip(self.scores, self.rows, strict=True)
-        ]
+        # Each score, and every coefficient with the largest entry of its column: solving rounds by about 1e-16 of it.
+        largest = [max(abs(row[j]) for row in self.rows) for j in range(len(self.coef))]
+        self.terms = [abs(s) + sum(abs(a * b) for a, b in zip(largest, self.coef, strict=True)) for s in self.scores]
 
     def objective(self) -> Fraction:
         """Return Σ h(rᵢ)/λ."""

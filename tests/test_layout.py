@@ -87,7 +87,7 @@ def test_the_core_stays_small():
         prose = {line for text in texts for line in range(text.lineno, (text.end_lineno or 0) + 1)}
         for number, line in enumerate(file.read_text().splitlines(), 1):
             lines += bool(line.strip()) and not line.lstrip().startswith("#") and number not in prose
-    assert lines < 1800
+    assert lines < 1850
 
 
 def test_importing_truing_loads_nothing_heavy():

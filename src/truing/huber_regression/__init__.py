@@ -33,10 +33,10 @@ _MOST_PENALTY = 2.0**100  # Of the largest score: for far less already, the fit 
 class HuberFit:
     """A robust fit and its certificate: no fit has an objective lower by more than the share `gap`.
 
-    The share is of the objective or, where that is more, of 1e9 times what rounding the residuals may have added to it.
-    The fits are those without a part in directions that the rows vary in no more than rounding them does. `residual`
-    is scores − features @ coef − intercept, `gamma` its excess over the penalty, and `passes` counts the times that
-    all rows were read.
+    The share is of the objective or, where that is more, of 1e9 times what rounding may have added to it, scores and
+    coefficients being known to about 1e-15 of the largest of them. The fits are those without a part in directions
+    that the rows vary in no more than rounding them does. `residual` is scores − features @ coef − intercept, `gamma`
+    its excess over the penalty, and `passes` counts the times that all rows were read.
     """
 
     coef: Floats
@@ -68,7 +68,7 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
     """Return `huber` of rows that are made as they are read."""
     penalty = as_number(penalty, "penalty", above=0.0)
     intercept = as_truth(intercept, "intercept")
-    centre = float(np.median(scores)) if intercept else 0.0
+    centre = _middle(scores) if intercept else 0.0
     target = scores - centre
     exponent = int(np.frexp(np.abs(target).max())[1])
     target = np.ldexp(target, -exponent)
@@ -81,6 +81,13 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
     residual = np.ldexp(certificate.point.residual, exponent)
     gamma = residual - np.clip(residual, -penalty, penalty)
     return HuberFit(coef, constant, gamma, residual, certificate.gap, passes)
+
+
+def _middle(scores: Floats) -> float:
+    """Return a median: of the two middle scores the smaller in size, since one may be absurd."""
+    half = len(scores) // 2
+    middles = np.partition(scores, [half, len(scores) - 1 - half])[[half, len(scores) - 1 - half]]
+    return float(middles[np.argmin(np.abs(middles))])
 
 
 def _scaled_penalty(penalty: float, exponent: int) -> float:

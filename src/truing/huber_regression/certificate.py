@@ -5,6 +5,7 @@ u = clip(r / λ, ±1) reaches it. Away from it, what is left of Wᵀu is taken o
 """
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ def _certified(
         step = np.linalg.lstsq(design.take(inliers), excess, rcond=None)[0]
         point = design.point_of_rows(target, point.theta + step, penalty)
     loss = huber_loss(point.residual, penalty)
-    gap = _gap(point.residual, dual, penalty) + float(np.abs(left) @ np.abs(point.theta))
+    gap = _gap(point.residual, dual, penalty) + _cost_of_gradient(left, point.residual, loss, penalty)
     gap = min(gap, loss)  # The gap of u = 0.
     if gap > TOLERANCE * loss:
         slope = np.maximum(np.minimum(np.abs(point.residual) / penalty, 1.0), np.abs(dual))
@@ -78,6 +79,17 @@ def _gap(residual: Floats, dual: Floats, penalty: float) -> float:
     within = np.minimum(size, penalty)
     same_side = dual * np.sign(residual)
     return float(penalty / 2 * np.square(within / penalty - same_side).sum() + (size - within) @ (1 - same_side))
+
+
+def _cost_of_gradient(left: Floats, residual: Floats, loss: float, penalty: float) -> float:
+    """Return how much lower a better fit θ′ may be because Wᵀu is not quite zero: ‖Wᵀu‖ times a bound on ‖θ′ − θ‖.
+
+    √n ‖θ′ − θ‖ = ‖r − r′‖ ≤ ‖r‖ + ‖r′‖, and a loss of at most P means that ‖r′‖ ≤ √(2λP) for inliers, 2P for the rest.
+    """
+    largest = float(np.abs(residual).max())
+    own = largest * float(np.linalg.norm(residual / largest)) if largest > 0 else 0.0
+    better = sqrt(2 * penalty * loss) + 2 * loss
+    return float(np.linalg.norm(left)) * (own + better) / sqrt(len(residual))
 
 
 def _adjustable(beyond: Floats, inliers: NDArray[np.intp], loss: float, unknowns: int) -> NDArray[np.intp]:

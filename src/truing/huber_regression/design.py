@@ -44,6 +44,11 @@ class Units:
     exponents: NDArray[np.intc]
     intercept: bool
 
+    @property
+    def scaled_centre(self) -> float:
+        """The size of the centre in units of the target."""
+        return float(np.ldexp(abs(self.centre), -self.score_exponent))
+
     def returned(self, coef: Floats, shift: float, mean: Floats) -> tuple[Floats, float]:
         """Return coefficients and intercept in the caller's units, from those about the mean."""
         with np.errstate(over="ignore", under="ignore"):
@@ -133,7 +138,7 @@ class Design:
     def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
         """Return what rounding may have added to each residual, or to those at `index`, to within a small factor."""
         coef, shift = self.units.about_mean(*self.returned(theta), self.mean)
-        level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef))
+        level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef)) + self.units.scaled_centre
         if index is not None:
             some: Floats = _EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
             return some
