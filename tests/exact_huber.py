@@ -13,7 +13,7 @@ from scipy.optimize import lsq_linear
 
 Vector = list[Fraction]
 ROUNDING = Fraction(1, 2**44)  # Of its terms, within which a residual may be that of an inlier.
-CHEAP = Fraction(1, 10**10)  # Of the objective, that rows with a free dual may cost.
+CHEAP = Fraction(1, 10**10)  # Of the objective per row, within which a row's dual is tried as free.
 
 
 def exact(values: NDArray[np.floating]) -> Vector:
@@ -58,8 +58,8 @@ class Problem:
         clipped = [max(Fraction(-1), min(Fraction(1), r / self.penalty)) for r in self.residual]
         everywhere = range(len(clipped))
         cheap = CHEAP * self.objective() / len(clipped)
-        for factor in (1, 1000):
-            slack = [max(ROUNDING * factor * terms, cheap) for terms in self.terms]
+        for factor in (1, 100):
+            slack = [factor * max(ROUNDING * terms, cheap) for terms in self.terms]
             near = [i for i in everywhere if abs(self.residual[i]) <= self.penalty + slack[i]]
             for better in (False, True):
                 dual = self._by_bounded_least_squares(clipped, near) if better else clipped
