@@ -13,7 +13,7 @@ import truing
 from _features import Pair, like_a_network, sixty_thousand
 from _rows import Row, costs, report, skipped
 from _timing import Measure, peak, race
-from truing.robust import HuberFit
+from truing.huber_regression import HuberFit
 
 PASS = "one ZᵀZ pass"
 BLOCK_NUMBERS = 2**18  # Among the fastest blocks for this pass, for 64 and for 128 columns.

@@ -3,10 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.optimize import linprog
 from sklearn.linear_model import lars_path
 
 import truing
 from truing.fits import fit_robust_sweep, trust_order
+from truing.huber_regression import continuation
 
 fits = pytest.mark.parametrize("fit", [truing.fit_direct, truing.fit_robust])
 shapes = pytest.mark.parametrize("shape", [{}, {"intercept": False}, {"components": 3}])
@@ -183,6 +185,90 @@ def test_scaling_scores_and_penalty_scales_rlr(rng, factor):
     one = truing.fit_robust(features, scores, penalty=0.01)
     other = truing.fit_robust(features, scores * factor, penalty=0.01 * factor)
     np.testing.assert_allclose(other.coef, one.coef * factor, rtol=1e-8)
+
+
+def zeros_among(rng):
+    features = np.abs(rng.normal(1, 1, size=(80, 4)))
+    features[rng.random(80) < 0.3] = 0
+    return features, features.sum(axis=1) + rng.standard_t(2, 80)
+
+
+def beside_an_id(rng):
+    features, scores = rows_with_outliers(rng, n=80, d=4)
+    return np.column_stack([features, rng.integers(0, 10**9, 80)]), scores
+
+
+def with_an_absurd_score(rng):
+    features, scores = rows_with_outliers(rng, n=80, d=4)
+    scores[7] = 1e60
+    return features, scores
+
+
+HARD_ORDERS = {
+    "zero rows": zeros_among,
+    "an id beside ordinary features": beside_an_id,
+    "an absurd score": with_an_absurd_score,
+    **HARD_TIES,
+}
+hard_orders = pytest.mark.parametrize("make", HARD_ORDERS.values(), ids=HARD_ORDERS)
+
+
+@hard_orders
+@pytest.mark.parametrize("shape", [{}, {"intercept": False}], ids=["intercept", "no-intercept"])
+def test_shuffled_rows_are_trusted_in_the_same_order(rng, make, shape):
+    features, scores = make(rng)
+    rows = np.column_stack([features, scores])
+    one = rows[trust_order(features, scores, **shape)]
+    for _ in range(5):
+        shuffled = rng.permutation(len(scores))
+        other = rows[shuffled][trust_order(features[shuffled], scores[shuffled], **shape)]
+        np.testing.assert_array_equal(other, one)
+
+
+@hard_orders
+@pytest.mark.parametrize("exponent", [-200, -90, 30])
+def test_the_order_of_trust_does_not_hang_on_the_scale_of_scores_and_penalty(rng, make, exponent):
+    features, scores = make(rng)
+    factor = 2.0 ** round(exponent * np.log2(10))
+    one, other = trust_order(features, scores), trust_order(features, scores * factor, penalty=1e-5 * factor)
+    np.testing.assert_array_equal(other, one)
+
+
+@pytest.mark.parametrize("exponent", [-200, -90, 90])
+def test_the_order_of_trust_does_not_hang_on_the_scale_of_features(rng, exponent):
+    features, scores = zeros_among(rng)
+    np.testing.assert_array_equal(trust_order(features * 10.0**exponent, scores), trust_order(features, scores))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-30])
+def test_scores_far_below_the_penalty_are_ordered_as_by_least_squares(rng, size):
+    features, scores = rows_with_outliers(rng)
+    design = np.column_stack((unit(features), np.ones(len(scores))))
+    residual = scores - design @ np.linalg.lstsq(design, scores, rcond=None)[0]
+    np.testing.assert_array_equal(trust_order(features, scores * size), np.argsort(np.abs(residual)))
+
+
+@pytest.mark.parametrize("size", [1e30, 1e90])
+def test_scores_far_above_the_penalty_are_ordered_as_by_least_absolute_deviations(rng, size):
+    features, scores = rows_with_outliers(rng)
+    design = np.column_stack((unit(features), np.ones(len(scores))))
+    free, error = design.shape[1], np.eye(len(scores))
+    program = linprog(
+        np.append(np.zeros(free), np.ones(2 * len(scores))),
+        A_eq=np.hstack([design, error, -error]),
+        b_eq=scores,
+        bounds=[(None, None)] * free + [(0, None)] * 2 * len(scores),
+    )
+    residual = np.round(np.abs(scores - design @ program.x[:free]), 9)
+    order = trust_order(features, scores * size)
+    assert set(order[:free]) == set(np.flatnonzero(residual == 0))  # A vertex: as many rows as unknowns are met.
+    np.testing.assert_array_equal(order[free:], np.argsort(residual)[free:])
+
+
+def test_rows_that_cannot_be_ordered_are_an_error_that_says_what_to_try(rng, monkeypatch):
+    monkeypatch.setattr(continuation, "_newton", lambda *_, **__: None)
+    with pytest.raises(ArithmeticError, match="RLR cannot tell which rows to trust, try a larger penalty"):
+        truing.fit_robust(*rows_with_outliers(rng), penalty=0.1)
 
 
 def test_gross_outliers_move_the_direct_fit_and_not_the_robust_one(rng):

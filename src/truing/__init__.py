@@ -7,11 +7,11 @@ fitted value as the better score. Higher scores are more in-distribution, everyw
 from .detection import Detection, detect
 from .detector import Detector
 from .fits import fit_direct, fit_robust
+from .huber_regression import HuberFit, huber
 from .least_squares import LinearFit
 from .metrics import Report, aupr, aupr_out, auroc, evaluate, fpr_at_tpr
 from .moments import Moments
 from .outputs import Outputs
-from .robust import HuberFit, huber
 from .saved import load, save
 from .scores import SCORES, energy, gradnorm, kl_uniform, max_logit, msp
 from .shaping import react, react_clip

@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
+from .huber_regression import huber_rows
 from .least_squares import LinearFit
 from .moments import Moments
-from .robust import huber_rows
 from .rows import Rows
 
 # Unit rows are made this many at a time for their moments.
 _ROWS_AT_ONCE = 4096
-# Residuals that differ by less than this share of the scores' range are equal.
+# Residuals that differ by less than this share of the scores' usual spread are equal,
 _GRAIN = 1e-9
+# and so are those that differ by less than this share of the scores themselves: rounding adds as much.
+_ROUNDING = 2.0**-46
 
 
 def fit_direct(
@@ -99,9 +101,13 @@ def trust_order(
 
 def _order(matrix: Matrix, vector: Floats, penalty: float, intercept: bool, components: int | None) -> NDArray[np.intp]:
     rows = Rows.unit(matrix) if components is None else _reduced(Rows.unit(matrix), vector, components)
-    robust = huber_rows(rows, vector, penalty, intercept=intercept)
-    grain = _GRAIN * max(float(np.ptp(vector)), float(np.abs(vector).max()) * _GRAIN) or 1.0
-    size = np.round(np.abs(robust.residual) / grain)
+    try:
+        robust = huber_rows(rows, vector, penalty, intercept=intercept)
+    except ArithmeticError as error:
+        raise ArithmeticError(
+            f"RLR cannot tell which rows to trust, try a larger penalty or fit_direct: {error}"
+        ) from None
+    size = _in_grains(np.abs(robust.residual), vector)
     order = np.argsort(size)
     tied = np.diff(size[order]) == 0
     for keys in (-vector[:, None], matrix):
@@ -112,6 +118,18 @@ def _order(matrix: Matrix, vector: Floats, penalty: float, intercept: bool, comp
             order[some] = order[some][among]
         tied &= np.diff(vector[order]) == 0
     return order
+
+
+def _in_grains(size: Floats, scores: Floats) -> Floats:
+    """Return the sizes in whole numbers of what counts as equal, at the scale of most scores and not of outliers."""
+    exponent = -int(np.frexp(np.abs(scores).max())[1])
+    scaled = np.ldexp(scores, exponent)
+    deviation = np.abs(scaled - np.median(scaled))
+    varied = deviation[deviation > 0]
+    spread = float(np.median(varied)) if len(varied) else 0.0
+    grain = max(_GRAIN * spread, _ROUNDING * float(np.median(np.abs(scaled)))) or 1.0
+    whole: Floats = np.round(np.ldexp(size, exponent) / grain)
+    return whole
 
 
 def _reduced(rows: Rows, scores: Floats, components: int) -> Rows:

@@ -9,13 +9,19 @@ from numpy.typing import NDArray
 from ._blas import one_thread
 from ._check import Floats, Matrix, blocks
 
+# A sum of squares below this may have lost some of them to underflow.
+_SMALLEST_SQUARE = 1e-200
+# The largest power of two by which a number is scaled.
+_MAX_EXPONENT = 1000
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows scaleᵢ·zᵢ − origin, made in float64 as they are read and never stored whole."""
+    """The rows scaleᵢ·zᵢ·2^−exponents − origin, made in float64 as they are read and never stored whole."""
 
     features: Matrix
     scale: Floats | None = None
+    exponents: NDArray[np.intc] | None = None
     origin: Floats | None = None
 
     @classmethod
@@ -23,8 +29,14 @@ class Rows:
         """Return the rows divided by their Euclidean norms; rows of zeros stay zero."""
         norm = np.empty(len(features))
         for rows, block in blocks(features):
-            norm[rows] = np.sqrt(np.einsum("ij,ij->i", block, block))
-        return cls(features, scale=1 / np.where(norm > 0, norm, 1))
+            square = np.einsum("ij,ij->i", block, block)
+            norm[rows] = np.sqrt(square)
+            small = np.flatnonzero(square < _SMALLEST_SQUARE)
+            if len(small):
+                norm[rows][small] = _norms(block[small])
+        largest = np.finfo(np.float64).max
+        with np.errstate(over="ignore"):
+            return cls(features, scale=np.minimum(1 / np.where(norm > 0, norm, 1), largest))
 
     def onto(self, basis: Floats) -> "Rows":
         """Return the rows' coordinates in `basis` (d, k), stored."""
@@ -40,6 +52,18 @@ class Rows:
         """Return the rows less `point`."""
         return replace(self, origin=point if self.origin is None else self.origin + point)
 
+    def with_columns_of_normal_size(self, suspects: NDArray[np.intp]) -> "Rows":
+        """Return the rows with those of the suspected columns that hold only tiny numbers scaled by powers of two."""
+        largest = np.zeros(len(suspects))
+        for _, block in self.blocks():
+            np.maximum(largest, np.abs(block[:, suspects]).max(axis=0), out=largest)
+        exponents = np.zeros(self.features.shape[1], dtype=np.intc)
+        exponents[suspects] = np.maximum(np.frexp(largest)[1], -_MAX_EXPONENT)
+        if not exponents.any():
+            return self
+        origin = None if self.origin is None else np.ldexp(self.origin, -exponents)
+        return replace(self, exponents=exponents, origin=origin)
+
     def take(self, index: NDArray[np.intp]) -> Floats:
         """Return the rows at `index`."""
         return self._placed(self.features[index].astype(np.float64, copy=False), index)
@@ -48,6 +72,8 @@ class Rows:
         own = None if self.features.dtype == np.float64 else block  # A block of float64 may be the input itself.
         if self.scale is not None:
             block = own = np.multiply(block, self.scale[rows, None], out=own)
+        if self.exponents is not None:
+            block = own = np.ldexp(block, -self.exponents, out=own)
         return block if self.origin is None else np.subtract(block, self.origin, out=own)
 
 
@@ -55,3 +81,11 @@ def spread(n: int, count: int) -> NDArray[np.intp]:
     """Return `count` of n indices, a few perhaps twice, evenly spread and in step with no period of the rows."""
     golden = (5**0.5 - 1) / 2
     return np.sort((np.arange(count) * golden % 1 * n).astype(np.intp))
+
+
+def _norms(block: Floats) -> Floats:
+    """Return the norms of rows whose squares may underflow."""
+    exponents = np.frexp(np.abs(block).max(axis=1))[1]
+    exponents = np.maximum(exponents, -_MAX_EXPONENT)
+    norms: Floats = np.ldexp(np.linalg.norm(np.ldexp(block, -exponents[:, None]), axis=1), exponents)
+    return norms

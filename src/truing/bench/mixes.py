@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from .._check import Floats, Matrix
 from ..fits import fit_direct
+from ..huber_regression import huber
 from ..least_squares import LinearFit
 from ..metrics import evaluate, fpr_at_tpr
 from ..moments import Moments, Principal
-from ..robust import huber
 from .cases import KEEP, PENALTY
 
 Index = NDArray[np.intp]

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
-from truing import narrowing, robust
 from truing._check import Floats
-from truing.robust import TOLERANCE, HuberFit, huber, huber_rows
+from truing.huber_regression import TOLERANCE, HuberFit, continuation, design, huber, huber_rows
 from truing.rows import Rows
 
 PENALTIES = [1e-7, 1e-5, 1e-3, 1e-1, 10.0]
@@ -292,7 +291,7 @@ def test_unit_rows_are_fitted_as_if_they_had_been_stored(rng):
 def test_rows_stored_whitened_are_fitted_as_those_read_again(rng, monkeypatch, penalty):
     features, scores = gross(rng, 5000)
     one = huber(features, scores, penalty)
-    monkeypatch.setattr(robust, "_SMALL", 0)
+    monkeypatch.setattr(design, "MAX_STORED_NUMBERS", 0)
     other = huber(features, scores, penalty)
     np.testing.assert_allclose(one.coef, other.coef, atol=1e-10)
     np.testing.assert_allclose(one.residual, other.residual, atol=1e-10)
@@ -342,7 +341,7 @@ def test_no_square_matrix_of_rows_is_made(rng):
 
 
 def test_what_cannot_be_certified_is_an_error_that_says_how_close_it_came(rng, monkeypatch):
-    monkeypatch.setattr(narrowing, "_newton", lambda *_, **__: None)
+    monkeypatch.setattr(continuation, "_newton", lambda *_, **__: None)
     with pytest.raises(ArithmeticError, match=r"reached a relative duality gap of \d\.\de[-+]\d+, wanted 1e-09"):
         huber(*plain(rng, 200), 0.1)
 

@@ -1,0 +1,140 @@
+"""A proof that a fit is optimal: a dual point, and how far its objective is below the fit's.
+
+For any u with |uᵢ| ≤ 1 and Wᵀu = 0 no fit has a loss, over the penalty λ, below Σ sᵢuᵢ − λuᵢ²/2. At the minimum
+u = clip(r / λ, ±1) reaches it. Away from it, what is left of Wᵀu is taken off first.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import Floats
+from .continuation import huber_loss
+from .design import Design, Point
+
+# A fit is returned when its duality gap is at most this share of the objective.
+TOLERANCE = 1e-9
+# Up to so many inliers for each unknown, a dual point is made feasible on them alone.
+MAX_INLIERS_PER_UNKNOWN = 20
+
+_EPS = float(np.finfo(np.float64).eps)
+_ROUNDINGS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
+_MAX_CORRECTIONS = 20
+_SMALL_GRADIENT = 1e-12  # For each row: spread over all rows it costs less than the tolerance.
+_CHEAP = 1e-2  # Share of the tolerance that rows just beyond the width may cost together.
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """A point, and the share of its loss by which no other fit can be better."""
+
+    point: Point
+    gap: float
+
+
+def certify(design: Design, target: Floats, point: Point, penalty: float, solved: float) -> Certificate:
+    """Return the certificate of the point that minimises the loss at width `solved`, for a `penalty` of at most that.
+
+    Inliers are told by their residual alone, and where that does not do, with what rounding may have added to it.
+    """
+    read = point if design.stored is None else design.point_of_rows(target, point.theta, solved)
+    certificate = Certificate(read, np.inf)
+    if penalty == solved:
+        certificate = _certified(design, target, read, penalty, solved, np.zeros(1))
+    if not certificate.gap <= TOLERANCE:  # NaN fails this comparison too.
+        certificate = _certified(design, target, read, penalty, solved, design.rounding(target, read.theta))
+    return certificate
+
+
+def _certified(
+    design: Design, target: Floats, point: Point, penalty: float, solved: float, rounding: Floats
+) -> Certificate:
+    """Return the certificate, rows within `rounding` of the width solved being inliers.
+
+    A penalty below the width solved is below the rounding of the residuals, and so their signs decide alone. The fit is
+    then moved to where the inliers have a residual of the penalty times their dual.
+    """
+    beyond = np.abs(point.residual) - solved
+    inliers = np.flatnonzero(beyond <= rounding)
+    adjustable = _adjustable(beyond, inliers, huber_loss(point.residual, solved), design.unknowns)
+    dual, left = _dual_point(design, point, adjustable, solved)
+    if penalty < solved:
+        excess = point.residual[inliers] - penalty * dual[inliers]
+        step = np.linalg.lstsq(design.take(inliers), excess, rcond=None)[0]
+        point = design.point_of_rows(target, point.theta + step, penalty)
+    loss = huber_loss(point.residual, penalty)
+    gap = _gap(point.residual, dual, penalty) + _cost_of_gradient(left, point.residual, loss, penalty)
+    gap = min(gap, loss)  # The gap of u = 0.
+    if gap > TOLERANCE * loss:
+        slope = np.maximum(np.minimum(np.abs(point.residual) / penalty, 1.0), np.abs(dual))
+        loss = max(loss, _ROUNDINGS / TOLERANCE * float(slope @ design.rounding(target, point.theta)))
+    return Certificate(point, gap / loss if gap > 0 else 0.0)
+
+
+def _gap(residual: Floats, dual: Floats, penalty: float) -> float:
+    """Return Σ h(rᵢ)/λ − rᵢuᵢ + λuᵢ²/2, row by row: no term is negative, so nothing cancels."""
+    size = np.abs(residual)
+    within = np.minimum(size, penalty)
+    same_side = dual * np.sign(residual)
+    return float(penalty / 2 * np.square(within / penalty - same_side).sum() + (size - within) @ (1 - same_side))
+
+
+def _cost_of_gradient(left: Floats, residual: Floats, loss: float, penalty: float) -> float:
+    """Return how much lower a better fit θ′ may be because Wᵀu is not quite zero: ‖Wᵀu‖ times a bound on ‖θ′ − θ‖.
+
+    √n ‖θ′ − θ‖ = ‖r − r′‖ ≤ ‖r‖ + ‖r′‖, and a loss of at most P means that ‖r′‖ ≤ √(2λP) for inliers, 2P for the rest.
+    """
+    largest = float(np.abs(residual).max())
+    own = largest * float(np.linalg.norm(residual / largest)) if largest > 0 else 0.0
+    better = sqrt(2 * penalty * loss) + 2 * loss
+    return float(np.linalg.norm(left)) * (own + better) / sqrt(len(residual))
+
+
+def _adjustable(beyond: Floats, inliers: NDArray[np.intp], loss: float, unknowns: int) -> NDArray[np.intp]:
+    """Return the inliers and, if few, the rows so little beyond them that their dual may be anything at little cost."""
+    cheap = np.flatnonzero(beyond <= _CHEAP * TOLERANCE * loss / len(beyond))
+    return inliers if len(cheap) > MAX_INLIERS_PER_UNKNOWN * unknowns else np.union1d(cheap, inliers)
+
+
+def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: float) -> tuple[Floats, Floats]:
+    """Return u near clip(r / λ) with |u| ≤ 1 and Wᵀu = 0, and what rounding leaves of Wᵀu.
+
+    Where inliers are few, or Wᵀu is not small, it is taken off these alone, so that the others stay at ±1 to the last
+    bit. What they cannot take is spread over all rows. Last, all is shrunk to at most 1.
+    """
+    dual = np.clip(point.residual / width, -1.0, 1.0)
+    left = point.gradient / width
+    enough = _EPS * float(np.abs(dual).sum())
+    few = len(near) <= MAX_INLIERS_PER_UNKNOWN * design.unknowns
+    if few or np.abs(left).sum() > _SMALL_GRADIENT * len(dual):
+        dual[near], left = _corrected(design.take(near), dual[near], left, enough)
+    if np.abs(left).sum() > enough:
+        coef = design.lift @ (left / len(dual))
+
+        def spread_over(where: slice, block: Floats) -> Floats:
+            dual[where] -= block @ coef[:-1] + coef[-1]
+            return dual[where]
+
+        left = design.sum_of_rows(spread_over)
+    shrink = max(float(np.abs(dual).max()), 1.0)
+    return dual / shrink, left / shrink
+
+
+def _corrected(rows: Floats, dual: Floats, left: Floats, enough: float) -> tuple[Floats, Floats]:
+    """Return the dual of some rows, changed so that `left`, Wᵀu of all rows, falls to `enough`, and what is left of it.
+
+    A projection at a time: rows that it takes beyond ±1 stay there, and the others are projected again.
+    """
+    free = np.ones(len(dual), dtype=np.bool_)
+    for _ in range(_MAX_CORRECTIONS):
+        if not free.any() or np.abs(left).sum() <= enough:
+            break
+        change = np.zeros(len(dual))
+        change[free] = rows[free] @ np.linalg.lstsq(rows[free].T @ rows[free], left, rcond=None)[0]
+        moved = np.clip(dual - change, -1.0, 1.0)
+        left = left + (moved - dual) @ rows
+        dual = moved
+        free &= np.abs(dual) < 1
+    return dual, left

@@ -1,0 +1,258 @@
+"""The columns of a regression in coordinates in which they are orthonormal, and points in these coordinates.
+
+Every problem is solved at one scale: scores and tiny columns are divided by powers of two, which rounds nothing, so
+that no square under- or overflows. The rows are centred, and W = [rows − mean, 1] @ lift has WᵀW = n·I.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import Bools, Floats
+from ..rows import Rows, spread
+
+# So few rows are gathered at a time.
+ROWS_PER_GATHER = 2048
+# A design of so few numbers is stored whole; only the certificate reads the rows again.
+MAX_STORED_NUMBERS = 2**21
+
+_EPS = float(np.finfo(np.float64).eps)
+_SAMPLED_FOR_MEDIAN = 65
+_TINY_SQUARE = 1e-200  # A mean square below this may be what underflow has left.
+_DOUBTFUL = 1e-8  # Share of the largest eigenvalue below which those of a Gram matrix have lost half of their digits.
+_ROUNDED_ENTRY = 2.0**-36  # Share of its largest entry below which those of a direction are but rounding.
+_ROUNDING_SHARE = 2.0**-10  # A direction is dropped if rounding the features disturbs it by more than this share.
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A fit `theta` (k,), its `residual` (n,), and the `gradient` Wᵀ clip(residual, ±penalty) (k,)."""
+
+    theta: Floats
+    residual: Floats
+    gradient: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What was done to scores and columns: scores = centre + 2^score_exponent · target, columns times 2^−exponents."""
+
+    centre: float
+    score_exponent: int
+    exponents: NDArray[np.intc]
+    intercept: bool
+
+    @property
+    def scaled_centre(self) -> float:
+        """The size of the centre in units of the target."""
+        return float(np.ldexp(abs(self.centre), -self.score_exponent))
+
+    def returned(self, coef: Floats, shift: float, mean: Floats) -> tuple[Floats, float]:
+        """Return coefficients and intercept in the caller's units, from those about the mean."""
+        with np.errstate(over="ignore", under="ignore"):
+            own: Floats = np.ldexp(coef, self.score_exponent - self.exponents)
+            level = np.ldexp(np.longdouble(shift) - _dot(mean, coef), self.score_exponent)
+            return own, float(level + self.centre) if self.intercept else 0.0
+
+    def about_mean(self, coef: Floats, intercept: float, mean: Floats) -> tuple[Floats, float]:
+        """Return what `returned` came from, but for its rounding."""
+        inner: Floats = np.ldexp(coef, self.exponents - self.score_exponent)
+        level = np.longdouble(intercept) - self.centre if self.intercept else np.longdouble(0.0)
+        return inner, float(np.ldexp(level, -self.score_exponent) + _dot(mean, inner))
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """W = [rows, 1] @ lift, the rows being about their mean; `stored` is W itself, where it is small.
+
+    `least_squares` is the fit of least squares.
+    """
+
+    rows: Rows
+    mean: Floats
+    lift: Floats
+    units: Units
+    least_squares: Floats
+    stored: Floats | None = None
+
+    @classmethod
+    def of(cls, rows: Rows, target: Floats, centre: float, score_exponent: int, intercept: bool) -> "Design":
+        """Return the design of the rows, from one pass over them; more where columns are tiny or all but collinear."""
+        sums = _Sums.of(rows, target)
+        tiny = np.flatnonzero(sums.mean_square < _TINY_SQUARE)
+        if len(tiny):
+            scaled = rows.with_columns_of_normal_size(tiny)
+            if scaled is not rows:
+                rows = scaled
+                sums = _Sums.of(rows, target)
+        d = rows.features.shape[1]
+        exponents = np.zeros(d, dtype=np.intc) if rows.exponents is None else rows.exponents
+        units = Units(centre, score_exponent, exponents, intercept)
+        centred = rows.about(sums.mean)
+        lift = _whitening(sums, centred, intercept)
+        design = cls(centred, sums.mean, lift, units, least_squares=lift.T @ sums.cross)
+        if len(target) * design.unknowns > MAX_STORED_NUMBERS:
+            return design
+        stored = design.take(np.arange(len(target)))
+        return replace(design, stored=stored, least_squares=target @ stored / len(target))
+
+    @property
+    def unknowns(self) -> int:
+        """The number of columns of W."""
+        return int(self.lift.shape[1])
+
+    def returned(self, theta: Floats) -> tuple[Floats, float]:
+        """Return the coefficients and the intercept of a fit, as the caller is given them."""
+        full = self.lift @ theta
+        return self.units.returned(full[:-1], float(full[-1]), self.mean)
+
+    def point(self, target: Floats, theta: Floats, penalty: float) -> Point:
+        """Return the point at `theta`."""
+        if self.stored is None:
+            return self.point_of_rows(target, theta, penalty)
+        residual = target - self.stored @ theta
+        return Point(theta, residual, np.clip(residual, -penalty, penalty) @ self.stored)
+
+    def point_of_rows(self, target: Floats, theta: Floats, penalty: float) -> Point:
+        """Return the point at `theta`, from the rows themselves and the numbers that the caller is given."""
+        coef, shift = self.units.about_mean(*self.returned(theta), self.mean)
+        residual = target - shift
+
+        def clipped(where: slice, block: Floats) -> Floats:
+            residual[where] -= block @ coef
+            return np.clip(residual[where], -penalty, penalty)
+
+        return Point(theta, residual, self.sum_of_rows(clipped))
+
+    def sum_of_rows(self, weights: Callable[[slice, Floats], Floats]) -> Floats:
+        """Return Σ weightᵢ wᵢ (k,), the weights being made from each block of rows."""
+        total = np.zeros(len(self.lift))
+        for where, block in self.rows.blocks():
+            weight = weights(where, block)
+            total[:-1] += weight @ block
+            total[-1] += weight.sum()
+        return total @ self.lift
+
+    def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
+        """Return what rounding may have added to each residual, or to those at `index`, to within a small factor."""
+        coef, shift = self.units.about_mean(*self.returned(theta), self.mean)
+        level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef)) + self.units.scaled_centre
+        if index is not None:
+            some: Floats = _EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
+            return some
+        size = np.abs(target) + level
+        for where, block in self.rows.blocks():
+            size[where] += np.abs(block) @ np.abs(coef)
+        scaled: Floats = _EPS * size
+        return scaled
+
+    def take(self, index: NDArray[np.intp]) -> Floats:
+        """Return the rows of W at `index`."""
+        if self.stored is not None:
+            return self.stored if len(index) == len(self.stored) else self.stored[index]
+        part = np.empty((len(index), self.unknowns))
+        for start in range(0, len(index), ROWS_PER_GATHER):
+            some = slice(start, start + ROWS_PER_GATHER)
+            np.matmul(self.rows.take(index[some]), self.lift[:-1], out=part[some])
+            part[some] += self.lift[-1]
+        return part
+
+    def gram(self, chosen: Bools) -> Floats:
+        """Return Σ wᵢ wᵢᵀ over the chosen rows."""
+        if not chosen.any():
+            return np.zeros((self.unknowns, self.unknowns))
+        raw = np.zeros((len(self.lift), len(self.lift)))
+        for where, block in self.rows.blocks():
+            part = block[chosen[where]]
+            raw[:-1, :-1] += part.T @ part
+            raw[-1, :-1] += part.sum(axis=0)
+        raw[:-1, -1] = raw[-1, :-1]
+        raw[-1, -1] = np.count_nonzero(chosen)
+        return self.lift.T @ raw @ self.lift
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """The mean (d,) of rows, their second moments about it (d, d), and those of [rows, 1] with the target (d + 1,)."""
+
+    mean: Floats
+    moment: Floats
+    cross: Floats
+
+    @property
+    def mean_square(self) -> Floats:
+        square: Floats = np.diag(self.moment) + self.mean**2
+        return square
+
+    @classmethod
+    def of(cls, rows: Rows, target: Floats) -> "_Sums":
+        n, d = rows.features.shape
+        # About a median nothing is left of a constant column, and little of a large mean.
+        middle = np.median(rows.take(spread(n, _SAMPLED_FOR_MEDIAN)), axis=0)
+        gram = np.zeros((d, d))
+        total = np.zeros(d)
+        cross = np.zeros(d)
+        for where, block in rows.about(middle).blocks():
+            gram += block.T @ block
+            total += block.sum(axis=0)
+            cross += target[where] @ block
+        offset = total / n
+        level = float(target.mean())
+        return cls(middle + offset, gram / n - np.outer(offset, offset), np.append(cross / n - offset * level, level))
+
+
+def _whitening(sums: _Sums, rows: Rows, intercept: bool) -> Floats:
+    """Return the lift (d + 1, k): k combinations of the columns of [rows, 1] that are orthonormal.
+
+    Directions in which the rows vary no more than rounding them does are left out. The Gram matrix tells them from
+    others only down to the root of the rounding error; below that the rows are read again in the coordinates found.
+    """
+    n, d = rows.features.shape
+    constant = np.zeros(d) if intercept else sums.mean  # What the features add to the constant column.
+    # Columns of one size lose equally much to rounding, and so does any direction.
+    size = np.abs(sums.mean) + np.sqrt(np.maximum(np.diag(sums.moment), 0.0))
+    live = size > 0
+    coef = np.diag(1 / np.where(live, size, 1.0))[:, live]
+    if not coef.size:
+        return np.eye(d + 1)[:, d:] if intercept else np.zeros((d + 1, 0))
+    level = constant @ coef
+    values, vectors = np.linalg.eigh(coef.T @ sums.moment @ coef + np.outer(level, level))
+    floor = (d + n**0.5) * _EPS * max(values[-1], _EPS**2)
+    coef = coef @ (vectors / np.sqrt(np.maximum(values, floor)))
+    if values[0] <= _DOUBTFUL * values[-1]:
+        values, vectors = np.linalg.eigh(_gram_of(rows, np.vstack([coef, constant @ coef])))
+        coef = coef @ (vectors / np.sqrt(np.maximum(values, _EPS * floor)))
+    # What rounding the features to double precision adds to each direction, whose own size is one.
+    rounding = _EPS * np.linalg.norm(size[:, None] * coef, axis=0)
+    kept = rounding <= _ROUNDING_SHARE
+    coef = _shortest(coef[:, kept], coef[:, ~kept], size)
+    lift = np.vstack([coef, _dot(constant, coef).astype(np.float64)])
+    return np.column_stack([lift, np.eye(d + 1)[:, d]]) if intercept else lift
+
+
+def _gram_of(rows: Rows, lift: Floats) -> Floats:
+    """Return WᵀW / n for the columns [rows, 1] @ lift."""
+    gram = np.zeros((lift.shape[1], lift.shape[1]))
+    for _, block in rows.blocks():
+        white = block @ lift[:-1] + lift[-1]
+        gram += white.T @ white
+    return gram / len(rows.features)
+
+
+def _shortest(coef: Floats, null: Floats, size: Floats) -> Floats:
+    """Return the combinations without their part in directions that leave every row unchanged: those of least norm."""
+    if not null.size or not coef.size:
+        return coef
+    entries = np.abs(null) * size[:, None]
+    # In columns of tiny numbers the rounding of a direction would outweigh it.
+    clean = np.where(entries > _ROUNDED_ENTRY * entries.max(axis=0), null, 0.0)
+    directions = clean / np.linalg.norm(clean, axis=0)
+    shortest: Floats = coef - directions @ np.linalg.lstsq(directions, coef, rcond=None)[0]
+    return shortest
+
+
+def _dot(one: Floats, other: Floats) -> NDArray[np.longdouble]:
+    """Return the product with the digits that extended precision has."""
+    return np.asarray(one.astype(np.longdouble) @ other.astype(np.longdouble))
