@@ -111,7 +111,7 @@ def test_a_restored_detector_goes_on_to_the_same_bits(either, tmp_path, data, d)
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 20))
 def test_thousands_of_restored_detectors_go_on_to_the_same_bits(either, tmp_path, data, d):
     check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)

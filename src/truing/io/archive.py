@@ -13,7 +13,7 @@ import numpy as np
 from .drafts import AnyPath
 from .npz import Arrays, read_npz, write_npz
 
-VERSION = 1
+VERSION = 2
 
 
 def write_archive(path: AnyPath, kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
