@@ -358,10 +358,32 @@ def test_a_threshold_tells_the_same_rows_as_the_p_values(rng):
 
 def test_a_detector_and_its_decisions_say_what_they_hold(rng):
     detector = truing.Detector("energy")
-    assert repr(detector) == "Detector(base 'energy', nothing learned)"
+    assert repr(detector) == "Detector(base energy, nothing learned)"
     detector.calibrate(stream(rng, rows=60))
     detector.learn(stream(rng, rows=1500))
-    assert repr(detector) == "Detector(base 'energy', 6 features, 1,500 rows learned, 60 reference rows)"
+    assert repr(detector) == "Detector(base energy, 6 features, 1,500 rows learned, 60 reference rows)"
     found = repr(detector.decide(stream(rng), false_alarm=0.1))
     assert found.startswith("Decision(")
     assert found.endswith("of 400 rows out at false_alarm 0.1)")
+
+
+def test_a_base_score_may_be_a_function(rng, tmp_path):
+    def margin(outputs):
+        ordered = np.sort(outputs.logits, axis=1)
+        return ordered[:, -1] - ordered[:, -2]
+
+    outputs, detector = stream(rng), truing.Detector(margin)
+    detector.learn(outputs)
+    expected = truing.fit_direct(outputs.features, margin(outputs)).predict(outputs.features)
+    np.testing.assert_allclose(detector.score(outputs), expected, atol=1e-10)
+    found = truing.detect(outputs, base=margin)
+    np.testing.assert_allclose(found.scores, expected, atol=1e-10)
+    assert found.base == "margin"
+    with pytest.raises(ValueError, match="base must return one score per row, 400, got 399"):
+        truing.detect(outputs, base=lambda outputs: margin(outputs)[1:])
+    with pytest.raises(TypeError, match="a Detector of a named base score, got one of margin"):
+        truing.save(detector, tmp_path / "x.npz")
+    with pytest.raises(ValueError, match="temperature must be 1"):
+        truing.detect(outputs, base=margin, temperature=2.0)
+    with pytest.raises(ValueError, match="base must be one of msp"):
+        truing.Detector("margin")

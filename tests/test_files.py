@@ -64,10 +64,10 @@ def test_a_file_of_numpys_is_not_one_of_ours(tmp_path):
 
 
 def test_a_newer_format_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("truing.io.archive.VERSION", 2)
+    monkeypatch.setattr("truing.io.archive.VERSION", 3)
     write_archive(tmp_path / "x.npz", "fit", {}, {})
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="format version 2; this truing reads version 1"):
+    with pytest.raises(ValueError, match="format version 3; this truing reads version 2"):
         truing.load(tmp_path / "x.npz")
 
 

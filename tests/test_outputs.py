@@ -156,3 +156,43 @@ def test_pickled_objects_are_never_loaded(tmp_path):
     np.save(tmp_path / "features.npy", np.array([[print]], dtype=object))
     with pytest.raises(ValueError, match=r"must be an .npy file of plain numbers"):
         truing.Outputs.load(tmp_path / "features.npy")
+
+
+def test_parts_are_concatenated_and_unlike_ones_refused(outputs):
+    whole = truing.Outputs.concatenate([outputs[:2], outputs[2:3], outputs[3:]])
+    for name in ("features", "logits", "labels", "scores"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(outputs, name))
+    tagged = truing.Outputs(outputs.features, model="a")
+    assert truing.Outputs.concatenate([tagged, tagged]).model == "a"
+    for other in (truing.Outputs(outputs.features), truing.Outputs(outputs.features[:, :2], outputs.logits), tagged):
+        with pytest.raises(ValueError, match="parts must be alike, got"):
+            truing.Outputs.concatenate([outputs, other])
+    with pytest.raises(ValueError, match="parts must hold at least one Outputs, got none"):
+        truing.Outputs.concatenate([])
+    with pytest.raises(TypeError, match="parts must be Outputs, got list"):
+        truing.Outputs.concatenate([[1.0]])
+
+
+def test_one_row_is_taken_by_its_number_and_rows_are_counted_through(outputs):
+    np.testing.assert_array_equal(outputs[0].features, outputs.features[:1])
+    np.testing.assert_array_equal(outputs[-1].logits, outputs.logits[-1:])
+    np.testing.assert_array_equal(outputs[np.int64(2)].scores, outputs.scores[2:3])
+    assert len(list(outputs)) == len(outputs)
+    with pytest.raises(IndexError, match="row must be from -6 to 5, got 6"):
+        outputs[6]
+
+
+def test_sparse_matrices_and_tensors_are_told_what_to_do():
+    from scipy import sparse
+
+    for matrix in (sparse.csr_matrix(np.eye(3)), sparse.coo_array(np.eye(3))):
+        with pytest.raises(
+            TypeError, match=r"features must be a dense array, got a sparse one: give features.toarray\(\)"
+        ):
+            truing.Outputs(features=matrix)
+    torch = pytest.importorskip("torch")
+    rows = truing.Outputs(features=torch.eye(3))
+    np.testing.assert_array_equal(rows.features, np.eye(3))
+    for tensor in (torch.eye(3, requires_grad=True), torch.eye(3, dtype=torch.bfloat16)):
+        with pytest.raises(TypeError, match=r"give features.detach\(\).cpu\(\).float\(\).numpy\(\)"):
+            truing.Outputs(features=tensor)

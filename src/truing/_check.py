@@ -56,7 +56,7 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 def check_finite(matrix: Matrix, name: str) -> None:
     """Refuse NaN, infinities and numbers too large to square, naming the first."""
     for rows, block in blocks(matrix):
-        if not (block.min() >= -LARGEST and block.max() <= LARGEST):  # Not so for NaN.
+        if not (block.min() >= -LARGEST and block.max() <= LARGEST):  # NaN fails this comparison too.
             where = np.argwhere(~(np.abs(block) <= LARGEST))[0]
             row, value = rows.start + where[0], block[tuple(where)]
             raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
@@ -143,8 +143,16 @@ def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(f"{name} must have no masked entries")
+    package = type(values).__module__.split(".")
+    if package[:2] == ["scipy", "sparse"]:
+        raise TypeError(f"{name} must be a dense array, got a sparse one: give {name}.toarray()")
     try:
         array = np.asarray(values)
+    except (RuntimeError, TypeError) as error:
+        if package[0] == "torch":  # On another device, in a graph of gradients, or of a type that NumPy lacks.
+            wanted = f"{name}.detach().cpu().float().numpy()"
+            raise TypeError(f"{name} must be an array, got a torch tensor that is none: give {wanted}") from None
+        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":

@@ -185,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
 
     file, share = Path, float
     base, fitting = _Parser(add_help=False), _Parser(add_help=False)
-    base.add_argument("outputs", type=file, metavar="OUTPUTS", help="features and logits (docs/files.md)")
+    base.add_argument(
+        "outputs", type=file, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow"
+    )
     base.add_argument("--base", default="msp", choices=SCORES, help="base score (default: %(default)s)")
     base.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
     fitting.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")

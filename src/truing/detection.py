@@ -11,7 +11,7 @@ from .detector import Detector, rows_taken_from
 from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
-from .scores import SCORES
+from .scores import Base, base_name, base_scores, check_base
 from .threshold import Rate, decide_at, p_values
 
 METHODS = ("auto", "dlr", "rlr", "online")
@@ -62,7 +62,7 @@ def detect(
     reference: Outputs | None = None,
     *,
     method: str = "auto",
-    base: str = "msp",
+    base: Base = "msp",
     temperature: float = 1.0,
     intercept: bool = True,
     components: int | None = None,
@@ -89,7 +89,7 @@ def detect(
     method
         dlr, rlr or online; auto is dlr.
     base, temperature
-        The base score, a name in `SCORES`, and the temperature of its softmax.
+        The base score, a name in `SCORES` or a function of the outputs, and the temperature of its softmax.
     intercept, components
         Whether the fit has an intercept, and how many leading principal components it is confined to.
     accept, false_alarm, fdr
@@ -104,7 +104,7 @@ def detect(
     """
     as_choice(method, "method", dict.fromkeys(METHODS))
     as_choice(order, "order", dict.fromkeys(ORDERS))
-    as_choice(base, "base", SCORES)
+    check_base(base)
     as_count(batch, "batch")
     as_share(keep, "keep")
     as_number(penalty, "penalty", above=0.0)
@@ -124,8 +124,8 @@ def detect(
         # Direct regression is a stream of one batch.
         steps = _stream(detector, rows, known, *((batch, order) if method == "online" else (len(rows), ORDERS[0])))
     found = _follow(steps, rows, known, rate, progress)
-    settings = {"base": base, "method": method, "base_scores": rows.need("scores")}
-    detection = Detection(**settings, scores=found.scores, fitted_rows=found.fitted_rows, fit=found.fit)
+    name, given = base_name(base), rows._need("scores")
+    detection = Detection(name, method, given, scores=found.scores, fitted_rows=found.fitted_rows, fit=found.fit)
     if known is not None:
         detection = replace(
             detection,
@@ -156,14 +156,14 @@ def _follow(
     """Score and decide the rows of each step with its fit."""
     n = len(rows)
     none = LinearFit(np.zeros(rows.features.shape[1]), 0.0, 0.0, 0, 0.0)
-    found = _Found(rows.need("scores").copy(), np.zeros(n), np.ones(n), np.zeros(n, dtype=np.bool_), none)
+    found = _Found(rows._need("scores").copy(), np.zeros(n), np.ones(n), np.zeros(n, dtype=np.bool_), none)
     for part, fit in steps:
         if fit is not None:
             found.scores[part] = fit.predict(rows.features[part])
             found.fitted_rows[part] = fit.rows
             found.fit = fit
         if known is not None:
-            scores_in = known.need("scores") if fit is None else fit.predict(known.features)
+            scores_in = known._need("scores") if fit is None else fit.predict(known.features)
             decision = decide_at(rate, scores_in, found.scores[part])
             found.p_values[part], found.is_out[part] = decision.p_values, decision.is_out
             if part == slice(0, n):
@@ -188,15 +188,15 @@ def _stream(detector: Detector, rows: Outputs, known: Outputs | None, batch: int
 def _robust_fit(
     rows: Outputs, known: Outputs | None, *, keep: float, penalty: float, intercept: bool, components: int | None
 ) -> LinearFit:
-    features, scores = rows.features, rows.need("scores")
+    features, scores = rows.features, rows._need("scores")
     if known is not None:
         features = np.concatenate((features, known.features))
-        scores = np.concatenate((scores, known.need("scores")))
+        scores = np.concatenate((scores, known._need("scores")))
     return fit_robust(features, scores, keep=keep, penalty=penalty, intercept=intercept, components=components)
 
 
-def _scored(outputs: Outputs, base: str, temperature: float) -> Outputs:
-    return Outputs(outputs.features, scores=SCORES[base](outputs, temperature=temperature))
+def _scored(outputs: Outputs, base: Base, temperature: float) -> Outputs:
+    return Outputs(outputs.features, scores=base_scores(outputs, base, temperature))
 
 
 def _rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
@@ -250,14 +250,14 @@ def _notes(found: Detection, rows: Outputs, known: Outputs | None) -> Iterator[s
 
 def _notes_on_reference(found: Detection, rate: Rate, rows: Outputs, known: Outputs) -> Iterator[str]:
     yield from rate.notes(len(known))
-    scores_in = found.fit.predict(known.features) if found.fit.rows else known.need("scores")
+    scores_in = found.fit.predict(known.features) if found.fit.rows else known._need("scores")
     taken = rows_taken_from(known.features, scores_in, rows.features, found.scores)
     if taken is not None:
         yield taken
     # The chance that a reference row outscores a row is higher the more rows are out and the better they are told. It
     # must fall by two standard errors of one, at most 1/12 (1/n + 1/m) in square, before truing is said to hurt.
     margin = 2 * math.sqrt((1 / len(rows) + 1 / len(known)) / 12)
-    auroc_before = 1 - float(p_values(known.need("scores"), found.base_scores).mean())
+    auroc_before = 1 - float(p_values(known._need("scores"), found.base_scores).mean())
     auroc_after = 1 - float(np.mean(found.p_values if found.p_values is not None else 1.0))
     if auroc_after < auroc_before - margin:
         chances = f"{auroc_before:.3f} before truing, {auroc_after:.3f} after"

@@ -11,12 +11,12 @@ from threading import Lock
 
 import numpy as np
 
-from ._check import Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth
+from ._check import Floats, Matrix, as_count, as_number, as_share, as_truth
 from .incremental import IncrementalMoments
 from .least_squares import LinearFit
 from .moments import Moments
 from .outputs import Outputs, as_outputs
-from .scores import SCORES
+from .scores import Base, base_name, base_scores, check_base
 from .threshold import Decision, Rate, decide_at
 
 # Rows looked up in the reference to see whether they are taken from it.
@@ -79,7 +79,7 @@ class Detector:
     Parameters
     ----------
     base
-        The base score, a name in `SCORES`.
+        The base score: a name in `SCORES`, or a function that takes `Outputs` and returns a score per row.
     temperature
         Of the softmax in the base score.
     intercept
@@ -94,7 +94,7 @@ class Detector:
 
     def __init__(
         self,
-        base: str = "msp",
+        base: Base = "msp",
         *,
         temperature: float = 1.0,
         intercept: bool = True,
@@ -102,7 +102,7 @@ class Detector:
         decay: float = 1.0,
         model: str | None = None,
     ) -> None:
-        as_choice(base, "base", SCORES)
+        check_base(base)
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a name, got {type(model).__name__}")
         self.base = base
@@ -203,11 +203,11 @@ class Detector:
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,), before truing."""
-        return SCORES[self.base](as_outputs(outputs, "outputs"), temperature=self.temperature)
+        return base_scores(as_outputs(outputs, "outputs"), self.base, self.temperature)
 
     def __repr__(self) -> str:
         state = self.state
-        held = [f"base {self.base!r}"]
+        held = [f"base {base_name(self.base)}"]
         if state.dimensions is not None:
             held.append(f"{state.dimensions:,} features")
         held.append("nothing learned" if state.learned is None else f"{state.learned.moments.rows:,.10g} rows learned")

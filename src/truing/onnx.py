@@ -88,7 +88,7 @@ def extract(
         raise ValueError("arrays must give at least one row, got none")
     columns: dict[str, Any] = {name: np.concatenate(column) for name, column in parts.items()}
     outputs = Outputs(**columns)
-    _check_logits(outputs.need("logits"), logits)
+    _check_logits(outputs._need("logits"), logits)
     return outputs
 
 

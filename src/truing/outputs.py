@@ -3,14 +3,16 @@
 The same four names serve as arguments, fields, `.npz` keys and table columns.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from os import PathLike
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows
+from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows, counted
 from .io.columns import NAMES, read_columns, write_columns
 
 
@@ -55,7 +57,7 @@ class Outputs:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Outputs":
-        """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours (docs/files.md)."""
+        """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours."""
         columns: dict[str, Any] = read_columns(path)
         try:
             return cls(**columns)
@@ -66,16 +68,25 @@ class Outputs:
         """Write an `.npz`, Parquet or Arrow file with a checksum of it, whole or not at all."""
         write_columns(path, self._columns())
 
-    def need(self, name: str) -> Any:
-        """Return the field `name`, or say that it is missing."""
-        value = getattr(self, name)
-        if value is None:
-            raise ValueError(f"outputs must have {name} for this, got {', '.join(self._columns())}")
-        return value
+    @classmethod
+    def concatenate(cls, parts: Iterable["Outputs"]) -> "Outputs":
+        """Return the rows of all parts, one after another; all must have the same columns, and name the same model.
+
+        >>> Outputs.concatenate([Outputs([[1.0]], [[0.0, 2.0]]), Outputs([[3.0]], [[1.0, 0.0]])])
+        Outputs(2 rows: features 1, logits 2)
+        """
+        whole = [as_outputs(part, "parts") for part in parts]
+        if not whole:
+            raise ValueError("parts must hold at least one Outputs, got none")
+        for part in whole[1:]:
+            if part._shape() != whole[0]._shape():
+                raise ValueError(f"parts must be alike, got {whole[0]!r} and {part!r}")
+        columns = {name: np.concatenate([getattr(part, name) for part in whole]) for name in whole[0]._columns()}
+        return cls(**columns, model=whole[0].model)
 
     def correct(self) -> Bools:
         """Return which rows the network classifies rightly (n,): the largest logit is the label's."""
-        logits, labels = self.need("logits"), self.need("labels")
+        logits, labels = self._need("logits"), self._need("labels")
         if labels.min() < 0 or labels.max() >= logits.shape[1]:
             found = f"{labels.min()} to {labels.max()}"
             raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, as the logits have it, got {found}")
@@ -85,19 +96,36 @@ class Outputs:
     def __len__(self) -> int:
         return len(self.features)
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> "Outputs":
-        """Return some of the rows, by slice, mask or indices."""
+    def __getitem__(self, rows: SupportsIndex | slice | NDArray[Any]) -> "Outputs":
+        """Return some of the rows, by number, slice, mask or indices."""
+        if isinstance(rows, SupportsIndex) and not isinstance(rows, np.ndarray):
+            number = index(rows)
+            if not -len(self) <= number < len(self):
+                raise IndexError(f"row must be from {-len(self)} to {len(self) - 1}, got {number}")
+            rows = slice(number % len(self), number % len(self) + 1)
         return Outputs(**{name: column[rows] for name, column in self._columns().items()}, model=self.model)
+
+    def _need(self, name: str) -> Any:
+        """Return the field `name`, or say that it is missing."""
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"outputs must have {name} for this, got {', '.join(self._columns())}")
+        return value
 
     def _columns(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
+
+    def _shape(self) -> tuple[Any, ...]:
+        return self.model, {name: column.shape[1:] for name, column in self._columns().items()}
 
     def __repr__(self) -> str:
         parts = [f"features {self.features.shape[1]}"]
         if self.logits is not None:
             parts.append(f"logits {self.logits.shape[1]}")
         parts += [name for name in ("labels", "scores") if getattr(self, name) is not None]
-        return f"Outputs({len(self)} row{'s' * (len(self) != 1)}: {', '.join(parts)})"
+        if self.model is not None:
+            parts.append(f"model {self.model!r}")
+        return f"Outputs({counted(len(self))}: {', '.join(parts)})"
 
 
 def as_outputs(value: Outputs, name: str) -> Outputs:

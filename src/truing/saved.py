@@ -13,6 +13,7 @@ from .io.drafts import AnyPath
 from .io.npz import Arrays
 from .least_squares import LinearFit
 from .moments import Moments
+from .scores import base_name
 
 Saveable = Moments | LinearFit | Detector
 Header = dict[str, Any]
@@ -29,12 +30,13 @@ def save(thing: Saveable, path: AnyPath) -> None:
     write_archive(path, kind, header, arrays)
 
 
-def load(path: AnyPath) -> Any:
+def load(path: AnyPath) -> Saveable:
     """Read what `save` wrote; it then behaves as the one that was saved."""
     kind, header, arrays = read_archive(path)
     _, _, restore = as_choice(kind, f"the kind of {path}", _KINDS)
     try:
-        return restore(header, arrays)
+        thing: Saveable = restore(header, arrays)
+        return thing
     except MemoryError:
         raise
     except Exception as error:  # Whatever else is wrong with it, it is the file.
@@ -74,6 +76,8 @@ def _restore_fit(header: Header, arrays: Arrays) -> LinearFit:
 
 def _store_detector(detector: Detector) -> tuple[Header, Arrays]:
     state = detector.state
+    if not isinstance(detector.base, str):
+        raise TypeError(f"thing must be a Detector of a named base score, got one of {base_name(detector.base)}")
     header: Header = {name: getattr(detector, name) for name in _SETTINGS}
     header["classes"] = state.classes
     arrays: Arrays = {}

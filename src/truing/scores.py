@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_softmax, logsumexp, softmax
 
-from ._check import Floats, Matrix, as_matrix, as_number, by_rows, check_same_rows
+from ._check import Floats, Matrix, as_choice, as_matrix, as_number, as_vector, by_rows, check_same_rows
 from .outputs import Outputs
+
+# A base score: a name in SCORES, or a function of one's own.
+Base = str | Callable[[Outputs], ArrayLike]
 
 
 def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -74,23 +77,45 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     )
 
 
+def base_scores(outputs: Outputs, base: Base, temperature: float = 1.0) -> Floats:
+    """Return the score (n,) that `base` says: a name in `SCORES`, or a function of the outputs."""
+    if isinstance(base, str):
+        return SCORES[base](outputs, temperature=temperature)
+    _refuse_temperature("of your own", temperature)
+    scores = as_vector(base(outputs), "what base returns")
+    if len(scores) != len(outputs):
+        raise ValueError(f"base must return one score per row, {len(outputs)}, got {len(scores)}")
+    return scores
+
+
+def check_base(base: Base) -> None:
+    """Refuse what is neither the name of a score nor a function."""
+    if not callable(base):
+        as_choice(base, "base", SCORES)
+
+
+def base_name(base: Base) -> str:
+    """Return the score's name, for people."""
+    return base if isinstance(base, str) else getattr(base, "__name__", type(base).__name__)
+
+
 def _given(outputs: Outputs, temperature: float = 1.0) -> Floats:
     _refuse_temperature("given", temperature)
-    scores: Floats = outputs.need("scores")
+    scores: Floats = outputs._need("scores")
     return scores
 
 
 def _max_logit(outputs: Outputs, temperature: float = 1.0) -> Floats:
     _refuse_temperature("max_logit", temperature)
-    return max_logit(outputs.need("logits"))
+    return max_logit(outputs._need("logits"))
 
 
 SCORES: dict[str, Callable[..., Floats]] = {
-    "msp": lambda outputs, temperature=1.0: msp(outputs.need("logits"), temperature),
-    "energy": lambda outputs, temperature=1.0: energy(outputs.need("logits"), temperature),
-    "kl_uniform": lambda outputs, temperature=1.0: kl_uniform(outputs.need("logits"), temperature),
+    "msp": lambda outputs, temperature=1.0: msp(outputs._need("logits"), temperature),
+    "energy": lambda outputs, temperature=1.0: energy(outputs._need("logits"), temperature),
+    "kl_uniform": lambda outputs, temperature=1.0: kl_uniform(outputs._need("logits"), temperature),
     "max_logit": _max_logit,
-    "gradnorm": lambda outputs, temperature=1.0: gradnorm(outputs.features, outputs.need("logits"), temperature),
+    "gradnorm": lambda outputs, temperature=1.0: gradnorm(outputs.features, outputs._need("logits"), temperature),
     "given": _given,
 }
 """Every base score by name, each called as `SCORES[name](outputs, temperature=1.0)`."""

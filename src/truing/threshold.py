@@ -36,7 +36,7 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     r"""Return the conformal p-value of each row (n,), $(1 + \#\{\mathrm{in} \le s\}) / (m + 1)$.
 
     For an in-distribution row it is at most any $\alpha$ with probability at most $\alpha$, as long as the
-    row and the m known ones were scored by a rule symmetric in them (docs/concepts.md).
+    row and the m known ones were scored by a rule symmetric in them.
 
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])

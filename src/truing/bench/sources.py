@@ -72,10 +72,10 @@ class Task:
     def _scores(self, outputs: Outputs) -> dict[str, Floats]:
         setting, case = SETTINGS[self.setting], CASES[self.case]
         if self.outputs:
-            return {base: outputs.need("scores") for base, folder in ODIN.items() if folder == self.outputs}
+            return {base: outputs._need("scores") for base, folder in ODIN.items() if folder == self.outputs}
         scores = {base: SCORES[base](outputs) for base in case.bases if base in SCORES}
         if "odin" in case.bases and setting.odin_temperature is not None:
-            scores["odin"] = msp(outputs.need("logits"), setting.odin_temperature)
+            scores["odin"] = msp(outputs._need("logits"), setting.odin_temperature)
         return scores
 
     def _read(self, name: str) -> Outputs:

@@ -87,7 +87,7 @@ def stack(inside: Outputs, outside: Outputs) -> Outputs:
     """Return the rows of both, the in-distribution ones first, without labels."""
     return Outputs(
         features=np.concatenate([inside.features, outside.features]),
-        logits=np.concatenate([inside.need("logits"), outside.need("logits")]),
+        logits=np.concatenate([inside._need("logits"), outside._need("logits")]),
     )
 
 

@@ -59,7 +59,7 @@ def odin(
         raise ValueError(f"std must be above 0, got {scale.min():g}")
     if epsilon == 0:
         outputs = extract(model, loader, head=head, device=device, progress=progress)
-        return Outputs(outputs.features, outputs.logits, outputs.labels, msp(outputs.need("logits"), T))
+        return Outputs(outputs.features, outputs.logits, outputs.labels, msp(outputs._need("logits"), T))
 
     with closing(Head(model, head)) as watched, restored(model, device) as check_unchanged:
         where = device_of(model, device)
