@@ -1,34 +1,54 @@
 # Everything happens in a local .venv; Python 3.11 or newer is all that is needed.
 PYTHON ?= python3
 BIN := .venv/bin
+# Without them, and with the oldest versions of the core's own dependencies, the core must pass too.
+CORE_TESTS := tests/test_*.py tests/io
+LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.*
 
-.PHONY: demo test test-slow check format perf clean
+.PHONY: help demo test test-slow test-pythons test-lowest check format perf clean
 
-demo: .venv/bench.stamp
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/bench.stamp  ## install truing, print the table of methods on real features, write truing-demo.html
 	$(BIN)/truing demo -o truing-demo.html
 
-test: .venv/dev.stamp
+test: .venv/dev.stamp  ## install what the tests need and run all but the slow ones
 	$(BIN)/pytest -m "not slow"
 
-test-slow: .venv/dev.stamp
+test-slow: .venv/dev.stamp  ## run the long proofs
 	$(BIN)/pytest -m slow
 
-check: .venv/dev.stamp
+test-pythons:  ## run the core's tests on each of Python 3.11 to 3.13 that is there
+	@for python in python3.11 python3.12 python3.13; do \
+	  if $$python --version > /dev/null 2>&1; then $(MAKE) .venv-core CORE=.venv-$$python PYTHON=$$python LOWEST= || exit 1; \
+	  else echo "$$python is not there"; fi; done
+
+test-lowest:  ## run the core's tests with the oldest dependencies that are allowed
+	$(MAKE) .venv-core CORE=.venv-lowest
+
+.PHONY: .venv-core
+.venv-core:
+	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/pip install --quiet --editable ".[core-tests]" $(LOWEST)
+	$(CORE)/bin/pytest -m "not slow" $(CORE_TESTS)
+
+check: .venv/dev.stamp  ## format, lint and types, as CI has it
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: .venv/dev.stamp
+format: .venv/dev.stamp  ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-perf: .venv/perf.stamp
+perf: .venv/perf.stamp  ## measure, and write the rows of perf/
 	for script in perf/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-clean:
-	rm -rf .venv truing-demo.html
+clean:  ## remove what the other targets made
+	rm -rf .venv .venv-* truing-demo.html
 
-.venv/%.stamp: pyproject.toml
+.venv/%.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable ".[$*]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@

@@ -4,7 +4,6 @@ Every error is one line on stderr and exit code 1.
 """
 
 import argparse
-import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -27,7 +26,11 @@ from .saved import load, save
 from .scores import SCORES
 from .threshold import threshold_at
 
-DETECT_OPTIONS = set(inspect.signature(detect).parameters) - {"outputs", "reference", "progress"}
+# What the command line hands on to `detect`, where it is given.
+DETECT_OPTIONS = (
+    *("method", "base", "temperature", "intercept", "components"),
+    *("accept", "false_alarm", "fdr", "keep", "penalty", "batch", "order"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +62,7 @@ def run_detect(args: argparse.Namespace) -> None:
         check_ending(_apart(args.output, args.outputs, args.reference))
     outputs = Outputs.load(args.outputs)
     reference = None if args.reference is None else Outputs.load(args.reference)
-    options = {name: value for name, value in vars(args).items() if name in DETECT_OPTIONS and value is not None}
+    options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
     found = detect(outputs, reference, **options, progress=_progress)
     if args.output is not None:
         write_columns(args.output, summary.columns(found, streamed=args.method == "online"))
@@ -185,9 +188,7 @@ def _parser() -> argparse.ArgumentParser:
 
     file, share = Path, float
     base, fitting = _Parser(add_help=False), _Parser(add_help=False)
-    base.add_argument(
-        "outputs", type=file, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow"
-    )
+    base.add_argument("outputs", type=file, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow")
     base.add_argument("--base", default="msp", choices=SCORES, help="base score (default: %(default)s)")
     base.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
     fitting.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
