@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import truing
 from truing import Moments
+from truing._blas import one_thread
 
 
 def scored(outputs: truing.Outputs, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,13 +129,15 @@ def check_minimum_norm(seed, rows):
             shift, level = (features.mean(axis=0), scores.mean()) if intercept else (0.0, 0.0)
             centred = features - shift
             centred[:, np.abs(centred).max(axis=0) < 1e-12] = 0.0
-            expected = np.linalg.pinv(centred, rcond=1e-9) @ (scores - level)
-            assert fit.rank == np.linalg.matrix_rank(centred, tol=1e-9 * max(np.linalg.norm(centred, 2), 1e-300))
+            with one_thread():
+                expected = np.linalg.pinv(centred, rcond=1e-9) @ (scores - level)
+                rank = np.linalg.matrix_rank(centred, tol=1e-9 * max(np.linalg.norm(centred, 2), 1e-300))
+            assert fit.rank == rank
             np.testing.assert_allclose(fit.coef, expected, atol=1e-6 * max(1e-12, np.abs(expected).max()))
 
 
 def test_dependent_columns_get_the_minimum_norm_in_any_row_order():
-    for seed in range(150):
+    for seed in range(80):
         check_minimum_norm(seed, rows=int(10 ** np.random.default_rng(seed).uniform(0.3, 4)))
 
 

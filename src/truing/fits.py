@@ -1,8 +1,6 @@
 """The two fits of the paper: direct (DLR) and robust (RLR). Both return a `LinearFit` to score rows with."""
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +11,6 @@ from .least_squares import LinearFit
 from .moments import Moments
 from .rows import Rows
 
-# Unit rows are made this many at a time for their moments.
-_ROWS_AT_ONCE = 4096
 # Residuals that differ by less than this share of the scores' usual spread are equal,
 _GRAIN = 1e-9
 # and so are those that differ by less than this share of the scores themselves: rounding adds as much.
@@ -134,8 +130,7 @@ def _in_grains(size: Floats, scores: Floats) -> Floats:
 
 def _reduced(rows: Rows, scores: Floats, components: int) -> Rows:
     """Return the rows' coordinates in their own leading principal components, about their mean."""
-    parts = np.array_split(np.arange(len(scores)), -(-len(scores) // _ROWS_AT_ONCE))
-    principal = reduce(add, (Moments.of(rows.take(part), scores[part]) for part in parts))._principal(components)
+    principal = Moments._of_rows(rows, scores)._principal(components)
     return rows.about(principal.origin).onto(principal.basis)
 
 

@@ -18,7 +18,6 @@ from ._check import (
     BLOCK_NUMBERS,
     LARGEST,
     Floats,
-    Matrix,
     as_count,
     as_matrix_of_any,
     as_number,
@@ -30,12 +29,16 @@ from ._check import (
 )
 from ._double import two_product, two_product_outer, two_ratio, two_sum
 from .least_squares import DEPENDENT, EPS, LinearFit, Solution, minimum_norm
+from .rows import Rows
 
 # What rounding may leave in a sum of squares, as a share of it: twice what was seen (see DEPENDENT).
 _SUM_ROUNDING = 32 * EPS
 
 # A block of fewer rows makes a poor matrix product; one of more rows loses digits.
 _LEAST_ROWS, _MOST_ROWS = 256, 8192
+
+# Rows whose mean is taken to be near that of all.
+_SAMPLED_FOR_MEAN = 64
 
 # Squares about the shift, over those about the mean, from which it is worth to sum again about the mean.
 _FAR_FROM_MEAN = 4.0
@@ -74,10 +77,22 @@ class Moments:
         """Return the moments of features (n, d) and scores (n,), accumulated in float64."""
         matrix, vector = as_matrix_of_any(features, "features"), as_vector(scores, "scores")
         check_same_rows(features=matrix, scores=vector)
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            moments = _accumulate(matrix, vector)
+        moments = cls._of_rows(Rows(matrix), vector)
         if not (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2).all():  # NaN fails this comparison too.
             check_finite(matrix, "features")
+        return moments
+
+    @classmethod
+    def _of_rows(cls, rows: Rows, scores: Floats) -> "Moments":
+        """Return the moments of rows that are made as they are read, summed about a point near the mean."""
+        some = np.arange(0, len(scores), max(1, len(scores) // _SAMPLED_FOR_MEAN))
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            # About a row's own value nothing is left of a constant column.
+            sample = np.column_stack((rows.take(some), scores[some]))
+            shift = sample[0] + (sample - sample[0]).mean(axis=0)
+            moments, squares = _summed_about(shift, rows, scores)
+            if (squares > _FAR_FROM_MEAN * np.diagonal(moments.comoment)).any():  # The sample has misled.
+                moments, _ = _summed_about(moments.mean, rows, scores)
         return moments
 
     @property
@@ -175,28 +190,17 @@ class Moments:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))
 
 
-def _accumulate(matrix: Matrix, scores: Floats) -> Moments:
-    """Return the moments, summed about a point near the mean, where little cancels."""
-    # About a row's own value nothing is left of a constant column.
-    some = slice(None, None, max(1, len(scores) // 64))
-    shift = np.append(matrix[0], scores[0]).astype(np.float64)
-    shift += np.append((matrix[some] - shift[:-1]).mean(axis=0), (scores[some] - shift[-1]).mean())
-    moments, squares = _summed_about(shift, matrix, scores)
-    if (squares > _FAR_FROM_MEAN * np.diagonal(moments.comoment)).any():  # So does rounding, where a sample misleads.
-        moments, _ = _summed_about(moments.mean, matrix, scores)
-    return moments
-
-
-def _summed_about(shift: Floats, matrix: Matrix, scores: Floats) -> tuple[Moments, Floats]:
+def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> tuple[Moments, Floats]:
     """Return the moments, and the columns' sums of squares (d + 1,) about `shift` that they were made from."""
-    n, d = matrix.shape
+    n, d = rows.features.shape
     size = min(n, max(_LEAST_ROWS, min(_MOST_ROWS, BLOCK_NUMBERS // (d + 2))))
     block = np.ones((size, d + 2))
     gram, low = np.zeros((d + 2, d + 2)), np.zeros((d + 2, d + 2))
     for start in range(0, n, size):
-        part = block[: min(size, n - start)]
-        part[:, :d] = matrix[start : start + size]
-        part[:, d] = scores[start : start + size]
+        where = slice(start, min(start + size, n))
+        part = block[: where.stop - start]
+        rows.read(where, part[:, :d])
+        part[:, d] = scores[where]
         part[:, :-1] -= shift
         gram, low = compensated(gram, low, part.T @ part)
     total = gram[-1, :-1]  # The column of ones adds up the others.

@@ -68,6 +68,16 @@ class Rows:
         """Return the rows at `index`."""
         return self._placed(self.features[index].astype(np.float64, copy=False), index)
 
+    def read(self, rows: slice, out: Floats) -> None:
+        """Write those rows into `out`."""
+        out[:] = self.features[rows]
+        if self.scale is not None:
+            out *= self.scale[rows, None]
+        if self.exponents is not None:
+            np.ldexp(out, -self.exponents, out=out)
+        if self.origin is not None:
+            out -= self.origin
+
     def _placed(self, block: Floats, rows: slice | NDArray[np.intp]) -> Floats:
         own = None if self.features.dtype == np.float64 else block  # A block of float64 may be the input itself.
         if self.scale is not None:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import Bools, Floats
-from ..rows import Rows, spread
+from ..moments import Moments
+from ..rows import Rows
 
 # So few rows are gathered at a time.
 ROWS_PER_GATHER = 2048
@@ -19,7 +20,6 @@ ROWS_PER_GATHER = 2048
 MAX_STORED_NUMBERS = 2**21
 
 _EPS = float(np.finfo(np.float64).eps)
-_SAMPLED_FOR_MEDIAN = 65
 _TINY_SQUARE = 1e-200  # A mean square below this may be what underflow has left.
 _DOUBTFUL = 1e-8  # Share of the largest eigenvalue below which those of a Gram matrix have lost half of their digits.
 _ROUNDED_ENTRY = 2.0**-36  # Share of its largest entry below which those of a direction are but rounding.
@@ -80,19 +80,21 @@ class Design:
     @classmethod
     def of(cls, rows: Rows, target: Floats, centre: float, score_exponent: int, intercept: bool) -> "Design":
         """Return the design of the rows, from one pass over them; more where columns are tiny or all but collinear."""
-        sums = _Sums.of(rows, target)
-        tiny = np.flatnonzero(sums.mean_square < _TINY_SQUARE)
+        n, d = rows.features.shape
+        moments = Moments._of_rows(rows, target)
+        tiny = np.flatnonzero(np.diag(moments.comoment)[:-1] / n + moments.mean[:-1] ** 2 < _TINY_SQUARE)
         if len(tiny):
             scaled = rows.with_columns_of_normal_size(tiny)
             if scaled is not rows:
                 rows = scaled
-                sums = _Sums.of(rows, target)
-        d = rows.features.shape[1]
+                moments = Moments._of_rows(rows, target)
+        mean = moments.mean[:-1]
         exponents = np.zeros(d, dtype=np.intc) if rows.exponents is None else rows.exponents
         units = Units(centre, score_exponent, exponents, intercept)
-        centred = rows.about(sums.mean)
-        lift = _whitening(sums, centred, intercept)
-        design = cls(centred, sums.mean, lift, units, least_squares=lift.T @ sums.cross)
+        centred = rows.about(mean)
+        lift = _whitening(moments, centred, intercept)
+        cross = np.append(moments.comoment[-1, :-1] / n, moments.mean[-1])
+        design = cls(centred, mean, lift, units, least_squares=lift.T @ cross)
         if len(target) * design.unknowns > MAX_STORED_NUMBERS:
             return design
         stored = design.take(np.arange(len(target)))
@@ -173,52 +175,23 @@ class Design:
         return self.lift.T @ raw @ self.lift
 
 
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """The mean (d,) of rows, their second moments about it (d, d), and those of [rows, 1] with the target (d + 1,)."""
-
-    mean: Floats
-    moment: Floats
-    cross: Floats
-
-    @property
-    def mean_square(self) -> Floats:
-        square: Floats = np.diag(self.moment) + self.mean**2
-        return square
-
-    @classmethod
-    def of(cls, rows: Rows, target: Floats) -> "_Sums":
-        n, d = rows.features.shape
-        # About a median nothing is left of a constant column, and little of a large mean.
-        middle = np.median(rows.take(spread(n, _SAMPLED_FOR_MEDIAN)), axis=0)
-        gram = np.zeros((d, d))
-        total = np.zeros(d)
-        cross = np.zeros(d)
-        for where, block in rows.about(middle).blocks():
-            gram += block.T @ block
-            total += block.sum(axis=0)
-            cross += target[where] @ block
-        offset = total / n
-        level = float(target.mean())
-        return cls(middle + offset, gram / n - np.outer(offset, offset), np.append(cross / n - offset * level, level))
-
-
-def _whitening(sums: _Sums, rows: Rows, intercept: bool) -> Floats:
+def _whitening(moments: Moments, rows: Rows, intercept: bool) -> Floats:
     """Return the lift (d + 1, k): k combinations of the columns of [rows, 1] that are orthonormal.
 
     Directions in which the rows vary no more than rounding them does are left out. The Gram matrix tells them from
     others only down to the root of the rounding error; below that the rows are read again in the coordinates found.
     """
     n, d = rows.features.shape
-    constant = np.zeros(d) if intercept else sums.mean  # What the features add to the constant column.
+    mean, moment = moments.mean[:-1], moments.comoment[:-1, :-1] / n
+    constant = np.zeros(d) if intercept else mean  # What the features add to the constant column.
     # Columns of one size lose equally much to rounding, and so does any direction.
-    size = np.abs(sums.mean) + np.sqrt(np.maximum(np.diag(sums.moment), 0.0))
+    size = np.abs(mean) + np.sqrt(np.maximum(np.diag(moment), 0.0))
     live = size > 0
     coef = np.diag(1 / np.where(live, size, 1.0))[:, live]
     if not coef.size:
         return np.eye(d + 1)[:, d:] if intercept else np.zeros((d + 1, 0))
     level = constant @ coef
-    values, vectors = np.linalg.eigh(coef.T @ sums.moment @ coef + np.outer(level, level))
+    values, vectors = np.linalg.eigh(coef.T @ moment @ coef + np.outer(level, level))
     floor = (d + n**0.5) * _EPS * max(values[-1], _EPS**2)
     coef = coef @ (vectors / np.sqrt(np.maximum(values, floor)))
     if values[0] <= _DOUBTFUL * values[-1]:
