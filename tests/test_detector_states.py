@@ -1,7 +1,11 @@
 """Every state that a detector can reach is saved and restored to the bit, and shared among threads without loss."""
 
+import copy
+import os
+import signal
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -204,3 +208,84 @@ def test_a_score_does_not_wait_for_a_learn(rng):
     with detector._changing:
         scored = ThreadPoolExecutor(1).submit(detector.score, rows).result(timeout=30)
     np.testing.assert_array_equal(scored, detector.score(rows))
+
+
+def test_a_signal_handler_may_learn_while_its_thread_does(rng):
+    """A lock that a thread takes twice would wait for itself, and a change made meanwhile must not be lost."""
+    detector = truing.Detector("given")
+    rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
+    detector.learn(rows)
+    handled = []
+
+    def handler(number, frame):
+        handled.append(number)
+        detector.learn(rows)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        learned = 0
+        while len(handled) < 200:
+            detector.learn(rows)
+            learned += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert detector.moments.rows == 20 * (1 + learned + len(handled))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_forked_while_another_thread_learns_can_learn(rng):
+    detector = truing.Detector("given")
+    rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
+    detector.learn(rows)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with detector._changing:
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads.
+            child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            detector.learn(rows)
+            os._exit(0 if detector.moments.rows == 40 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        holder.join()
+
+
+def test_a_copy_goes_its_own_way(rng):
+    detector = truing.Detector("given", decay=0.9, model="a")
+    rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
+    detector.learn(rows)
+    for copied in (copy.copy(detector), copy.deepcopy(detector)):
+        copied.learn(rows)
+        assert copied.moments.rows == 38
+        assert (copied.decay, copied.model) == (0.9, "a")
+    assert detector.moments.rows == 20
+
+
+@pytest.mark.parametrize("power", [-60, -150, 60])
+def test_a_fit_of_any_size_is_restored(rng, tmp_path, power):
+    features, scores = rng.normal(size=(20, 2)) * 10.0**power, rng.normal(size=20) * 10.0 ** min(-power, 90)
+    fit = truing.fit_direct(features, scores)
+    truing.save(fit, tmp_path / "fit.npz")
+    for name, value in vars(fit).items():
+        np.testing.assert_array_equal(getattr(truing.load(tmp_path / "fit.npz"), name), value)
+
+
+def test_moments_that_have_decayed_to_nothing_are_restored(rng, tmp_path):
+    moments = truing.Moments.of(rng.normal(size=(20, 2)), rng.normal(size=20))
+    for _ in range(40):
+        moments = moments.decayed(1e-10)
+    truing.save(moments, tmp_path / "moments.npz")
+    assert truing.load(tmp_path / "moments.npz").rows == moments.rows

@@ -87,6 +87,7 @@ SUMS = {
     "comoment": np.ones((2, 2)),
     "comoment_low": np.zeros((2, 2)),
     "rounding": np.zeros(2),
+    "parts": np.zeros(0, dtype=np.uint64),
 }
 SETTINGS = {"temperature": 1.0, "intercept": True, "components": None, "decay": 1.0, "model": None, "classes": None}
 
@@ -100,10 +101,10 @@ SETTINGS = {"temperature": 1.0, "intercept": True, "components": None, "decay": 
             "fit",
             {"intercept": "x", "rows": 1, "rank": 1, "collinear": 0, "rounding": 0, "explained": "1.0"},
             {"coef": np.ones(2)},
-            "intercept must be a",
+            "could not convert string to float: 'x'",
         ),
         ("moments", {"rows": 3}, SUMS | {"comoment": np.ones((3, 3))}, r"comoment must be .* of shape \(2, 2\)"),
-        ("moments", {"rows": -3}, SUMS, "rows must be above 0"),
+        ("moments", {"rows": -3}, SUMS, "rows must be at least 0"),
         ("moments", {"rows": 3}, SUMS | {"comoment": np.full((2, 2), np.nan)}, "comoment must be finite"),
         ("detector", SETTINGS | {"base": "tea"}, {}, "base must be one of"),
         ("detector", {"colour": 1}, {}, "does not hold a whole detector"),

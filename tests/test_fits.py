@@ -318,3 +318,10 @@ def test_keeping_no_row_is_refused():
 def _objective(features, scores, fit, penalty):
     size = np.abs(scores - features @ fit.coef - fit.intercept)
     return np.where(size <= penalty, size**2 / 2, penalty * size - penalty**2 / 2).sum()
+
+
+def test_rows_of_one_direction_have_no_components_and_are_trusted_by_their_scores():
+    fit = truing.fit_robust(np.ones((5, 2)), [1.0, 2.0, 3.0, 4.0, 50.0], components=1)
+    assert fit.rank == 0
+    assert fit.rows == 4
+    assert fit.intercept == pytest.approx(2.5)

@@ -319,3 +319,68 @@ def test_a_constant_column_makes_up_for_the_intercept(rng):
     fit = Moments.of(beside, scores).solve(intercept=False)
     assert fit.rank == 5
     np.testing.assert_allclose(fit.predict(beside), features @ expected[:-1] + expected[-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e7, 1e8, 1e12])
+def test_a_window_forgets_a_batch_of_another_world(rng, size):
+    """Once what such a batch may have left in the sums was counted for ever, and every fit after it had rank 0."""
+    features, scores = rng.normal(size=(100, 3)), rng.normal(size=100)
+    strange = Moments.of(rng.normal(size=(100, 3)) * size, rng.normal(size=100))
+    window = Moments.of(features, scores)
+    rest = window + strange - strange
+    fit, fresh = rest.solve(), window.solve()
+    assert fit.rank == fresh.rank == 3
+    np.testing.assert_allclose(fit.coef, fresh.coef, atol=1e-9)
+    assert rest.parts == window.parts
+
+
+def test_rows_taken_away_in_other_parts_are_not_trusted_to_leave_nothing(rng):
+    features, scores = rng.normal(size=(100, 3)), rng.normal(size=100)
+    features[50:] *= 1e9
+    whole = Moments.of(features, scores)
+    fit = (whole - Moments.of(features[50:], scores[50:])).solve()
+    assert (fit.rank, fit.collinear) == (0, 3)  # The first rows are lost in the rounding of the others, and it is said.
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_whatever_is_added_and_taken_away_is_solved(data):
+    """Every sequence of sums and differences ends in a fit of finite numbers, with ridge and without."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    sizes = st.sampled_from([1.0, 1.0, 1e-9, 1e5, 1e9, 1e15])
+    columns = data.draw(st.integers(1, 4))
+    moments, parts = None, []
+    for _ in range(data.draw(st.integers(1, 8))):
+        rows = data.draw(st.integers(1, 6))
+        features = rng.normal(size=(rows, columns)) * data.draw(sizes) + data.draw(sizes)
+        if data.draw(st.booleans()):
+            features[:, 0] = data.draw(sizes)
+        if columns > 1 and data.draw(st.booleans()):
+            features[:, 1] = features[:, 0] * data.draw(sizes)
+        part = Moments.of(features, rng.normal(size=rows) * data.draw(sizes))
+        moments = part if moments is None else moments + part
+        parts.append(part)
+        if len(parts) > 1 and data.draw(st.booleans()):
+            moments = moments - parts.pop(data.draw(st.integers(0, len(parts) - 1)))
+        for intercept in (True, False):
+            for ridge in (0.0, 1e-3):
+                fit = moments.solve(intercept, ridge=ridge)
+                assert np.isfinite(fit.coef).all()
+                assert fit.rank + fit.collinear <= columns
+
+
+def test_a_fit_through_the_origin_says_what_cancelling_means_has_cost():
+    """Means of 5e5 standard deviations that point along the rows themselves: float64 has no digits left for it."""
+    features = np.array(
+        [
+            [-345639539.328125, -4190223644.375, -222570878688.0, -7.8049607805442065],
+            [-345638112.375, -4190203468.125, -222569867748.0, -7.804923199350014],
+            [-345639036.578125, -4190216012.625, -222570505768.0, -7.804946565302089],
+        ]
+    )
+    scores = np.array([-0.0570526123046875, 0.0425872802734375, -0.0153656005859375])
+    fit = truing.fit_direct(features, scores, intercept=False)
+    error = np.abs(fit.predict(features) - scores).max() / scores.std()
+    assert error <= 1e-6 or fit.rounding == 1.0
+    with_intercept = truing.fit_direct(features, scores)
+    np.testing.assert_allclose(with_intercept.predict(features), scores, atol=1e-6)

@@ -229,6 +229,11 @@ def test_moments_of_other_widths_do_not_combine():
         one + 1
 
 
+def test_a_constant_column_too_large_to_square_is_refused():
+    with pytest.raises(ValueError, match="features must be finite and at most 1e\\+100 in size, got 1e\\+200 in row 0"):
+        truing.Moments.of(np.full((4, 1), 1e200), np.arange(4.0))
+
+
 def test_no_double_copy_of_the_input_is_made(rng):
     import tracemalloc
 

@@ -6,8 +6,10 @@ frozen state, which a change replaces whole, one change at a time; who reads tak
 nobody.
 """
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 
@@ -112,7 +114,8 @@ class Detector:
         self.decay = as_share(decay, "decay")
         self.model = model
         self.state = State()
-        self._changing = Lock()
+        self._changing = RLock()
+        self._process = os.getpid()
 
     @property
     def moments(self) -> Moments | None:
@@ -139,13 +142,13 @@ class Detector:
 
         They join every fit with weight 1, so that they and in-distribution test rows stand in it alike.
         """
-        scores = self.base_scores(reference)
-        known = Reference.of(reference.features, scores)
-        with self._changing:
-            old = self.state
+        known = Reference.of(as_outputs(reference, "reference").features, self.base_scores(reference))
+
+        def calibrated(old: State) -> State:
             classes = self._checked_classes(old, reference)
-            joined = _joined(old.learned, known)
-            self.state = State(known, old.learned, joined, classes)
+            return State(known, old.learned, _joined(old.learned, known), classes)
+
+        self._change(calibrated)
 
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
@@ -215,12 +218,22 @@ class Detector:
             held.append(f"{len(state.reference.scores):,} reference rows")
         return f"Detector({', '.join(held)})"
 
+    def __copy__(self) -> "Detector":
+        """Return another detector with the same state, which is frozen."""
+        settings = {name: getattr(self, name) for name in ("temperature", "intercept", "components", "decay", "model")}
+        twin = Detector(self.base, **settings)
+        twin.state = self.state
+        return twin
+
+    def __deepcopy__(self, memo: object) -> "Detector":
+        return self.__copy__()
+
     def _learn(self, outputs: Outputs) -> State:
         """Learn these rows and return the state in which they are."""
         scores = self.base_scores(outputs)
         follow = self.intercept and self.components is None
-        with self._changing:
-            old = self.state
+
+        def with_rows(old: State) -> State:
             classes = self._checked_classes(old, outputs)
             if old.learned is None:
                 learned = IncrementalMoments.of(Moments.of(outputs.features, scores))
@@ -230,9 +243,21 @@ class Detector:
                 joined = _joined(learned, old.reference)
             else:
                 joined = old.joined.updated(outputs.features, scores, 1.0, follow=follow)
-            new = State(old.reference, learned, joined, classes)
-            self.state = new
-        return new
+            return State(old.reference, learned, joined, classes)
+
+        return self._change(with_rows)
+
+    def _change(self, changed: Callable[[State], State]) -> State:
+        """Replace the state by what it is changed to, one change at a time, and return that."""
+        if self._process != os.getpid():  # After a fork a lock may be held by a thread that is not here.
+            self._changing, self._process = RLock(), os.getpid()
+        with self._changing:
+            while True:
+                old = self.state
+                new = changed(old)
+                if self.state is old:  # A signal handler of this very thread may have changed it meanwhile.
+                    self.state = new
+                    return new
 
     def _decide(self, state: State, outputs: Outputs, rate: Rate, *, with_reference: bool) -> Decision:
         if state.reference is None:

@@ -131,6 +131,8 @@ def _in_grains(size: Floats, scores: Floats) -> Floats:
 def _reduced(rows: Rows, scores: Floats, components: int) -> Rows:
     """Return the rows' coordinates in their own leading principal components, about their mean."""
     principal = Moments._of_rows(rows, scores)._principal(components)
+    if not principal.basis.size:  # All rows are one: nothing tells them apart but their scores.
+        return rows.about(principal.origin).onto(np.zeros((len(principal.origin), 1)))
     return rows.about(principal.origin).onto(principal.basis)
 
 

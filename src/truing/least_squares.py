@@ -42,6 +42,7 @@ _SMALLEST_SQUARE = 1e-290
 
 # A column with a smaller part in a dependence, in units of its standard deviation, has none.
 _NO_PART = 1e-7
+_SOME_PART = 1e-3  # And with more than this it has one, however inexact the directions are.
 
 # A mean that far outside the span of centred rows, in units of their standard deviation, is inside.
 _NO_LEVEL = 1e-9
@@ -60,7 +61,8 @@ class LinearFit:
     `rows` is the weight of the rows behind it, `rank` the number of directions it uses, and `explained` the
     share of those rows' score variance that it accounts for. `collinear` counts the directions left out because the
     columns depend on one another there, exactly or to about 1e-7 of their size, which sums of squares cannot tell
-    apart; directions that are missing because there are too few rows are not counted. `rounding` is what rounding may
+    apart, or because a column varies no more than the rounding that a subtraction left; directions that are missing
+    because there are too few rows are not counted. `rounding` is what rounding may
     have cost the trued scores of these rows, as a share of the scores' spread: more than 1e-6 where columns are nearly
     collinear.
     """
@@ -120,14 +122,18 @@ def minimum_norm(
 
     `rounding` (d + 1,) is what subtraction may have left in the variances.
     """
-    live = varying(rows, mean, comoment, rounding) | (ridge > 0)
-    norm = np.sqrt(np.where(live, comoment.diagonal()[:-1] + ridge, 0.0))
+    vary = varying(rows, mean, comoment, rounding)
+    lost = int(np.count_nonzero(~vary & (rounding[:-1] > 0)))
+    live = vary | (ridge > 0)
+    norm = np.sqrt(np.where(vary, comoment.diagonal()[:-1], 0.0) + ridge)
+    if ridge and not vary.all():
+        comoment = comoment * np.outer(np.append(vary, True), np.append(vary, True))
     if not intercept:  # A constant column makes up for it.
         norm = np.where(live, norm, np.abs(mean[:-1]) * np.sqrt(rows))
         live = norm > 0
     problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
     if not live.any():
-        return Solution(np.zeros(len(live)), 0, 0, 0.0)
+        return Solution(np.zeros(len(live)), 0, lost, 0.0)
     factor = cholesky_factor(problem.correlations.copy())
     if factor is not None and smallest_eigenvalue(factor) > max(CHOLESKY_EIGENVALUE, 4 * problem.noise):
         scaled, rank, cost = problem.by_cholesky(factor, intercept), len(problem.norm), CHOLESKY_ROUNDING
@@ -135,7 +141,9 @@ def minimum_norm(
         scaled, rank, cost = problem.by_eigenvectors(intercept)
     coef = np.zeros(len(live))
     coef[live] = scaled / problem.norm
-    return Solution(coef, rank, len(problem.norm), cost)
+    if not intercept:
+        cost = max(cost, problem.cost_of_level(scaled, float(comoment[-1, -1])))
+    return Solution(coef, rank, len(problem.norm) + lost, cost)
 
 
 def varying(rows: float, mean: Floats, comoment: Floats, rounding: Floats) -> Bools:
@@ -203,6 +211,12 @@ class _Standardised:
             scaled += along * (self.rows * missing / (1 + self.rows * (self.level @ along)))
         return np.asarray(scaled)
 
+    def cost_of_level(self, scaled: Floats, score_square: float) -> float:
+        """Return the `rounding` of a fit through the origin, which must cancel what its columns' means add up to."""
+        spread = np.sqrt(score_square) if score_square > 0 else np.sqrt(self.rows) * abs(self.level_score)
+        cancelled = np.sqrt(self.rows) * float(np.abs(self.level) @ np.abs(scaled))
+        return float(min(DEPENDENT * cancelled / spread, 1.0)) if spread > 0 else 0.0
+
     def by_eigenvectors(self, intercept: bool) -> tuple[Floats, int, float]:
         """Return the coefficients (k,) that are shortest in the features' own units, their rank and rounding."""
         values, vectors = eigh(self.correlations)
@@ -211,20 +225,27 @@ class _Standardised:
         values, basis, null = values[used], vectors[:, used], vectors[:, ~used]
         scaled = basis @ (basis.T @ self.cross / values)
         turned = limit / values.min(initial=1.0)  # How far rounding may have turned and stretched the two spaces.
-        if not intercept:
-            missing = self.level_score - self.level @ scaled
-            outside = null.T @ self.level  # The part of the mean that no centred row has: it fits the mean score alone.
-            root = np.sqrt(self.rows)
-            least = max(_NO_LEVEL, turned) * (1 + root * np.linalg.norm(self.level))
-            if root * np.linalg.norm(outside) > least:
-                turn = qr(outside[:, None])[0]
-                basis, null = np.column_stack((basis, null @ turn[:, 0])), null @ turn[:, 1:]
-                scaled += basis[:, -1] * (missing / (basis[:, -1] @ self.level))
-            else:
-                inside = basis.T @ self.level
-                along = inside / values
-                scaled += basis @ along * (self.rows * missing / (1 + self.rows * (inside @ along)))
-        return _shortest(scaled, basis, null, self.norm, max(_NO_PART, 10 * turned)), basis.shape[1], turned
+        tolerance = min(max(_NO_PART, 10 * turned), _SOME_PART)
+        if intercept:
+            return _shortest(scaled, basis, null, self.norm, tolerance), basis.shape[1], turned
+        missing = self.level_score - self.level @ scaled
+        outside = null.T @ self.level  # The part of the mean that no centred row has: it fits the mean score alone.
+        root = np.sqrt(self.rows)
+        if root * np.linalg.norm(outside) > max(_NO_LEVEL, turned) * (1 + root * np.linalg.norm(self.level)):
+            turn = qr(outside[:, None])[0]
+            basis, null = np.column_stack((basis, null @ turn[:, 0])), null @ turn[:, 1:]
+            direction = basis[:, -1]
+            fitted = scaled + direction * (missing / (direction @ self.level))
+        else:  # Sherman & Morrison, as above.
+            inside = basis.T @ self.level
+            direction = basis @ (inside / values)
+            fitted = scaled + direction * (self.rows * missing / (1 + self.rows * (self.level @ direction)))
+        shortest = _shortest(fitted, basis, null, self.norm, tolerance)
+        # A large mean feels what is far too small to change a centred row.
+        moved = self.level @ (fitted - shortest)
+        if moved:
+            shortest = shortest + direction * (moved / (direction @ self.level))
+        return shortest, basis.shape[1], turned
 
 
 def _shortest(scaled: Floats, basis: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
@@ -245,8 +266,9 @@ def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) ->
     basis = _without_noise(null[order], norm[order], tolerance)
     # With rows sorted by size, and pivots, Householder's QR keeps the digits of each row (Cox & Higham 1998).
     rotation, triangle, pivots = qr(basis / norm[order, None], mode="economic", pivoting=True)
-    part = np.empty(basis.shape[1])
-    part[pivots] = solve_triangular(triangle, rotation.T @ (scaled[order] / norm[order]))
+    some = np.flatnonzero(triangle.diagonal())  # A direction that was all noise has none.
+    part = np.zeros(basis.shape[1])
+    part[pivots[some]] = solve_triangular(triangle[: len(some), some], rotation[:, some].T @ (scaled / norm)[order])
     nearest = np.empty(len(scaled))
     nearest[order] = basis @ part
     return nearest

@@ -8,6 +8,7 @@ added can be taken away again and leaves nothing behind, and sums of many parts 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +38,9 @@ _SUM_ROUNDING = 32 * EPS
 # A block of fewer rows makes a poor matrix product; one of more rows loses digits.
 _LEAST_ROWS, _MOST_ROWS = 256, 8192
 
+# Parts that a sum remembers.
+_MOST_PARTS = 4096
+
 # Rows whose mean is taken to be near that of all.
 _SAMPLED_FOR_MEAN = 64
 
@@ -58,7 +62,8 @@ class Moments:
 
     The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$. `mean_low` and `comoment_low` hold the digits that
     follow those of `mean` and `comoment`. `rounding` (d + 1,) is what rounding may have left in the variances when
-    moments were taken away or decayed: zero as long as none were.
+    moments were taken away or decayed. `parts` tells up to 4,096 parts that were added whole, by a digest: one of them
+    that is taken away leaves no rounding behind; other moments of the same rows may.
 
     >>> days = Moments.of([[0.0], [1.0]], [1.0, 3.0]) + Moments.of([[2.0]], [5.0])
     >>> days.solve().predict([[3.0]]).round(6)
@@ -71,6 +76,7 @@ class Moments:
     mean_low: Floats
     comoment_low: Floats
     rounding: Floats
+    parts: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, features: ArrayLike, scores: ArrayLike) -> "Moments":
@@ -78,7 +84,8 @@ class Moments:
         matrix, vector = as_matrix_of_any(features, "features"), as_vector(scores, "scores")
         check_same_rows(features=matrix, scores=vector)
         moments = cls._of_rows(Rows(matrix), vector)
-        if not (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2).all():  # NaN fails this comparison too.
+        small = (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2) & (np.abs(moments.mean) <= LARGEST)
+        if not small.all():  # NaN fails these comparisons too.
             check_finite(matrix, "features")
         return moments
 
@@ -103,7 +110,10 @@ class Moments:
     def __add__(self, more: "Moments") -> "Moments":
         """Return the moments of both sets of rows."""
         _check_alike(self, more)
-        return _combined(self, more, 1, np.hypot(self.rounding, more.rounding))
+        parts = self.parts | more.parts
+        twice = self.parts & more.parts  # Which of the two is taken away later could not be told.
+        known = parts - twice if len(parts) <= _MOST_PARTS else frozenset()
+        return _combined(self, more, 1, np.hypot(self.rounding, more.rounding), known)
 
     def __radd__(self, zero: int) -> "Moments":
         """Return these: `sum` starts at zero."""
@@ -114,9 +124,10 @@ class Moments:
         _check_alike(self, old)
         if not self.rows > old.rows:
             raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
-        # Taken away as they were added, they leave nothing. But they may have been summed in other parts, of which each
-        # has rounding of its own.
-        return _combined(self, old, -1, np.hypot(self._possible_rounding(), old._possible_rounding()))
+        if old.parts and old.parts <= self.parts and not old.rounding.any():
+            return _combined(self, old, -1, self.rounding, self.parts - old.parts)
+        # Summed in other parts the same rows have rounding of their own.
+        return _combined(self, old, -1, np.hypot(self._possible_rounding(), old._possible_rounding()), self.parts)
 
     def decayed(self, factor: float) -> "Moments":
         """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
@@ -198,16 +209,18 @@ def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> tuple[Moments, F
     gram, low = np.zeros((d + 2, d + 2)), np.zeros((d + 2, d + 2))
     for start in range(0, n, size):
         where = slice(start, min(start + size, n))
-        part = block[: where.stop - start]
-        rows.read(where, part[:, :d])
-        part[:, d] = scores[where]
-        part[:, :-1] -= shift
-        gram, low = compensated(gram, low, part.T @ part)
+        some = block[: where.stop - start]
+        rows.read(where, some[:, :d])
+        some[:, d] = scores[where]
+        some[:, :-1] -= shift
+        gram, low = compensated(gram, low, some.T @ some)
     total = gram[-1, :-1]  # The column of ones adds up the others.
     mean, mean_low = two_sum(shift, total / n)
     comoment = gram[:-1, :-1] - np.outer(total, total / n)
     squares = np.diagonal(gram)[:-1]
-    return Moments(float(n), mean, comoment, mean_low, low[:-1, :-1], np.zeros(d + 1)), squares
+    digest = blake2b(np.concatenate((mean, mean_low, np.diagonal(comoment))).tobytes(), digest_size=8).digest()
+    part = frozenset([int.from_bytes(digest)])
+    return Moments(float(n), mean, comoment, mean_low, low[:-1, :-1], np.zeros(d + 1), part), squares
 
 
 def compensated(high: Floats, low: Floats, more: Floats) -> tuple[Floats, Floats]:
@@ -218,7 +231,7 @@ def compensated(high: Floats, low: Floats, more: Floats) -> tuple[Floats, Floats
     return total, more
 
 
-def _combined(one: Moments, other: Moments, sign: int, rounding: Floats) -> Moments:
+def _combined(one: Moments, other: Moments, sign: int, rounding: Floats, parts: frozenset[int]) -> Moments:
     """Return the moments of the rows of one and the other, or with a `sign` of -1 of one without the other.
 
     Pairwise (Chan, Golub & LeVeque 1983): n = n₁ ± n₂, δ = x̄₂ − x̄₁, x̄ = x̄₁ ± n₂/n δ, C = C₁ ± C₂ ± n₁n₂/n δδᵀ.
@@ -239,7 +252,7 @@ def _combined(one: Moments, other: Moments, sign: int, rounding: Floats) -> Mome
         error += another
         error += one.comoment_low[part] + sign * (other.comoment_low[part] + square_low)
         comoment[part], comoment_low[part] = two_sum(total, error)
-    return Moments(rows, mean, comoment, mean_low, comoment_low, rounding)
+    return Moments(rows, mean, comoment, mean_low, comoment_low, rounding, parts)
 
 
 def _times(factor: Fraction, vector: Floats, low: Floats) -> tuple[Floats, Floats]:

@@ -18,6 +18,7 @@ from .scores import base_name
 Saveable = Moments | LinearFit | Detector
 Header = dict[str, Any]
 
+_MOMENTS = ("mean", "comoment", "mean_low", "comoment_low", "rounding")
 _SETTINGS = ("base", "temperature", "intercept", "components", "decay", "model")
 
 
@@ -44,18 +45,19 @@ def load(path: AnyPath) -> Saveable:
 
 
 def _store_moments(moments: Moments) -> tuple[Header, Arrays]:
-    arrays = {name: value for name, value in vars(moments).items() if name != "rows"}
-    return {"rows": moments.rows}, arrays
+    arrays = {name: value for name, value in vars(moments).items() if name not in ("rows", "parts")}
+    return {"rows": moments.rows}, {**arrays, "parts": np.array(sorted(moments.parts), dtype=np.uint64)}
 
 
 def _restore_moments(header: Header, arrays: Arrays) -> Moments:
     d = len(arrays["mean"])
-    for name, shape in {"mean": (d,), "comoment": (d, d), "rounding": (d,)}.items():
-        for part in (name, f"{name}_low") if name != "rounding" else (name,):
-            _check_numbers(arrays[part], part, shape)
+    for name in _MOMENTS:
+        _check_numbers(arrays[name], name, (d, d) if name.startswith("comoment") else (d,))
     if d < 2 or arrays["rounding"].min() < 0:
         raise ValueError("moments must be of a feature at least, and rounding not negative")
-    return Moments(as_number(header["rows"], "rows", above=0.0), **arrays)
+    numbers: dict[str, Any] = {name: arrays[name] for name in _MOMENTS}
+    parts = frozenset(int(part) for part in arrays["parts"])
+    return Moments(as_number(header["rows"], "rows", at_least=0.0), **numbers, parts=parts)
 
 
 def _store_fit(fit: LinearFit) -> tuple[Header, Arrays]:
@@ -69,9 +71,11 @@ def _restore_fit(header: Header, arrays: Arrays) -> LinearFit:
     explained = float(header["explained"])
     if math.isnan(explained):
         raise ValueError("explained must be a number, got nan")
-    rows = as_number(header["rows"], "rows", above=0.0)
-    intercept, rounding = (as_number(header[name], name) for name in ("intercept", "rounding"))
-    return LinearFit(as_vector(arrays["coef"], "coef"), intercept, rows, rank, explained, collinear, rounding)
+    rows = as_number(header["rows"], "rows", at_least=0.0)
+    intercept, rounding = float(header["intercept"]), as_number(header["rounding"], "rounding", at_least=0.0)
+    coef = arrays["coef"]
+    _check_numbers(np.append(coef, intercept), "coef and intercept", (len(coef) + 1,))
+    return LinearFit(coef, intercept, rows, rank, explained, collinear, rounding)
 
 
 def _store_detector(detector: Detector) -> tuple[Header, Arrays]:
