@@ -381,6 +381,6 @@ def test_a_fit_through_the_origin_says_what_cancelling_means_has_cost():
     scores = np.array([-0.0570526123046875, 0.0425872802734375, -0.0153656005859375])
     fit = truing.fit_direct(features, scores, intercept=False)
     error = np.abs(fit.predict(features) - scores).max() / scores.std()
-    assert error <= 1e-6 or fit.rounding == 1.0
+    assert error <= fit.rounding <= 0.01
     with_intercept = truing.fit_direct(features, scores)
     np.testing.assert_allclose(with_intercept.predict(features), scores, atol=1e-6)
