@@ -10,8 +10,8 @@ import pytest
 import truing
 from truing.bench import demo
 from truing.bench.bank import bank as embedded
-from truing.bench.records import read
-from truing.bench.results import tables
+from truing.bench.experiments.records import read
+from truing.bench.report.tables import all_tables
 from truing.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -76,7 +76,7 @@ def test_the_readmes_table_is_the_demos():
 
 
 def test_the_committed_tables_are_those_of_the_committed_rows():
-    found = tables(read(ROOT / "docs" / "results" / "rows"))
+    found = all_tables(read(ROOT / "docs" / "results" / "rows"))
     committed = (ROOT / "docs" / "results" / "tables.md").read_text()
     missing = [part.title for parts in found.values() for part in parts if part.markdown() not in committed]
     assert found

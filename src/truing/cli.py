@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from . import __version__, summary
 from .archive import check_writable
-from .bench import commands as bench
+from .bench import cli as bench
 from .columns import check_ending, read_scores, write_columns
 from .detect import METHODS, ORDERS, detect
 from .files import load, save

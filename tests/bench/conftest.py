@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import truing
-from truing.bench import book
 from truing.bench.bank import Bank, bank
 from truing.bench.demo import demo
-from truing.bench.mixes import Mix
+from truing.bench.experiments.mixes import Mix
+from truing.bench.report import page
 
 from .invented import abouts, invented
 
@@ -62,7 +62,7 @@ def invented_rows():
 @pytest.fixture(scope="session")
 def book_html(invented_rows):
     """The book of these rows."""
-    return book.page(invented_rows, abouts())
+    return page.render(invented_rows, abouts())
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from truing.bench.cases import CASES, SETTINGS, sets_of, shown
-from truing.bench.experiments import Job
-from truing.bench.mixes import Mix
-from truing.bench.pictures import pictures
-from truing.bench.sources import tasks
+from truing.bench.experiments.cases import CASES, sets_of, shown
+from truing.bench.experiments.mixes import Mix
+from truing.bench.experiments.protocols import Job
+from truing.bench.experiments.scatter_rows import pictures
+from truing.bench.experiments.settings import SETTINGS
+from truing.bench.experiments.tasks import tasks
 
 METHODS = {
     "table": ("DLR", "RLR"),

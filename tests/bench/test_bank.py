@@ -3,7 +3,7 @@ import pytest
 
 from truing.bench.bank import DATA, INSIDE, OUTSIDE, bank, build
 from truing.bench.demo import demo
-from truing.bench.table import per_cent
+from truing.bench.report.terminal import per_cent
 from truing.outputs import Outputs
 
 every_set = pytest.mark.parametrize("name", [INSIDE, *OUTSIDE])

@@ -3,7 +3,8 @@ from time import perf_counter
 
 import pytest
 
-from truing.bench import demo, report, table
+from truing.bench import demo, demo_page
+from truing.bench.report import terminal
 
 
 @pytest.fixture
@@ -13,22 +14,22 @@ def on_the_small_bank(monkeypatch, small):
 
 @pytest.mark.usefixtures("on_the_small_bank")
 def test_without_a_path_the_demo_only_tells(ran, capsys):
-    assert demo.run() == table.text(ran[1])
+    assert demo.run() == terminal.text(ran[1])
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("on_the_small_bank")
 def test_with_a_path_it_writes_the_report_and_says_where(small, ran, tmp_path):
     path = tmp_path / "report.html"
-    assert demo.run(path) == f"{table.text(ran[1])}\n\nReport: {path}"
-    assert path.read_text(encoding="utf-8") == report.page(small, *ran)
+    assert demo.run(path) == f"{terminal.text(ran[1])}\n\nReport: {path}"
+    assert path.read_text(encoding="utf-8") == demo_page.page(small, *ran)
 
 
 @pytest.mark.usefixtures("on_the_small_bank")
 def test_a_failure_leaves_an_earlier_report_as_it_was(monkeypatch, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("earlier")
-    monkeypatch.setattr(report, "page", lambda *_: 1 / 0)
+    monkeypatch.setattr(demo_page, "page", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         demo.run(path)
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("report.html", "earlier")]

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from ..archive import replacing
-from . import figures, report, table
+from . import demo_page
 from .bank import Bank, bank
-from .progress import say
+from .progress import show_progress
+from .report import figures, terminal
 from .trials import BASES, Row, Trial, means, measure, trials
 
 
@@ -20,14 +21,14 @@ def run(path: Path | None = None) -> str:
             raise FileNotFoundError(f"there is no folder {path.absolute().parent} to write the report to")
     embedded = bank()
     done, rows = demo(embedded)
-    text = table.text(rows)
+    text = terminal.text(rows)
     if path is not None:
-        say("drawing the figures")
-        html = report.page(embedded, done, rows)
+        show_progress("drawing the figures")
+        html = demo_page.page(embedded, done, rows)
         with replacing(path) as file:
             file.write(html.encode())
         text += f"\n\nReport: {path}"
-    say("")
+    show_progress("")
     return text
 
 
@@ -36,6 +37,6 @@ def demo(bank: Bank) -> tuple[list[Trial], list[Row]]:
     done: list[Trial] = []
     for trial in trials(bank):
         done.append(trial)
-        say(f"{len(done)} of {len(BASES) * len(bank.outside)}: {trial.base}, {trial.outside}")
+        show_progress(f"{len(done)} of {len(BASES) * len(bank.outside)}: {trial.base}, {trial.outside}")
     rows = [row for trial in done for row in measure(trial)]
     return done, rows + means(rows)

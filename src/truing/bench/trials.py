@@ -18,7 +18,7 @@ from ..metrics import evaluate
 from ..outputs import Outputs
 from ..scores import SCORES
 from .bank import Bank
-from .cases import KEEP, PENALTY, SEED
+from .experiments.cases import KEEP, PENALTY, SEED
 
 BASES = ("msp", "energy")
 CONVENTION = "at-least"

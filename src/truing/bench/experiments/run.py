@@ -1,0 +1,120 @@
+"""Running cases: the jobs that are not done yet, in a pool of processes, each added to the record when it is done."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from signal import SIG_DFL, SIGINT, signal
+from statistics import fmean, stdev
+from time import perf_counter
+
+from threadpoolctl import threadpool_limits
+
+from .cases import CASES, IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, shown
+from .mixes import Measured
+from .protocols import EXPERIMENTS, RATE_ROWS, SAMPLED_ROWS, Job, Value
+from .records import Record, Row, about
+from .scatter_rows import pictures
+from .settings import SETTINGS, Setting
+from .tasks import Task, tasks
+
+Progress = Callable[[Iterator[str], int, str], None]
+
+_SPREAD = ("fpr95", "fpr95_paper", "auroc")
+
+
+def run(
+    case: Case,
+    setting: Setting,
+    folders: tuple[Path, ...],
+    target: Path,
+    *,
+    conventions: str,
+    workers: int,
+    progress: Progress,
+) -> list[str]:
+    """Run what is left of a case on a setting, and return the names of the files that are missing."""
+    wanted = tasks(case, setting, folders, conventions)
+    files = {name: path for task in wanted for name, path in task.files().items()}
+    ready = [task for task in wanted if None not in task.files().values()]
+    if ready:
+        present = {name: path for task in ready for name, path in task.files().items() if path is not None}
+        record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
+        with record.held():
+            done = record.start(about(_settings(case, setting, conventions), present))
+            left = [task for task in ready if task.name not in done]
+            progress(_work_off(left, record, workers), len(left), f"{setting.name}, {case.name}")
+    return [name for name, path in files.items() if path is None]
+
+
+def work(task: Task) -> tuple[float, list[Row]]:
+    """Return the seconds that a job took, reading aside, and its rows."""
+    try:
+        return _worked(task)
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"{task.setting}, {task.case}, {task.name}: {error}") from None
+
+
+def _worked(task: Task) -> tuple[float, list[Row]]:
+    setting = SETTINGS[task.setting]
+    with threadpool_limits(1):
+        mix, reacted = task.mix(), task.reacted() if task.case == "react" else None
+        start = perf_counter()
+        job = Job(setting, CASES[task.case], mix, task.conventions, reacted)
+        rows = list(pictures(job)) if task.case == "pictures" else tally(EXPERIMENTS[task.case](job))
+        seconds = perf_counter() - start
+    return seconds, [{"outside": shown(setting, task.outside), **row} for row in rows]
+
+
+def tally(found: Iterator[tuple[Value, Measured]]) -> list[Row]:
+    """Return a row for each base score, method, kind of rows and value: the means, and their spread over repeats.
+
+    >>> once = (None, (("msp", "none", "fitted"), {"fpr95": 0.25, "auroc": 0.5}))
+    >>> tally(iter([once, once]))[0]["fpr95"]
+    0.25
+    """
+    groups: dict[tuple[Value, str, str, str], list[dict[str, float]]] = {}
+    for value, (names, metrics) in found:
+        groups.setdefault((value, *names), []).append(metrics)
+    rows = []
+    for (value, base, method, scored), runs in groups.items():
+        row: Row = {"base": base, "method": method, "scored": scored}
+        row |= {} if value is None else {"value": value}
+        row |= {"repeats": len(runs)} | {name: _rounded(fmean(run[name] for run in runs)) for name in runs[0]}
+        if len(runs) > 1:
+            row |= {f"{name}_sd": _rounded(stdev(run[name] for run in runs)) for name in _SPREAD if name in runs[0]}
+        rows.append(row)
+    return rows
+
+
+def _work_off(left: list[Task], record: Record, workers: int) -> Iterator[str]:
+    """Yield the name of each job when it is done and written."""
+    if workers == 1 or len(left) < 2:
+        for task in left:
+            record.add(task.name, *work(task))
+            yield task.name
+        return
+    # Forked processes would inherit locks that BLAS threads hold; an interrupt ends spawned ones at once.
+    default = partial(signal, SIGINT, SIG_DFL)
+    with ProcessPoolExecutor(workers, get_context("spawn"), default) as pool:
+        running = {pool.submit(work, task): task for task in left}
+        try:
+            for future in as_completed(running):
+                record.add(running[future].name, *future.result())
+                yield running[future].name
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _rounded(value: float) -> float:
+    return int(value) if value == int(value) else round(value, 6)
+
+
+def _settings(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
+    varied = {name: list(value) for name, value in asdict(case).items() if name in ("bases", "values")}
+    fixed: dict[str, object] = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP}
+    fixed |= {"in_for_one_out": IN_PER_OUT, "rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}
+    fixed |= {name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")}
+    return {"case": case.name, "setting": setting.name, "conventions": conventions, **fixed, **varied}

@@ -1,0 +1,119 @@
+"""The settings: a network, its in-distribution set and the other sets.
+
+A set that stands in for one of the paper's keeps its own name; only the official settings use the paper's names.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network, its in-distribution set, and the other sets by the name of their file."""
+
+    name: str
+    paper: str  # The paper's in-distribution set that it is compared with.
+    network: str
+    inside: str
+    outside: dict[str, str]  # A file's name, and the name that tables print.
+    noise: tuple[str, ...] = ("uniform-noise", "gaussian-noise")
+    mixed: tuple[str, ...] = ()
+    components: int | None = None
+    mixture: str = "gmm-10"
+    odin_temperature: float | None = None  # Where ODIN has no perturbation it is MSP at a temperature.
+    draws: bool = True  # Whether other sets are thinned to one row for every five, as the paper does on CIFAR.
+    official: bool = False
+
+
+_SMALL = {
+    "svhn": "svhn-recropped",
+    "dtd10": "dtd10",
+    "tinyimagenet-resize": "tinyimagenet-resize",
+    "tinyimagenet-crop": "tinyimagenet-crop",
+    "scenes": "scenes",
+    "mnist": "mnist",
+}
+_FOUR = ("svhn", "dtd10", "tinyimagenet-crop", "scenes")
+_CIFAR = {
+    "textures": "Textures",
+    "svhn": "SVHN",
+    "places365": "Places365",
+    "lsun-c": "LSUN-C",
+    "lsun-r": "LSUN-R",
+    "isun": "iSUN",
+}
+_IMAGENET = {"inaturalist": "iNaturalist", "places": "Places", "sun": "SUN", "textures": "Textures"}
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "cifar10-resnet56",
+            "CIFAR-10",
+            "ResNet-56, 93.39 % right, 64 features",
+            "cifar10-test",
+            {**_SMALL, "cifar100": "cifar100"},
+            mixed=_FOUR,
+        ),
+        Setting(
+            "cifar10-wrn40-2",
+            "CIFAR-10",
+            "WRN-40-2 trained for five epochs, 86.03 % right, 128 features",
+            "cifar10-test",
+            {**_SMALL, "cifar100": "cifar100"},
+            mixed=_FOUR,
+        ),
+        Setting(
+            "cifar100-resnet14",
+            "CIFAR-100",
+            "ResNet-14, 66.01 % right, 64 features",
+            "cifar100-test",
+            {**_SMALL, "cifar10": "cifar10"},
+            mixed=_FOUR,
+            mixture="gmm-100",
+        ),
+        Setting(
+            "imagenet-efficientnet-lite0",
+            "ImageNet-1k",
+            "EfficientNet-Lite0, 75.36 % right on 5,000 validation images, 1,280 features",
+            "imagenet-val-5000",
+            {"dtd10": "dtd10", "scenes": "scenes"},
+            mixed=("dtd10", "scenes"),
+            components=64,
+            mixture="gmm-1000-diagonal",
+            odin_temperature=1000.0,
+            draws=False,
+        ),
+        Setting(
+            "official-cifar10",
+            "CIFAR-10",
+            "WRN-40-2, the public energy_ood weights",
+            "cifar10-test",
+            _CIFAR,
+            mixed=("svhn", "textures", "lsun-c", "places365"),
+            official=True,
+        ),
+        Setting(
+            "official-cifar100",
+            "CIFAR-100",
+            "WRN-40-2, the public energy_ood weights",
+            "cifar100-test",
+            _CIFAR,
+            mixed=("svhn", "textures", "lsun-c", "places365"),
+            mixture="gmm-100",
+            official=True,
+        ),
+        Setting(
+            "official-imagenet",
+            "ImageNet-1k",
+            "BiT-S ResNetV2-101x1, the public weights",
+            "imagenet-val",
+            _IMAGENET,
+            mixed=tuple(_IMAGENET),
+            components=64,
+            mixture="gmm-1000-diagonal",
+            odin_temperature=1000.0,
+            draws=False,
+            official=True,
+        ),
+    )
+}

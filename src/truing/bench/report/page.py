@@ -1,0 +1,242 @@
+"""The book of the experiments: one HTML file with every table and figure of the rows, which loads nothing.
+
+It opens on a summary; every setting and every case on it has a page of its own, shown when its address is asked for.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+from urllib.parse import quote
+
+from ..experiments.cases import CASES, CONVENTIONS, Case
+from ..experiments.records import Row
+from ..experiments.settings import SETTINGS, Setting
+from ..experiments.tasks import HEAD, tasks
+from . import curves, dumbbells, figures, scatters
+from .tables import Table, all_tables, summary
+
+TEMPLATE = Path(__file__).parent / "page.html"
+WORDS = {
+    "truing": "By truing’s conventions",
+    "authors": "By the authors’ conventions: their scaling of the penalty, a refit on the raw features, FPR95 at the"
+    " nearest recall",
+}
+KEY = (
+    f'<p class="soft"><span class="key" style="background: {figures.IN}"></span> in-distribution'
+    f' <span class="key" style="background: {figures.OUT}"></span> out-of-distribution; a dashed line is the threshold'
+    " that keeps 95 % of the in-distribution rows.</p>\n"
+)
+DRAWN = {
+    **dict.fromkeys(curves.AXES, curves.panels),
+    "combinations": dumbbells.panels,
+}
+"""Cases with figures, beside that of the pictures, and who draws them."""
+
+PLAIN = ' ,:+"[]{}'
+"""What needs no escape in a data URI between single quotation marks, beside letters and digits."""
+
+About = dict[str, Any]
+
+
+def render(rows: list[Row], abouts: list[About]) -> str:
+    """Return the whole book as HTML."""
+    run = [name for name in SETTINGS if any(row["setting"] == name for row in rows)]
+    numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
+        glance="\n".join(_glance(name, rows) for name in run),
+        summary="\n".join(map(_table, summary(rows))),
+        index="\n".join(_index(rows, run)),
+        missing="\n".join(_missing(SETTINGS[name]) for name in SETTINGS if name not in run),
+        downloads="\n".join(_downloads(name, numbers[name]) for name in run),
+        provenance="\n".join(_provenance(abouts)),
+        pages="\n".join(page for name in run for page in _pages(name, rows, abouts)),
+        colour_in=figures.IN,
+        colour_out=figures.OUT,
+    )
+
+
+def as_csv(rows: list[Row]) -> str:
+    """Return the rows as CSV with a header; what a row does not have is empty."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def as_json(rows: list[Row]) -> str:
+    """Return the rows as a JSON object of columns and data, null where a row has nothing: pandas calls it split."""
+    names = columns(rows)
+    split = {"columns": names, "data": [[row.get(name) for name in names] for row in rows]}
+    return json.dumps(split, separators=(",", ":"))
+
+
+def columns(rows: list[Row]) -> list[str]:
+    """Return the names of everything that a row says, in the order they come up."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _glance(name: str, rows: list[Row]) -> str:
+    own = [row for row in rows if (row["conventions"], row["setting"], row["case"]) == (CONVENTIONS[0], name, "table")]
+    return _panels(dumbbells.glance(own)) if own else ""
+
+
+def _index(rows: list[Row], run: list[str]) -> Iterator[str]:
+    done = {(row["setting"], row["case"]) for row in rows}
+    heads = "".join(f'<th scope="col"><a href="#{name}">{escape(name)}</a></th>' for name in run)
+    yield f'<table><caption>Pages</caption><thead><tr><th scope="col">case</th>{heads}</tr></thead><tbody>'
+    for case in CASES.values():
+        cells = "".join(f"<td>{_entry(case, SETTINGS[name], (name, case.name) in done)}</td>" for name in run)
+        yield f'<tr><th scope="row">{escape(case.title)}</th>{cells}</tr>'
+    yield "</tbody></table>"
+
+
+def _entry(case: Case, setting: Setting, is_done: bool) -> str:
+    if is_done:
+        return f'<a href="#{_address(setting.name, case.name)}">{escape(case.name)}</a>'
+    return "not run" if tasks(case, setting, (), CONVENTIONS[0]) else "–"
+
+
+def _missing(setting: Setting) -> str:
+    """Return what a setting without rows would need."""
+    named = dict.fromkeys(
+        name for case in CASES.values() for task in tasks(case, setting, (), CONVENTIONS[0]) for name in task.files()
+    )
+    plain = [name for name in named if "/" not in name and name != HEAD]
+    folders = dict.fromkeys(name.partition("/")[0] for name in named if "/" in name)
+    files = ", ".join(f"<code>{escape(name)}.npz</code>" for name in plain)
+    odin = " and ".join(f"<code>{escape(folder)}/</code>" for folder in folders)
+    also = f"; the same names in {odin} for ODIN" if folders else ""
+    return (
+        f"<details><summary>{escape(setting.name)}: not run</summary><p>{escape(setting.network)}. In"
+        f" <code>DIR/{escape(setting.name)}/</code> belong {files} (<code>truing bench extract</code>){also}; and"
+        f" <code>{HEAD}.npz</code>, the last layer’s weight and bias, for ReAct.</p></details>"
+    )
+
+
+def _pages(name: str, rows: list[Row], abouts: list[About]) -> Iterator[str]:
+    """Yield the page of a setting, then those of its cases."""
+    setting = SETTINGS[name]
+    rows = [row for row in rows if row["setting"] == name]
+    cases = [case for case in CASES if any(row["case"] == case for row in rows)]
+    entries = "\n".join(f'<li><a href="#{_address(name, case)}">{escape(CASES[case].title)}</a></li>' for case in cases)
+    own = [about for about in abouts if about["settings"]["setting"] == name]
+    body = (
+        f"<p>{escape(setting.network)}. In-distribution: {escape(setting.inside)}. Others:"
+        f" {escape(', '.join(setting.outside.values()))}.</p>\n<ul>\n{entries}\n</ul>\n<h3>Where it comes from</h3>\n"
+    )
+    yield _page(name, escape(name), body + "\n".join(_data(own)))
+    found = all_tables(rows)
+    for case in cases:
+        links = "\n".join(_link(name, other, case) for other in cases)
+        parts = [
+            _part(
+                conventions,
+                [row for row in rows if (row["conventions"], row["case"]) == (conventions, case)],
+                found.get((conventions, name, case), []),
+            )
+            for conventions in CONVENTIONS
+        ]
+        crumbs = f'<nav class="cases" aria-label="Cases on {name}, {case}">{links}</nav>'
+        body = f'<p class="soft"><a href="#{name}">{escape(name)}</a>: {escape(setting.network)}</p>\n'
+        yield _page(_address(name, case), escape(CASES[case].title), crumbs, body + "\n".join(filter(None, parts)))
+
+
+def _page(address: str, heading: str, *parts: str) -> str:
+    body = "\n".join(parts)
+    named = f'id="{address}" aria-labelledby="{address}-h"'
+    return f'<section class="page" {named}>\n<h2 id="{address}-h">{heading}</h2>\n{body}\n</section>'
+
+
+def _link(setting: str, case: str, shown: str) -> str:
+    current = ' aria-current="page"' if case == shown else ""
+    return f'<a href="#{_address(setting, case)}"{current}>{escape(case)}</a>'
+
+
+def _part(conventions: str, rows: list[Row], found: list[Table]) -> str:
+    """Return the figures and the tables of one case on one setting by one convention."""
+    if not rows:
+        return ""
+    case, setting = rows[0]["case"], rows[0]["setting"]
+    drawn = ""
+    if case in DRAWN:
+        drawn = _panels(DRAWN[case](rows))
+    elif case == "pictures":
+        sets = {name: [row for row in rows if row["outside"] == name] for name in SETTINGS[setting].outside.values()}
+        drawn = KEY + "\n".join(
+            f"<details{' open' if number == 0 else ''}><summary>{escape(name)}</summary>"
+            f"{_panels(scatters.points(own))}{_panels(scatters.densities(own), 'three')}</details>"
+            for number, (name, own) in enumerate(sets.items())
+        )
+    shown = "\n".join(_table(table, f"{setting}: ") for table in found)
+    return f"<h3>{escape(WORDS[conventions])}</h3>\n{drawn}\n{shown}"
+
+
+def _panels(panels: list[figures.Panel], columns: str = "two") -> str:
+    return f'<div class="panels {columns}">{"".join(map(_panel, panels))}</div>'
+
+
+def _panel(panel: figures.Panel) -> str:
+    picture = f'<div role="img" aria-label="{escape(panel.alternative)}">{panel.svg}</div>'
+    return f"<figure>{picture}<figcaption>{escape(panel.caption)}</figcaption></figure>"
+
+
+def _table(table: Table, prefix: str = "") -> str:
+    title = escape(table.title.removeprefix(prefix))
+    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
+    lines = "\n".join(
+        f'<tr><th scope="row">{escape(line[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in line[1:])}</tr>'
+        for line in table.lines
+    )
+    notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in table.notes)
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n{lines}\n</tbody></table></div>{notes}"
+    )
+
+
+def _downloads(name: str, rows: list[Row]) -> str:
+    # A URI of more than two million characters is not downloaded everywhere, so there is one for each setting.
+    files = {
+        ending: f"<a download='truing-{name}.{ending}' href='data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}'>"
+        for ending, kind, text in (("csv", "text/csv", as_csv(rows)), ("json", "application/json", as_json(rows)))
+    }
+    return f"<li>{escape(name)}, {len(rows):,} rows: {files['csv']}CSV</a>, {files['json']}JSON</a></li>"
+
+
+def _provenance(abouts: list[About]) -> Iterator[str]:
+    made = dict.fromkeys((_versions(about), about["machine"]) for about in abouts)
+    dates = sorted(about["date"] for about in abouts)
+    for versions, machine in made:
+        yield f"<li>{escape(versions)}; {escape(machine)}</li>"
+    if dates:
+        yield f"<li>{' to '.join(dict.fromkeys((dates[0], dates[-1])))}</li>"
+
+
+def _data(abouts: list[About]) -> Iterator[str]:
+    """Yield the choices behind a setting's rows, and the hash of every file that they were made from."""
+    chosen = ("seed", "repeats", "penalty", "keep", "components")
+    for words in dict.fromkeys(", ".join(f"{name} {about['settings'][name]}" for name in chosen) for about in abouts):
+        yield f"<p>Settings: {escape(words)}.</p>"
+    files = {name: digest for about in abouts for name, digest in about["data"].items()}
+    yield '<div class="wide" tabindex="0" role="region" aria-label="Files"><table><caption>Files</caption>'
+    yield '<thead><tr><th scope="col">file</th><th scope="col">SHA-256 begins with</th></tr></thead><tbody>'
+    yield from (
+        f'<tr><th scope="row">{escape(name)}.npz</th><td><code>{digest}</code></td></tr>'
+        for name, digest in sorted(files.items())
+    )
+    yield "</tbody></table></div>"
+
+
+def _versions(about: About) -> str:
+    return ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+
+
+def _address(setting: str, case: str) -> str:
+    return f"{setting}--{case}"
