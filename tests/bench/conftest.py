@@ -8,6 +8,7 @@ import truing
 from truing.bench.bank import Bank, bank
 from truing.bench.demo import demo
 from truing.bench.experiments.mixes import Mix
+from truing.bench.experiments.records import Results
 from truing.bench.report import page
 
 from .invented import abouts, invented
@@ -60,9 +61,9 @@ def invented_rows():
 
 
 @pytest.fixture(scope="session")
-def book_html(invented_rows):
-    """The book of these rows."""
-    return page.render(invented_rows, abouts())
+def page_html(invented_rows):
+    """The page of these rows."""
+    return page.render(Results(invented_rows, abouts()))
 
 
 @pytest.fixture(scope="session")

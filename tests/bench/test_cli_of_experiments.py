@@ -17,14 +17,14 @@ def test_a_run_says_what_it_did_and_what_is_missing(ran, banks, capsys):
     said = capsys.readouterr().out
     assert "cifar10-resnet56, noise:" in said
     assert "gaussian-noise" in said
-    assert {row["outside"] for row in read(ran)} == {"uniform-noise"}  # React has no head here.
+    assert {row["outside"] for row in read(ran).rows} == {"uniform-noise"}  # React has no head here.
 
 
 def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     page, tables = tmp_path / "report.html", tmp_path / "tables.md"
     assert main(["bench", "report", str(ran), "-o", str(page), "--tables", str(tables)]) == 0
-    auroc = next(row["auroc"] for row in read(ran) if (row["base"], row["method"]) == ("msp", "none"))
+    auroc = next(row["auroc"] for row in read(ran).rows if (row["base"], row["method"]) == ("msp", "none"))
     assert f"{100 * auroc:.1f}" in tables.read_text()
     assert f"{100 * auroc:.1f}" in page.read_text()
     assert capsys.readouterr().out.split() == [str(page), str(tables)]
@@ -59,7 +59,7 @@ def test_one_bad_set_does_not_keep_the_others_from_being_run(banks, tmp_path, ca
     line = ["bench", "run", "rate", "noise", "--banks", str(tmp_path), str(banks), "--workers", "1"]
     assert main([*line, "-o", str(tmp_path / "results")]) == 1
     assert "cifar10-resnet56, rate" in capsys.readouterr().err
-    assert {row["case"] for row in read(tmp_path / "results")} == {"noise"}
+    assert {row["case"] for row in read(tmp_path / "results").rows} == {"noise"}
 
 
 def test_nothing_to_run_is_an_error(tmp_path, capsys):

@@ -167,7 +167,7 @@ def run_extract(args: argparse.Namespace) -> None:
     )
     save_bank(args.output, outputs, note)
     if args.head is not None:
-        save_head(args.head, network)
+        save_head(args.head, network, note)
     print(json.dumps({"rows": len(outputs), **right, "output": str(args.output)}, indent=2))
 
 
@@ -201,7 +201,7 @@ def run_run(args: argparse.Namespace) -> None:
                 continue
             start = perf_counter()
             try:
-                missing = run(case, setting, folders, args.output, **options)
+                done = run(case, setting, folders, args.output, **options)
             except KeyboardInterrupt:
                 show_progress("")
                 print("what is done is kept: the same command goes on from there", file=sys.stderr)
@@ -211,7 +211,8 @@ def run_run(args: argparse.Namespace) -> None:
                 continue
             ran += any(None not in task.files().values() for task in asked)
             show_progress("")
-            print(f"{label}: {perf_counter() - start:.1f} s{_without(missing)}", flush=True)
+            anew = f"; {done.anew} jobs of other code run anew" if done.anew else ""
+            print(f"{label}: {perf_counter() - start:.1f} s{anew}{_without(done.missing)}", flush=True)
     if failed:
         raise ValueError("not everything could be run. " + "; ".join(failed))
     if not ran:
@@ -220,7 +221,7 @@ def run_run(args: argparse.Namespace) -> None:
 
 def run_report(args: argparse.Namespace) -> None:
     """Write a report of the rows at hand: one HTML page that loads nothing, and the tables as Markdown."""
-    from .experiments.records import read, read_abouts
+    from .experiments.records import read
     from .report import page
     from .report.tables import all_tables
 
@@ -229,10 +230,10 @@ def run_report(args: argparse.Namespace) -> None:
         check_writable(path)
     if args.tables is not None and args.tables.absolute() == args.output.absolute():
         raise ValueError(f"-o and --tables must be two files, got {args.output} for both")
-    rows = read(args.results)
-    texts = [page.render(rows, read_abouts(args.results))]
+    results = read(args.results)
+    texts = [page.render(results)]
     if args.tables is not None:
-        found = all_tables(rows)
+        found = all_tables(results)
         parts = [f"## {CASES[key[2]].title}: {key[1]}{'' if key[0] == 'truing' else f', as {key[0]}'}" for key in found]
         body = [
             "\n\n".join([part, *(table.markdown() for table in found[key])])

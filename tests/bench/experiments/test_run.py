@@ -21,14 +21,14 @@ def go(case, folders, target, **options):
 
 
 def ordered(folder):
-    return sorted(read(folder), key=lambda row: str(sorted(row.items())))
+    return sorted(read(folder).rows, key=lambda row: str(sorted(row.items())))
 
 
 @pytest.fixture(scope="module")
 def done(banks, tmp_path_factory):
     """The rows of two cases on real outputs."""
     target = tmp_path_factory.mktemp("results")
-    missing = {case: go(case, (banks,), target) for case in ("combinations", "noise")}
+    missing = {case: go(case, (banks,), target).missing for case in ("combinations", "noise")}
     return target, missing
 
 
@@ -37,7 +37,7 @@ def test_files_that_are_missing_are_named_and_the_rest_is_run(done):
     assert "tinyimagenet-crop" in missing["combinations"]
     assert "odin-clean/uniform-noise" in missing["noise"]
     assert "gaussian-noise" in missing["noise"]
-    shown = {row["outside"] for row in read(target)}
+    shown = {row["outside"] for row in read(target).rows}
     assert shown == {
         "svhn-recropped",
         "dtd10",
@@ -58,7 +58,7 @@ def test_rows_hold_what_the_library_gives(done, banks):
     trued = truing.fit_direct(features, scores).predict(features)
     known = truing.evaluate(trued[: len(inside)], trued[len(inside) :])
     wanted = {"outside": "svhn-recropped", "base": "energy", "method": "DLR", "scored": "fitted"}
-    (row,) = [row for row in read(done[0]) if wanted.items() <= row.items()]
+    (row,) = [row for row in read(done[0]).rows if wanted.items() <= row.items()]
     assert row["auroc"] == pytest.approx(known.auroc, abs=1e-6)
     assert (row["rows_in"], row["rows_out"]) == (len(inside), len(outside))
 
@@ -81,7 +81,7 @@ def test_an_interrupted_run_goes_on_to_the_same_rows(done, banks, tmp_path, monk
     monkeypatch.setattr(run, "work", interrupted)
     with pytest.raises(KeyboardInterrupt):
         go("combinations", (banks,), tmp_path)
-    assert 0 < len(read(tmp_path)) < len([row for row in read(done[0]) if row["case"] == "combinations"])
+    assert 0 < len(read(tmp_path).rows) < len([row for row in read(done[0]).rows if row["case"] == "combinations"])
     monkeypatch.setattr(run, "work", work)
     go("combinations", (banks,), tmp_path)
     both = [row for row in ordered(done[0]) if row["case"] == "combinations"]
@@ -145,7 +145,7 @@ def test_the_authors_conventions_have_rows_of_their_own(banks, tmp_path):
     options = {"workers": 1, "progress": lambda names, total, label: list(names)}
     for conventions in ("truing", "authors"):
         run.run(case, setting, (banks,), tmp_path, conventions=conventions, **options)
-    rows = {(row["conventions"], row["base"], row["method"], row["scored"]): row for row in read(tmp_path)}
+    rows = {(row["conventions"], row["base"], row["method"], row["scored"]): row for row in read(tmp_path).rows}
     for method in ("none", "DLR"):
         assert rows["truing", "msp", method, "fitted"]["auroc"] == rows["authors", "msp", method, "fitted"]["auroc"]
     assert rows["truing", "msp", "RLR", "fitted"]["auroc"] != rows["authors", "msp", "RLR", "fitted"]["auroc"]

@@ -26,7 +26,11 @@ def rows_of(case, setting="cifar10-resnet56", conventions="truing"):
 
 
 def panels(case):
-    return dumbbells.panels(rows_of(case)) if case == "combinations" else curves.panels(rows_of(case))
+    return (
+        dumbbells.panels(rows_of(case), SETTINGS["cifar10-resnet56"])
+        if case == "combinations"
+        else curves.panels(rows_of(case))
+    )
 
 
 @pytest.fixture(scope="module")

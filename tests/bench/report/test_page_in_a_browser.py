@@ -1,4 +1,4 @@
-"""The book as a browser shows it: Debian's chromium, driven by playwright."""
+"""The page as a browser shows it: Debian's chromium, driven by playwright."""
 
 import shutil
 
@@ -47,9 +47,9 @@ POOR_CONTRAST = """() => {
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory, book_html):
-    path = tmp_path_factory.mktemp("book") / "book.html"
-    path.write_text(book_html, encoding="utf-8")
+def address(tmp_path_factory, page_html):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(page_html, encoding="utf-8")
     return path.as_uri()
 
 
@@ -63,7 +63,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser, address):
-    """A function that opens a page of the book; afterwards, nothing was complained about and nothing fetched."""
+    """A function that opens a page of the report; afterwards, nothing was complained about and nothing fetched."""
     contexts, complaints, fetched = [], [], []
 
     def open_page(name="", *, width=1280, **options):

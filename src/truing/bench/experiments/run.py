@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,9 +12,11 @@ from time import perf_counter
 
 from threadpoolctl import threadpool_limits
 
+from ..code import code_version
 from .cases import CASES, IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, shown
 from .mixes import Measured
 from .protocols import EXPERIMENTS, RATE_ROWS, SAMPLED_ROWS, Job, Value
+from .provenance import check_one_network, facts
 from .records import Record, Row, about
 from .scatter_rows import pictures
 from .settings import SETTINGS, Setting
@@ -23,6 +25,14 @@ from .tasks import Task, tasks
 Progress = Callable[[Iterator[str], int, str], None]
 
 _SPREAD = ("fpr95", "fpr95_paper", "auroc")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run could not do for want of files, and how many jobs it did anew that other code had done."""
+
+    missing: list[str]
+    anew: int
 
 
 def run(
@@ -34,19 +44,24 @@ def run(
     conventions: str,
     workers: int,
     progress: Progress,
-) -> list[str]:
-    """Run what is left of a case on a setting, and return the names of the files that are missing."""
+) -> Ran:
+    """Run what is left of a case on a setting; what other code has done is run anew."""
     wanted = tasks(case, setting, folders, conventions)
     files = {name: path for task in wanted for name, path in task.files().items()}
     ready = [task for task in wanted if None not in task.files().values()]
+    outdated: set[str] = set()
     if ready:
         present = {name: path for task in ready for name, path in task.files().items() if path is not None}
+        data = {name: facts(path) for name, path in present.items()}
+        check_one_network(data)
+        code = code_version(__name__)
         record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
         with record.held():
-            done = record.start(about(_settings(case, setting, conventions), present))
+            done = record.start(about(_choices(case, setting, conventions), setting, data, code))
             left = [task for task in ready if task.name not in done]
+            outdated = record.outdated(code) & {task.name for task in left}
             progress(_work_off(left, record, workers), len(left), f"{setting.name}, {case.name}")
-    return [name for name, path in files.items() if path is None]
+    return Ran([name for name, path in files.items() if path is None], len(outdated))
 
 
 def work(task: Task) -> tuple[float, list[Row]]:
@@ -112,7 +127,7 @@ def _rounded(value: float) -> float:
     return int(value) if value == int(value) else round(value, 6)
 
 
-def _settings(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
+def _choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
     varied = {name: list(value) for name, value in asdict(case).items() if name in ("bases", "values")}
     fixed: dict[str, object] = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP}
     fixed |= {"in_for_one_out": IN_PER_OUT, "rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}

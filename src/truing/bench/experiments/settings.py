@@ -3,7 +3,9 @@
 A set that stands in for one of the paper's keeps its own name; only the official settings use the paper's names.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,22 @@ class Setting:
     draws: bool = True  # Whether other sets are thinned to one row for every five, as the paper does on CIFAR.
     official: bool = False
 
+
+OFFICIAL_ROWS = {
+    "cifar10-test": 10_000,
+    "cifar100-test": 10_000,
+    "imagenet-val": 50_000,
+    "textures": 5_640,
+    "svhn": 26_032,
+    "places365": 36_500,
+    "lsun-c": 10_000,
+    "lsun-r": 10_000,
+    "isun": 8_925,
+    "inaturalist": 10_000,
+    "places": 10_000,
+    "sun": 10_000,
+}
+"""The number of images in each of the sets that the paper uses, as their makers publish them."""
 
 _SMALL = {
     "svhn": "svhn-recropped",
@@ -117,3 +135,50 @@ SETTINGS = {
         ),
     )
 }
+
+
+def official_rows(setting: Setting, file: str) -> int | None:
+    """Return how many rows the official set has that a file is named after; None where it stands for no such set.
+
+    A stand-in is no official set, whatever its file is called; the in-distribution set is.
+    """
+    known = setting.official or file == setting.inside
+    return OFFICIAL_ROWS.get(file) if known else None
+
+
+def setting_of(told: Mapping[str, Any]) -> Setting:
+    """Return the setting that a JSON object tells, checked field by field."""
+    unknown = [name for name in told if name not in _KINDS]
+    if unknown:
+        raise ValueError(f"a setting must have the fields {', '.join(_KINDS)}, got {unknown[0]}")
+    for field in fields(Setting):
+        if field.name not in told and field.default is MISSING:
+            raise ValueError(f"a setting must have {field.name}")
+    return Setting(**{name: _checked(name, value) for name, value in told.items()})
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "paper": (str,),
+    "network": (str,),
+    "inside": (str,),
+    "outside": (dict,),
+    "noise": (list, tuple),
+    "mixed": (list, tuple),
+    "components": (int, type(None)),
+    "mixture": (str,),
+    "odin_temperature": (float, int, type(None)),
+    "draws": (bool,),
+    "official": (bool,),
+}
+
+
+def _checked(name: str, value: Any) -> Any:
+    kinds = _KINDS[name]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name} must be {kinds[0].__name__}, got {type(value).__name__}")
+    inner = list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, (list, tuple)) else []
+    for one in inner:
+        if not isinstance(one, str):
+            raise TypeError(f"{name} must hold names, got {type(one).__name__}")
+    return tuple(inner) if isinstance(value, list) else value

@@ -18,6 +18,7 @@ from ...scores import SCORES, msp
 from ...shaping import react
 from .cases import CASES, Case, sets_of
 from .mixes import Mix
+from .provenance import NOTE
 from .settings import SETTINGS, Setting
 
 HEAD = "head"
@@ -63,7 +64,7 @@ class Task:
 
     def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
         """Return a function from features and a clip to the base scores of the network's head on the clipped ones."""
-        head = read_npz(self._path(HEAD))
+        head = {name: array for name, array in read_npz(self._path(HEAD)).items() if name != NOTE}
         width = self._read(SETTINGS[self.setting].inside).features.shape[1]
         if {"weight", "bias"} != set(head) or head["weight"].shape != (len(head["bias"]), width):
             held = ", ".join(f"{name} {array.shape}" for name, array in head.items())

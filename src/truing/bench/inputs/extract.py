@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ... import torch as on_torch
 from ...archive import AnyPath, check_writable, read_npz, write_npz
 from ...outputs import Outputs
+from ..code import code_version
 from .datasets.images import Batch, Labels
 from .networks.preprocessing import Preprocessing
 from .networks.table import Odin
@@ -60,12 +62,13 @@ def extract(
 
 
 def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
-    """Return the facts, the weights' hash and the versions of everything that had a hand in the numbers."""
+    """Return the facts, the weights' hash, and the versions of the code and of all libraries behind the numbers."""
     libraries = ("truing", "torch", "numpy", "scipy", "pillow", "safetensors")
     return {
         **facts,
         "weights": Path(weights).name,
         "weights_sha256": hashlib.sha256(Path(weights).read_bytes()).hexdigest(),
+        "code": code_version(__name__),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
     }
 
@@ -74,14 +77,15 @@ def save_bank(path: AnyPath, outputs: Outputs, note: Mapping[str, Any]) -> None:
     """Write an `Outputs` file with the note beside the rows, as JSON in an array of bytes."""
     check_target(path)
     rows = {name: value for name, value in vars(outputs).items() if value is not None}
-    write_npz(path, {**rows, NOTE: np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)})
+    write_npz(path, {**rows, NOTE: _as_bytes(note)})
 
 
-def save_head(path: AnyPath, network: nn.Module) -> None:
+def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> None:
     """Write the weight (c, d) and bias (c,) of the last linear layer: what ReAct needs beside the features."""
     head = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
     arrays = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
-    write_npz(path, {name: array.detach().cpu().numpy() for name, array in arrays.items()})
+    held = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
+    write_npz(path, {**held, NOTE: _as_bytes(note)})
 
 
 def check_target(path: AnyPath) -> None:
@@ -98,3 +102,7 @@ def read_provenance(path: AnyPath) -> dict[str, Any]:
         raise ValueError(f"{path} must say what it was made from, got only {', '.join(held)}")
     note: dict[str, Any] = json.loads(held[NOTE].tobytes())
     return note
+
+
+def _as_bytes(note: Mapping[str, Any]) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..experiments.cases import CASES, POOL, sets_of, shown
 from ..experiments.records import Row
-from ..experiments.settings import SETTINGS
+from ..experiments.settings import Setting
 from .curves import COLOURS, SMALL, Line, Metric, count, lines, metrics
 from .figures import INK, Panel, short_name, svg
 
@@ -36,10 +36,10 @@ def glance(rows: list[Row]) -> list[Panel]:
     return [_glance(rows, whole, metric) for metric in metrics(rows[0]["conventions"])]
 
 
-def panels(rows: list[Row]) -> list[Panel]:
+def panels(rows: list[Row], setting: Setting) -> list[Panel]:
     """Return both metrics of each base score on every combination, of one setting by one convention."""
     return [
-        _combined([row for row in rows if row["base"] == base], metric)
+        _combined([row for row in rows if row["base"] == base], metric, setting)
         for base in dict.fromkeys(row["base"] for row in rows)
         for metric in metrics(rows[0]["conventions"])
     ]
@@ -70,8 +70,8 @@ def _glance(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
     )
 
 
-def _combined(rows: list[Row], metric: Metric) -> Panel:
-    base, setting = rows[0]["base"], SETTINGS[rows[0]["setting"]]
+def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
+    base = rows[0]["base"]
     cells = {(row["outside"], row["method"], row["scored"]): metric.of(row) for row in rows}
     present = {row["outside"] for row in rows}
     mixes = [

@@ -8,18 +8,17 @@ from ..experiments.tasks import ODIN
 from .paper import Printed
 
 
-def notes(setting: Setting, case: str, rows: list[Row], beside: list[Printed | None]) -> Iterator[str]:
+def notes(setting: Setting, case: str, rows: list[Row], beside: list[Printed]) -> Iterator[str]:
     """Yield what a reader of a table of means must know: which sets, which rows, what the paper leaves open."""
     sets = list(dict.fromkeys(row["outside"] for row in rows))
     missing = [name for name in setting.outside.values() if name not in sets] if case in ("table", "online") else []
     if missing:
-        yield f"Missing: {', '.join(missing)}; the mean is over {len(sets)} sets."
-    if any(beside) and not setting.official:
-        own = f"Ours: {setting.network}; sets {', '.join(sets)}"
-        yield f"{own}. The paper's network and sets are others: the difference tells the shape, not an error."
+        yield f"Missing: {', '.join(missing)}; the mean is over {len(sets)} of {len(setting.outside)} sets."
+    if beside and not setting.official:
+        yield f"Sets: {', '.join(sets)}. The paper's network and sets are others: no difference is taken."
     yield from _gone(rows, sets)
     yield from _counts(case, rows)
-    for note in dict.fromkeys(paper.note for paper in beside if paper is not None and paper.note):
+    for note in dict.fromkeys(paper.note for paper in beside if paper.note):
         yield f"Paper: {note}."
 
 

@@ -7,18 +7,20 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
 from urllib.parse import quote
 
 from ..experiments.cases import CASES, CONVENTIONS, Case
-from ..experiments.records import Row
+from ..experiments.records import About, Results, Row
 from ..experiments.settings import SETTINGS, Setting
 from ..experiments.tasks import HEAD, tasks
 from . import curves, dumbbells, figures, scatters
-from .tables import Table, all_tables, summary
+from .provenance import codes, network_named, sets_table
+from .table import Table
+from .tables import all_tables, summary
 
 TEMPLATE = Path(__file__).parent / "page.html"
 WORDS = {
@@ -31,31 +33,24 @@ KEY = (
     f' <span class="key" style="background: {figures.OUT}"></span> out-of-distribution; a dashed line is the threshold'
     " that keeps 95 % of the in-distribution rows.</p>\n"
 )
-DRAWN = {
-    **dict.fromkeys(curves.AXES, curves.panels),
-    "combinations": dumbbells.panels,
-}
-"""Cases with figures, beside that of the pictures, and who draws them."""
-
 PLAIN = ' ,:+"[]{}'
 """What needs no escape in a data URI between single quotation marks, beside letters and digits."""
 
-About = dict[str, Any]
 
-
-def render(rows: list[Row], abouts: list[About]) -> str:
-    """Return the whole book as HTML."""
-    run = [name for name in SETTINGS if any(row["setting"] == name for row in rows)]
+def render(results: Results) -> str:
+    """Return the whole page as HTML."""
+    rows = results.rows
+    run = [name for name in results.settings if any(row["setting"] == name for row in rows)]
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
         glance="\n".join(_glance(name, rows) for name in run),
-        summary="\n".join(map(_table, summary(rows))),
-        index="\n".join(_index(rows, run)),
+        summary="\n".join(map(_table, summary(results))),
+        index="\n".join(_index(results, run)),
         missing="\n".join(_missing(SETTINGS[name]) for name in SETTINGS if name not in run),
         downloads="\n".join(_downloads(name, numbers[name]) for name in run),
-        provenance="\n".join(_provenance(abouts)),
-        pages="\n".join(page for name in run for page in _pages(name, rows, abouts)),
+        provenance="\n".join(_provenance(results, run)),
+        pages="\n".join(page for name in run for page in _pages(name, results)),
         colour_in=figures.IN,
         colour_out=figures.OUT,
     )
@@ -87,12 +82,12 @@ def _glance(name: str, rows: list[Row]) -> str:
     return _panels(dumbbells.glance(own)) if own else ""
 
 
-def _index(rows: list[Row], run: list[str]) -> Iterator[str]:
-    done = {(row["setting"], row["case"]) for row in rows}
+def _index(results: Results, run: list[str]) -> Iterator[str]:
+    done = {(row["setting"], row["case"]) for row in results.rows}
     heads = "".join(f'<th scope="col"><a href="#{name}">{escape(name)}</a></th>' for name in run)
     yield f'<table><caption>Pages</caption><thead><tr><th scope="col">case</th>{heads}</tr></thead><tbody>'
     for case in CASES.values():
-        cells = "".join(f"<td>{_entry(case, SETTINGS[name], (name, case.name) in done)}</td>" for name in run)
+        cells = "".join(f"<td>{_entry(case, results.settings[name], (name, case.name) in done)}</td>" for name in run)
         yield f'<tr><th scope="row">{escape(case.title)}</th>{cells}</tr>'
     yield "</tbody></table>"
 
@@ -120,23 +115,23 @@ def _missing(setting: Setting) -> str:
     )
 
 
-def _pages(name: str, rows: list[Row], abouts: list[About]) -> Iterator[str]:
+def _pages(name: str, results: Results) -> Iterator[str]:
     """Yield the page of a setting, then those of its cases."""
-    setting = SETTINGS[name]
-    rows = [row for row in rows if row["setting"] == name]
+    setting, network = results.settings[name], escape(network_named(results, name))
+    rows = [row for row in results.rows if row["setting"] == name]
     cases = [case for case in CASES if any(row["case"] == case for row in rows)]
     entries = "\n".join(f'<li><a href="#{_address(name, case)}">{escape(CASES[case].title)}</a></li>' for case in cases)
-    own = [about for about in abouts if about["settings"]["setting"] == name]
     body = (
-        f"<p>{escape(setting.network)}. In-distribution: {escape(setting.inside)}. Others:"
+        f"<p>{network}. In-distribution: {escape(setting.inside)}. Others:"
         f" {escape(', '.join(setting.outside.values()))}.</p>\n<ul>\n{entries}\n</ul>\n<h3>Where it comes from</h3>\n"
     )
-    yield _page(name, escape(name), body + "\n".join(_data(own)))
-    found = all_tables(rows)
+    yield _page(name, escape(name), body + "\n".join(_data(results, name)))
+    found = all_tables(replace(results, rows=rows))
     for case in cases:
         links = "\n".join(_link(name, other, case) for other in cases)
         parts = [
             _part(
+                setting,
                 conventions,
                 [row for row in rows if (row["conventions"], row["case"]) == (conventions, case)],
                 found.get((conventions, name, case), []),
@@ -144,7 +139,7 @@ def _pages(name: str, rows: list[Row], abouts: list[About]) -> Iterator[str]:
             for conventions in CONVENTIONS
         ]
         crumbs = f'<nav class="cases" aria-label="Cases on {name}, {case}">{links}</nav>'
-        body = f'<p class="soft"><a href="#{name}">{escape(name)}</a>: {escape(setting.network)}</p>\n'
+        body = f'<p class="soft"><a href="#{name}">{escape(name)}</a>: {network}</p>\n'
         yield _page(_address(name, case), escape(CASES[case].title), crumbs, body + "\n".join(filter(None, parts)))
 
 
@@ -159,23 +154,29 @@ def _link(setting: str, case: str, shown: str) -> str:
     return f'<a href="#{_address(setting, case)}"{current}>{escape(case)}</a>'
 
 
-def _part(conventions: str, rows: list[Row], found: list[Table]) -> str:
+def _part(setting: Setting, conventions: str, rows: list[Row], found: list[Table]) -> str:
     """Return the figures and the tables of one case on one setting by one convention."""
     if not rows:
         return ""
-    case, setting = rows[0]["case"], rows[0]["setting"]
-    drawn = ""
-    if case in DRAWN:
-        drawn = _panels(DRAWN[case](rows))
+    figures_of_case = "\n".join(_figures(setting, rows))
+    shown = "\n".join(_table(table, f"{setting.name}: ") for table in found)
+    return f"<h3>{escape(WORDS[conventions])}</h3>\n{figures_of_case}\n{shown}"
+
+
+def _figures(setting: Setting, rows: list[Row]) -> Iterator[str]:
+    case = rows[0]["case"]
+    if case in curves.AXES:
+        yield _panels(curves.panels(rows))
+    elif case == "combinations":
+        yield _panels(dumbbells.panels(rows, setting))
     elif case == "pictures":
-        sets = {name: [row for row in rows if row["outside"] == name] for name in SETTINGS[setting].outside.values()}
-        drawn = KEY + "\n".join(
-            f"<details{' open' if number == 0 else ''}><summary>{escape(name)}</summary>"
-            f"{_panels(scatters.points(own))}{_panels(scatters.densities(own), 'three')}</details>"
-            for number, (name, own) in enumerate(sets.items())
-        )
-    shown = "\n".join(_table(table, f"{setting}: ") for table in found)
-    return f"<h3>{escape(WORDS[conventions])}</h3>\n{drawn}\n{shown}"
+        yield KEY
+        for number, name in enumerate(setting.outside.values()):
+            own = [row for row in rows if row["outside"] == name]
+            yield (
+                f"<details{' open' if number == 0 else ''}><summary>{escape(name)}</summary>"
+                f"{_panels(scatters.points(own))}{_panels(scatters.densities(own), 'three')}</details>"
+            )
 
 
 def _panels(panels: list[figures.Panel], columns: str = "two") -> str:
@@ -210,28 +211,34 @@ def _downloads(name: str, rows: list[Row]) -> str:
     return f"<li>{escape(name)}, {len(rows):,} rows: {files['csv']}CSV</a>, {files['json']}JSON</a></li>"
 
 
-def _provenance(abouts: list[About]) -> Iterator[str]:
-    made = dict.fromkeys((_versions(about), about["machine"]) for about in abouts)
-    dates = sorted(about["date"] for about in abouts)
+def _provenance(results: Results, run: list[str]) -> Iterator[str]:
+    made = dict.fromkeys((_versions(about), about["machine"]) for about in results.abouts)
+    dates = sorted(about["date"] for about in results.abouts)
     for versions, machine in made:
         yield f"<li>{escape(versions)}; {escape(machine)}</li>"
     if dates:
         yield f"<li>{' to '.join(dict.fromkeys((dates[0], dates[-1])))}</li>"
+    for code, names in _by_code(results, run).items():
+        yield f"<li>{escape(code)}: {escape(', '.join(names))}</li>"
 
 
-def _data(abouts: list[About]) -> Iterator[str]:
-    """Yield the choices behind a setting's rows, and the hash of every file that they were made from."""
+def _by_code(results: Results, run: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in run:
+        for code in codes(results, name):
+            found.setdefault(code, []).append(name)
+    return found
+
+
+def _data(results: Results, name: str) -> Iterator[str]:
+    """Yield the choices behind a setting's rows, the code, and every file that they were made from."""
     chosen = ("seed", "repeats", "penalty", "keep", "components")
-    for words in dict.fromkeys(", ".join(f"{name} {about['settings'][name]}" for name in chosen) for about in abouts):
+    abouts = results.of(name)
+    for words in dict.fromkeys(", ".join(f"{key} {about['settings'][key]}" for key in chosen) for about in abouts):
         yield f"<p>Settings: {escape(words)}.</p>"
-    files = {name: digest for about in abouts for name, digest in about["data"].items()}
-    yield '<div class="wide" tabindex="0" role="region" aria-label="Files"><table><caption>Files</caption>'
-    yield '<thead><tr><th scope="col">file</th><th scope="col">SHA-256 begins with</th></tr></thead><tbody>'
-    yield from (
-        f'<tr><th scope="row">{escape(name)}.npz</th><td><code>{digest}</code></td></tr>'
-        for name, digest in sorted(files.items())
-    )
-    yield "</tbody></table></div>"
+    if abouts:
+        yield f"<p>Made by {escape('; and by '.join(codes(results, name)))}.</p>"
+        yield _table(sets_table(results, name), f"{name}: ")
 
 
 def _versions(about: About) -> str:

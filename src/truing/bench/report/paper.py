@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 PRINTED = Path(__file__).parent / "paper.csv"
 AVERAGE = "average"
@@ -63,6 +64,17 @@ def printed(
         if found is not None:
             return found
     return None
+
+
+def mean_of(numbers: list[Printed]) -> Printed:
+    """Return the mean of what the paper prints set by set, and its notes together."""
+    aupr = [one.aupr for one in numbers if one.aupr is not None]
+    return Printed(
+        fmean(one.fpr95 for one in numbers),
+        fmean(one.auroc for one in numbers),
+        fmean(aupr) if len(aupr) == len(numbers) else None,
+        "; ".join(dict.fromkeys(one.note for one in numbers if one.note)),
+    )
 
 
 @cache

@@ -3,59 +3,59 @@
 Numbers are in per cent. FPR95 is by the convention `at-least`, and by the authors' under their conventions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from ..experiments.cases import CASES, POOL
-from ..experiments.records import Row
-from ..experiments.settings import SETTINGS, Setting
+from ..experiments.records import Results, Row
+from ..experiments.settings import Setting, official_rows
 from .notes import notes
-from .paper import AVERAGE, Printed, printed
+from .paper import AVERAGE, TABLES, Printed, mean_of, printed
+from .provenance import network_named
+from .table import Table
 from .terminal import per_cent
 
 _EMPTY = ""
 
 
-@dataclass(frozen=True)
-class Table:
-    """Cells as they are printed; the first of a line is its name."""
-
-    title: str
-    heads: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-
-    def markdown(self) -> str:
-        """Return the table for a Markdown page."""
-        rule = ("---", *("---:" for _ in self.heads[1:]))
-        lines = [f"| {' | '.join(cells)} |" for cells in (self.heads, rule, *self.lines)]
-        return "\n".join([f"**{self.title}**", "", *lines, *(f"\n{note}" for note in self.notes)])
-
-
-def all_tables(rows: list[Row]) -> dict[tuple[str, str, str], list[Table]]:
+def all_tables(results: Results) -> dict[tuple[str, str, str], list[Table]]:
     """Return the tables of every (conventions, setting, case) that has rows, in the order of the cases."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in sorted(rows, key=_set_place):
+    for row in sorted(results.rows, key=lambda row: _set_place(results.settings[row["setting"]], row)):
         if "picture" not in row:
             groups.setdefault((row["conventions"], row["setting"], row["case"]), []).append(row)
-    places = [list(SETTINGS), list(CASES)]
+    places = [list(results.settings), list(CASES)]
     order = sorted(
         groups,
         key=lambda key: (key[0] != "truing", *(known.index(name) for known, name in zip(places, key[1:], strict=True))),
     )
-    return {key: list(_of_case(key, groups)) for key in order}
+    return {key: list(_of_case(key, groups, results)) for key in order}
 
 
-def summary(rows: list[Row]) -> list[Table]:
+def summary(results: Results) -> list[Table]:
     """Return one table a setting: what truing does to the mean over the sets, beside the paper."""
-    found = all_tables(rows)
+    found = all_tables(results)
     return [parts[0] for (conventions, _, case), parts in found.items() if conventions == "truing" and case == "table"]
 
 
-def _of_case(key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]]) -> Iterator[Table]:
+def file_rows(results: Results, name: str) -> dict[str, str]:
+    """Return, of each set that is shorter than the official one, how many of the official rows there are."""
+    setting, found = results.settings[name], {}
+    for file, facts in results.files(name).items():
+        whole = official_rows(setting, file)
+        if whole is not None and "rows" in facts and facts["rows"] < whole:
+            found[setting.outside.get(file, file)] = f"{facts['rows']:,} of {whole:,} rows"
+    return found
+
+
+def _of_case(
+    key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]], results: Results
+) -> Iterator[Table]:
     conventions, name, case = key
-    setting, rows, metric = SETTINGS[name], groups[key], _fpr95(conventions)
+    setting, rows, metric = results.settings[name], groups[key], _fpr95(conventions)
+    sizes, network = file_rows(results, name), network_named(results, name)
     if case == "intercept":  # The lines with an intercept are those of the table.
         rows = [row for row in groups.get((conventions, name, "table"), []) if row["base"] in CASES[case].bases] + [
             row for row in rows if row["method"] != "none"
@@ -63,19 +63,19 @@ def _of_case(key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[
     if case == "noise":
         for outside in dict.fromkeys(row["outside"] for row in rows):
             part = [row for row in rows if row["outside"] == outside]
-            yield _means(setting, case, part, metric, outside=outside.removesuffix("-noise"), title=outside)
+            yield _means(setting, case, part, metric, network, outside=outside.removesuffix("-noise"), title=outside)
         return
     if case == "combinations":
-        yield _by_set(setting, rows, metric, "FPR95")
-        yield _by_set(setting, rows, "auroc", "AUROC")
+        yield _by_set(setting, rows, metric, "FPR95", sizes)
+        yield _by_set(setting, rows, "auroc", "AUROC", sizes)
         return
-    yield _means(setting, case, [row for row in rows if row["outside"] != POOL], metric)
+    yield _means(setting, case, [row for row in rows if row["outside"] != POOL], metric, network)
     if case == "rate":
         pooled = [row for row in rows if row["outside"] == POOL]
-        yield _means(setting, case, pooled, metric, title="all sets in one pool")
+        yield _means(setting, case, pooled, metric, network, title="all sets in one pool")
     if case in ("table", "classical", "online"):
         for column, words in ((metric, "FPR95"), ("auroc", "AUROC"), ("aupr", "AUPR, in-distribution positive")):
-            yield _by_set(setting, rows, column, words)
+            yield _by_set(setting, rows, column, words, sizes)
 
 
 def _means(
@@ -83,35 +83,90 @@ def _means(
     case: str,
     rows: list[Row],
     metric: str,
+    network: str,
     *,
     outside: str = AVERAGE,
     title: str = "mean over the sets",
 ) -> Table:
-    """Return a line for each base score, method and value: rows of the fit, unseen rows, the paper, the difference."""
+    """Return a line for each base score, method and value: rows of the fit, unseen rows, the paper, the difference.
+
+    A difference is one of means over the same sets. There is none where the sets are others than the paper's.
+    """
     groups: dict[tuple[str, str, float | None], dict[str, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: _place(case, row)):
         groups.setdefault((row["base"], row["method"], row.get("value")), {}).setdefault(row["scored"], []).append(row)
-    beside = {key: printed(case, setting.paper, key[0], key[1], outside, _batch(key[2])) for key in groups}
-    if not _comparable(setting, case):
-        beside = dict.fromkeys(beside)
+    parts = {key: _of_the_same_sets(found) for key, found in groups.items()}
+    beside = {key: _beside(setting, case, key, found, outside) for key, found in parts.items()}
+    has_paper = any(beside.values())
     lines = []
-    for (base, method, value), found in groups.items():
-        parts = _of_the_same_sets(found)
+    for (base, method, value), found in parts.items():
+        paper = beside[base, method, value]
+        shared = found if paper is None or paper.sets is None else _of_sets(found, paper.sets)
         cells = [_name(base, method), *([] if not CASES[case].varied else [_value(value)])]
-        for column, paper in ((metric, _fpr_of), ("auroc", _auroc_of)):
-            cells += _compared(parts, column, paper, beside[base, method, value], any(beside.values()))
-        lines.append((*cells, _repeats(parts)))
-    paper_heads = ("paper", "difference") if any(beside.values()) else ()
-    value_heads = (CASES[case].varied,) if CASES[case].varied else ()
-    heads = [
-        head
-        for metric_name in ("FPR95", "AUROC")
-        for head in (metric_name, f"{metric_name} unseen", *(f"{metric_name} {head}" for head in paper_heads))
-    ]
-    heads = ["base, method", *value_heads, *heads, "repeats"]
-    return Table(
-        _title(setting, title), tuple(heads), tuple(lines), tuple(notes(setting, case, rows, list(beside.values())))
-    )
+        for column, of in ((metric, _fpr_of), ("auroc", _auroc_of)):
+            cells += _compared(
+                shared, column, None if paper is None else of(paper.printed), has_paper, setting.official
+            )
+        lines.append((*cells, _repeats(found)))
+    heads = ["base, method", *([CASES[case].varied] if CASES[case].varied else [])]
+    for name in ("FPR95", "AUROC"):
+        heads += [name, f"{name} unseen"]
+        heads += [f"{name} paper"] if has_paper else []
+        heads += [f"{name} difference"] if has_paper and setting.official else []
+    named = [f"Network: {network}."] if has_paper else []
+    told = notes(setting, case, rows, [paper.printed for paper in beside.values() if paper is not None])
+    told_paper = _paper_notes(setting, case, list(beside.values()))
+    return Table(_title(setting, title), (*heads, "repeats"), tuple(lines), (*named, *told, *told_paper))
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """The paper's number for a line, and the sets that it is a mean of where these are ours too."""
+
+    printed: Printed
+    sets: tuple[str, ...] | None = None
+
+
+def _beside(
+    setting: Setting,
+    case: str,
+    line: tuple[str, str, float | None],
+    found: dict[str, list[Row]],
+    outside: str,
+) -> _Beside | None:
+    """Return the paper's number to print beside a line: its average, or a mean of its numbers for the sets at hand.
+
+    Where the sets are others than the paper's, its average stands there by itself. Where some of the paper's own
+    sets are missing and it prints nothing set by set, there is nothing like for like.
+    """
+    if not _comparable(setting, case):
+        return None
+    base, method, value = line
+    ask = partial(printed, case, setting.paper, base, method, batch=_batch(value))
+    average = ask(outside=outside)
+    if not setting.official or outside != AVERAGE:
+        return None if average is None else _Beside(average)
+    ours = tuple(dict.fromkeys(row["outside"] for part in found.values() for row in part))
+    if average is not None and set(ours) == set(setting.outside.values()):
+        return _Beside(average, ours)
+    known = {name: paper for name in ours if (paper := ask(outside=name)) is not None}
+    return _Beside(mean_of(list(known.values())), tuple(known)) if known else None
+
+
+def _paper_notes(setting: Setting, case: str, beside: list[_Beside | None]) -> Iterator[str]:
+    """Yield over which sets a difference is, where that is not all of the paper's."""
+    if not setting.official:
+        return
+    every = tuple(setting.outside.values())
+    for sets in dict.fromkeys(paper.sets for paper in beside if paper is not None and paper.sets is not None):
+        if set(sets) != set(every):
+            yield f"Like for like: ours and the paper's mean over {', '.join(sets)}, not over all {len(every)} sets."
+    if _comparable(setting, case) and CASES[case].name in TABLES and not any(beside):
+        yield "The paper prints its mean over all of its sets alone: nothing to compare the sets at hand with."
+
+
+def _of_sets(parts: dict[str, list[Row]], sets: tuple[str, ...]) -> dict[str, list[Row]]:
+    return {kind: [row for row in part if row["outside"] in sets] for kind, part in parts.items()}
 
 
 def _of_the_same_sets(parts: dict[str, list[Row]]) -> dict[str, list[Row]]:
@@ -121,19 +176,19 @@ def _of_the_same_sets(parts: dict[str, list[Row]]) -> dict[str, list[Row]]:
 
 
 def _compared(
-    parts: dict[str, list[Row]], metric: str, of: Callable[[Printed], float], paper: Printed | None, has_paper: bool
+    parts: dict[str, list[Row]], metric: str, paper: float | None, has_paper: bool, has_difference: bool
 ) -> list[str]:
     ours = fmean(row[metric] for row in parts["fitted"]) if "fitted" in parts else None
     unseen = fmean(row[metric] for row in parts["unseen"]) if "unseen" in parts else None
     cells = [_printed(ours), _printed(unseen)]
-    if not has_paper:
-        return cells
-    if paper is None or ours is None:
-        return [*cells, _EMPTY, _EMPTY]
-    return [*cells, f"{100 * of(paper):.2f}", f"{100 * (ours - of(paper)):+.1f}"]
+    if has_paper:
+        cells.append(_EMPTY if paper is None else f"{100 * paper:.2f}")
+    if has_paper and has_difference:
+        cells.append(_EMPTY if paper is None or ours is None else f"{100 * (ours - paper):+.1f}")
+    return cells
 
 
-def _by_set(setting: Setting, rows: list[Row], metric: str, words: str) -> Table:
+def _by_set(setting: Setting, rows: list[Row], metric: str, words: str, sizes: dict[str, str]) -> Table:
     """Return a line for each base score and method, a column for each set; the paper's number in brackets."""
     sets = list(dict.fromkeys(row["outside"] for row in rows))
     missing = [name for name in setting.outside.values() if name not in sets and rows[0]["case"] != "combinations"]
@@ -151,7 +206,8 @@ def _by_set(setting: Setting, rows: list[Row], metric: str, words: str) -> Table
         return Table(
             _title(setting, words), heads, tuple((name, *cells) for name, cells in zip(sets, turned, strict=True))
         )
-    return Table(_title(setting, f"{words}, set by set"), ("base, method", *sets, *missing), tuple(lines), tuple(notes))
+    heads = ("base, method", *(f"{name} ({sizes[name]})" if name in sizes else name for name in sets), *missing)
+    return Table(_title(setting, f"{words}, set by set"), heads, tuple(lines), tuple(notes))
 
 
 def _cell(setting: Setting, row: Row, metric: str) -> str:
@@ -179,9 +235,9 @@ def _place(case: str, row: Row) -> tuple[int, int, float]:
     return bases.index(row["base"]) if row["base"] in bases else len(bases), method, row.get("value") or 0.0
 
 
-def _set_place(row: Row) -> tuple[int, int, str]:
+def _set_place(setting: Setting, row: Row) -> tuple[int, int, str]:
     """Return where a row's sets stand among the setting's own, combinations after single sets."""
-    setting, files = SETTINGS[row["setting"]], row["outside"].split(" + ")
+    files = row["outside"].split(" + ")
     names = [*setting.outside.values(), *setting.noise]
     return len(files), names.index(files[0]) if files[0] in names else len(names), row["outside"]
 

@@ -12,7 +12,9 @@ every_network = pytest.mark.parametrize("name", NETWORKS)
 
 
 def test_reading_the_table_needs_no_torch():
-    code = "import sys, truing.bench.networks.table, truing.bench.cli; print({'torch', 'PIL'} & set(sys.modules))"
+    code = (
+        "import sys, truing.bench.inputs.networks.table, truing.bench.cli; print({'torch', 'PIL'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
