@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check format perf clean
+.PHONY: demo test test-slow check format perf pages clean
 
 demo: .venv/bench.stamp
 	$(BIN)/truing demo -o truing-demo.html
@@ -24,6 +24,11 @@ format: .venv/dev.stamp
 
 perf: .venv/perf.stamp
 	for script in perf/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+# The pages of the committed rows: the report, every table, and docs/reproduce.md from its template.
+pages: .venv/bench.stamp
+	$(BIN)/truing bench report docs/results/rows -o docs/results/report.html --tables docs/results/tables.md
+	$(BIN)/python -m truing.bench.report.fill docs/reproduce.md.in docs/results/rows docs/reproduce.md
 
 clean:
 	rm -rf .venv truing-demo.html

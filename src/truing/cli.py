@@ -116,7 +116,7 @@ def run_demo(args: argparse.Namespace) -> None:
     """Run base, DLR, RLR and Online DLR on the embedded CIFAR-10 features, and write an HTML report."""
     from .bench import demo
 
-    print(demo.run(args.output))
+    demo.run(args.output)
 
 
 def _progress(done: int, rows: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from scipy.io import savemat
 
 from truing.bench.cli import EXTRA, add
+from truing.bench.inputs.datasets.noise import NOISES
 from truing.bench.inputs.datasets.table import DATASETS
 from truing.outputs import Outputs
 from truing.scores import msp
@@ -75,6 +76,21 @@ def test_data_lists_every_set(run, root):
     printed = run(["data", "--root", root])
     assert "40 images" in printed
     assert all(name in printed for name in DATASETS)
+
+
+def test_a_root_that_is_asked_for_and_is_not_there_is_an_error_and_the_usual_one_is_told(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for line in (["data"], ["train", "--network", "resnet20", "--data", "cifar10"]):
+        with pytest.raises(FileNotFoundError, match="--root must be a folder of data sets, got nowhere"):
+            run([*line, "--root", "nowhere"])
+    assert run(["data"]).startswith("There is no folder datasets yet.")
+
+
+def test_a_set_that_there_is_not_is_answered_with_every_set_that_there_is(run, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "svnh", "-o", tmp_path / "o.npz"]
+    with pytest.raises(ValueError, match="got 'svnh'") as error:
+        run(line)
+    assert [name for name in (*DATASETS, *NOISES) if name not in str(error.value)] == []
 
 
 def test_train_writes_a_checkpoint_a_log_and_weights_and_goes_on(run, root, tmp_path):

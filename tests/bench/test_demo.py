@@ -1,3 +1,5 @@
+import errno
+import os
 import sys
 from time import perf_counter
 
@@ -14,14 +16,15 @@ def on_the_small_bank(monkeypatch, small):
 
 @pytest.mark.usefixtures("on_the_small_bank")
 def test_without_a_path_the_demo_only_tells(ran, capsys):
-    assert demo.run() == terminal.text(ran[1])
-    assert capsys.readouterr() == ("", "")
+    demo.run()
+    assert capsys.readouterr() == (terminal.text(ran[1]) + "\n", "")
 
 
 @pytest.mark.usefixtures("on_the_small_bank")
-def test_with_a_path_it_writes_the_report_and_says_where(small, ran, tmp_path):
+def test_with_a_path_it_writes_the_report_and_says_where(small, ran, tmp_path, capsys):
     path = tmp_path / "report.html"
-    assert demo.run(path) == f"{terminal.text(ran[1])}\n\nReport: {path}"
+    demo.run(path)
+    assert capsys.readouterr().out == f"{terminal.text(ran[1])}\n\nReport: {path}\n"
     assert path.read_text(encoding="utf-8") == demo_page.page(small, *ran)
 
 
@@ -33,6 +36,18 @@ def test_a_failure_leaves_an_earlier_report_as_it_was(monkeypatch, tmp_path):
     with pytest.raises(ZeroDivisionError):
         demo.run(path)
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("report.html", "earlier")]
+
+
+@pytest.mark.usefixtures("on_the_small_bank")
+def test_a_full_disk_names_the_file_behind_the_table(ran, monkeypatch, tmp_path, capsys):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"cannot write .*report\.html: No space left"):
+        demo.run(tmp_path / "report.html")
+    assert capsys.readouterr().out == terminal.text(ran[1]) + "\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("missing", ["folder", "matplotlib"])

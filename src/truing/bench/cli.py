@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from .._check import as_count
-from ..archive import check_writable, replacing
+from ..archive import check_writable
 from .experiments.cases import CASES, CONVENTIONS
 from .experiments.settings import SETTINGS
 from .inputs.datasets.images import Batch
@@ -26,9 +26,11 @@ from .inputs.networks.schedules import SCHEDULES
 from .inputs.networks.table import NETWORKS, Network
 from .inputs.request import FEATURES, check_numbers, fit_of, images_of, noise_seed, odin_of
 from .progress import log, show_progress
+from .writing import write_text
 
 EPOCHS = 100
 RUNS = Path("runs")
+ROOT = Path("datasets")
 BANKS, RESULTS = Path("banks"), Path("results")
 ALL = "all"
 SLOW = "classical"  # Minutes where the others take seconds, so that `all` leaves it out.
@@ -51,9 +53,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
     def with_root(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
         added = command(run, example)
-        added.add_argument(
-            "--root", default="datasets", type=Path, help="the folder of all sets (default: %(default)s)"
-        )
+        added.add_argument("--root", type=Path, metavar="DIR", help=f"the folder of all sets (default: {ROOT})")
         return added
 
     with_root(run_data, "truing bench data --root datasets")
@@ -100,7 +100,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def run_data(args: argparse.Namespace) -> None:
     """List the sets that are present, those that are missing, where they belong and where people get them."""
-    print(listing(args.root))
+    print(listing(_root(args)))
 
 
 def run_train(args: argparse.Namespace) -> None:
@@ -114,7 +114,7 @@ def run_train(args: argparse.Namespace) -> None:
     as_count(args.batch, "--batch")
     recipe, device = Recipe(classes=classes, **asked), _device(args.device)
     out = args.out or RUNS / f"{args.network}-{args.data}"
-    train_images, test_images = load(train_set, args.root), load(test_set, args.root)
+    train_images, test_images = load(train_set, _root(args)), load(test_set, _root(args))
     lines = train(
         recipe,
         train_images,
@@ -139,6 +139,7 @@ def run_extract(args: argparse.Namespace) -> None:
     if args.head is not None and args.head.absolute() == args.output.absolute():
         raise ValueError(f"-o and --head must be two files, got {args.output} for both")
     check_numbers(args)
+    args.root = _root(args)
     entry, device, skipped = NETWORKS[args.network], _device(args.device), list[str]()
     classes, odin = entry.classes if args.classes is None else args.classes, odin_of(args, entry)
     weights = _weights(args, entry)
@@ -223,7 +224,7 @@ def run_report(args: argparse.Namespace) -> None:
     """Write a report of the rows at hand: one HTML page that loads nothing, and the tables as Markdown."""
     from .experiments.records import read
     from .report import page
-    from .report.tables import all_tables
+    from .report.tables import markdown_of
 
     targets = [path for path in (args.output, args.tables) if path is not None]
     for path in targets:
@@ -233,16 +234,9 @@ def run_report(args: argparse.Namespace) -> None:
     results = read(args.results)
     texts = [page.render(results)]
     if args.tables is not None:
-        found = all_tables(results)
-        parts = [f"## {CASES[key[2]].title}: {key[1]}{'' if key[0] == 'truing' else f', as {key[0]}'}" for key in found]
-        body = [
-            "\n\n".join([part, *(table.markdown() for table in found[key])])
-            for part, key in zip(parts, found, strict=True)
-        ]
-        texts.append("\n\n".join(["# Every table", *body]) + "\n")
+        texts.append(markdown_of(results))
     for path, text in zip(targets, texts, strict=True):
-        with replacing(path) as file:
-            file.write(text.encode())
+        write_text(path, text)
     print("\n".join(map(str, targets)))
 
 
@@ -270,6 +264,15 @@ def _add_experiments(
     )
     part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the HTML page goes")
     part.add_argument("--tables", type=Path, metavar="FILE", help="the tables alone, as Markdown")
+
+
+def _root(args: argparse.Namespace) -> Path:
+    """Return the folder of all sets; one that is asked for by name must be there."""
+    if args.root is None:
+        return ROOT
+    if not args.root.is_dir():
+        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is none")
+    return Path(args.root)
 
 
 def _weights(args: argparse.Namespace, network: Network) -> Path:

@@ -2,34 +2,32 @@
 
 from pathlib import Path
 
-from ..archive import replacing
+from ..archive import check_writable
 from . import demo_page
 from .bank import Bank, bank
 from .progress import show_progress
 from .report import figures, terminal
 from .trials import BASES, Row, Trial, means, measure, trials
+from .writing import write_text
 
 
-def run(path: Path | None = None) -> str:
-    """Return the demo's table as text, having written the report to `path` where one is given.
+def run(path: Path | None = None) -> None:
+    """Print the demo's table, then write the report to `path` where one is given.
 
     The report appears whole or not at all. Without a report no plotting library is needed.
     """
     if path is not None:
         figures.figure_class()  # What is missing should be said before the work, not after it.
-        if not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {path.absolute().parent} to write the report to")
+        check_writable(path)
     embedded = bank()
     done, rows = demo(embedded)
-    text = terminal.text(rows)
+    show_progress("")
+    print(terminal.text(rows), flush=True)
     if path is not None:
         show_progress("drawing the figures")
-        html = demo_page.page(embedded, done, rows)
-        with replacing(path) as file:
-            file.write(html.encode())
-        text += f"\n\nReport: {path}"
-    show_progress("")
-    return text
+        write_text(path, demo_page.page(embedded, done, rows))
+        show_progress("")
+        print(f"\nReport: {path}")
 
 
 def demo(bank: Bank) -> tuple[list[Trial], list[Row]]:

@@ -40,7 +40,7 @@ def test_the_page_names_the_network_that_the_files_name(ran, capsys):
 def test_the_page_counts_the_rows_of_every_file_and_marks_those_shorter_than_the_official_set(ran):
     table = sets_table(read(ran / "rows"), "official-cifar10")
     lines = {line[0]: dict(zip(table.heads, line, strict=True)) for line in table.lines}
-    assert {name: (line["rows"], line["official set"]) for name, line in lines.items()} == {
+    assert {name: (line["rows"], line["official rows"]) for name, line in lines.items()} == {
         "cifar10-test.npz": ("60", "10,000 (shorter)"),
         "svhn.npz": ("12", "26,032 (shorter)"),
         "textures.npz": ("14", "5,640 (shorter)"),

@@ -4,7 +4,7 @@ from collections import Counter
 
 from ..experiments.provenance import network_of
 from ..experiments.records import Results, Row
-from ..experiments.settings import official_rows
+from ..experiments.settings import Setting, official_rows
 from .table import Table
 
 UNSAID = "named by its setting; the files do not say"
@@ -33,7 +33,7 @@ def network_named(results: Results, name: str) -> str:
 def sets_table(results: Results, name: str) -> Table:
     """Return how many rows each file of a setting has, how many the official set has, and how many a run used."""
     setting, files = results.settings[name], results.files(name)
-    used = _used([row for row in results.rows if row["setting"] == name and "rows_in" in row])
+    used = _used([row for row in results.rows if row["setting"] == name and "rows_in" in row], setting)
     lines = []
     for file, facts in files.items():
         folder, _, plain = file.rpartition("/")
@@ -41,15 +41,15 @@ def sets_table(results: Results, name: str) -> Table:
         lines.append(
             (
                 f"{file}.npz",
-                setting.outside.get(plain, plain) + (f", {folder}" if folder else ""),
+                setting.outside.get(plain, ""),
                 f"{facts['rows']:,}" if "rows" in facts else "not recorded",
                 _official(whole, facts.get("rows")),
-                used.get((folder, setting.outside.get(plain, plain)), ""),
+                used.get((folder, plain if plain == setting.inside else setting.outside.get(plain, plain)), ""),
                 _said(facts),
                 facts["sha256"],
             )
         )
-    heads = ("file", "set", "rows", "official set", "rows of a run, in + out", "made by", "SHA-256 begins with")
+    heads = ("file", "called", "rows", "official rows", "rows of a run, in + out", "made by", "SHA-256 begins with")
     return Table(f"{name}: files", heads, tuple(lines))
 
 
@@ -65,7 +65,7 @@ def _official(whole: int | None, rows: int | None) -> str:
     return f"{whole:,}{short}"
 
 
-def _used(rows: list[Row]) -> dict[tuple[str, str], str]:
+def _used(rows: list[Row], setting: Setting) -> dict[tuple[str, str], str]:
     """Return the rows of a run on each set by itself, of the kind that most rows tell: in-distribution and other."""
     found: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
@@ -73,13 +73,14 @@ def _used(rows: list[Row]) -> dict[tuple[str, str], str]:
             folder = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}.get(row["base"], "")
             counts = found.setdefault((folder, row["outside"]), Counter())
             counts[f"{row['rows_in']:,.0f} + {row['rows_out']:,.0f}"] += 1
+            found.setdefault((folder, setting.inside), Counter())[f"{row['rows_in']:,.0f}"] += 1
     return {key: counts.most_common(1)[0][0] for key, counts in found.items()}
 
 
 def _said(facts: dict[str, object]) -> str:
     made = facts.get("made")
     if not isinstance(made, dict):
-        return "the file does not say"
+        return "not said"
     return ", ".join(str(made[name]) for name in ("network", "data") if name in made)
 
 

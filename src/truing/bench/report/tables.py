@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from ..experiments.cases import CASES, POOL
+from ..experiments.cases import CASES, CONVENTIONS, POOL
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .notes import notes
@@ -32,6 +32,15 @@ def all_tables(results: Results) -> dict[tuple[str, str, str], list[Table]]:
         key=lambda key: (key[0] != "truing", *(known.index(name) for known, name in zip(places, key[1:], strict=True))),
     )
     return {key: list(_of_case(key, groups, results)) for key in order}
+
+
+def markdown_of(results: Results) -> str:
+    """Return every table as one Markdown page."""
+    parts = ["# Every table"]
+    for (conventions, name, case), found in all_tables(results).items():
+        whose = "" if conventions == CONVENTIONS[0] else f", as {conventions}"
+        parts += [f"## {CASES[case].title}: {name}{whose}", *(table.markdown() for table in found)]
+    return "\n\n".join(parts) + "\n"
 
 
 def summary(results: Results) -> list[Table]:

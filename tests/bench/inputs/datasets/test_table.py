@@ -139,5 +139,5 @@ def test_a_folder_and_an_npz_load_by_their_paths(tmp_path):
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path):
-    with pytest.raises(ValueError, match=r"must be one of cifar10-train, .*, got 'cifar11'"):
+    with pytest.raises(ValueError, match=r"or one of cifar10-train, .*, got 'cifar11'"):
         load("cifar11", tmp_path)

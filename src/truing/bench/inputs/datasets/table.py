@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...._check import as_choice
 from . import cifar
 from .arrays import npz
 from .folders import folder, imagenet
@@ -75,13 +74,16 @@ def load(name: str, root: Path) -> Images:
         return folder(path)
     if name not in DATASETS and path.suffix == ".npz":
         return npz(path)
-    found = as_choice(name, "a set that is neither a folder nor an .npz file", DATASETS)
-    return found.load(root / found.place)
+    if name not in DATASETS:
+        known = ", ".join((*DATASETS, *NOISES))
+        raise ValueError(f"a set must be a folder of images, an .npz file, or one of {known}, got {name!r}")
+    return DATASETS[name].load(root / DATASETS[name].place)
 
 
 def listing(root: Path) -> str:
     """Return what is under the root folder, what is missing, where it belongs and where people get it."""
-    lines = [f"{'set':<16}{'place under ' + str(root):<40}state"]
+    lines = [] if root.is_dir() else [f"There is no folder {root} yet.", ""]
+    lines.append(f"{'set':<16}{'place under ' + str(root):<40}state")
     missing: dict[str, list[str]] = {}
     for name, dataset in DATASETS.items():
         state = _state(dataset, root)
