@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from truing.bench.experiments.cases import CASES, sets_of, shown
+from truing.bench.experiments.cases import CASES, is_run, sets_of, shown
+from truing.bench.experiments.figure_rows import figure_rows
 from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import Job
-from truing.bench.experiments.scatter_rows import pictures
 from truing.bench.experiments.settings import SETTINGS
-from truing.bench.experiments.tasks import tasks
 
 METHODS = {
     "table": ("DLR", "RLR"),
@@ -33,11 +32,11 @@ def invented():
         {"case": case.name, "setting": name, "conventions": conventions, **row}
         for conventions, name in RAN
         for case in CASES.values()
-        if case.name != "pictures" and tasks(case, SETTINGS[name], (), conventions)
+        if case.name != "pictures" and is_run(case, SETTINGS[name], conventions)
         for row in _rows(case, SETTINGS[name], rng)
     ]
     names = {"case": "pictures", "setting": RAN[0][1], "conventions": "truing", "outside": "dtd10"}
-    return [*rows, *({**names, **row} for row in pictures(job()))]
+    return [*rows, *({**names, **row} for row in figure_rows(job()))]
 
 
 def job():
@@ -85,5 +84,5 @@ def _row(outside, base, method, scored, value, case, rng):
     row = {"outside": outside, "base": base, "method": method, "scored": scored}
     row |= {} if value is None else {"value": value}
     row |= {"repeats": 2, "rows_in": 1000, "rows_out": 200, "fpr95": fpr95}
-    row |= {} if case == "samples" else {"fpr95_paper": fpr95 / 2, "aupr": aupr}
+    row |= {"fpr95_paper": fpr95 / 2, "aupr": aupr}
     return row | {"auroc": auroc, "fpr95_sd": 0.01, "auroc_sd": 0.02}

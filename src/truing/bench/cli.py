@@ -12,12 +12,12 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._check import as_count
 from ..archive import check_writable
 from .experiments.cases import CASES, CONVENTIONS
-from .experiments.settings import SETTINGS
+from .experiments.settings import SETTINGS, Setting
 from .inputs.datasets.images import Batch
 from .inputs.datasets.noise import NOISES
 from .inputs.datasets.table import DATASETS, TRAINING, listing, load
@@ -28,12 +28,14 @@ from .inputs.request import FEATURES, check_numbers, fit_of, images_of, noise_se
 from .progress import log, show_progress
 from .writing import write_text
 
+if TYPE_CHECKING:
+    from .experiments.tasks import Locate
+
 EPOCHS = 100
 RUNS = Path("runs")
 ROOT = Path("datasets")
 BANKS, RESULTS = Path("banks"), Path("results")
 ALL = "all"
-SLOW = "classical"  # Minutes where the others take seconds, so that `all` leaves it out.
 EXTRA = "pip install 'truing[networks]'"
 
 
@@ -180,29 +182,21 @@ def run_run(args: argparse.Namespace) -> None:
     as_count(args.workers, "--workers")
     if args.output.exists() and not args.output.is_dir():
         raise NotADirectoryError(f"-o must be a folder for rows, got the file {args.output}")
-    folders = tuple(args.banks)
-    for folder in folders:
-        if not folder.is_dir():
-            raise FileNotFoundError(f"--banks must name folders of SETTING/SET.npz, got {folder}")
-    named = [name for name in CASES if name != SLOW] if ALL in args.cases else []
+    named = [name for name, case in CASES.items() if not case.slow] if ALL in args.cases else []
     cases = [case for name, case in CASES.items() if name in {*named, *args.cases}]
-    present = [name for name in SETTINGS if any((folder / name).is_dir() for folder in folders)]
-    absent = [name for name in args.setting or () if name not in present]
-    if absent or not present:
-        wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
-        raise FileNotFoundError(f"there is no folder {wanted} in {where}: see docs/reproduce.md for what goes there")
-    settings = [SETTINGS[name] for name in args.setting or present]
+    settings = _settings(args)
     options = {"conventions": args.conventions, "workers": args.workers, "progress": _progress}
     failed, ran = list[str](), 0
-    for setting in settings:
+    for setting, locate in settings:
         for case in cases:
-            label, asked = f"{setting.name}, {case.name}", tasks(case, setting, folders, args.conventions)
+            label = f"{setting.name}, {case.name}"
+            asked = tasks(case, setting, locate, args.conventions)
             if not asked:
                 print(f"{label}: not part of this setting as {args.conventions}", flush=True)
                 continue
             start = perf_counter()
             try:
-                done = run(case, setting, folders, args.output, **options)
+                done = run(case, setting, locate, args.output, **options)
             except KeyboardInterrupt:
                 show_progress("")
                 print("what is done is kept: the same command goes on from there", file=sys.stderr)
@@ -210,7 +204,7 @@ def run_run(args: argparse.Namespace) -> None:
             except (ValueError, ArithmeticError, ImportError) as error:
                 failed.append(f"{label}: {error}")
                 continue
-            ran += any(None not in task.files().values() for task in asked)
+            ran += any(task.is_ready for task in asked)
             show_progress("")
             anew = f"; {done.anew} jobs of other code run anew" if done.anew else ""
             print(f"{label}: {perf_counter() - start:.1f} s{anew}{_without(done.missing)}", flush=True)
@@ -218,6 +212,37 @@ def run_run(args: argparse.Namespace) -> None:
         raise ValueError("not everything could be run. " + "; ".join(failed))
     if not ran:
         raise FileNotFoundError("nothing could be run: see what is missing above, and docs/reproduce.md")
+
+
+def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate"]]:
+    """Return the settings that a command asks for, each with a function that finds its files."""
+    from .experiments.own_setting import read_setting
+    from .experiments.tasks import in_folders
+
+    own = [name for name in args.setting or () if Path(name).suffix == ".toml"]
+    known = [name for name in args.setting or () if name not in own]
+    for name in known:
+        if name not in SETTINGS:
+            choices = ", ".join(SETTINGS)
+            raise ValueError(f"--setting must be a .toml file of your own or one of {choices}, got {name!r}")
+    found = [read_setting(Path(name)) for name in own]
+    names = [setting.name for setting, _ in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"--setting must name settings apart from one another, got two of the name {max(names)}")
+    if known or not own:
+        folders = tuple(args.banks)
+        for folder in folders:
+            if not folder.is_dir():
+                raise FileNotFoundError(f"--banks must name folders of SETTING/SET.npz, got {folder}")
+        present = [name for name in SETTINGS if any((folder / name).is_dir() for folder in folders)]
+        absent = [name for name in known if name not in present]
+        if absent or not present:
+            wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
+            raise FileNotFoundError(
+                f"there is no folder {wanted} in {where}: see docs/reproduce.md for what goes there"
+            )
+        found += [(SETTINGS[name], in_folders(folders, SETTINGS[name])) for name in known or present]
+    return found
 
 
 def run_report(args: argparse.Namespace) -> None:
@@ -245,10 +270,11 @@ def _add_experiments(
 ) -> None:
     """Add `run` and `report`, with a function that adds one command."""
     part = command(run_run, "truing bench run table online --setting cifar10-resnet56 --banks banks")
-    about = f"{', '.join(CASES)}; {ALL} is every one but {SLOW}, which takes minutes"
+    slow = ", ".join(name for name, case in CASES.items() if case.slow)
+    about = f"{', '.join(CASES)}; {ALL} is every one but {slow}, which takes minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
-    sets = f"{', '.join(SETTINGS)} (default: those with files)"
-    part.add_argument("--setting", nargs="+", choices=SETTINGS, metavar="S", help=sets)
+    sets = f"{', '.join(SETTINGS)}, or a .toml file of your own, see docs/reproduce.md (default: those with files)"
+    part.add_argument("--setting", nargs="+", metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
     part.add_argument("--as", dest="conventions", default=CONVENTIONS[0], choices=CONVENTIONS, help="whose conventions")

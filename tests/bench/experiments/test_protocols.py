@@ -6,8 +6,9 @@ import pytest
 import truing
 from truing.bench.experiments import protocols
 from truing.bench.experiments.cases import CASES, REPEATS
-from truing.bench.experiments.mixes import Mix, metrics
-from truing.bench.experiments.protocols import EXPERIMENTS, Job
+from truing.bench.experiments.methods import metrics
+from truing.bench.experiments.mixes import Mix
+from truing.bench.experiments.protocols import PROTOCOLS, Job
 from truing.bench.experiments.run import tally
 from truing.bench.experiments.settings import SETTINGS
 
@@ -16,7 +17,7 @@ SETTING = SETTINGS["cifar10-resnet56"]
 
 def ran(name, mix, **changes):
     case = replace(CASES[name], **changes)
-    rows = tally(EXPERIMENTS[name](Job(SETTING, case, mix)))
+    rows = tally(PROTOCOLS[CASES[name].protocol](Job(SETTING, case, mix)))
     return {(row["base"], row["method"], row["scored"], row.get("value")): row for row in rows}
 
 
@@ -73,7 +74,7 @@ def test_keeping_all_rows_is_dlr_and_keeping_four_fifths_is_rlr(mix):
 def test_by_the_authors_conventions_the_curve_of_kept_shares_goes_through_the_table(mix):
     few = mix.take(np.arange(400), np.arange(80))
     rows = {
-        name: tally(EXPERIMENTS[name](Job(SETTING, replace(CASES[name], values=(0.8,)), few, "authors")))
+        name: tally(PROTOCOLS[CASES[name].protocol](Job(SETTING, replace(CASES[name], values=(0.8,)), few, "authors")))
         for name in ("table", "kept-share")
     }
     known, found = (
@@ -94,7 +95,7 @@ def test_few_rows_get_no_revision_and_many_do(mix):
     rows = ran("samples", mix, values=(20, 1000))
     few, base = rows["msp", "DLR", "fitted", 20.0], rows["msp", "none", "fitted", 20.0]
     assert few["auroc"] == pytest.approx(base["auroc"], abs=1e-3)  # 24 rows in 64 dimensions: fitted exactly.
-    assert few["repeats"] == 5000
+    assert few["repeats"] == 1000
     many, base = rows["msp", "DLR", "fitted", 1000.0], rows["msp", "none", "fitted", 1000.0]
     assert many["auroc"] > base["auroc"] + 0.03
 
@@ -105,7 +106,10 @@ def test_react_that_clips_nothing_changes_nothing(mix):
 
     mix = Mix(mix.features, score(mix.features), mix.rows_in)
     job = Job(SETTING, replace(CASES["react"], values=(1.0,)), mix, reacted=score)
-    rows = {(row["base"], row["method"], row["scored"], row.get("value")): row for row in tally(protocols.react(job))}
+    rows = {
+        (row["base"], row["method"], row["scored"], row.get("value")): row
+        for row in tally(protocols.vary_react_share(job))
+    }
     for method in ("ReAct + DLR, raw", "ReAct + DLR, clipped"):
         assert rows["msp", method, "fitted", 1.0]["auroc"] == rows["msp", "DLR", "fitted", None]["auroc"]
     assert rows["msp", "ReAct", "fitted", 1.0]["auroc"] == rows["msp", "none", "fitted", None]["auroc"]
@@ -120,7 +124,7 @@ def test_what_react_clips_at_comes_from_the_fitted_rows_alone(mix):
         clips.append(clip)
         return {"msp": features[:, 0].astype(np.float64)}
 
-    list(protocols.react(Job(SETTING, replace(CASES["react"], values=(0.9,)), few, reacted=reacted)))
+    list(protocols.vary_react_share(Job(SETTING, replace(CASES["react"], values=(0.9,)), few, reacted=reacted)))
     seen, _ = few.halves(np.random.default_rng([0, 0]))
     parts = (few, seen)
     assert clips == pytest.approx([truing.react_clip(part.features[: part.rows_in], 0.9) for part in parts], abs=1e-12)
@@ -135,7 +139,7 @@ def test_components_for_unseen_rows_come_from_the_others(mix, monkeypatch):
         return np.arange(float(len(features if unseen is None else unseen)))
 
     monkeypatch.setattr(protocols, "CLASSICAL", dict.fromkeys(protocols.CLASSICAL, keep))
-    list(protocols.classical(Job(replace(SETTING, components=4), CASES["classical"], few)))
+    list(protocols.detect_outliers(Job(replace(SETTING, components=4), CASES["classical"], few)))
     fitted, unseen = given[1]
     assert abs(fitted.mean(axis=0)).max() < 1e-6  # Centred on the fitted half,
     assert abs(unseen.mean(axis=0)).max() > 1e-3  # and not on the other.
@@ -157,3 +161,17 @@ def test_a_classical_detector_is_fitted_on_the_mix_or_on_half_of_it(mix):
         (base, scored) for base in ("isolation-forest", "lof", "gmm-10") for scored in ("fitted", "unseen")
     }
     assert rows["lof", "none", "unseen", None]["rows_in"] == 75
+
+
+def test_samples_of_one_shuffle_share_no_row_and_all_are_as_many_as_asked(rng):
+    rows = np.arange(113.0)
+    mix = Mix(rows[:, None], {"own": rows}, 100)
+    shuffles = list(protocols.samples(mix, (10, 2), 25, rng))
+    assert sum(map(len, shuffles)) == 25
+    for shuffle in shuffles:
+        own = np.concatenate([sample.scores["own"] for sample in shuffle])
+        assert len(set(own)) == len(own)
+        assert all((sample.rows_in, sample.rows_out) == (10, 2) for sample in shuffle)
+        assert all(
+            (sample.scores["own"][:10] < 100).all() and (sample.scores["own"][10:] >= 100).all() for sample in shuffle
+        )

@@ -8,7 +8,7 @@ from truing.bench.experiments import run
 from truing.bench.experiments.cases import CASES
 from truing.bench.experiments.records import read
 from truing.bench.experiments.settings import SETTINGS
-from truing.bench.experiments.tasks import tasks
+from truing.bench.experiments.tasks import in_folders, tasks
 
 from ...conftest import DATA
 
@@ -17,7 +17,7 @@ SETTING = SETTINGS["cifar10-resnet56"]
 
 def go(case, folders, target, **options):
     wanted = {"conventions": "truing", "workers": 1, "progress": lambda names, total, label: list(names)}
-    return run.run(CASES[case], SETTING, folders, target, **(wanted | options))
+    return run.run(CASES[case], SETTING, in_folders(folders, SETTING), target, **(wanted | options))
 
 
 def ordered(folder):
@@ -100,10 +100,10 @@ def test_a_file_is_taken_from_the_first_folder_that_has_it(banks, tmp_path):
     (other / "svhn.npz").write_bytes((banks / "cifar10-resnet56" / "dtd10.npz").read_bytes())
     (task,) = [
         task
-        for task in tasks(CASES["table"], SETTING, (tmp_path, banks), "truing")
-        if task.outside == ("svhn",) and not task.outputs
+        for task in tasks(CASES["table"], SETTING, in_folders((tmp_path, banks), SETTING), "truing")
+        if task.outside == ("svhn",) and not task.folder
     ]
-    assert task.files() == {"cifar10-test": banks / "cifar10-resnet56" / "cifar10-test.npz", "svhn": other / "svhn.npz"}
+    assert task.paths == {"cifar10-test": banks / "cifar10-resnet56" / "cifar10-test.npz", "svhn": other / "svhn.npz"}
 
 
 def test_odin_comes_from_files_of_its_own_with_their_own_features(banks, tmp_path):
@@ -112,7 +112,11 @@ def test_odin_comes_from_files_of_its_own_with_their_own_features(banks, tmp_pat
     rng = np.random.default_rng(0)
     for name, rows in (("cifar10-test", 40), ("svhn", 8)):
         truing.Outputs(rng.normal(size=(rows, 3)), scores=rng.normal(size=rows)).save(folder / f"{name}.npz")
-    found = [task for task in tasks(CASES["online"], SETTING, (tmp_path,), "truing") if task.outputs == "odin-clean"]
+    found = [
+        task
+        for task in tasks(CASES["online"], SETTING, in_folders((tmp_path,), SETTING), "truing")
+        if task.folder == "odin-clean"
+    ]
     mix = next(task for task in found if task.outside == ("svhn",)).mix()
     assert list(mix.scores) == ["odin"]
     assert mix.features.shape == (48, 3)
@@ -126,15 +130,15 @@ def test_on_imagenet_odin_is_msp_at_its_temperature(tmp_path):
     logits = rng.normal(size=(20, 5))
     for name in (setting.inside, "dtd10"):
         truing.Outputs(rng.normal(size=(20, 3)), logits).save(folder / f"{name}.npz")
-    task = tasks(CASES["table"], setting, (tmp_path,), "truing")[0]
+    task = tasks(CASES["table"], setting, in_folders((tmp_path,), setting), "truing")[0]
     np.testing.assert_allclose(task.mix().scores["odin"][:20], truing.msp(logits, 1000.0))
-    assert not tasks(CASES["online"], setting, (tmp_path,), "truing")
+    assert not tasks(CASES["online"], setting, in_folders((tmp_path,), setting), "truing")
 
 
 def test_react_sends_clipped_features_through_the_head(bank):
     """On the real head: features that nothing clips give the network's own logits, and so its own scores."""
     outputs = bank("cifar10-resnet56", "svhn")
-    task = tasks(CASES["react"], SETTING, (DATA / "banks",), "truing")[0]
+    task = tasks(CASES["react"], SETTING, in_folders((DATA / "banks",), SETTING), "truing")[0]
     scores = task.reacted()(outputs.features, 1e9)
     np.testing.assert_allclose(scores["msp"], truing.msp(outputs.logits), atol=1e-5)
 
@@ -144,7 +148,7 @@ def test_the_authors_conventions_have_rows_of_their_own(banks, tmp_path):
     case = replace(CASES["table"], bases=("msp",))
     options = {"workers": 1, "progress": lambda names, total, label: list(names)}
     for conventions in ("truing", "authors"):
-        run.run(case, setting, (banks,), tmp_path, conventions=conventions, **options)
+        run.run(case, setting, in_folders((banks,), setting), tmp_path, conventions=conventions, **options)
     rows = {(row["conventions"], row["base"], row["method"], row["scored"]): row for row in read(tmp_path).rows}
     for method in ("none", "DLR"):
         assert rows["truing", "msp", method, "fitted"]["auroc"] == rows["authors", "msp", method, "fitted"]["auroc"]

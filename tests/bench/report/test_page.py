@@ -15,7 +15,7 @@ from truing.bench.report import page
 from truing.bench.report.tables import all_tables, summary
 
 from ..invented import RAN, abouts
-from ..test_demo_page import Reader, check_that_nothing_is_loaded
+from ..reading import Reader, check_that_nothing_is_loaded
 
 
 class Pages(Reader):

@@ -3,6 +3,7 @@ from statistics import fmean
 
 import pytest
 
+from truing.bench.experiments.cases import CASES
 from truing.bench.report.paper import BASES, PRINTED, printed
 
 
@@ -13,24 +14,24 @@ def every_row():
 
 def test_printed_numbers_are_found_by_our_names():
     assert (
-        printed("table", "CIFAR-100", "msp", "RLR").fpr95,
-        printed("online", "CIFAR-10", "energy", "Online DLR").auroc,
+        printed(CASES["table"], "CIFAR-100", "msp", "RLR").fpr95,
+        printed(CASES["online"], "CIFAR-10", "energy", "Online DLR").auroc,
     ) == (
         0.4373,
         0.9489,
     )
-    assert printed("batch-size", "CIFAR-10", "msp", "Online DLR", batch=512).fpr95 == 0.1453
-    assert printed("batch-size", "CIFAR-10", "msp", "none").fpr95 == 0.5137
-    assert printed("table", "ImageNet-1k", "odin", "none", "Textures").auroc == 0.763
-    assert printed("react", "ImageNet-1k", "odin", "ReAct + DLR, raw").fpr95 == 0.4885
-    assert printed("noise", "ImageNet-1k", "msp", "DLR", "gaussian").auroc == 0.9934
-    assert printed("classical", "CIFAR-10", "gmm-10", "none").fpr95 == 0.877
+    assert printed(CASES["batch-size"], "CIFAR-10", "msp", "Online DLR", batch=512).fpr95 == 0.1453
+    assert printed(CASES["batch-size"], "CIFAR-10", "msp", "none").fpr95 == 0.5137
+    assert printed(CASES["table"], "ImageNet-1k", "odin", "none", "Textures").auroc == 0.763
+    assert printed(CASES["react"], "ImageNet-1k", "odin", "ReAct + DLR, raw").fpr95 == 0.4885
+    assert printed(CASES["noise"], "ImageNet-1k", "msp", "DLR", "gaussian").auroc == 0.9934
+    assert printed(CASES["classical"], "CIFAR-10", "gmm-10", "none").fpr95 == 0.877
 
 
 def test_what_the_paper_does_not_print_is_none():
-    assert printed("kept-share", "CIFAR-100", "msp", "RLR") is None
-    assert printed("table", "CIFAR-10", "msp", "DLR", "svhn-recropped") is None
-    assert printed("noise", "CIFAR-10", "msp", "DLR", "gaussian") is None
+    assert printed(CASES["kept-share"], "CIFAR-100", "msp", "RLR") is None
+    assert printed(CASES["table"], "CIFAR-10", "msp", "DLR", "svhn-recropped") is None
+    assert printed(CASES["noise"], "CIFAR-10", "msp", "DLR", "gaussian") is None
 
 
 def test_every_base_of_the_paper_has_a_name_here():
@@ -54,4 +55,4 @@ def test_every_printed_average_is_that_of_its_sets_but_one():
                 ):
                     wrong.add((key["in_dist"], key["base"], key["method"], metric))
     assert wrong == {("ImageNet-1k", "ODIN", "DLR", "auroc")}
-    assert "misprint" in printed("table", "ImageNet-1k", "odin", "DLR", "SUN").note
+    assert "misprint" in printed(CASES["table"], "ImageNet-1k", "odin", "DLR", "SUN").note

@@ -9,7 +9,7 @@ from truing.bench.experiments import run
 from truing.bench.experiments.cases import CASES
 from truing.bench.experiments.records import Results
 from truing.bench.experiments.settings import SETTINGS
-from truing.bench.experiments.tasks import tasks
+from truing.bench.experiments.tasks import in_folders, tasks
 from truing.bench.report.paper import PRINTED
 from truing.bench.report.tables import Table, all_tables, summary
 
@@ -217,7 +217,8 @@ def test_markdown_has_a_line_for_each_line_and_as_many_cells():
 
 def test_a_committed_table_is_what_the_rows_say(bank):
     """The numbers of DESIGN's own check, MSP on svhn: 68.3 / 89.0 before, 9.4 / 97.6 after."""
-    task = tasks(CASES["table"], SETTINGS["cifar10-resnet56"], (DATA / "banks",), "truing")[0]
+    setting = SETTINGS["cifar10-resnet56"]
+    task = tasks(CASES["table"], setting, in_folders((DATA / "banks",), setting), "truing")[0]
     assert task.outside == ("svhn",)
     names = {"conventions": "truing", "setting": "cifar10-resnet56", "case": "table"}
     rows = [{**names, **row} for row in run.work(task)[1]]

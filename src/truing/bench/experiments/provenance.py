@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...archive import read_npz
+from ...outputs import Outputs
 
 NOTE = "provenance"
 
@@ -21,15 +20,15 @@ Facts = dict[str, Any]
 
 def facts(path: Path) -> Facts:
     """Return what a file holds and what it says that it was made from; `made` is None where it says nothing."""
-    arrays = read_npz(path)
     found: Facts = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
-    features, logits, labels = (arrays.get(name) for name in ("features", "logits", "labels"))
-    if features is not None and features.ndim == 2:
-        found |= {"rows": features.shape[0], "features": features.shape[1]}
-    if logits is not None and logits.ndim == 2:
-        found["classes"] = logits.shape[1]
-        if labels is not None and labels.shape == logits.shape[:1]:
-            found["accuracy"] = round(float(np.mean(np.argmax(logits, axis=1) == labels)), 6)
+    arrays = read_npz(path) if path.suffix == ".npz" else {}
+    if not arrays or "features" in arrays:  # Not the weight and bias of a head.
+        outputs = Outputs.load(path)
+        found |= {"rows": len(outputs), "features": outputs.features.shape[1]}
+        if outputs.logits is not None:
+            found["classes"] = outputs.logits.shape[1]
+        if outputs.logits is not None and outputs.labels is not None:
+            found["accuracy"] = round(float(outputs.correct().mean()), 6)
     return found | {"made": _note(path, arrays.get(NOTE))}
 
 

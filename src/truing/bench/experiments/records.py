@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, CONVENTIONS
+from .cases import CASES, CONVENTIONS, METHODS
 from .provenance import Facts
 from .settings import SETTINGS, Setting, setting_of
 
@@ -31,7 +31,8 @@ _TEXTS = ("outside", "base", "method", "scored")
 _NUMBERS = ("repeats", "fpr95", "auroc")
 _PICTURES = {
     "points": {"variance", "points", "is_out", "plane", "svm", "svm_right", "explained", "base"},
-    "densities": {"base", "method", "edges", "inside", "outside_shares", "threshold"},
+    "densities": {"base", "method", "ends", "density_in", "density_out", "threshold", "fpr95", "auroc"},
+    "roc": {"base", "curves"},
 }
 
 
@@ -226,7 +227,7 @@ def _is_row(row: object) -> bool:
         return False
     if "picture" in row:
         return row["picture"] in _PICTURES and _PICTURES[row["picture"]] <= set(row)
-    texts = all(isinstance(row.get(name), str) for name in _TEXTS)
+    texts = all(isinstance(row.get(name), str) for name in _TEXTS) and row["method"] in METHODS
     return texts and all(isinstance(row.get(name), (int, float)) for name in _NUMBERS)
 
 

@@ -13,14 +13,14 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from ..code import code_version
-from .cases import CASES, IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, shown
-from .mixes import Measured
-from .protocols import EXPERIMENTS, RATE_ROWS, SAMPLED_ROWS, Job, Value
+from .cases import IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, shown
+from .figure_rows import PROTOCOL, figure_rows
+from .methods import Measured
+from .protocols import PROTOCOLS, RATE_ROWS, SAMPLED_ROWS, Job, Value
 from .provenance import check_one_network, facts
 from .records import Record, Row, about
-from .scatter_rows import pictures
-from .settings import SETTINGS, Setting
-from .tasks import Task, tasks
+from .settings import Setting
+from .tasks import Locate, Task, tasks
 
 Progress = Callable[[Iterator[str], int, str], None]
 
@@ -38,7 +38,7 @@ class Ran:
 def run(
     case: Case,
     setting: Setting,
-    folders: tuple[Path, ...],
+    locate: Locate,
     target: Path,
     *,
     conventions: str,
@@ -46,18 +46,18 @@ def run(
     progress: Progress,
 ) -> Ran:
     """Run what is left of a case on a setting; what other code has done is run anew."""
-    wanted = tasks(case, setting, folders, conventions)
-    files = {name: path for task in wanted for name, path in task.files().items()}
-    ready = [task for task in wanted if None not in task.files().values()]
+    wanted = tasks(case, setting, locate, conventions)
+    files = {name: path for task in wanted for name, path in task.paths.items()}
+    ready = [task for task in wanted if task.is_ready]
     outdated: set[str] = set()
     if ready:
-        present = {name: path for task in ready for name, path in task.files().items() if path is not None}
+        present = {name: path for task in ready for name, path in task.paths.items() if path is not None}
         data = {name: facts(path) for name, path in present.items()}
         check_one_network(data)
         code = code_version(__name__)
         record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
         with record.held():
-            done = record.start(about(_choices(case, setting, conventions), setting, data, code))
+            done = record.start(about(choices(case, setting, conventions), setting, data, code))
             left = [task for task in ready if task.name not in done]
             outdated = record.outdated(code) & {task.name for task in left}
             progress(_work_off(left, record, workers), len(left), f"{setting.name}, {case.name}")
@@ -67,20 +67,22 @@ def run(
 def work(task: Task) -> tuple[float, list[Row]]:
     """Return the seconds that a job took, reading aside, and its rows."""
     try:
-        return _worked(task)
+        with threadpool_limits(1):
+            reacted = task.reacted() if task.case.needs_head else None
+            job = Job(task.setting, task.case, task.mix(), task.conventions, reacted, task.seeds)
+            start = perf_counter()
+            rows = rows_of(job)
+            seconds = perf_counter() - start
     except (ValueError, ArithmeticError) as error:
-        raise ValueError(f"{task.setting}, {task.case}, {task.name}: {error}") from None
+        raise ValueError(f"{task.setting.name}, {task.case.name}, {task.name}: {error}") from None
+    return seconds, [{"outside": shown(task.setting, task.outside), **row} for row in rows]
 
 
-def _worked(task: Task) -> tuple[float, list[Row]]:
-    setting = SETTINGS[task.setting]
-    with threadpool_limits(1):
-        mix, reacted = task.mix(), task.reacted() if task.case == "react" else None
-        start = perf_counter()
-        job = Job(setting, CASES[task.case], mix, task.conventions, reacted)
-        rows = list(pictures(job)) if task.case == "pictures" else tally(EXPERIMENTS[task.case](job))
-        seconds = perf_counter() - start
-    return seconds, [{"outside": shown(setting, task.outside), **row} for row in rows]
+def rows_of(job: Job) -> list[Row]:
+    """Return the rows of one job."""
+    if job.case.protocol == PROTOCOL:
+        return list(figure_rows(job))
+    return tally(PROTOCOLS[job.case.protocol](job))
 
 
 def tally(found: Iterator[tuple[Value, Measured]]) -> list[Row]:
@@ -104,6 +106,15 @@ def tally(found: Iterator[tuple[Value, Measured]]) -> list[Row]:
     return rows
 
 
+def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
+    """Return everything that was chosen for a case on a setting."""
+    varied = {name: list(value) for name, value in asdict(case).items() if name in ("bases", "values")}
+    fixed: dict[str, object] = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP}
+    fixed |= {"in_for_one_out": IN_PER_OUT, "rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}
+    fixed |= {name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")}
+    return {"case": case.name, "setting": setting.name, "conventions": conventions, **fixed, **varied}
+
+
 def _work_off(left: list[Task], record: Record, workers: int) -> Iterator[str]:
     """Yield the name of each job when it is done and written."""
     if workers == 1 or len(left) < 2:
@@ -125,11 +136,3 @@ def _work_off(left: list[Task], record: Record, workers: int) -> Iterator[str]:
 
 def _rounded(value: float) -> float:
     return int(value) if value == int(value) else round(value, 6)
-
-
-def _choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
-    varied = {name: list(value) for name, value in asdict(case).items() if name in ("bases", "values")}
-    fixed: dict[str, object] = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP}
-    fixed |= {"in_for_one_out": IN_PER_OUT, "rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}
-    fixed |= {name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")}
-    return {"case": case.name, "setting": setting.name, "conventions": conventions, **fixed, **varied}

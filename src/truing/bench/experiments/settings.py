@@ -17,8 +17,8 @@ class Setting:
     network: str
     inside: str
     outside: dict[str, str]  # A file's name, and the name that tables print.
-    noise: tuple[str, ...] = ("uniform-noise", "gaussian-noise")
-    mixed: tuple[str, ...] = ()
+    noise_sets: tuple[str, ...] = ("uniform-noise", "gaussian-noise")
+    combined: tuple[str, ...] = ()
     components: int | None = None
     mixture: str = "gmm-10"
     odin_temperature: float | None = None  # Where ODIN has no perturbation it is MSP at a temperature.
@@ -70,7 +70,7 @@ SETTINGS = {
             "ResNet-56, 93.39 % right, 64 features",
             "cifar10-test",
             {**_SMALL, "cifar100": "cifar100"},
-            mixed=_FOUR,
+            combined=_FOUR,
         ),
         Setting(
             "cifar10-wrn40-2",
@@ -78,7 +78,7 @@ SETTINGS = {
             "WRN-40-2 trained for five epochs, 86.03 % right, 128 features",
             "cifar10-test",
             {**_SMALL, "cifar100": "cifar100"},
-            mixed=_FOUR,
+            combined=_FOUR,
         ),
         Setting(
             "cifar100-resnet14",
@@ -86,7 +86,7 @@ SETTINGS = {
             "ResNet-14, 66.01 % right, 64 features",
             "cifar100-test",
             {**_SMALL, "cifar10": "cifar10"},
-            mixed=_FOUR,
+            combined=_FOUR,
             mixture="gmm-100",
         ),
         Setting(
@@ -95,7 +95,7 @@ SETTINGS = {
             "EfficientNet-Lite0, 75.36 % right on 5,000 validation images, 1,280 features",
             "imagenet-val-5000",
             {"dtd10": "dtd10", "scenes": "scenes"},
-            mixed=("dtd10", "scenes"),
+            combined=("dtd10", "scenes"),
             components=64,
             mixture="gmm-1000-diagonal",
             odin_temperature=1000.0,
@@ -107,7 +107,7 @@ SETTINGS = {
             "WRN-40-2, the public energy_ood weights",
             "cifar10-test",
             _CIFAR,
-            mixed=("svhn", "textures", "lsun-c", "places365"),
+            combined=("svhn", "textures", "lsun-c", "places365"),
             official=True,
         ),
         Setting(
@@ -116,7 +116,7 @@ SETTINGS = {
             "WRN-40-2, the public energy_ood weights",
             "cifar100-test",
             _CIFAR,
-            mixed=("svhn", "textures", "lsun-c", "places365"),
+            combined=("svhn", "textures", "lsun-c", "places365"),
             mixture="gmm-100",
             official=True,
         ),
@@ -126,7 +126,7 @@ SETTINGS = {
             "BiT-S ResNetV2-101x1, the public weights",
             "imagenet-val",
             _IMAGENET,
-            mixed=tuple(_IMAGENET),
+            combined=tuple(_IMAGENET),
             components=64,
             mixture="gmm-1000-diagonal",
             odin_temperature=1000.0,
@@ -163,8 +163,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "network": (str,),
     "inside": (str,),
     "outside": (dict,),
-    "noise": (list, tuple),
-    "mixed": (list, tuple),
+    "noise_sets": (list, tuple),
+    "combined": (list, tuple),
     "components": (int, type(None)),
     "mixture": (str,),
     "odin_temperature": (float, int, type(None)),

@@ -16,41 +16,40 @@ from ...archive import read_npz
 from ...outputs import Outputs
 from ...scores import SCORES, msp
 from ...shaping import react
-from .cases import CASES, Case, sets_of
+from .cases import HEAD, ODIN, SEEDS, Case, Seed, folders_of, is_run, sets_of
 from .mixes import Mix
 from .provenance import NOTE
-from .settings import SETTINGS, Setting
+from .settings import Setting
 
-HEAD = "head"
-ODIN = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}
-"""Base scores with files of their own, and the folders of these."""
+Locate = Callable[[str], Path | None]
+"""From the name of one of a setting's files, without its ending, to its path; None where it is missing."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One job by names alone, so that another process can do it."""
+    """One job by values and paths alone, so that another process can do it."""
 
-    folders: tuple[Path, ...]
-    setting: str
-    case: str
+    setting: Setting
+    case: Case
     conventions: str
     outside: tuple[str, ...]
-    outputs: str = ""  # The folder of the files below the setting's own: one of ODIN's, or none.
+    paths: dict[str, Path | None]
+    folder: str = ""  # Of the files below the setting's own: one of ODIN's, or none.
+    seeds: tuple[Seed, ...] = SEEDS
 
     @property
     def name(self) -> str:
         """What records call it."""
-        return self._file("+".join(self.outside))
+        return _within(self.folder, "+".join(self.outside))
 
-    def files(self) -> dict[str, Path | None]:
-        """Return what it reads, None where that is missing."""
-        sets = (SETTINGS[self.setting].inside, *self.outside)
-        names = [self._file(name) for name in sets] + [HEAD] * (self.case == "react")
-        return {name: self._find(name) for name in names}
+    @property
+    def is_ready(self) -> bool:
+        """Whether every file is there."""
+        return None not in self.paths.values()
 
     def mix(self) -> Mix:
         """Return the rows of all its sets, with the base scores that these files give."""
-        names = (SETTINGS[self.setting].inside, *self.outside)
+        names = (self.setting.inside, *self.outside)
         parts = [self._read(name) for name in names]
         for name, part in zip(names, parts, strict=True):
             if part.features.shape[1] != (width := parts[0].features.shape[1]):
@@ -65,50 +64,63 @@ class Task:
     def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
         """Return a function from features and a clip to the base scores of the network's head on the clipped ones."""
         head = {name: array for name, array in read_npz(self._path(HEAD)).items() if name != NOTE}
-        width = self._read(SETTINGS[self.setting].inside).features.shape[1]
+        width = self._read(self.setting.inside).features.shape[1]
         if {"weight", "bias"} != set(head) or head["weight"].shape != (len(head["bias"]), width):
             held = ", ".join(f"{name} {array.shape}" for name, array in head.items())
             raise ValueError(f"{HEAD} must hold weight (c, {width}) and bias (c,), got {held}")
         return lambda features, clip: self._scores(Outputs(features, react(features, **head, clip=clip)))
 
     def _scores(self, outputs: Outputs) -> dict[str, Floats]:
-        setting, case = SETTINGS[self.setting], CASES[self.case]
-        if self.outputs:
-            return {base: outputs.need("scores") for base, folder in ODIN.items() if folder == self.outputs}
-        scores = {base: SCORES[base](outputs) for base in case.bases if base in SCORES}
-        if "odin" in case.bases and setting.odin_temperature is not None:
-            scores["odin"] = msp(outputs.need("logits"), setting.odin_temperature)
+        bases = self.case.bases
+        if self.folder:
+            return {base: outputs.need("scores") for base, folder in ODIN.items() if folder == self.folder}
+        scores = {base: SCORES[base](outputs) for base in bases if base in SCORES}
+        if "odin" in bases and self.setting.odin_temperature is not None:
+            scores["odin"] = msp(outputs.need("logits"), self.setting.odin_temperature)
         return scores
 
     def _read(self, name: str) -> Outputs:
-        return _outputs(self._path(self._file(name)))
+        return _outputs(self._path(_within(self.folder, name)))
 
     def _path(self, name: str) -> Path:
-        path = self._find(name)
+        path = self.paths[name]
         if path is None:
-            raise FileNotFoundError(f"{self.setting}/{name}.npz is in none of {', '.join(map(str, self.folders))}")
+            raise FileNotFoundError(f"{self.setting.name} lacks its file {name}.npz")
         return path
 
-    def _file(self, name: str) -> str:
-        return f"{self.outputs}/{name}" if self.outputs else name
 
-    def _find(self, name: str) -> Path | None:
-        paths = (folder / self.setting / f"{name}.npz" for folder in self.folders)
-        return next((path for path in paths if path.is_file()), None)
-
-
-def tasks(case: Case, setting: Setting, folders: tuple[Path, ...], conventions: str) -> list[Task]:
+def tasks(
+    case: Case, setting: Setting, locate: Locate, conventions: str, *, seeds: tuple[Seed, ...] = SEEDS
+) -> list[Task]:
     """Return every job of a case on a setting, whether its files are there or not."""
-    if (setting.components is not None and not case.wide) or (conventions == "authors" and not case.by_authors):
+    if not is_run(case, setting, conventions):
         return []
-    kinds = {ODIN[base] for base in case.bases if base in ODIN and setting.odin_temperature is None}
-    # A perturbation is not defined for a head that ReAct changed afterwards.
-    outputs = ["", *sorted(kinds)] if case.name != "react" else [""]
     return [
-        Task(folders, setting.name, case.name, conventions, outside, kind)
-        for kind in outputs
+        Task(setting, case, conventions, outside, _paths(case, setting, outside, folder, locate), folder, seeds)
+        for folder in folders_of(case, setting)
         for outside in sets_of(case, setting)
     ]
+
+
+def in_folders(folders: tuple[Path, ...], setting: Setting) -> Locate:
+    """Return a function that finds the files of a setting: the first folder that has one counts."""
+
+    def locate(name: str) -> Path | None:
+        paths = (folder / setting.name / f"{name}.npz" for folder in folders)
+        return next((path for path in paths if path.is_file()), None)
+
+    return locate
+
+
+def _paths(
+    case: Case, setting: Setting, outside: tuple[str, ...], folder: str, locate: Locate
+) -> dict[str, Path | None]:
+    names = [_within(folder, name) for name in (setting.inside, *outside)]
+    return {name: locate(name) for name in (*names, *([HEAD] if case.needs_head else []))}
+
+
+def _within(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 @cache

@@ -10,27 +10,20 @@ from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..experiments.cases import CASES, POOL
+from ..experiments.cases import CASES, POOL, Axis
 from ..experiments.records import Row
 from .figures import INK, STROKES, Panel, short_name, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-AXES = {
-    "batch-size": "rows in a batch",
-    "kept-share": "share of rows kept",
-    "rate": "share of in-distribution rows",
-    "samples": "in-distribution rows, five for one other",
-    "react": "share of in-distribution features below ReAct's clip",
-}
 COLOURS = {
     "none": INK,
     "DLR": STROKES["DLR"][0],
     "RLR": STROKES["RLR"][0],
-    "Online DLR": STROKES["Online"][0],
+    "Online DLR": STROKES["Online DLR"][0],
     "ReAct": "#7f78c4",
-    "ReAct + DLR, raw": STROKES["Online"][0],
+    "ReAct + DLR, raw": STROKES["Online DLR"][0],
     "ReAct + DLR, clipped": STROKES["RLR"][0],
 }
 DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
@@ -51,7 +44,7 @@ class Metric:
     low_is_good: bool
 
     def of(self, row: Row) -> float:
-        """Return it in per cent; samples know FPR95 by one convention only."""
+        """Return it in per cent; rows of old know FPR95 by one convention only."""
         return 100 * float(row[self.column] if self.column in row else row["fpr95"])
 
     def best(self, curve: Curve) -> float:
@@ -111,7 +104,8 @@ def lines(rows: list[Row], metric: Metric) -> list[Line]:
     """
     found: dict[tuple[str, str], dict[str, Curve]] = {}
     for row in sorted(rows, key=lambda row: list(COLOURS).index(row["method"])):
-        method = "Online DLR" if (row["case"], row["method"]) == ("batch-size", "DLR") else row["method"]
+        is_stream = _axis(row).scale == "ordinal" and row["method"] == "DLR"
+        method = "Online DLR" if is_stream else row["method"]
         sets = found.setdefault((method, row["scored"]), {})
         sets.setdefault(row["outside"], {})[row.get("value", NO_VALUE)] = metric.of(row)
     whole = [_whole(sets) for sets in found.values()]
@@ -143,22 +137,22 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def _panel(rows: list[Row], metric: Metric) -> Panel:
-    base, case, drawn = rows[0]["base"], rows[0]["case"], lines(rows, metric)
+    base, case, axis, drawn = rows[0]["base"], rows[0]["case"], _axis(rows[0]), lines(rows, metric)
     values = sorted({row["value"] for row in rows if "value" in row})
     named = [line for line in drawn if line.scored == "fitted" and line.method != "none" and not line.is_level]
 
     def draw(axes: "Axes") -> None:
         for line in drawn:
-            _draw(axes, line, values if case == "batch-size" else None)
-        if case == "batch-size":
+            _draw(axes, line, values if axis.scale == "ordinal" else None)
+        if axis.scale == "ordinal":
             axes.set_xticks(range(len(values) + 1), [*(f"{value:g}" for value in values), "all"])
-        if case == "samples":
+        if axis.scale == "log":
             axes.set_xscale("log")
             axes.set_xticks(TENS, map(_short, TENS))
             axes.set_xticks([value for value in values if value not in TENS], minor=True)
             axes.tick_params(axis="x", which="minor", labelbottom=False)
         axes.margins(x=0.03)
-        axes.set(xlabel=AXES[case], ylabel=f"{metric.name}, %")
+        axes.set(xlabel=axis.name, ylabel=f"{metric.name}, %")
         axes.legend(loc="lower left", bbox_to_anchor=(-0.03, 1), ncols=2, fontsize=SMALL, borderaxespad=0.2)
         if len(named) == 1:
             _name_sets(axes, named[0])
@@ -171,8 +165,12 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
         svg(draw, short_name(*names), size=(4.4, 3.5), margins=margins),
         f"{base}: {metric.name}; bold is the mean over {sets}",
         f"{CASES[case].title} ({case}, {rows[0]['setting']}): {metric.name} of {base} in per cent against"
-        f" {AXES[case]}, mean over {sets}. {'; '.join(_read_out(line, metric) for line in drawn)}.",
+        f" {axis.name}, mean over {sets}. {'; '.join(_read_out(line, metric) for line in drawn)}.",
     )
+
+
+def _axis(row: Row) -> Axis:
+    return CASES[row["case"]].axis or Axis("")
 
 
 def _whole(sets: dict[str, Curve]) -> list[str]:

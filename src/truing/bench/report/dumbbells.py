@@ -31,6 +31,8 @@ def glance(rows: list[Row]) -> list[Panel]:
     A base score that lacks some of the sets is left out: its mean would not be one of the same sets.
     """
     trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
+    if not trued:
+        return []
     sets = {base: {row["outside"] for row in rows if row["base"] == base} for base in trued}
     whole = [base for base in trued if sets[base] == set.union(*sets.values())]
     return [_glance(rows, whole, metric) for metric in metrics(rows[0]["conventions"])]
@@ -51,7 +53,7 @@ def _glance(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
         base: {(line.method, line.scored): fmean(line.mean().values()) for line in own} for base, own in found.items()
     }
     marks: Marks = {kind: [means[base][kind] for base in bases] for kind in means[bases[0]]}
-    setting, sets = rows[0]["setting"], count(found[bases[0]][0].averaged)
+    case, setting, sets = CASES[rows[0]["case"]], rows[0]["setting"], count(found[bases[0]][0].averaged)
 
     def draw(axes: "Axes") -> None:
         _draw(axes, marks)
@@ -66,17 +68,15 @@ def _glance(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
     return Panel(
         _svg(draw, rows, "glance", metric, len(bases), 1.5 * PITCH, 0.45),
         f"{setting}: {metric.name}, mean over {sets}",
-        f"{CASES['table'].title} (table, {setting}): mean {metric.name} in per cent over {sets}. {'; '.join(read)}.",
+        f"{case.title} ({case.name}, {setting}): mean {metric.name} in per cent over {sets}. {'; '.join(read)}.",
     )
 
 
 def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
-    base = rows[0]["base"]
+    base, case = rows[0]["base"], CASES[rows[0]["case"]]
     cells = {(row["outside"], row["method"], row["scored"]): metric.of(row) for row in rows}
     present = {row["outside"] for row in rows}
-    mixes = [
-        mix for mix in (shown(setting, files) for files in sets_of(CASES["combinations"], setting)) if mix in present
-    ]
+    mixes = [mix for mix in (shown(setting, files) for files in sets_of(case, setting)) if mix in present]
     single = [mix for mix in mixes if " + " not in mix and mix != POOL]
     kinds = dict.fromkeys((row["method"], row["scored"]) for row in rows)
     marks: Marks = {kind: [cells[mix, *kind] for mix in mixes] for kind in kinds}
@@ -93,7 +93,7 @@ def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
     return Panel(
         _svg(draw, rows, base, metric, len(mixes), PITCH, max(HEAD, 0.3 + LETTER * max(map(len, single)))),
         f"{base}: {metric.name} on every combination of {len(single)} sets",
-        f"{CASES['combinations'].title} (combinations, {setting.name}): {metric.name} of {base} in per cent. DLR is"
+        f"{case.title} ({case.name}, {setting.name}): {metric.name} of {base} in per cent. DLR is"
         f" better on {better} of {len(mixes)} combinations; means: {means}.",
     )
 

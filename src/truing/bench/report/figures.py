@@ -1,4 +1,4 @@
-"""Figures of a trial, each one panel of inline SVG; they read scores and features and nothing else.
+"""A figure as a panel of inline SVG, with words below it and words in its place.
 
 A panel has no background, and its text and axes take the page's own colour, so it suits a light page and
 a dark one. The two colours of the sets, and the dashes of the methods, are told apart without colour vision.
@@ -11,13 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from ..._check import Floats, Matrix
-from ...threshold import threshold_at
-from ..experiments.scatter_rows import binned, principal_axes
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -25,13 +18,11 @@ if TYPE_CHECKING:
 INK = "#808080"
 IN, OUT = "#3b86c4", "#e07b1a"
 STROKES = {
-    "base": (INK, (0, (1, 1))),
+    "none": (INK, (0, (1, 1))),
     "DLR": ("#1b9e77", (0, (5, 1.5))),
     "RLR": ("#d0569d", "solid"),
-    "Online": ("#c2951c", (0, (5, 1.5, 1, 1.5))),
+    "Online DLR": ("#c2951c", (0, (5, 1.5, 1, 1.5))),
 }
-POINTS = 400
-BINS = 48
 SIZE = (4.2, 3.1)
 MARGINS = {"left": 0.14, "right": 0.96, "bottom": 0.17, "top": 0.97}
 
@@ -58,76 +49,6 @@ class Panel:
     svg: str
     caption: str
     alternative: str
-
-
-def densities(scores_in: Floats, scores_out: Floats, *, name: str, label: str) -> str:
-    """Return how many of each set's rows, in per cent, fall in equal bins, and the threshold that keeps 95 %."""
-    ends, shares = binned(scores_in, scores_out, BINS)
-    return histogram(ends, *shares, threshold=threshold_at(scores_in, keep=0.95), name=name, label=label)
-
-
-def histogram(
-    ends: ArrayLike,
-    shares_in: ArrayLike,
-    shares_out: ArrayLike,
-    *,
-    threshold: float,
-    name: str,
-    label: str,
-) -> str:
-    """Return the shares of each set's rows in equal bins from end to end, in per cent, and a threshold."""
-    low, high = np.asarray(ends)
-    parts = np.asarray(shares_in), np.asarray(shares_out)
-
-    def draw(axes: "Axes") -> None:
-        for shares, colour in zip(parts, (IN, OUT), strict=True):
-            bars, edges = 100 * shares, np.linspace(low, high, len(shares) + 1)
-            axes.stairs(bars, edges, fill=True, facecolor=f"{colour}59", edgecolor=colour, linewidth=1)
-        axes.axvline(threshold, color=INK, linewidth=1, linestyle="dashed")
-        axes.locator_params(nbins=6)
-        axes.set(xlabel=label, ylabel="% of the rows", xlim=(low, high), ylim=(0, None))
-
-    return svg(draw, name)
-
-
-def roc(curves: dict[str, tuple[Floats, Floats]], *, name: str) -> str:
-    """Return the ROC curve of every method's (scores_in, scores_out)."""
-
-    def draw(axes: "Axes") -> None:
-        axes.axhline(0.95, color=INK, linewidth=0.8, linestyle="dotted")
-        for method, (scores_in, scores_out) in curves.items():
-            colour, dashes = STROKES[method]
-            axes.plot(*roc_points(scores_in, scores_out), color=colour, linestyle=dashes, label=method)
-        axes.set(xlabel="share of out accepted", ylabel="share of in accepted", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-        axes.legend(loc="lower right")
-
-    return svg(draw, name)
-
-
-def roc_points(scores_in: Floats, scores_out: Floats, points: int = 200) -> tuple[Floats, Floats]:
-    """Return the shares of (out, in) rows accepted at thresholds spread evenly over the rows of both sets."""
-    shares = np.linspace(0, 1, points)
-    spread = [np.quantile(scores, shares, method="nearest") for scores in (scores_in, scores_out)]
-    thresholds = np.unique(np.concatenate([*spread, [np.inf]]))
-    accepted = [1 - np.searchsorted(np.sort(scores), thresholds) / len(scores) for scores in (scores_out, scores_in)]
-    return accepted[0], accepted[1]
-
-
-def scatter(features_in: Matrix, features_out: Matrix, *, name: str, rng: np.random.Generator) -> str:
-    """Return at most 400 rows of each set on the first two principal components of all rows of both."""
-    features = np.concatenate([features_in, features_out]).astype(np.float64)
-    is_out = np.arange(len(features)) >= len(features_in)
-    places, shares = principal_axes(features, 2)
-    chosen = [rng.permutation(np.flatnonzero(side))[:POINTS] for side in (~is_out, is_out)]
-    # In a random order, so that neither set is drawn over the other.
-    shown = rng.permutation(np.concatenate(chosen))
-
-    def draw(axes: "Axes") -> None:
-        colours = np.where(is_out[shown], OUT, IN)
-        axes.scatter(places[shown, 0], places[shown, 1], s=10, c=list(colours), alpha=0.6, linewidths=0, clip_on=False)
-        axes.set(xlabel=f"component 1 ({shares[0]:.0%} of the variance)", ylabel=f"component 2 ({shares[1]:.0%})")
-
-    return svg(draw, name)
 
 
 def short_name(*names: str) -> str:

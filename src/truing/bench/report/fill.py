@@ -146,7 +146,7 @@ def _paper(source: Source, expression: str) -> str:
     base, _, method = line.partition(" + ")
     column, _, outside = column.partition(" on ")
     options = {"outside": outside} if outside else {}
-    found = printed(case, inside, base, method or "none", batch=int(value) if value else None, **options)
+    found = printed(CASES[case], inside, base, method or "none", batch=int(value) if value else None, **options)
     if found is None:
         raise ValueError("the paper prints no such number")
     return f"{100 * (found.fpr95 if column == 'FPR95' else found.auroc):.1f}"
@@ -167,7 +167,7 @@ def _rows_out(source: Source, expression: str) -> str:
     """Return the most rows of another set that a base score had in `table`: `rows_out WRN odin`."""
     setting, base = expression.split()
     rows = source.rows(setting)
-    return f"{max(row['rows_out'] for row in rows if (row['base'], row['case']) == (base, 'table')):,.0f}"
+    return f"{max(row['rows_out'] for row in rows if row['base'] == base and CASES[row['case']].is_main):,.0f}"
 
 
 def _conventions(source: Source, expression: str) -> str:

@@ -1,4 +1,4 @@
-"""The book of the experiments: one HTML file with every table and figure of the rows, which loads nothing.
+"""The page of the experiments: one HTML file with every table and figure of the rows, which loads nothing.
 
 It opens on a summary; every setting and every case on it has a page of its own, shown when its address is asked for.
 """
@@ -7,17 +7,16 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from string import Template
 from urllib.parse import quote
 
-from ..experiments.cases import CASES, CONVENTIONS, Case
+from ..experiments.cases import CASES, CONVENTIONS, HEAD, Case, files_of_case, is_run
 from ..experiments.records import About, Results, Row
 from ..experiments.settings import SETTINGS, Setting
-from ..experiments.tasks import HEAD, tasks
-from . import curves, dumbbells, figures, scatters
+from . import curves, distributions, dumbbells, figures, scatters
 from .provenance import codes, network_named, sets_table
 from .table import Table
 from .tables import all_tables, summary
@@ -37,17 +36,45 @@ PLAIN = ' ,:+"[]{}'
 """What needs no escape in a data URI between single quotation marks, beside letters and digits."""
 
 
-def render(results: Results) -> str:
+@dataclass(frozen=True)
+class Front:
+    """What the first page says beside numbers: a title, an introduction in HTML, and paragraphs below the summary."""
+
+    title: str
+    introduction: str
+    paragraphs: tuple[str, ...] = ()
+    lists_settings: bool = False  # Whether settings and cases without rows are named, with what they would need.
+    set_by_set: bool = False  # Whether the summary goes on set by set.
+
+
+EXPERIMENTS = Front(
+    "truing: the paper’s experiments, run again",
+    """<p>The experiments of “A Simple Test-Time Method for Out-of-Distribution Detection”, run with truing on real
+networks and real images. A score of a classifier is regressed on its features, over the very rows to be judged, and the
+fitted value is taken as the better score: directly (DLR), robustly (RLR), or on a stream (Online DLR).</p>
+<p>Where the paper prints a number it stands beside ours, with the difference where the sets are the same. A set that
+stands in for one of the paper’s keeps its own name, and no difference is taken there.</p>""",
+    lists_settings=True,
+)
+
+
+def render(results: Results, front: Front = EXPERIMENTS) -> str:
     """Return the whole page as HTML."""
     rows = results.rows
+    done = {row["case"] for row in rows}
     run = [name for name in results.settings if any(row["setting"] == name for row in rows)]
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
         glance="\n".join(_glance(name, rows) for name in run),
-        summary="\n".join(map(_table, summary(results))),
-        index="\n".join(_index(results, run)),
-        missing="\n".join(_missing(SETTINGS[name]) for name in SETTINGS if name not in run),
+        summary="\n".join(map(_table, summary(results, set_by_set=front.set_by_set))),
+        index="\n".join(
+            _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
+        ),
+        missing="\n".join(_all_missing(run)) if front.lists_settings else "",
+        title=escape(front.title),
+        introduction=front.introduction,
+        paragraphs="\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in front.paragraphs),
         downloads="\n".join(_downloads(name, numbers[name]) for name in run),
         provenance="\n".join(_provenance(results, run)),
         pages="\n".join(page for name in run for page in _pages(name, results)),
@@ -78,15 +105,16 @@ def columns(rows: list[Row]) -> list[str]:
 
 
 def _glance(name: str, rows: list[Row]) -> str:
-    own = [row for row in rows if (row["conventions"], row["setting"], row["case"]) == (CONVENTIONS[0], name, "table")]
-    return _panels(dumbbells.glance(own)) if own else ""
+    own = [row for row in rows if (row["conventions"], row["setting"]) == (CONVENTIONS[0], name)]
+    main = [row for row in own if CASES[row["case"]].is_main]
+    return _panels(dumbbells.glance(main)) if main else ""
 
 
-def _index(results: Results, run: list[str]) -> Iterator[str]:
+def _index(results: Results, run: list[str], cases: list[Case]) -> Iterator[str]:
     done = {(row["setting"], row["case"]) for row in results.rows}
     heads = "".join(f'<th scope="col"><a href="#{name}">{escape(name)}</a></th>' for name in run)
     yield f'<table><caption>Pages</caption><thead><tr><th scope="col">case</th>{heads}</tr></thead><tbody>'
-    for case in CASES.values():
+    for case in cases:
         cells = "".join(f"<td>{_entry(case, results.settings[name], (name, case.name) in done)}</td>" for name in run)
         yield f'<tr><th scope="row">{escape(case.title)}</th>{cells}</tr>'
     yield "</tbody></table>"
@@ -95,14 +123,19 @@ def _index(results: Results, run: list[str]) -> Iterator[str]:
 def _entry(case: Case, setting: Setting, is_done: bool) -> str:
     if is_done:
         return f'<a href="#{_address(setting.name, case.name)}">{escape(case.name)}</a>'
-    return "not run" if tasks(case, setting, (), CONVENTIONS[0]) else "–"
+    return "not run" if is_run(case, setting, CONVENTIONS[0]) else "–"
+
+
+def _all_missing(run: list[str]) -> Iterator[str]:
+    yield "<h2>Settings without rows</h2>"
+    yield "<p>They are run by <code>truing bench run all --banks DIR</code> as soon as their files are there.</p>"
+    yield from (_missing(setting) for name, setting in SETTINGS.items() if name not in run)
 
 
 def _missing(setting: Setting) -> str:
     """Return what a setting without rows would need."""
-    named = dict.fromkeys(
-        name for case in CASES.values() for task in tasks(case, setting, (), CONVENTIONS[0]) for name in task.files()
-    )
+    cases = [case for case in CASES.values() if is_run(case, setting, CONVENTIONS[0])]
+    named = dict.fromkeys(name for case in cases for name in files_of_case(case, setting))
     plain = [name for name in named if "/" not in name and name != HEAD]
     folders = dict.fromkeys(name.partition("/")[0] for name in named if "/" in name)
     files = ", ".join(f"<code>{escape(name)}.npz</code>" for name in plain)
@@ -164,19 +197,19 @@ def _part(setting: Setting, conventions: str, rows: list[Row], found: list[Table
 
 
 def _figures(setting: Setting, rows: list[Row]) -> Iterator[str]:
-    case = rows[0]["case"]
-    if case in curves.AXES:
+    kind = CASES[rows[0]["case"]].figure
+    if kind == "curves":
         yield _panels(curves.panels(rows))
-    elif case == "combinations":
+    elif kind == "dumbbells":
         yield _panels(dumbbells.panels(rows, setting))
-    elif case == "pictures":
+    elif kind == "scatters":
         yield KEY
         for number, name in enumerate(setting.outside.values()):
             own = [row for row in rows if row["outside"] == name]
-            yield (
-                f"<details{' open' if number == 0 else ''}><summary>{escape(name)}</summary>"
-                f"{_panels(scatters.points(own))}{_panels(scatters.densities(own), 'three')}</details>"
-            )
+            panels = _panels(scatters.points(own) + distributions.roc_curves(own))
+            densities = _panels(distributions.densities(own), "three")
+            opened = " open" if number == 0 else ""
+            yield f"<details{opened}><summary>{escape(name)}</summary>{panels}{densities}</details>"
 
 
 def _panels(panels: list[figures.Panel], columns: str = "two") -> str:

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
+from ..experiments.cases import Case
+
 PRINTED = Path(__file__).parent / "paper.csv"
 AVERAGE = "average"
 BASES = {
@@ -28,14 +30,6 @@ METHODS = {
     "ReAct + DLR, raw": "ReAct+DLR",
     "ReAct + DLR, clipped": "ReAct+DLR",
 }
-TABLES = {
-    "table": ("cifar", "imagenet", "cifar-detail", "imagenet-detail"),
-    "classical": ("cifar", "imagenet", "cifar-detail", "imagenet-detail"),
-    "online": ("online",),
-    "batch-size": ("batch-size",),
-    "noise": ("noise",),
-    "react": ("react",),
-}
 
 
 @dataclass(frozen=True)
@@ -49,20 +43,21 @@ class Printed:
 
 
 def printed(
-    case: str, inside: str, base: str, method: str, outside: str = AVERAGE, batch: int | None = None
+    case: Case, inside: str, base: str, method: str, outside: str = AVERAGE, batch: int | None = None
 ) -> Printed | None:
     """Return the paper's numbers for one of our lines, None where it prints none.
 
-    >>> printed("table", "CIFAR-10", "msp", "DLR").fpr95
+    >>> from truing.bench.experiments.cases import MAIN
+    >>> printed(MAIN, "CIFAR-10", "msp", "DLR").fpr95
     0.123
     """
     name = METHODS.get(method, method)
-    if case == "batch-size" and method == "Online DLR":
-        name = f"OnlineDLR batch={batch}"
-    for table in TABLES.get(case, ()):
-        found = _all().get((table, inside, outside, BASES.get(base, base), name))
-        if found is not None:
-            return found
+    names = [name] if batch is None else [f"{name} batch={batch}", name]
+    for table in case.paper_tables:
+        for known in names:
+            found = _all().get((table, inside, outside, BASES.get(base, base), known))
+            if found is not None:
+                return found
     return None
 
 

@@ -1,4 +1,4 @@
-"""Views of features and scores, from the rows of pictures: densities, scatters, and planes in three dimensions."""
+"""Scatters of features and scores from rows of points: on two axes, and in three dimensions with a plane."""
 
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from ..._check import Floats
 from ..experiments.records import Row
-from .figures import IN, INK, OUT, Panel, histogram, short_name, svg
+from .figures import IN, INK, OUT, Panel, short_name, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,11 +28,6 @@ def points(rows: list[Row]) -> list[Panel]:
         if row["picture"] == "points"
         for panel in (_plane(row, "regression"), _plane(row, "svm"), _principal(row), _discriminant(row))
     ]
-
-
-def densities(rows: list[Row]) -> list[Panel]:
-    """Return how the scores of one set on one setting are spread, before and after truing."""
-    return [_density(row) for row in rows if row["picture"] == "densities"]
 
 
 def cut(plane: Floats, low: Floats, high: Floats) -> Floats:
@@ -102,7 +97,7 @@ def _plane(row: Row, kind: str) -> Panel:
     return Panel(
         svg(draw, _name(row, kind), size=(4.2, 3.3), margins=BOX, projection="3d"),
         found[0].upper() + found[1:],
-        f"pictures, {row['setting']}, {row['outside']}: two principal components and {row['base']} in three"
+        f"{row['case']}, {row['setting']}, {row['outside']}: two principal components and {row['base']} in three"
         f" dimensions, with the {found}.",
     )
 
@@ -126,20 +121,9 @@ def _scatter(row: Row, columns: tuple[int, int], labels: tuple[str, str], kind: 
         axes.set(xlabel=labels[0], ylabel=labels[1])
 
     return Panel(
-        svg(draw, _name(row, kind)), words, f"pictures, {row['setting']}, {row['outside']}: {words.lower()}; scatter."
-    )
-
-
-def _density(row: Row) -> Panel:
-    label = row["base"] if row["method"] == "none" else f"{row['base']} + {row['method']}"
-    shares = row["inside"], row["outside_shares"]
-    starts = np.linspace(row["edges"][0], row["edges"][1], len(shares[0]) + 1)[:-1]
-    accepted = sum(np.array(shares[1])[starts >= row["threshold"]])  # Of whole bins, so a little less than FPR95.
-    return Panel(
-        histogram(row["edges"], *shares, threshold=row["threshold"], name=_name(row, "density"), label=label),
-        f"{label}: density",
-        f"pictures, {row['setting']}, {row['outside']}: density of {label}; above the threshold that keeps 95 % of the"
-        f" in-distribution rows lie at least {accepted:.0%} of the others.",
+        svg(draw, _name(row, kind)),
+        words,
+        f"{row['case']}, {row['setting']}, {row['outside']}: {words.lower()}; scatter.",
     )
 
 

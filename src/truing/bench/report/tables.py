@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from ..experiments.cases import CASES, CONVENTIONS, POOL
+from ..experiments.cases import CASES, CONVENTIONS, POOL, Case
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .notes import notes
-from .paper import AVERAGE, TABLES, Printed, mean_of, printed
+from .paper import AVERAGE, Printed, mean_of, printed
 from .provenance import network_named
 from .table import Table
 from .terminal import per_cent
@@ -43,10 +43,11 @@ def markdown_of(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def summary(results: Results) -> list[Table]:
-    """Return one table a setting: what truing does to the mean over the sets, beside the paper."""
-    found = all_tables(results)
-    return [parts[0] for (conventions, _, case), parts in found.items() if conventions == "truing" and case == "table"]
+def summary(results: Results, *, set_by_set: bool = False) -> list[Table]:
+    """Return what truing does to the mean over the sets, one table a setting, beside the paper; or set by set too."""
+    ours = CONVENTIONS[0]
+    found = [parts for (name, _, case), parts in all_tables(results).items() if name == ours and CASES[case].is_main]
+    return [table for parts in found for table in (parts if set_by_set else parts[:1])]
 
 
 def file_rows(results: Results, name: str) -> dict[str, str]:
@@ -62,38 +63,37 @@ def file_rows(results: Results, name: str) -> dict[str, str]:
 def _of_case(
     key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]], results: Results
 ) -> Iterator[Table]:
-    conventions, name, case = key
-    setting, rows, metric = results.settings[name], groups[key], _fpr95(conventions)
+    conventions, name, _ = key
+    case, setting, rows, metric = CASES[key[2]], results.settings[name], groups[key], _fpr95(conventions)
     sizes, network = file_rows(results, name), network_named(results, name)
-    if case == "intercept":  # The lines with an intercept are those of the table.
-        rows = [row for row in groups.get((conventions, name, "table"), []) if row["base"] in CASES[case].bases] + [
-            row for row in rows if row["method"] != "none"
-        ]
-    if case == "noise":
-        for outside in dict.fromkeys(row["outside"] for row in rows):
-            part = [row for row in rows if row["outside"] == outside]
-            yield _means(setting, case, part, metric, network, outside=outside.removesuffix("-noise"), title=outside)
-        return
-    if case == "combinations":
-        yield _by_set(setting, rows, metric, "FPR95", sizes)
-        yield _by_set(setting, rows, "auroc", "AUROC", sizes)
-        return
-    yield _means(setting, case, [row for row in rows if row["outside"] != POOL], metric, network)
-    if case == "rate":
-        pooled = [row for row in rows if row["outside"] == POOL]
-        yield _means(setting, case, pooled, metric, network, title="all sets in one pool")
-    if case in ("table", "classical", "online"):
-        for column, words in ((metric, "FPR95"), ("auroc", "AUROC"), ("aupr", "AUPR, in-distribution positive")):
-            yield _by_set(setting, rows, column, words, sizes)
+    means = partial(_means, setting, case, metric=metric, network=network)
+    if case.beside:
+        known = groups.get((conventions, name, case.beside), [])
+        rows = [row for row in known if row["base"] in case.bases] + [row for row in rows if row["method"] != "none"]
+    for kind in case.tables:
+        if kind == "means":
+            yield means([row for row in rows if row["outside"] != POOL])
+        elif kind == "pool":
+            yield means([row for row in rows if row["outside"] == POOL], title="all sets in one pool")
+        elif kind == "means-of-each-set":
+            for outside in dict.fromkeys(row["outside"] for row in rows):
+                part = [row for row in rows if row["outside"] == outside]
+                yield means(part, outside=outside.removesuffix("-noise"), title=outside)
+        elif kind == "by-set":
+            for column, words in ((metric, "FPR95"), ("auroc", "AUROC"), ("aupr", "AUPR, in-distribution positive")):
+                yield _by_set(setting, rows, column, words, sizes)
+        elif kind == "by-subset":
+            yield _by_subset(setting, rows, metric, "FPR95")
+            yield _by_subset(setting, rows, "auroc", "AUROC")
 
 
 def _means(
     setting: Setting,
-    case: str,
+    case: Case,
     rows: list[Row],
+    *,
     metric: str,
     network: str,
-    *,
     outside: str = AVERAGE,
     title: str = "mean over the sets",
 ) -> Table:
@@ -111,13 +111,13 @@ def _means(
     for (base, method, value), found in parts.items():
         paper = beside[base, method, value]
         shared = found if paper is None or paper.sets is None else _of_sets(found, paper.sets)
-        cells = [_name(base, method), *([] if not CASES[case].varied else [_value(value)])]
+        cells = [_name(base, method), *([] if not case.varied else [_value(value)])]
         for column, of in ((metric, _fpr_of), ("auroc", _auroc_of)):
             cells += _compared(
                 shared, column, None if paper is None else of(paper.printed), has_paper, setting.official
             )
         lines.append((*cells, _repeats(found)))
-    heads = ["base, method", *([CASES[case].varied] if CASES[case].varied else [])]
+    heads = ["base, method", *([case.varied] if case.varied else [])]
     for name in ("FPR95", "AUROC"):
         heads += [name, f"{name} unseen"]
         heads += [f"{name} paper"] if has_paper else []
@@ -138,7 +138,7 @@ class _Beside:
 
 def _beside(
     setting: Setting,
-    case: str,
+    case: Case,
     line: tuple[str, str, float | None],
     found: dict[str, list[Row]],
     outside: str,
@@ -162,7 +162,7 @@ def _beside(
     return _Beside(mean_of(list(known.values())), tuple(known)) if known else None
 
 
-def _paper_notes(setting: Setting, case: str, beside: list[_Beside | None]) -> Iterator[str]:
+def _paper_notes(setting: Setting, case: Case, beside: list[_Beside | None]) -> Iterator[str]:
     """Yield over which sets a difference is, where that is not all of the paper's."""
     if not setting.official:
         return
@@ -170,7 +170,7 @@ def _paper_notes(setting: Setting, case: str, beside: list[_Beside | None]) -> I
     for sets in dict.fromkeys(paper.sets for paper in beside if paper is not None and paper.sets is not None):
         if set(sets) != set(every):
             yield f"Like for like: ours and the paper's mean over {', '.join(sets)}, not over all {len(every)} sets."
-    if _comparable(setting, case) and CASES[case].name in TABLES and not any(beside):
+    if _comparable(setting, case) and case.paper_tables and not any(beside):
         yield "The paper prints its mean over all of its sets alone: nothing to compare the sets at hand with."
 
 
@@ -200,30 +200,37 @@ def _compared(
 def _by_set(setting: Setting, rows: list[Row], metric: str, words: str, sizes: dict[str, str]) -> Table:
     """Return a line for each base score and method, a column for each set; the paper's number in brackets."""
     sets = list(dict.fromkeys(row["outside"] for row in rows))
-    missing = [name for name in setting.outside.values() if name not in sets and rows[0]["case"] != "combinations"]
-    lines = []
-    for base, method, scored in dict.fromkeys((row["base"], row["method"], row["scored"]) for row in rows):
-        own = {
-            row["outside"]: row for row in rows if (row["base"], row["method"], row["scored"]) == (base, method, scored)
-        }
-        cells = [_cell(setting, own[name], metric) if name in own else _EMPTY for name in (*sets, *missing)]
-        lines.append((_name(base, method) + (", unseen" if scored == "unseen" else ""), *cells))
-    notes = [f"Missing, so left empty: {', '.join(missing)}."] if missing else []
-    if rows[0]["case"] == "combinations":  # Fifteen columns would not fit: turned on its side.
-        turned = zip(*(line[1:] for line in lines), strict=True)
-        heads = ("sets", *(line[0] for line in lines))
-        return Table(
-            _title(setting, words), heads, tuple((name, *cells) for name, cells in zip(sets, turned, strict=True))
-        )
+    missing = [name for name in setting.outside.values() if name not in sets]
+    lines = tuple((name, *cells, *(_EMPTY for _ in missing)) for name, cells in _lines(setting, rows, metric, sets))
+    notes = (f"Missing, so left empty: {', '.join(missing)}.",) if missing else ()
     heads = ("base, method", *(f"{name} ({sizes[name]})" if name in sizes else name for name in sets), *missing)
-    return Table(_title(setting, f"{words}, set by set"), heads, tuple(lines), tuple(notes))
+    return Table(_title(setting, f"{words}, set by set"), heads, lines, notes)
+
+
+def _by_subset(setting: Setting, rows: list[Row], metric: str, words: str) -> Table:
+    """Return a line for each combination of sets, a column for each base score and method."""
+    sets = list(dict.fromkeys(row["outside"] for row in rows))
+    columns = dict(_lines(setting, rows, metric, sets))
+    lines = tuple((name, *(cells[place] for cells in columns.values())) for place, name in enumerate(sets))
+    return Table(_title(setting, words), ("sets", *columns), lines)
+
+
+def _lines(setting: Setting, rows: list[Row], metric: str, sets: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each base score, method and kind of rows, and its cell for each set."""
+    for names in dict.fromkeys((row["base"], row["method"], row["scored"]) for row in rows):
+        own = {row["outside"]: row for row in rows if (row["base"], row["method"], row["scored"]) == names}
+        base, method, scored = names
+        cells = [_cell(setting, own[name], metric) if name in own else _EMPTY for name in sets]
+        yield _name(base, method) + (", unseen" if scored == "unseen" else ""), cells
 
 
 def _cell(setting: Setting, row: Row, metric: str) -> str:
     spread = row.get(f"{metric}_sd")
     cell = _printed(row.get(metric)) + (f" ± {100 * spread:.1f}" if spread else "")
     paper = (
-        printed(row["case"], setting.paper, row["base"], row["method"], row["outside"]) if setting.official else None
+        printed(CASES[row["case"]], setting.paper, row["base"], row["method"], row["outside"])
+        if setting.official
+        else None
     )
     if paper is None or row["scored"] == "unseen":
         return cell
@@ -231,23 +238,23 @@ def _cell(setting: Setting, row: Row, metric: str) -> str:
     return cell if known is None else f"{cell} ({100 * known:.2f})"
 
 
-def _comparable(setting: Setting, case: str) -> bool:
+def _comparable(setting: Setting, case: Case) -> bool:
     """Whether the paper prints this experiment for such a setting: noise and ReAct for ImageNet alone."""
-    return case not in ("noise", "react") or setting.paper == "ImageNet-1k"
+    return not case.paper_inside or setting.paper in case.paper_inside
 
 
-def _place(case: str, row: Row) -> tuple[int, int, float]:
-    """Return where a row stands in its table: by base score, by method, by value."""
-    bases = CASES[case].bases
+def _place(case: Case, row: Row) -> tuple[int, int, float]:
+    """Return where a row stands in its table: by base score, by method, by value; methods of a curve side by side."""
     first = ("none", "DLR", "RLR", "DLR, no intercept", "RLR, no intercept")
     method = first.index(row["method"]) if row["method"] in first else len(first)
-    return bases.index(row["base"]) if row["base"] in bases else len(bases), method, row.get("value") or 0.0
+    base = case.bases.index(row["base"]) if row["base"] in case.bases else len(case.bases)
+    return base, method, row.get("value") or 0.0
 
 
 def _set_place(setting: Setting, row: Row) -> tuple[int, int, str]:
     """Return where a row's sets stand among the setting's own, combinations after single sets."""
     files = row["outside"].split(" + ")
-    names = [*setting.outside.values(), *setting.noise]
+    names = [*setting.outside.values(), *setting.noise_sets]
     return len(files), names.index(files[0]) if files[0] in names else len(names), row["outside"]
 
 

@@ -1,4 +1,4 @@
-"""Rows as a table: aligned text for a terminal, and the same cells for a page.
+"""Rows as a table for a terminal: before and after truing, a line for each set.
 
 FPR95 and AUROC are printed in per cent with one decimal, and the best of a line is judged by what is printed.
 """
@@ -6,13 +6,17 @@ FPR95 and AUROC are printed in per cent with one decimal, and the best of a line
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
 from ..experiments.cases import KEEP, PENALTY, SEED
-from ..trials import BATCH_ROWS, CONVENTION, MEAN, Row
+from ..experiments.records import Row
 
 WIDTH = 100
+MEAN = "mean"
+COLUMNS = {"none": "base", "DLR": "DLR", "RLR": "RLR", "Online DLR": "Online"}
+"""The methods that the table has a column for, and what it calls them."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,36 @@ class Line:
 
     base: str
     outside: str
-    rows_out: int
+    rows_out: int | None
     cells: dict[str, Cell]
 
     def count(self) -> str:
         """Return the number of rows as it is printed: none for a mean."""
-        return "" if self.outside == MEAN else f"{self.rows_out:,}"
+        return "" if self.rows_out is None else f"{self.rows_out:,}"
 
 
 def lines(rows: list[Row]) -> list[Line]:
-    """Return the rows, gathered into lines, in the order they came."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.base, row.outside), []).append(row)
-    return [_line(group) for group in groups.values()]
+    """Return a line for each base score and set, in the order they came, and their unweighted mean behind them."""
+    groups: dict[str, dict[str, dict[str, Row]]] = {}
+    for row in fitted(rows):
+        groups.setdefault(row["base"], {}).setdefault(row["outside"], {})[row["method"]] = row
+    found: list[Line] = []
+    for base, sets in groups.items():
+        found += [_line(base, outside, own, rows_out(own)) for outside, own in sets.items()]
+        methods = [method for method in COLUMNS if all(method in own for own in sets.values())]
+        means = {method: _mean([own[method] for own in sets.values()]) for method in methods}
+        found.append(_line(base, MEAN, means, None))
+    return found
+
+
+def fitted(rows: list[Row]) -> list[Row]:
+    """Return the rows that the table tells of: those of the fit, by a method that has a column."""
+    return [row for row in rows if row.get("scored") == "fitted" and row["method"] in COLUMNS]
+
+
+def rows_out(own: dict[str, Row]) -> int:
+    """Return how many rows of the other set there were."""
+    return int(next(iter(own.values()))["rows_out"])
 
 
 def text(rows: list[Row]) -> str:
@@ -58,32 +78,36 @@ def text(rows: list[Row]) -> str:
 def notes(rows: list[Row]) -> list[str]:
     """Return every choice behind the numbers, a sentence or two a note."""
     penalty = np.format_float_scientific(PENALTY, trim="-", exp_digits=1)
+    batch = next((row["value"] for row in rows if row.get("method") == "Online DLR"), 0)
+    inside = fitted(rows)[0]["rows_in"]
     return [
-        f"In-distribution: {rows[0].rows_in:,} rows of CIFAR-10 test. Each line adds the rows of one other set"
+        f"In-distribution: {inside:,} rows of CIFAR-10 test. Each line adds the rows of one other set"
         " (as many as the column out says) and trues all of them together, without labels. Features and"
         " logits: a ResNet-56 trained on CIFAR-10. The mean is over the sets, unweighted.",
-        f"FPR95 / AUROC in per cent, in-distribution positive, convention {CONVENTION} (at the highest threshold"
+        "FPR95 / AUROC in per cent, in-distribution positive, convention at-least (at the highest threshold"
         " that accepts at least 95 % of the in-distribution rows). Lower FPR95 and higher AUROC are better;"
         " * marks the best of a line.",
         f"Scores have temperature 1; every fit has an intercept. RLR: penalty {penalty}, keep {KEEP:g}. Online: DLR on"
-        f" a stream of batches of {BATCH_ROWS}, rows shuffled with seed {SEED}, each batch learnt and then scored.",
+        f" a stream of batches of {batch}, rows shuffled with seed {SEED}, each batch learnt and then scored.",
     ]
 
 
 def hurts(rows: list[Row]) -> str:
     """Return where AUROC fell below the base score's by a printed digit or more, in points."""
-    before = {(row.base, row.outside): float(per_cent(row.auroc)) for row in rows if row.method == "base"}
+    known = {(row["base"], row["outside"], row["method"]): float(per_cent(row["auroc"])) for row in fitted(rows)}
     falls: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        points = round(float(per_cent(row.auroc)) - before[row.base, row.outside], 1)
-        if points < 0 and row.outside != MEAN:
-            falls.setdefault(row.outside, {}).setdefault(row.base, []).append(f"{row.method} {points:.1f}")
+    for (base, outside, method), auroc in sorted(known.items(), key=lambda item: list(COLUMNS).index(item[0][2])):
+        points = round(auroc - known[base, outside, "none"], 1)
+        if points < 0:
+            falls.setdefault(outside, {}).setdefault(base, []).append(f"{COLUMNS[method]} {points:.1f}")
     if not falls:
         return "Where it hurts: nowhere here; AUROC fell on none of these sets."
-    by_set = [
-        f"{outside} ({'; '.join(f'{base}: ' + ', '.join(found) for base, found in by_base.items())})"
-        for outside, by_base in falls.items()
-    ]
+    places = list(dict.fromkeys(outside for _, outside, _ in known))
+    bases = list(dict.fromkeys(base for base, _, _ in known))
+    by_set = []
+    for outside in sorted(falls, key=places.index):
+        found = sorted(falls[outside].items(), key=lambda item: bases.index(item[0]))
+        by_set.append(f"{outside} ({'; '.join(f'{base}: ' + ', '.join(words) for base, words in found)})")
     return f"Where it hurts: AUROC fell, in points, on {'; on '.join(by_set)}."
 
 
@@ -96,14 +120,21 @@ def per_cent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _line(rows: list[Row]) -> Line:
-    lowest = min(float(per_cent(row.fpr95)) for row in rows)
-    highest = max(float(per_cent(row.auroc)) for row in rows)
-    cells = {}
-    for row in rows:
-        fpr95, auroc = per_cent(row.fpr95), per_cent(row.auroc)
-        cells[row.method] = Cell(fpr95, auroc, float(fpr95) == lowest, float(auroc) == highest)
-    return Line(rows[0].base, rows[0].outside, rows[0].rows_out, cells)
+def _mean(rows: list[Row]) -> Row:
+    return {name: fmean(row[name] for row in rows) for name in ("fpr95", "auroc")}
+
+
+def _line(base: str, outside: str, own: dict[str, Row], count: int | None) -> Line:
+    printed = {
+        method: (per_cent(own[method]["fpr95"]), per_cent(own[method]["auroc"])) for method in COLUMNS if method in own
+    }
+    lowest = min(float(fpr95) for fpr95, _ in printed.values())
+    highest = max(float(auroc) for _, auroc in printed.values())
+    cells = {
+        COLUMNS[method]: Cell(fpr95, auroc, float(fpr95) == lowest, float(auroc) == highest)
+        for method, (fpr95, auroc) in printed.items()
+    }
+    return Line(base, outside, count, cells)
 
 
 def _block(table: list[Line]) -> Iterator[str]:
