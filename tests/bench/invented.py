@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from truing.bench.experiments.cases import CASES, is_run, sets_of, shown
+from truing.bench.experiments.cases import CASES, display_name, is_run, sets_of
 from truing.bench.experiments.figure_rows import figure_rows
 from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import Job
@@ -76,7 +76,7 @@ def _rows(case, setting, rng):
             varied = [method for method in (*varied, *own) if method not in level]
             for method, value in [*((method, None) for method in level), *((m, v) for m in varied for v in values)]:
                 for scored in ("fitted",) if method in ("none", "ReAct") else ("fitted", "unseen"):
-                    yield _row(shown(setting, files), base, method, scored, value, case.name, rng)
+                    yield _row(display_name(setting, files), base, method, scored, value, case.name, rng)
 
 
 def _row(outside, base, method, scored, value, case, rng):

@@ -8,7 +8,7 @@ from .code import code_version
 from .experiments.cases import CONVENTIONS, DEMO, SEED, Case
 from .experiments.provenance import facts
 from .experiments.records import About, Results, Row, about
-from .experiments.run import choices, work
+from .experiments.run import choices, run_task
 from .experiments.settings import Setting
 from .experiments.tasks import tasks
 from .progress import show_progress
@@ -58,7 +58,7 @@ def measure(cases: list[Case], folder: Path = DATA) -> Results:
         wanted = tasks(case, SETTING, lambda name: folder / f"{name}.npz", CONVENTIONS[0], seeds=(SEED,))
         for number, task in enumerate(wanted, 1):
             show_progress(f"{case.title}: {number} of {len(wanted)}, {task.name}")
-            rows += [{**names, **row} for row in work(task)[1]]
+            rows += [{**names, **row} for row in run_task(task)[1]]
         data = {name: facts(path) for task in wanted for name, path in task.paths.items() if path is not None}
         told = choices(case, SETTING, CONVENTIONS[0]) | {"repeats": 1}
         abouts.append(about(told, SETTING, data, code_version("truing.bench.experiments.run")))

@@ -21,7 +21,7 @@ from truing.bench.experiments.methods import (
 )
 from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import PROTOCOLS, Job
-from truing.bench.experiments.run import tally
+from truing.bench.experiments.run import aggregate
 from truing.bench.experiments.settings import SETTINGS
 
 SETTING = SETTINGS["cifar10-resnet56"]
@@ -72,7 +72,7 @@ def test_the_methods_of_the_table_are_the_librarys_fits(mix, base, components):
 def test_a_kept_share_of_one_and_the_usual_one_lie_on_the_curve_of_kept_shares(mix):
     few = mix.take(np.arange(400), np.arange(80))
     case = replace(CASES["kept-share"], values=(KEEP, 1.0))
-    rows = tally(PROTOCOLS[case.protocol](Job(SETTING, case, few)))
+    rows = aggregate(PROTOCOLS[case.protocol](Job(SETTING, case, few)))
     for keep, fit in ((KEEP, truing.fit_robust), (1.0, truing.fit_direct)):
         known = metrics(*few.split(fit(few.features, few.scores["energy"]).predict(few.features)))
         wanted = {"base": "energy", "method": "RLR", "scored": "fitted", "value": keep}

@@ -15,7 +15,7 @@ def test_halves_share_no_row_and_leave_none_out(rng):
 
 def test_a_draw_keeps_the_two_sets_apart(rng):
     rows = np.arange(30.0)
-    drawn = Mix(rows[:, None], {"own": rows}, 20).drawn(rng, 7, 4)
+    drawn = Mix(rows[:, None], {"own": rows}, 20).sample(rng, 7, 4)
     assert (drawn.rows_in, drawn.rows_out) == (7, 4)
     assert len(set(drawn.scores["own"])) == 11
     assert (drawn.features[:, 0] == drawn.scores["own"]).all()

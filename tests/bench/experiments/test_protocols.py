@@ -9,7 +9,7 @@ from truing.bench.experiments.cases import CASES, REPEATS
 from truing.bench.experiments.methods import metrics
 from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import PROTOCOLS, Job
-from truing.bench.experiments.run import tally
+from truing.bench.experiments.run import aggregate
 from truing.bench.experiments.settings import SETTINGS
 
 SETTING = SETTINGS["cifar10-resnet56"]
@@ -17,7 +17,7 @@ SETTING = SETTINGS["cifar10-resnet56"]
 
 def ran(name, mix, **changes):
     case = replace(CASES[name], **changes)
-    rows = tally(PROTOCOLS[CASES[name].protocol](Job(SETTING, case, mix)))
+    rows = aggregate(PROTOCOLS[CASES[name].protocol](Job(SETTING, case, mix)))
     return {(row["base"], row["method"], row["scored"], row.get("value")): row for row in rows}
 
 
@@ -74,7 +74,9 @@ def test_keeping_all_rows_is_dlr_and_keeping_four_fifths_is_rlr(mix):
 def test_by_the_authors_conventions_the_curve_of_kept_shares_goes_through_the_table(mix):
     few = mix.take(np.arange(400), np.arange(80))
     rows = {
-        name: tally(PROTOCOLS[CASES[name].protocol](Job(SETTING, replace(CASES[name], values=(0.8,)), few, "authors")))
+        name: aggregate(
+            PROTOCOLS[CASES[name].protocol](Job(SETTING, replace(CASES[name], values=(0.8,)), few, "authors"))
+        )
         for name in ("table", "kept-share")
     }
     known, found = (
@@ -108,7 +110,7 @@ def test_react_that_clips_nothing_changes_nothing(mix):
     job = Job(SETTING, replace(CASES["react"], values=(1.0,)), mix, reacted=score)
     rows = {
         (row["base"], row["method"], row["scored"], row.get("value")): row
-        for row in tally(protocols.vary_react_share(job))
+        for row in aggregate(protocols.vary_react_share(job))
     }
     for method in ("ReAct + DLR, raw", "ReAct + DLR, clipped"):
         assert rows["msp", method, "fitted", 1.0]["auroc"] == rows["msp", "DLR", "fitted", None]["auroc"]

@@ -126,9 +126,13 @@ def test_a_record_that_nothing_came_of_is_begun_anew(tmp_path):
 
 
 def test_two_runs_do_not_write_one_record(record):
-    with record.held(), pytest.raises(ValueError, match="is being written by another run"), Record(record.path).held():
+    with (
+        record.locked(),
+        pytest.raises(ValueError, match="is being written by another run"),
+        Record(record.path).locked(),
+    ):
         pass
-    with record.held():
+    with record.locked():
         pass
 
 

@@ -64,25 +64,25 @@ def test_rows_hold_what_the_library_gives(done, banks):
 
 
 def test_what_is_done_is_not_done_again(done, banks, monkeypatch):
-    monkeypatch.setattr(run, "work", lambda task: pytest.fail(f"{task.name} was run again"))
+    monkeypatch.setattr(run, "run_task", lambda task: pytest.fail(f"{task.name} was run again"))
     before = {path: path.read_bytes() for path in done[0].rglob("*.jsonl")}
     go("combinations", (banks,), done[0])
     assert {path: path.read_bytes() for path in done[0].rglob("*.jsonl")} == before
 
 
 def test_an_interrupted_run_goes_on_to_the_same_rows(done, banks, tmp_path, monkeypatch):
-    work, count = run.work, iter(range(100))
+    work, count = run.run_task, iter(range(100))
 
     def interrupted(task):
         if next(count) == 2:
             raise KeyboardInterrupt
         return work(task)
 
-    monkeypatch.setattr(run, "work", interrupted)
+    monkeypatch.setattr(run, "run_task", interrupted)
     with pytest.raises(KeyboardInterrupt):
         go("combinations", (banks,), tmp_path)
     assert 0 < len(read(tmp_path).rows) < len([row for row in read(done[0]).rows if row["case"] == "combinations"])
-    monkeypatch.setattr(run, "work", work)
+    monkeypatch.setattr(run, "run_task", work)
     go("combinations", (banks,), tmp_path)
     both = [row for row in ordered(done[0]) if row["case"] == "combinations"]
     assert ordered(tmp_path) == both

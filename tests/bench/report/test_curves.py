@@ -39,7 +39,7 @@ def every_panel():
     found = {case: panels(case) for case in DRAWN}
     own = rows_of("pictures")
     return found | {
-        "table": dumbbells.glance(rows_of("table")),
+        "table": dumbbells.overview(rows_of("table")),
         "pictures": scatters.points(own) + distributions.densities(own) + distributions.roc_curves(own),
     }
 
@@ -151,14 +151,16 @@ plane_numbers = arrays(np.float64, 4, elements=st.floats(-5, 5))
 def test_where_a_plane_cuts_a_box_lies_on_the_plane_and_in_the_box(plane):
     assume(np.linalg.norm(plane[:3]) > 0.1)
     low, high = np.array([-1.0, 0.0, 5.0]), np.array([2.0, 1.0, 30.0])
-    corners = scatters.cut(plane, low, high)
+    corners = scatters.plane_in_box(plane, low, high)
     np.testing.assert_allclose(corners @ plane[:3] + plane[3], 0, atol=1e-9 * 30 * 5)
     assert (corners >= low - 1e-9).all()
     assert (corners <= high + 1e-9).all()
 
 
 def test_a_plane_across_a_corner_is_cut_to_a_triangle_and_one_through_the_middle_to_a_hexagon():
-    sizes = [len(scatters.cut(np.array([1.0, 1.0, 1.0, b]), np.zeros(3), np.ones(3))) for b in (-0.5, -1.5, 1.0)]
+    sizes = [
+        len(scatters.plane_in_box(np.array([1.0, 1.0, 1.0, b]), np.zeros(3), np.ones(3))) for b in (-0.5, -1.5, 1.0)
+    ]
     assert sizes == [3, 6, 0]
 
 

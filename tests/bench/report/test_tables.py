@@ -221,7 +221,7 @@ def test_a_committed_table_is_what_the_rows_say(bank):
     task = tasks(CASES["table"], setting, in_folders((DATA / "banks",), setting), "truing")[0]
     assert task.outside == ("svhn",)
     names = {"conventions": "truing", "setting": "cifar10-resnet56", "case": "table"}
-    rows = [{**names, **row} for row in run.work(task)[1]]
+    rows = [{**names, **row} for row in run.run_task(task)[1]]
     found = tables_of(rows)["truing", "cifar10-resnet56", "table"]
     assert [cells(part, "msp")["svhn-recropped"] for part in found[1:3]] == ["68.3", "89.0"]
     assert [cells(part, "msp + DLR")["svhn-recropped"] for part in found[1:3]] == ["9.4", "97.6"]

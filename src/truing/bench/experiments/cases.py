@@ -249,7 +249,7 @@ def sets_of(case: Case, setting: Setting) -> list[tuple[str, ...]]:
     return [*single, tuple(setting.outside)] if case.sets == "single-and-pool" and len(single) > 1 else single
 
 
-def shown(setting: Setting, files: tuple[str, ...]) -> str:
+def display_name(setting: Setting, files: tuple[str, ...]) -> str:
     """Return the name that tables print for sets that were taken together."""
     if len(files) > 1 and set(files) == set(setting.outside):
         return POOL

@@ -20,7 +20,7 @@ Scorer = Callable[[Matrix], Floats]
 Method = Callable[[Matrix, Floats, int | None], Scorer]
 """From features, their base scores and a number of components to a function that scores features."""
 
-Measured = tuple[tuple[str, str, str], dict[str, float]]
+Measurement = tuple[tuple[str, str, str], dict[str, float]]
 """(base score, method, "fitted" or "unseen" rows), and the metrics of one run."""
 
 
@@ -85,7 +85,7 @@ def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Meth
 
 def compare(
     mix: Mix, methods: dict[str, Method], components: int | None, rng: np.random.Generator, *, fitted: bool = True
-) -> Iterator[Measured]:
+) -> Iterator[Measurement]:
     """Yield the metrics of the rows that a method is fitted on, and of one half by its fit of the other.
 
     Without `fitted` the first are left out.

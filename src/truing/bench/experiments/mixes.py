@@ -28,7 +28,7 @@ class Mix:
         rows = np.concatenate([inside, self.rows_in + outside])
         return Mix(self.features[rows], {base: scores[rows] for base, scores in self.scores.items()}, len(inside))
 
-    def drawn(self, rng: np.random.Generator, rows_in: int, rows_out: int) -> "Mix":
+    def sample(self, rng: np.random.Generator, rows_in: int, rows_out: int) -> "Mix":
         """Return that many rows of each set, at random and without replacement."""
         return self.take(rng.permutation(self.rows_in)[:rows_in], rng.permutation(self.rows_out)[:rows_out])
 

@@ -17,7 +17,7 @@ from ...shaping import react_clip
 from .cases import CONVENTIONS, IN_PER_OUT, PENALTY, SEED, SEEDS, Case, Seed
 from .classical import CLASSICAL
 from .methods import (
-    Measured,
+    Measurement,
     Scorer,
     compare,
     direct,
@@ -35,7 +35,7 @@ SAMPLED_ROWS = 20_000  # In-distribution rows of all samples of one size togethe
 UNTRUED = ("gradnorm",)  # Base scores that are measured as they are.
 
 Value = float | None
-Found = Iterator[tuple[Value, Measured]]
+Measurements = Iterator[tuple[Value, Measurement]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +58,12 @@ class Job:
         for repeat, seed in enumerate(self.seeds):
             rng = np.random.default_rng(seed)
             if used < self.mix.rows_out:
-                yield self.mix.drawn(rng, self.mix.rows_in, used), rng, True
+                yield self.mix.sample(rng, self.mix.rows_in, used), rng, True
             else:
                 yield self.mix, rng, repeat == 0
 
 
-def compare_methods(job: Job) -> Found:
+def compare_methods(job: Job) -> Measurements:
     """Compare the base scores with each method of the case; GradNorm stays as it is."""
     methods = methods_of(job.case, job.setting, job.conventions)
     for mix, rng, new in job.repeats():
@@ -74,7 +74,7 @@ def compare_methods(job: Job) -> Found:
             yield None, ((base, "none", "fitted"), metrics(*mix.split(mix.scores[base])))
 
 
-def stream(job: Job) -> Found:
+def stream(job: Job) -> Measurements:
     """Run streams: every batch is learnt and then scored, and beside it scored before it is learnt."""
     for mix, rng, new in job.repeats():
         order = rng.permutation(len(mix.features))
@@ -92,7 +92,7 @@ def stream(job: Job) -> Found:
                     yield batch, ((base, "Online DLR", "unseen"), metrics(*later))
 
 
-def vary_kept_share(job: Job) -> Found:
+def vary_kept_share(job: Job) -> Measurements:
     """Run RLR at every kept share; rows are ordered once."""
     for mix, rng, new in job.repeats():
         seen, unseen = mix.halves(rng)
@@ -117,26 +117,26 @@ def _sweep(job: Job, features: Matrix, scores: Floats) -> list[Scorer]:
     return [fit_direct(features[rows], scores[rows]).predict for rows in kept]
 
 
-def vary_rate(job: Job) -> Found:
+def vary_rate(job: Job) -> Measurements:
     """Run DLR on as many rows in all, at every share of in-distribution ones."""
     mix = job.mix
     total = min(RATE_ROWS, int(mix.rows_out / (1 - job.case.values[0])))
     for seed in job.seeds:
         for share in job.case.values:
             rng = np.random.default_rng(seed)
-            part = mix.drawn(rng, round(share * total), total - round(share * total))
+            part = mix.sample(rng, round(share * total), total - round(share * total))
             for measured in compare(part, {"DLR": direct}, job.setting.components, rng):
                 yield share, measured
 
 
-def vary_sample_size(job: Job) -> Found:
+def vary_sample_size(job: Job) -> Measurements:
     """Run DLR on samples of every size; the unseen rows are those of the next sample."""
     for size in map(int, job.case.values):
         if job.mix.rows_in >= size and job.mix.rows_out >= size // IN_PER_OUT:
             yield from _sampled(job.mix, size)
 
 
-def _sampled(mix: Mix, size: int) -> Found:
+def _sampled(mix: Mix, size: int) -> Measurements:
     sizes = (size, size // IN_PER_OUT)
     count = 1 if sizes == (mix.rows_in, mix.rows_out) else SAMPLED_ROWS // size  # Of all rows there is one sample.
     for shuffle in samples(mix, sizes, count, np.random.default_rng([SEED, size])):
@@ -161,7 +161,7 @@ def samples(mix: Mix, sizes: tuple[int, int], count: int, rng: np.random.Generat
         ]
 
 
-def vary_react_share(job: Job) -> Found:
+def vary_react_share(job: Job) -> Measurements:
     """Run ReAct at every share, alone and with DLR on raw and on clipped features.
 
     The clip is that of the in-distribution rows that are fitted: their labels are known to it, as ReAct wants.
@@ -190,7 +190,7 @@ def vary_react_share(job: Job) -> Found:
             yield None, measured
 
 
-def detect_outliers(job: Job) -> Found:
+def detect_outliers(job: Job) -> Measurements:
     """Run the traditional detectors, fitted on the mix itself and, beside it, on one half for the other."""
     for mix, split, new in job.repeats():
         if not new:
@@ -217,7 +217,7 @@ def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tup
     return after, before
 
 
-PROTOCOLS: dict[str, Callable[[Job], Found]] = {
+PROTOCOLS: dict[str, Callable[[Job], Measurements]] = {
     "compare": compare_methods,
     "detect outliers": detect_outliers,
     "stream": stream,

@@ -27,6 +27,7 @@ About = dict[str, Any]
 
 _NAMES = ("case", "setting", "conventions")
 _LIBRARIES = ("truing", "numpy", "scipy", "scikit-learn")
+_AUTHORS = CONVENTIONS[1]
 _TEXTS = ("outside", "base", "method", "scored")
 _NUMBERS = ("repeats", "fpr95", "auroc")
 _PICTURES = {
@@ -64,6 +65,9 @@ class Record:
                 about = line["about"]
             else:
                 found[line["job"]] = about, line["rows"]
+        for about, rows in found.values():
+            if about["settings"]["conventions"] == _AUTHORS and any("fpr95_paper" not in row for row in rows):
+                raise ValueError(f"{self.path} must hold fpr95_paper in every row by the authors' conventions")
         return found
 
     def outdated(self, code: Mapping[str, str]) -> set[str]:
@@ -104,7 +108,7 @@ class Record:
                 yield {**names, **row}
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other runs from writing this record meanwhile."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:

@@ -13,9 +13,9 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from ..code import code_version
-from .cases import IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, shown
+from .cases import IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, display_name
 from .figure_rows import PROTOCOL, figure_rows
-from .methods import Measured
+from .methods import Measurement
 from .protocols import PROTOCOLS, RATE_ROWS, SAMPLED_ROWS, Job, Value
 from .provenance import check_one_network, facts
 from .records import Record, Row, about
@@ -56,15 +56,15 @@ def run(
         check_one_network(data)
         code = code_version(__name__)
         record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
-        with record.held():
+        with record.locked():
             done = record.start(about(choices(case, setting, conventions), setting, data, code))
             left = [task for task in ready if task.name not in done]
             outdated = record.outdated(code) & {task.name for task in left}
-            progress(_work_off(left, record, workers), len(left), f"{setting.name}, {case.name}")
+            progress(_run_tasks(left, record, workers), len(left), f"{setting.name}, {case.name}")
     return Ran([name for name, path in files.items() if path is None], len(outdated))
 
 
-def work(task: Task) -> tuple[float, list[Row]]:
+def run_task(task: Task) -> tuple[float, list[Row]]:
     """Return the seconds that a job took, reading aside, and its rows."""
     try:
         with threadpool_limits(1):
@@ -75,21 +75,21 @@ def work(task: Task) -> tuple[float, list[Row]]:
             seconds = perf_counter() - start
     except (ValueError, ArithmeticError) as error:
         raise ValueError(f"{task.setting.name}, {task.case.name}, {task.name}: {error}") from None
-    return seconds, [{"outside": shown(task.setting, task.outside), **row} for row in rows]
+    return seconds, [{"outside": display_name(task.setting, task.outside), **row} for row in rows]
 
 
 def rows_of(job: Job) -> list[Row]:
     """Return the rows of one job."""
     if job.case.protocol == PROTOCOL:
         return list(figure_rows(job))
-    return tally(PROTOCOLS[job.case.protocol](job))
+    return aggregate(PROTOCOLS[job.case.protocol](job))
 
 
-def tally(found: Iterator[tuple[Value, Measured]]) -> list[Row]:
+def aggregate(found: Iterator[tuple[Value, Measurement]]) -> list[Row]:
     """Return a row for each base score, method, kind of rows and value: the means, and their spread over repeats.
 
     >>> once = (None, (("msp", "none", "fitted"), {"fpr95": 0.25, "auroc": 0.5}))
-    >>> tally(iter([once, once]))[0]["fpr95"]
+    >>> aggregate(iter([once, once]))[0]["fpr95"]
     0.25
     """
     groups: dict[tuple[Value, str, str, str], list[dict[str, float]]] = {}
@@ -115,17 +115,17 @@ def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]
     return {"case": case.name, "setting": setting.name, "conventions": conventions, **fixed, **varied}
 
 
-def _work_off(left: list[Task], record: Record, workers: int) -> Iterator[str]:
+def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
     """Yield the name of each job when it is done and written."""
     if workers == 1 or len(left) < 2:
         for task in left:
-            record.add(task.name, *work(task))
+            record.add(task.name, *run_task(task))
             yield task.name
         return
     # Forked processes would inherit locks that BLAS threads hold; an interrupt ends spawned ones at once.
     default = partial(signal, SIGINT, SIG_DFL)
     with ProcessPoolExecutor(workers, get_context("spawn"), default) as pool:
-        running = {pool.submit(work, task): task for task in left}
+        running = {pool.submit(run_task, task): task for task in left}
         try:
             for future in as_completed(running):
                 record.add(running[future].name, *future.result())

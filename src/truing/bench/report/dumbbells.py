@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..experiments.cases import CASES, POOL, sets_of, shown
+from ..experiments.cases import CASES, POOL, display_name, sets_of
 from ..experiments.records import Row
 from ..experiments.settings import Setting
 from .curves import COLOURS, SMALL, Line, Metric, count, lines, metrics
@@ -25,7 +25,7 @@ Marks = dict[tuple[str, str], list[float]]
 """The numbers of each method and kind of rows, one a line."""
 
 
-def glance(rows: list[Row]) -> list[Panel]:
+def overview(rows: list[Row]) -> list[Panel]:
     """Return both metrics of every base score that is trued, before and after, from the rows of a table.
 
     A base score that lacks some of the sets is left out: its mean would not be one of the same sets.
@@ -35,7 +35,7 @@ def glance(rows: list[Row]) -> list[Panel]:
         return []
     sets = {base: {row["outside"] for row in rows if row["base"] == base} for base in trued}
     whole = [base for base in trued if sets[base] == set.union(*sets.values())]
-    return [_glance(rows, whole, metric) for metric in metrics(rows[0]["conventions"])]
+    return [_overview(rows, whole, metric) for metric in metrics(rows[0]["conventions"])]
 
 
 def panels(rows: list[Row], setting: Setting) -> list[Panel]:
@@ -47,7 +47,7 @@ def panels(rows: list[Row], setting: Setting) -> list[Panel]:
     ]
 
 
-def _glance(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
+def _overview(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
     found: dict[str, list[Line]] = {base: lines([row for row in rows if row["base"] == base], metric) for base in bases}
     means = {
         base: {(line.method, line.scored): fmean(line.mean().values()) for line in own} for base, own in found.items()
@@ -66,7 +66,7 @@ def _glance(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
         f"{base} {', '.join(f'{_label(*kind)} {value:.1f}' for kind, value in means[base].items())}" for base in bases
     ]
     return Panel(
-        _svg(draw, rows, "glance", metric, len(bases), 1.5 * PITCH, 0.45),
+        _svg(draw, rows, "overview", metric, len(bases), 1.5 * PITCH, 0.45),
         f"{setting}: {metric.name}, mean over {sets}",
         f"{case.title} ({case.name}, {setting}): mean {metric.name} in per cent over {sets}. {'; '.join(read)}.",
     )
@@ -76,7 +76,7 @@ def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
     base, case = rows[0]["base"], CASES[rows[0]["case"]]
     cells = {(row["outside"], row["method"], row["scored"]): metric.of(row) for row in rows}
     present = {row["outside"] for row in rows}
-    mixes = [mix for mix in (shown(setting, files) for files in sets_of(case, setting)) if mix in present]
+    mixes = [mix for mix in (display_name(setting, files) for files in sets_of(case, setting)) if mix in present]
     single = [mix for mix in mixes if " + " not in mix and mix != POOL]
     kinds = dict.fromkeys((row["method"], row["scored"]) for row in rows)
     marks: Marks = {kind: [cells[mix, *kind] for mix in mixes] for kind in kinds}

@@ -66,7 +66,7 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
-        glance="\n".join(_glance(name, rows) for name in run),
+        overview="\n".join(_overview(name, rows) for name in run),
         summary="\n".join(map(_table, summary(results, set_by_set=front.set_by_set))),
         index="\n".join(
             _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
@@ -104,10 +104,10 @@ def columns(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _glance(name: str, rows: list[Row]) -> str:
+def _overview(name: str, rows: list[Row]) -> str:
     own = [row for row in rows if (row["conventions"], row["setting"]) == (CONVENTIONS[0], name)]
     main = [row for row in own if CASES[row["case"]].is_main]
-    return _panels(dumbbells.glance(main)) if main else ""
+    return _panels(dumbbells.overview(main)) if main else ""
 
 
 def _index(results: Results, run: list[str], cases: list[Case]) -> Iterator[str]:

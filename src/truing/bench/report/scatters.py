@@ -30,10 +30,10 @@ def points(rows: list[Row]) -> list[Panel]:
     ]
 
 
-def cut(plane: Floats, low: Floats, high: Floats) -> Floats:
+def plane_in_box(plane: Floats, low: Floats, high: Floats) -> Floats:
     """Return the corners, in order, of what a box has in common with the plane w·x + b = 0, given as (w, b).
 
-    >>> cut(np.array([0.0, 0.0, 1.0, -0.5]), np.zeros(3), np.ones(3))[:, 2]
+    >>> plane_in_box(np.array([0.0, 0.0, 1.0, -0.5]), np.zeros(3), np.ones(3))[:, 2]
     array([0.5, 0.5, 0.5, 0.5])
     """
     corners = np.array(list(product(*zip(low, high, strict=True))))
@@ -53,7 +53,7 @@ def cut(plane: Floats, low: Floats, high: Floats) -> Floats:
     return corners_in_order
 
 
-def towards(azimuth: float, elevation: float = ELEVATION) -> Floats:
+def view_direction(azimuth: float, elevation: float = ELEVATION) -> Floats:
     """Return the unit vector from the middle of a box to the reader."""
     turn, rise = np.radians([azimuth, elevation])
     return np.array([np.cos(turn) * np.cos(rise), np.sin(turn) * np.cos(rise), np.sin(rise)])
@@ -67,7 +67,7 @@ def _plane(row: Row, kind: str) -> Panel:
     low, high = places.min(axis=0), places.max(axis=0)
     normal = plane[:3] * (high - low)
     azimuth = _azimuth(normal / np.linalg.norm(normal))
-    side = (places @ plane[:3] + plane[3]) * np.sign(normal @ towards(azimuth))
+    side = (places @ plane[:3] + plane[3]) * np.sign(normal @ view_direction(azimuth))
 
     def draw(axes: Any) -> None:
         from mpl_toolkits.mplot3d.art3d import Poly3DCollection
@@ -76,7 +76,7 @@ def _plane(row: Row, kind: str) -> Panel:
         axes.set_proj_type("ortho")
         axes.view_init(ELEVATION, azimuth)
         _dots(axes, places[side < 0], is_out[side < 0], 1)
-        sheet = cut(plane, low, high)
+        sheet = plane_in_box(plane, low, high)
         axes.add_collection3d(Poly3DCollection([sheet], facecolor=INK, edgecolor=INK, alpha=0.3, zorder=2))
         _dots(axes, places[side >= 0], is_out[side >= 0], 3)
         axes.set_box_aspect((1.25, 1.25, 1), zoom=1.05)
@@ -139,7 +139,7 @@ def _dots(axes: Any, places: Floats, is_out: Any, order: int) -> None:
 
 
 def _azimuth(normal: Floats) -> int:
-    misses = [abs(abs(normal @ towards(azimuth)) - TILT) for azimuth in TURNS]
+    misses = [abs(abs(normal @ view_direction(azimuth)) - TILT) for azimuth in TURNS]
     return TURNS[int(np.argmin(misses))]
 
 

@@ -43,9 +43,14 @@ def read_state(path: AnyPath) -> dict[str, Tensor]:
             return from_public(arrays)
         state = load_file(path) if path.suffix == ".safetensors" else _unwrapped(_read_torch(path))
     except Exception as error:  # A hostile file may raise anything.
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path} must be a checkpoint of plain tensors: {reason}") from None
+        raise ValueError(f"{path} must be a checkpoint of plain tensors: {_reason(error)}") from None
     return from_fine_tuned({name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()})
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error; torch's advice to load the file all the same is not passed on."""
+    first = str(error).partition("\n")[0] or type(error).__name__
+    return "torch finds more in it than that, or no checkpoint at all" if "weights_only" in first else first
 
 
 def _read_torch(path: Path) -> Any:
