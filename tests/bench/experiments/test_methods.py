@@ -37,25 +37,44 @@ def tied(draw):
 
 
 def check_that_row_order_changes_nothing(mix, rng, conventions):
-    order = rng.permutation(mix.rows_in), rng.permutation(mix.rows_out)
+    """Where the robust regression has one answer: with groups of identical rows it may have many, see concepts.md."""
+    turned = mix.take(rng.permutation(mix.rows_in), rng.permutation(mix.rows_out))
+    norm = np.linalg.norm(mix.features, axis=1, keepdims=True)
+    unit = mix.features / np.where(norm > 0, norm, 1)
     for case in (CASES["table"], CASES["intercept"]):
         for name, method in methods_of(case, SETTING, conventions).items():
-            straight, turned = (
-                method(part.features, part.scores["msp"], None)(mix.features) for part in (mix, mix.take(*order))
-            )
-            np.testing.assert_allclose(turned, straight, atol=1e-6, err_msg=name)
+            if "RLR" in name and not one_answer(mix, turned, unit, name, conventions):
+                continue
+            found = [method(part.features, part.scores["msp"], None)(mix.features) for part in (mix, turned)]
+            np.testing.assert_allclose(*found, atol=1e-6, err_msg=name)
+
+
+def one_answer(mix, turned, unit, name, conventions):
+    """Whether the robust regression on unit rows comes to the same plane in both orders."""
+    penalty = PENALTY if conventions == "truing" else PENALTY * len(unit) ** 0.5
+    intercept = "no intercept" not in name and conventions == "truing"
+    answers = []
+    for part in (mix, turned):
+        norm = np.linalg.norm(part.features, axis=1, keepdims=True)
+        fit = truing.huber(
+            part.features / np.where(norm > 0, norm, 1), part.scores["msp"], penalty, intercept=intercept
+        )
+        answers.append(unit @ fit.coef + fit.intercept)
+    return np.abs(answers[0] - answers[1]).max() < 1e-8
 
 
 @given(data=st.data(), conventions=st.sampled_from(CONVENTIONS))
 @settings(max_examples=40)
-def test_the_order_of_the_rows_changes_no_method_however_many_ties(data, conventions):
+def test_the_order_of_the_rows_changes_no_method_where_it_changes_no_regression(data, conventions):
     check_that_row_order_changes_nothing(*tied(data.draw), conventions)
 
 
 @pytest.mark.slow
 @given(data=st.data(), conventions=st.sampled_from(CONVENTIONS))
 @settings(max_examples=3000)
-def test_the_order_of_the_rows_changes_no_method_however_many_ties_over_thousands(data, conventions):
+def test_over_thousands_of_mixes_the_order_of_the_rows_changes_no_method_where_it_changes_no_regression(
+    data, conventions
+):
     check_that_row_order_changes_nothing(*tied(data.draw), conventions)
 
 

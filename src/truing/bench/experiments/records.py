@@ -87,7 +87,7 @@ class Record:
             before = {files_of(old)[name]["sha256"] for old in known if name in old["data"]}
             if before - {found["sha256"]}:
                 raise ValueError(f"{self.path} was made from another {name}: give another -o, or delete it")
-        if known and _choices(known[-1], about) != _choices(about, about):
+        if known and not _same_choices(known[-1], about):
             raise ValueError(f"{self.path} was made with other settings: give another -o, or delete it")
         done = set(self.jobs()) - self.outdated(about["code"])
         if lines:
@@ -235,9 +235,12 @@ def _is_row(row: object) -> bool:
     return texts and all(isinstance(row.get(name), (int, float)) for name in _NUMBERS)
 
 
-def _choices(told: About, other: About) -> tuple[Any, Any]:
-    """Return what two runs must share; a record that does not tell its setting is compared without."""
-    return told["settings"], told.get("setting", other.get("setting"))
+def _same_choices(before: About, now: About) -> bool:
+    """Whether everything that is chosen now was chosen so before; older records tell more, and no setting."""
+    same = all(
+        name in before["settings"] and before["settings"][name] == now["settings"][name] for name in now["settings"]
+    )
+    return same and before.get("setting", now["setting"]) == now["setting"]
 
 
 def _without_date(about: About) -> About:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -108,11 +108,21 @@ def aggregate(found: Iterator[tuple[Value, Measurement]]) -> list[Row]:
 
 def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
     """Return everything that was chosen for a case on a setting."""
-    varied = {name: list(value) for name, value in asdict(case).items() if name in ("bases", "values")}
-    fixed: dict[str, object] = {"seed": SEED, "repeats": REPEATS, "penalty": PENALTY, "keep": KEEP}
-    fixed |= {"in_for_one_out": IN_PER_OUT, "rate_rows": RATE_ROWS, "sampled_rows": SAMPLED_ROWS}
-    fixed |= {name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")}
-    return {"case": case.name, "setting": setting.name, "conventions": conventions, **fixed, **varied}
+    own = {"vary rate": {"rate_rows": RATE_ROWS}, "vary sample size": {"sampled_rows": SAMPLED_ROWS}}
+    return {
+        "case": case.name,
+        "setting": setting.name,
+        "conventions": conventions,
+        "seed": SEED,
+        "repeats": REPEATS,
+        "penalty": PENALTY,
+        "keep": KEEP,
+        "in_for_one_out": IN_PER_OUT,
+        **own.get(case.protocol, {}),
+        **{name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")},
+        "bases": list(case.bases),
+        "values": list(case.values),
+    }
 
 
 def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
