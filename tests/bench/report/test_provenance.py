@@ -32,6 +32,8 @@ def test_the_page_names_the_network_that_the_files_name(ran, capsys):
     capsys.readouterr()
     for text in (page.read_text(), tables.read_text()):
         assert "resnet20, 10 classes, weights mine.pt (SHA-256 begins with abababababababab)" in text
+    assert "In-distribution: cifar10-test, 60 of 10,000 rows." in tables.read_text()
+    assert "| SVHN (12 of 26,032 rows) |" in tables.read_text()
     shown = re.sub(r"<details>.*?</details>", "", page.read_text(), flags=re.DOTALL)  # What the settings not run need.
     assert "energy_ood" not in shown
     assert "energy_ood" not in tables.read_text()

@@ -66,6 +66,8 @@ def _of_case(
     conventions, name, _ = key
     case, setting, rows, metric = CASES[key[2]], results.settings[name], groups[key], _fpr95(conventions)
     sizes, network = file_rows(results, name), network_named(results, name)
+    if setting.inside in sizes:
+        network = f"{network}. In-distribution: {setting.inside}, {sizes[setting.inside]}"
     means = partial(_means, setting, case, metric=metric, network=network)
     if case.beside:
         known = groups.get((conventions, name, case.beside), [])
