@@ -5,7 +5,7 @@ BIN := .venv/bin
 CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py,$(wildcard tests/test_*.py)) tests/io
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
-.PHONY: help demo test test-slow test-pythons test-lowest check format perf clean
+.PHONY: help demo test test-slow test-pythons test-lowest check format perf pages clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ format: .venv/dev.stamp  ## format and mend what can be mended
 
 perf: .venv/perf.stamp  ## measure, and write the rows of perf/
 	for script in perf/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+pages: .venv/bench.stamp  ## make the report, the tables and docs/reproduce.md from the committed rows
+	$(BIN)/truing bench report docs/results/rows -o docs/results/report.html --tables docs/results/tables.md
+	$(BIN)/python -m truing.bench.report.fill docs/reproduce.md.in docs/results/rows docs/reproduce.md
 
 clean:  ## remove what the other targets made
 	rm -rf .venv .venv-* truing-demo.html

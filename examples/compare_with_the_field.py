@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 import truing
-from truing.bench.trials import BATCH_ROWS, CONVENTION, SEED, stack
 
 BANKS = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
+SEED, BATCH_ROWS, CONVENTION = 0, 32, "at-least"
 INSIDE = ("cifar10-test", "cifar100-test", "imagenet-val-5000")
 WIDE, COMPONENTS = 512, 64  # Wider features also go in as their leading principal components (PCs).
 NUMBERS_AT_ONCE = 10**8  # DICE holds rows × classes × features, and gets fewer rows; GMM, on ImageNet, far too many.
@@ -132,6 +132,13 @@ def outliers(weight: Any, detectors: tuple[Any, ...], other: str, own: str = "",
 
     for detector, (tag, k), given in product(detectors, views(weight), ("mix", "reference")):
         yield type(detector).__name__ + tag, given, partial(scores, detector, k)
+
+
+def stack(inside: Outputs, outside: Outputs) -> Outputs:
+    """Return the rows of both, the in-distribution ones first, without labels."""
+    parts = (inside, outside)
+    features, logits = (np.concatenate([vars(part)[name] for part in parts]) for name in ("features", "logits"))
+    return Outputs(features, logits)
 
 
 def views(weight: Any) -> list[tuple[str, int | None]]:

@@ -67,8 +67,8 @@ def test_an_exported_network_says_what_torch_says(network, file, images, batch):
 @pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
 def test_a_real_network_exported_says_what_torch_says_of_real_pictures(tmp_path):
     pytest.importorskip("safetensors")
-    from truing.bench.networks.table import NETWORKS
-    from truing.bench.networks.weights import load_weights
+    from truing.bench.inputs.networks.table import NETWORKS
+    from truing.bench.inputs.networks.weights import load_weights
 
     entry = NETWORKS["cifar100-resnet14"]
     network = entry.build(100).eval()

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from . import __version__, summary
 from ._check import Floats, as_vector
 from ._json import as_json
-from .bench import commands as bench
+from .bench import cli as bench
 from .detection import METHODS, ORDERS, detect
 from .fits import fit_direct, fit_robust
 from .io.columns import check_ending, files_of, read_scores, write_columns
@@ -124,7 +124,7 @@ def run_demo(args: argparse.Namespace) -> None:
     """Run base, DLR, RLR and Online DLR on the embedded CIFAR-10 features, and write an HTML report."""
     from .bench import demo
 
-    print(demo.run(args.output))
+    demo.run(args.output)
 
 
 def _progress(done: int, rows: int) -> None:

@@ -1,17 +1,21 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import truing
-from truing.bench import book
-from truing.bench.bank import Bank, bank
-from truing.bench.demo import demo
-from truing.bench.mixes import Mix
+from truing.bench import demo
+from truing.bench.bank import bank
+from truing.bench.experiments.cases import DEMO
+from truing.bench.experiments.mixes import Mix
+from truing.bench.experiments.records import Results
+from truing.bench.report import page
 
 from .invented import abouts, invented
 
+SMALL = ("svhn", "dtd10", "cifar100")
 HERE = Path(__file__).parent
 SHARED = Path(os.environ.get("TRUING_DATA", HERE.parents[1] / "../shared/data")) / "banks/cifar10-resnet56"
 
@@ -30,16 +34,21 @@ def shared():
 
 
 @pytest.fixture(scope="session")
-def small(embedded):
-    """Every tenth row of three sets: quick, and real all the same."""
-    names = ("svhn", "dtd10", "cifar100")
-    return Bank(embedded.inside[::10], {name: embedded.outside[name][::10] for name in names})
+def small(embedded, tmp_path_factory):
+    """A folder with every tenth row of three sets: quick, and real all the same."""
+    folder = tmp_path_factory.mktemp("small")
+    embedded.inside[::10].save(folder / "cifar10-test.npz")
+    for name in SMALL:
+        embedded.outside[name][::10].save(folder / f"{name}.npz")
+    return folder
 
 
 @pytest.fixture(scope="session")
 def ran(small):
-    """The (trials, rows) of the demo on the small bank."""
-    return demo(small)
+    """The results of the demo on the small bank."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "SETTING", replace(demo.SETTING, outside={name: name for name in SMALL}))
+        return demo.measure(list(DEMO), small)
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +69,9 @@ def invented_rows():
 
 
 @pytest.fixture(scope="session")
-def book_html(invented_rows):
-    """The book of these rows."""
-    return book.page(invented_rows, abouts())
+def page_html(invented_rows):
+    """The page of these rows."""
+    return page.render(Results(invented_rows, abouts()))
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from truing.bench.cases import CASES, SETTINGS, sets_of, shown
-from truing.bench.experiments import Job
-from truing.bench.mixes import Mix
-from truing.bench.pictures import pictures
-from truing.bench.sources import tasks
+from truing.bench.experiments.cases import CASES, display_name, is_run, sets_of
+from truing.bench.experiments.figure_rows import figure_rows
+from truing.bench.experiments.mixes import Mix
+from truing.bench.experiments.protocols import Job
+from truing.bench.experiments.settings import SETTINGS
 
 METHODS = {
     "table": ("DLR", "RLR"),
@@ -32,11 +32,11 @@ def invented():
         {"case": case.name, "setting": name, "conventions": conventions, **row}
         for conventions, name in RAN
         for case in CASES.values()
-        if case.name != "pictures" and tasks(case, SETTINGS[name], (), conventions)
+        if case.name != "pictures" and is_run(case, SETTINGS[name], conventions)
         for row in _rows(case, SETTINGS[name], rng)
     ]
     names = {"case": "pictures", "setting": RAN[0][1], "conventions": "truing", "outside": "dtd10"}
-    return [*rows, *({**names, **row} for row in pictures(job()))]
+    return [*rows, *({**names, **row} for row in figure_rows(job()))]
 
 
 def job():
@@ -76,7 +76,7 @@ def _rows(case, setting, rng):
             varied = [method for method in (*varied, *own) if method not in level]
             for method, value in [*((method, None) for method in level), *((m, v) for m in varied for v in values)]:
                 for scored in ("fitted",) if method in ("none", "ReAct") else ("fitted", "unseen"):
-                    yield _row(shown(setting, files), base, method, scored, value, case.name, rng)
+                    yield _row(display_name(setting, files), base, method, scored, value, case.name, rng)
 
 
 def _row(outside, base, method, scored, value, case, rng):
@@ -84,5 +84,5 @@ def _row(outside, base, method, scored, value, case, rng):
     row = {"outside": outside, "base": base, "method": method, "scored": scored}
     row |= {} if value is None else {"value": value}
     row |= {"repeats": 2, "rows_in": 1000, "rows_out": 200, "fpr95": fpr95}
-    row |= {} if case == "samples" else {"fpr95_paper": fpr95 / 2, "aupr": aupr}
+    row |= {"fpr95_paper": fpr95 / 2, "aupr": aupr}
     return row | {"auroc": auroc, "fpr95_sd": 0.01, "auroc_sd": 0.02}

@@ -1,41 +1,77 @@
-"""The demo: what truing does to two scores of a real network, on every set of the embedded bank."""
+"""The demo: a few cases of the experiments on the embedded bank, at one repeat, told and reported as all others."""
 
 from pathlib import Path
 
-from ..io.drafts import replacing
-from . import figures, report, table
-from .bank import Bank, bank
-from .progress import say
-from .trials import BASES, Row, Trial, means, measure, trials
+from ..io.drafts import check_writable
+from .bank import DATA, INSIDE, OUTSIDE
+from .code import code_version
+from .experiments.cases import CONVENTIONS, DEMO, SEED, Case
+from .experiments.provenance import facts
+from .experiments.records import About, Results, Row, about
+from .experiments.run import choices, run_task
+from .experiments.settings import Setting
+from .experiments.tasks import tasks
+from .progress import show_progress
+from .report import figures, page, terminal
+from .writing import write_text
+
+SETTING = Setting(
+    "embedded",
+    "",
+    "ResNet-56 trained on CIFAR-10, 64 features",
+    INSIDE,
+    {name: name for name in OUTSIDE},
+    noise_sets=(),
+)
+TITLE = "Truing a classifier’s scores at test time"
+INTRODUCTION = """<p>A classifier’s own scores tell familiar inputs from strange ones, but noisily. Truing regresses the
+score on the network’s features, over the very rows to be judged, and takes the fitted value as the better score: no
+labels, no retraining. Here the plain score stands beside direct regression (DLR), robust regression (RLR), and direct
+regression on a stream (Online DLR). A higher score means more in-distribution.</p>"""
 
 
-def run(path: Path | None = None) -> str:
-    """Return the demo's table as text, having written the report to `path` where one is given.
+def run(path: Path | None = None, folder: Path = DATA) -> None:
+    """Print the demo's table, then write the report to `path` where one is given.
 
     The report appears whole or not at all. Without a report no plotting library is needed.
     """
     if path is not None:
         figures.figure_class()  # What is missing should be said before the work, not after it.
-        if not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {path.absolute().parent} to write the report to")
-    embedded = bank()
-    done, rows = demo(embedded)
-    text = table.text(rows)
+        check_writable(path)
+    measured = measure([case for case in DEMO if case.tables], folder)
+    show_progress("")
+    print(terminal.text(measured.rows), flush=True)
     if path is not None:
-        say("drawing the figures")
-        html = report.page(embedded, done, rows)
-        with replacing(path) as file:
-            file.write(html.encode())
-        text += f"\n\nReport: {path}"
-    say("")
-    return text
+        drawn = measure([case for case in DEMO if not case.tables], folder)
+        show_progress("drawing the figures")
+        write_text(path, report(Results(measured.rows + drawn.rows, measured.abouts + drawn.abouts, measured.settings)))
+        show_progress("")
+        print(f"\nReport: {path}")
 
 
-def demo(bank: Bank) -> tuple[list[Trial], list[Row]]:
-    """Return every trial on the bank, and its rows with the means after them."""
-    done: list[Trial] = []
-    for trial in trials(bank):
-        done.append(trial)
-        say(f"{len(done)} of {len(BASES) * len(bank.outside)}: {trial.base}, {trial.outside}")
-    rows = [row for trial in done for row in measure(trial)]
-    return done, rows + means(rows)
+def measure(cases: list[Case], folder: Path = DATA) -> Results:
+    """Return the results of cases on the bank in a folder, each set once."""
+    rows: list[Row] = []
+    abouts: list[About] = []
+    for case in cases:
+        names = {"case": case.name, "setting": SETTING.name, "conventions": CONVENTIONS[0]}
+        wanted = tasks(case, SETTING, lambda name: folder / f"{name}.npz", CONVENTIONS[0], seeds=(SEED,))
+        for number, task in enumerate(wanted, 1):
+            show_progress(f"{case.title}: {number} of {len(wanted)}, {task.name}")
+            rows += [{**names, **row} for row in run_task(task)[1]]
+        data = {name: facts(path) for task in wanted for name, path in task.paths.items() if path is not None}
+        told = choices(case, SETTING, CONVENTIONS[0]) | {"repeats": 1}
+        abouts.append(about(told, SETTING, data, code_version("truing.bench.experiments.run")))
+    return Results(rows, abouts, {SETTING.name: SETTING})
+
+
+def report(results: Results) -> str:
+    """Return the demo's report: the page of the experiments, with a front of its own."""
+    rows_in = terminal.fitted(results.rows)[0]["rows_in"]
+    paragraphs = (
+        terminal.hurts(results.rows),
+        f"In-distribution: {rows_in:,} rows of CIFAR-10 test. The rows of one other set at a time are added to them,"
+        " and all are trued together, without labels.",
+        *terminal.notes(results.rows)[2:],
+    )
+    return page.render(results, page.Front(TITLE, INTRODUCTION, paragraphs, set_by_set=True))

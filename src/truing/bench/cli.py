@@ -1,0 +1,358 @@
+"""The commands of `truing bench`: data, train, extract, run, report.
+
+Reading the command line needs none of the heavy libraries; running a command does.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from .._check import as_count
+from ..io.drafts import check_writable
+from .experiments.cases import CASES, CONVENTIONS
+from .experiments.settings import SETTINGS, Setting
+from .inputs.datasets.images import Batch
+from .inputs.datasets.noise import NOISES
+from .inputs.datasets.table import DATASETS, TRAINING, listing, load
+from .inputs.networks.preprocessing import FITS
+from .inputs.networks.schedules import SCHEDULES
+from .inputs.networks.table import NETWORKS, Network
+from .inputs.request import FEATURES, check_numbers, fit_of, images_of, noise_seed, odin_of
+from .progress import log, show_progress
+from .writing import write_text
+
+if TYPE_CHECKING:
+    from .experiments.tasks import Locate
+
+EPOCHS = 100
+RUNS = Path("runs")
+ROOT = Path("datasets")
+BANKS, RESULTS = Path("banks"), Path("results")
+ALL = "all"
+EXTRA = "pip install 'truing[networks]'"
+
+
+def add(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add `bench` and its commands to the command line."""
+    about = "Run the paper's experiments, and what comes before: data, training, extraction."
+    bench = commands.add_parser("bench", help=about, description=about, epilog="example: truing bench data")
+    parts = bench.add_subparsers(required=True, metavar="COMMAND", parser_class=type(bench))
+
+    def command(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
+        name, about = run.__name__.removeprefix("run_"), run.__doc__ or ""
+        added: argparse.ArgumentParser = parts.add_parser(
+            name, help=about, description=about, epilog=f"example: {example}"
+        )
+        added.set_defaults(run=run)
+        return added
+
+    def with_root(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
+        added = command(run, example)
+        added.add_argument("--root", type=Path, metavar="DIR", help=f"the folder of all sets (default: {ROOT})")
+        return added
+
+    with_root(run_data, "truing bench data --root datasets")
+
+    part = with_root(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
+    part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
+    part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
+    part.add_argument(
+        "--epochs", default=EPOCHS, type=int, metavar="N", help="passes over the images (default: %(default)s)"
+    )
+    folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
+    part.add_argument("--out", type=Path, metavar="DIR", help=folder)
+    part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+    part.add_argument("--batch", default=128, type=int, help="images a step (default: %(default)s)")
+    part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
+    part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
+    part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
+    part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
+    part.add_argument("--autocast", action="store_true", help="in bfloat16, where torch thinks it right")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+
+    part = with_root(
+        run_extract, "truing bench extract --network resnet56 --weights w.safetensors --data svhn -o svhn.npz"
+    )
+    part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
+    part.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors, a torch checkpoint or a BiT .npz")
+    part.add_argument("--classes", type=int, metavar="N", help="of the checkpoint, where not those of the table")
+    known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
+    part.add_argument("--data", required=True, metavar="SET", help=known)
+    part.add_argument("--labels", action="store_true", help="an .npz of your own: its labels are the network's classes")
+    part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
+    part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
+    part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
+    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
+    part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
+    part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
+    part.add_argument("--head", type=Path, metavar="FILE", help="write the head's weight and bias here too, for ReAct")
+    part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+    part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the .npz goes")
+    _add_experiments(command)
+
+
+def run_data(args: argparse.Namespace) -> None:
+    """List the sets that are present, those that are missing, where they belong and where people get them."""
+    print(listing(_root(args)))
+
+
+def run_train(args: argparse.Namespace) -> None:
+    """Train a network from scratch, with checkpoints to go on from."""
+    _need_torch()
+    from .inputs.train import WEIGHTS, Recipe, train
+
+    train_set, test_set, classes = TRAINING[args.data]
+    chosen = ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed", "autocast")
+    asked = {name: vars(args)[name] for name in chosen}
+    as_count(args.batch, "--batch")
+    recipe, device = Recipe(classes=classes, **asked), _device(args.device)
+    out = args.out or RUNS / f"{args.network}-{args.data}"
+    train_images, test_images = load(train_set, _root(args)), load(test_set, _root(args))
+    lines = train(
+        recipe,
+        train_images,
+        test_images,
+        out,
+        resume=args.resume,
+        device=device,
+        progress=show_progress,
+        report=lambda line: log(json.dumps(line)),
+    )
+    print(json.dumps({**lines[-1], "weights": str(out / WEIGHTS)}, indent=2))
+
+
+def run_extract(args: argparse.Namespace) -> None:
+    """Write the features and logits of a network on a set, and what they were made from."""
+    _need_torch()
+    from .inputs.extract import check_target, extract, provenance, save_bank, save_head
+    from .inputs.networks.weights import load_weights
+
+    for path in filter(None, (args.output, args.head)):
+        check_target(path)
+    if args.head is not None and args.head.absolute() == args.output.absolute():
+        raise ValueError(f"-o and --head must be two files, got {args.output} for both")
+    check_numbers(args)
+    args.root = _root(args)
+    entry, device, skipped = NETWORKS[args.network], _device(args.device), list[str]()
+    classes, odin = entry.classes if args.classes is None else args.classes, odin_of(args, entry)
+    weights = _weights(args, entry)
+    network = entry.build(classes)
+    load_weights(network, weights)
+    images, fit = images_of(args, entry, classes), fit_of(args, entry)
+    fitted = images.batches(
+        args.batch,
+        lambda picture: FITS[fit](picture, entry.preprocessing.size),
+        (lambda reason: _skip(reason, skipped)) if args.skip_corrupt else None,
+    )
+    outputs = extract(network, _counted(fitted, len(images)), entry.preprocessing, device, odin)
+    right = {} if outputs.labels is None else {"accuracy": float(outputs.correct().mean())}
+    note = provenance(
+        weights,
+        network=args.network,
+        classes=classes,
+        device=device,
+        data=args.data,
+        rows=len(outputs),
+        seed=args.seed,
+        noise_seed=noise_seed(args),
+        skipped=skipped,
+        preprocessing={**asdict(entry.preprocessing), "fit": fit},
+        odin=None if odin is None else {**asdict(odin), "std": entry.preprocessing.std},
+    )
+    save_bank(args.output, outputs, note)
+    if args.head is not None:
+        save_head(args.head, network, note)
+    print(json.dumps({"rows": len(outputs), **right, "output": str(args.output)}, indent=2))
+
+
+def run_run(args: argparse.Namespace) -> None:
+    """Run the paper's experiments on the outputs at hand; what is done already is not done again."""
+    from .experiments.run import run
+    from .experiments.tasks import tasks
+
+    as_count(args.workers, "--workers")
+    if args.output.exists() and not args.output.is_dir():
+        raise NotADirectoryError(f"-o must be a folder for rows, got the file {args.output}")
+    named = [name for name, case in CASES.items() if not case.slow] if ALL in args.cases else []
+    cases = [case for name, case in CASES.items() if name in {*named, *args.cases}]
+    settings = _settings(args)
+    options = {"conventions": args.conventions, "workers": args.workers, "progress": _progress}
+    failed, ran = list[str](), 0
+    for setting, locate in settings:
+        for case in cases:
+            label = f"{setting.name}, {case.name}"
+            asked = tasks(case, setting, locate, args.conventions)
+            if not asked:
+                print(f"{label}: not part of this setting as {args.conventions}", flush=True)
+                continue
+            start = perf_counter()
+            try:
+                done = run(case, setting, locate, args.output, **options)
+            except KeyboardInterrupt:
+                show_progress("")
+                print("what is done is kept: the same command goes on from there", file=sys.stderr)
+                raise
+            except (ValueError, ArithmeticError, ImportError) as error:
+                failed.append(f"{label}: {error}")
+                continue
+            ran += any(task.is_ready for task in asked)
+            show_progress("")
+            anew = f"; {done.anew} jobs of other code run anew" if done.anew else ""
+            print(f"{label}: {perf_counter() - start:.1f} s{anew}{_without(done.missing)}", flush=True)
+    if failed:
+        raise ValueError("not everything could be run. " + "; ".join(failed))
+    if not ran:
+        raise FileNotFoundError("nothing could be run: see what is missing above, and docs/reproduce.md")
+
+
+def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate"]]:
+    """Return the settings that a command asks for, each with a function that finds its files."""
+    from .experiments.own_setting import read_setting
+    from .experiments.tasks import in_folders
+
+    own = [name for name in args.setting or () if Path(name).suffix == ".toml"]
+    known = [name for name in args.setting or () if name not in own]
+    for name in known:
+        if name not in SETTINGS:
+            choices = ", ".join(SETTINGS)
+            raise ValueError(f"--setting must be a .toml file of your own or one of {choices}, got {name!r}")
+    found = [read_setting(Path(name)) for name in own]
+    names = [setting.name for setting, _ in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"--setting must name settings apart from one another, got two of the name {max(names)}")
+    if known or not own:
+        folders = tuple(args.banks)
+        for folder in folders:
+            if not folder.is_dir():
+                raise FileNotFoundError(f"--banks must name folders of SETTING/SET.npz, got {folder}")
+        present = [name for name in SETTINGS if any((folder / name).is_dir() for folder in folders)]
+        absent = [name for name in known if name not in present]
+        if absent or not present:
+            wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
+            raise FileNotFoundError(
+                f"there is no folder {wanted} in {where}: see docs/reproduce.md for what goes there"
+            )
+        found += [(SETTINGS[name], in_folders(folders, SETTINGS[name])) for name in known or present]
+    return found
+
+
+def run_report(args: argparse.Namespace) -> None:
+    """Write a report of the rows at hand: one HTML page that loads nothing, and the tables as Markdown."""
+    from .experiments.records import read
+    from .report import page
+    from .report.tables import markdown_of
+
+    targets = [path for path in (args.output, args.tables) if path is not None]
+    for path in targets:
+        check_writable(path)
+    if args.tables is not None and args.tables.absolute() == args.output.absolute():
+        raise ValueError(f"-o and --tables must be two files, got {args.output} for both")
+    results = read(args.results)
+    texts = [page.render(results)]
+    if args.tables is not None:
+        texts.append(markdown_of(results))
+    for path, text in zip(targets, texts, strict=True):
+        write_text(path, text)
+    print("\n".join(map(str, targets)))
+
+
+def _add_experiments(
+    command: Callable[[Callable[[argparse.Namespace], None], str], argparse.ArgumentParser],
+) -> None:
+    """Add `run` and `report`, with a function that adds one command."""
+    part = command(run_run, "truing bench run table online --setting cifar10-resnet56 --banks banks")
+    slow = ", ".join(name for name, case in CASES.items() if case.slow)
+    about = f"{', '.join(CASES)}; {ALL} is every one but {slow}, which takes minutes"
+    part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
+    sets = f"{', '.join(SETTINGS)}, or a .toml file of your own, see docs/reproduce.md (default: those with files)"
+    part.add_argument("--setting", nargs="+", metavar="S", help=sets)
+    where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
+    part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
+    part.add_argument("--as", dest="conventions", default=CONVENTIONS[0], choices=CONVENTIONS, help="whose conventions")
+    cores = os.cpu_count() or 1
+    part.add_argument("--workers", type=int, default=cores, metavar="N", help="jobs at a time (default: %(default)s)")
+    part.add_argument(
+        "-o", dest="output", type=Path, default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
+    )
+
+    part = command(run_report, "truing bench report results -o report.html --tables tables.md")
+    part.add_argument(
+        "results", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
+    )
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the HTML page goes")
+    part.add_argument("--tables", type=Path, metavar="FILE", help="the tables alone, as Markdown")
+
+
+def _root(args: argparse.Namespace) -> Path:
+    """Return the folder of all sets; one that is asked for by name must be there."""
+    if args.root is None:
+        return ROOT
+    if not args.root.is_dir():
+        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is none")
+    return Path(args.root)
+
+
+def _weights(args: argparse.Namespace, network: Network) -> Path:
+    if args.weights is not None:
+        return Path(args.weights)
+    if network.weights is None:
+        raise ValueError(f"{args.network} needs --weights: no package brings them")
+    return network.weights()
+
+
+def _skip(reason: str, skipped: list[str]) -> None:
+    skipped.append(reason)
+    log(f"truing: left out: {reason}")
+
+
+def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch[0])
+        show_progress(f"{done:,} of {total:,} images")
+    show_progress("")
+
+
+def _device(asked: str | None) -> str:
+    import torch
+
+    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.ones(1, device=device).item()  # A device such as meta is there, and computes nothing.
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device must be one that torch finds here, got {device}: {error}") from None
+    return device
+
+
+def _need_torch() -> None:
+    for name in ("torch", "safetensors", "PIL"):
+        try:
+            import_module(name)
+        except ImportError:
+            raise ImportError(f"this command needs {name}: {EXTRA}") from None
+
+
+def _without(missing: list[str]) -> str:
+    """Return the files that are missing in a few words: those of a folder of ODIN's are counted."""
+    folders = [name.rpartition("/")[0] for name in missing]
+    words = [name for name in missing if "/" not in name]
+    words += [f"{folder}/ ({folders.count(folder)} files)" for folder in dict.fromkeys(filter(None, folders))]
+    return f"; missing: {', '.join(words)}" if words else ""
+
+
+def _progress(names: Iterator[str], total: int, label: str) -> None:
+    start = perf_counter()
+    show_progress(f"{label}: 0 of {total} jobs")
+    for done, _ in enumerate(names, 1):
+        left = (perf_counter() - start) / done * (total - done)
+        show_progress(f"{label}: {done} of {total} jobs, about {left:.0f} s left")

@@ -1,0 +1,91 @@
+"""Three traditional detectors as the paper sets them: fitted on the features of the test mix itself, without labels.
+
+Each returns one score a row, higher = more in-distribution, of the rows it is fitted on or, where given, of `unseen`
+ones; the randomness comes from the caller.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..._check import Floats, as_count, as_matrix
+
+TREES = 100
+NEIGHBOURS = 20
+_PASSES = 1000  # Of expectation and maximisation; a mixture that needs more is refused.
+
+
+def isolation_forest(
+    features: ArrayLike, rng: np.random.Generator, *, unseen: ArrayLike | None = None, trees: int = TREES
+) -> Floats:
+    """Return minus the isolation forest's anomaly score (n,)."""
+    forest = _sklearn("ensemble").IsolationForest(n_estimators=as_count(trees, "trees"), random_state=_seed(rng))
+    matrix = _rows(features)
+    return _scores(forest.fit(matrix).score_samples(matrix if unseen is None else _rows(unseen)))
+
+
+def local_outlier(
+    features: ArrayLike, rng: np.random.Generator, *, unseen: ArrayLike | None = None, neighbours: int = NEIGHBOURS
+) -> Floats:
+    """Return minus the local outlier factor (n,) of every row among all of them; nothing in it is random."""
+    matrix = _rows(features)
+    count = as_count(neighbours, "neighbours", at_most=len(matrix) - 1)
+    factor = _sklearn("neighbors").LocalOutlierFactor(n_neighbors=count, novelty=unseen is not None).fit(matrix)
+    return _scores(factor.negative_outlier_factor_ if unseen is None else factor.score_samples(_rows(unseen)))
+
+
+def mixture(
+    features: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    unseen: ArrayLike | None = None,
+    components: int,
+    covariance: str = "full",
+) -> Floats:
+    """Return the log-likelihood (n,) of every row under a Gaussian mixture of all of them."""
+    matrix = _rows(features)
+    count = as_count(components, "components", at_most=len(matrix))
+    model = _sklearn("mixture").GaussianMixture(
+        count, covariance_type=covariance, max_iter=_PASSES, random_state=_seed(rng)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # That it did not converge is said below, as an error.
+        model.fit(matrix)
+    if not model.converged_:
+        raise ArithmeticError(f"a mixture of {count} components did not converge in {_PASSES} passes")
+    return _scores(model.score_samples(matrix if unseen is None else _rows(unseen)))
+
+
+# The paper's mixtures: 10 for CIFAR-10, 100 for CIFAR-100, 1,000 with diagonal covariance for ImageNet.
+CLASSICAL: dict[str, Callable[..., Floats]] = {
+    "isolation-forest": isolation_forest,
+    "lof": local_outlier,
+    "gmm-10": partial(mixture, components=10),
+    "gmm-100": partial(mixture, components=100),
+    "gmm-1000-diagonal": partial(mixture, components=1000, covariance="diag"),
+}
+
+
+def _sklearn(part: str) -> Any:
+    try:
+        from sklearn import ensemble, mixture, neighbors
+    except ImportError:
+        raise ImportError("the classical detectors need scikit-learn: pip install 'truing[bench]'") from None
+    return {"ensemble": ensemble, "mixture": mixture, "neighbors": neighbors}[part]
+
+
+def _rows(features: ArrayLike) -> Floats:
+    return as_matrix(features, "features").astype(np.float64)
+
+
+def _scores(values: Any) -> Floats:
+    scores: Floats = np.asarray(values, dtype=np.float64)
+    return scores
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**31))

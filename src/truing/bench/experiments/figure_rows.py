@@ -1,0 +1,141 @@
+"""What figures of features and scores are drawn from, as rows like any other: points, planes, densities, ROC curves."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..._check import Floats, Matrix
+from ...fits import fit_direct
+from ...threshold import threshold_at
+from .cases import SEED
+from .methods import methods_of, metrics, principal_coordinates
+from .mixes import Mix
+from .protocols import Job
+from .records import Row
+
+PROTOCOL = "draw points and densities"
+POINTS = 150  # Of each set.
+GRID = 101  # Places at which a density is told.
+CURVE = 80  # Thresholds of a ROC curve from the rows of each set.
+DRAWN = "energy"  # The score of the paper's first figure.
+
+
+def figure_rows(job: Job) -> Iterator[Row]:
+    """Yield the points of one mix, and densities and ROC curves of its scores before and after truing."""
+    components = job.setting.components
+    yield _points(job.mix, components)
+    methods = methods_of(job.case, job.setting, job.conventions)
+    for base, scores in job.mix.scores.items():
+        trued = {"none": scores}
+        trued |= {name: fit(job.mix.features, scores, components)(job.mix.features) for name, fit in methods.items()}
+        parts = {method: job.mix.split(values) for method, values in trued.items()}
+        for method, (scores_in, scores_out) in parts.items():
+            yield {"picture": "densities", "base": base, "method": method, **_densities(scores_in, scores_out)}
+        curves = {method: _rounded(np.array(roc_points(*pair)), 4) for method, pair in parts.items()}
+        yield {"picture": "roc", "base": base, "curves": curves}
+
+
+def principal_axes(features: Floats, count: int) -> tuple[Floats, Floats]:
+    """Return the leading principal coordinates, and each one's share of the variance."""
+    centred = features - features.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    leading = slice(-1, -1 - count, -1)
+    return centred @ vectors[:, leading], values[leading] / values.sum()
+
+
+def kernel_density(scores: Floats, grid: Floats) -> Floats:
+    """Return the Gaussian kernel density estimate at each place of a grid, its bandwidth by Scott's rule.
+
+    Scores that are all the same have none: there the kernel is one step of the grid wide.
+
+    >>> kernel_density(np.array([-1.0, 1.0]), np.array([0.0])).round(3)
+    array([0.233])
+    """
+    spread = float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
+    width = len(scores) ** -0.2 * spread or float(np.ptp(grid)) / max(len(grid) - 1, 1) or 1.0
+    heights = [np.exp(-0.5 * ((place - scores) / width) ** 2).mean() for place in grid]
+    density: Floats = np.array(heights) / (width * np.sqrt(2 * np.pi))
+    return density
+
+
+def roc_points(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
+    """Return the shares of (out, in) rows accepted at thresholds spread evenly over the rows of both sets."""
+    shares = np.linspace(0, 1, CURVE)
+    spread = [np.quantile(scores, shares, method="nearest") for scores in (scores_in, scores_out)]
+    thresholds = np.unique(np.concatenate([*spread, [np.inf]]))
+    accepted = [1 - np.searchsorted(np.sort(scores), thresholds) / len(scores) for scores in (scores_out, scores_in)]
+    return accepted[0], accepted[1]
+
+
+def _points(mix: Mix, components: int | None) -> Row:
+    place = principal_coordinates(mix.features, components)
+    features, scores = np.asarray(place(mix.features), dtype=np.float64), mix.scores[DRAWN]
+    is_out = np.arange(len(scores)) >= mix.rows_in
+    axes, shares = principal_axes(features, 2)
+    plane = fit_direct(axes, scores)
+    direction = _discriminant(features, is_out)
+    along = features @ direction
+    rest = principal_axes(features - np.outer(along, direction), 1)[0]
+    rng = np.random.default_rng(SEED)
+    chosen = [rng.permutation(np.flatnonzero(side))[:POINTS] for side in (~is_out, is_out)]
+    some = rng.permutation(np.concatenate(chosen))
+    table = np.column_stack([axes, scores, along - along.mean(), rest])[some]
+    return {
+        "picture": "points",
+        "base": DRAWN,
+        "variance": [round(float(share), 4) for share in shares],
+        "columns": ["component 1", "component 2", DRAWN, "discriminant", "component of the rest"],
+        "points": [[float(f"{value:.4g}") for value in line] for line in table],
+        "is_out": is_out[some].astype(int).tolist(),
+        "plane": [*plane.coef.tolist(), plane.intercept],
+        "explained": round(plane.explained, 4),
+        **_separating(np.column_stack([axes, scores]), is_out),
+    }
+
+
+def _separating(places: Floats, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
+    """Return the plane w·x + b = 0 of a linear SVM that knows which rows are out, and the share that it gets right."""
+    try:
+        from sklearn.svm import LinearSVC
+    except ImportError:
+        raise ImportError("the pictures need scikit-learn: pip install 'truing[bench]'") from None
+    spread = places.std(axis=0)
+    svm = LinearSVC(class_weight="balanced", random_state=SEED, max_iter=20_000).fit(places / spread, is_out)
+    right = np.mean(
+        [(svm.predict(places[side] / spread) == label).mean() for side, label in ((~is_out, 0), (is_out, 1))]
+    )
+    return {"svm": [*(svm.coef_[0] / spread).tolist(), float(svm.intercept_[0])], "svm_right": round(float(right), 4)}
+
+
+def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
+    """Return Fisher's direction, of unit length; higher = in-distribution."""
+    parts = [features[~is_out], features[is_out]]
+    within = sum(np.cov(part.T) for part in parts)
+    direction = np.linalg.lstsq(within, parts[0].mean(axis=0) - parts[1].mean(axis=0), rcond=None)[0]
+    unit: Floats = direction / np.linalg.norm(direction)
+    return unit
+
+
+def _densities(scores_in: Floats, scores_out: Floats) -> dict[str, Any]:
+    """Return both densities from one row in a thousand to the last but one in a thousand, and what they come to."""
+    low, high = np.quantile(np.concatenate([scores_in, scores_out]), [0.001, 0.999])
+    grid = np.linspace(low, high, GRID)
+    found = metrics(scores_in, scores_out)
+    return {
+        "ends": [float(f"{low:.6g}"), float(f"{high:.6g}")],
+        "density_in": _significant(kernel_density(scores_in, grid)),
+        "density_out": _significant(kernel_density(scores_out, grid)),
+        "threshold": float(f"{threshold_at(scores_in, accept=0.95):.6g}"),
+        "fpr95": round(found["fpr95"], 6),
+        "auroc": round(found["auroc"], 6),
+    }
+
+
+def _significant(values: Floats) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]
+
+
+def _rounded(values: Floats, digits: int) -> list[list[float]]:
+    rounded: list[list[float]] = values.round(digits).tolist()
+    return rounded

@@ -1,0 +1,124 @@
+"""The methods: from the features and base scores of a mix to a function that scores rows, seen before or not.
+
+All of them are the library's own fits, so a number here is what a user of truing gets.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from ..._check import Floats, Matrix
+from ...fits import fit_direct, fit_robust, trust_order
+from ...metrics import evaluate, fpr_at_tpr
+from ...moments import Moments
+from .cases import CONVENTIONS, KEEP, PENALTY, Case
+from .mixes import Index, Mix
+from .settings import Setting
+
+Scorer = Callable[[Matrix], Floats]
+Method = Callable[[Matrix, Floats, int | None], Scorer]
+"""From features, their base scores and a number of components to a function that scores features."""
+
+Measurement = tuple[tuple[str, str, str], dict[str, float]]
+"""(base score, method, "fitted" or "unseen" rows), and the metrics of one run."""
+
+
+def direct(features: Matrix, scores: Floats, components: int | None, *, intercept: bool = True) -> Scorer:
+    """Return DLR."""
+    return fit_direct(features, scores, intercept=intercept, components=components).predict
+
+
+def robust(features: Matrix, scores: Floats, components: int | None, *, intercept: bool = True) -> Scorer:
+    """Return RLR."""
+    fit = fit_robust(features, scores, keep=KEEP, penalty=PENALTY, intercept=intercept, components=components)
+    return fit.predict
+
+
+def robust_as_authors(features: Matrix, scores: Floats, components: int | None, *, keep: float = KEEP) -> Scorer:
+    """Return RLR as the authors' code has it: their order of the rows, and a refit on the raw features."""
+    kept = trusted_by_authors(features, scores, components)[: kept_rows(keep, len(scores))]
+    return fit_direct(features[kept], scores[kept]).predict
+
+
+def trusted_by_authors(features: Matrix, scores: Floats, components: int | None) -> Index:
+    """Return the rows from the most to the least trusted by the authors' lasso, solved as a Huber regression.
+
+    Their columns have unit variance and scikit-learn's lasso divides by n, so their λ weighs like √n λ here. Their
+    projector has no constant, and the lasso centres its columns: on principal components, whose mean is
+    zero, that is an intercept, and on raw features next to nothing.
+    """
+    penalty = PENALTY * len(scores) ** 0.5
+    return trust_order(features, scores, penalty=penalty, intercept=components is not None, components=components)
+
+
+def kept_rows(keep: float, rows: int) -> int:
+    """Return how many rows a kept share is.
+
+    >>> kept_rows(0.7, 10)
+    7
+    """
+    return int(keep * rows + 1e-9)
+
+
+_METHODS: dict[str, Method] = {
+    "DLR": direct,
+    "RLR": robust,
+    "DLR, no intercept": partial(direct, intercept=False),
+    "RLR, no intercept": partial(robust, intercept=False),
+}
+
+
+def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Method]:
+    """Return the methods of a case by their names, RLR by the conventions.
+
+    On centred components RLR without an intercept has no answer: any fit that stays below all scores is as good as
+    another. It is left out there.
+    """
+    found = {name: _METHODS[name] for name in case.methods}
+    if setting.components is not None:
+        found.pop("RLR, no intercept", None)
+    if "RLR" in found and conventions != CONVENTIONS[0]:
+        found["RLR"] = robust_as_authors
+    return found
+
+
+def compare(
+    mix: Mix, methods: dict[str, Method], components: int | None, rng: np.random.Generator, *, fitted: bool = True
+) -> Iterator[Measurement]:
+    """Yield the metrics of the rows that a method is fitted on, and of one half by its fit of the other.
+
+    Without `fitted` the first are left out.
+    """
+    seen, unseen = mix.halves(rng)
+    for base, scores in mix.scores.items():
+        if fitted:
+            yield (base, "none", "fitted"), metrics(*mix.split(scores))
+        for name, method in methods.items():
+            if fitted:
+                trued = method(mix.features, scores, components)(mix.features)
+                yield (base, name, "fitted"), metrics(*mix.split(trued))
+            trued = method(seen.features, seen.scores[base], components)(unseen.features)
+            yield (base, name, "unseen"), metrics(*unseen.split(trued))
+
+
+def metrics(scores_in: Floats, scores_out: Floats) -> dict[str, float]:
+    """Return what rows report, FPR95 by both conventions."""
+    report = evaluate(scores_in, scores_out)
+    nearest = fpr_at_tpr(scores_in, scores_out, convention="paper")
+    return {
+        "rows_in": report.rows_in,
+        "rows_out": report.rows_out,
+        "fpr95": report.fpr95,
+        "fpr95_paper": nearest,
+        "auroc": report.auroc,
+        "aupr": report.aupr,
+    }
+
+
+def principal_coordinates(features: Matrix, components: int | None) -> Callable[[Matrix], Matrix]:
+    """Return the map of rows to the leading principal components of these; without components, to themselves."""
+    if components is None:
+        return lambda rows: rows
+    principal = Moments.of(features, np.zeros(len(features)))._principal(components)
+    return lambda rows: (rows - principal.origin) @ principal.basis

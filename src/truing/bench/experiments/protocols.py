@@ -1,0 +1,228 @@
+"""The protocols: how a case is run on one mix. A protocol yields (value, measured) and knows no files.
+
+`value` is that of what the case varies, or None. Repeats differ in what is drawn: rows of the other set where it has
+more than are used, halves of the mix, the order of a stream, the seed of a classical detector.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..._check import Floats, Matrix
+from ...detector import Detector
+from ...fits import fit_direct, fit_robust_sweep
+from ...outputs import Outputs
+from ...shaping import react_clip
+from .cases import CONVENTIONS, IN_PER_OUT, PENALTY, SEED, SEEDS, Case, Seed
+from .classical import CLASSICAL
+from .methods import (
+    Measurement,
+    Scorer,
+    compare,
+    direct,
+    kept_rows,
+    methods_of,
+    metrics,
+    principal_coordinates,
+    trusted_by_authors,
+)
+from .mixes import Index, Mix
+from .settings import Setting
+
+RATE_ROWS = 5000
+SAMPLED_ROWS = 20_000  # In-distribution rows of all samples of one size together.
+UNTRUED = ("gradnorm",)  # Base scores that are measured as they are.
+
+Value = float | None
+Measurements = Iterator[tuple[Value, Measurement]]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One mix under one case; `reacted` gives the base scores of features that ReAct clips at a value.
+
+    There is a repeat for each seed.
+    """
+
+    setting: Setting
+    case: Case
+    mix: Mix
+    conventions: str = CONVENTIONS[0]
+    reacted: Callable[[Matrix, float], dict[str, Floats]] | None = None
+    seeds: tuple[Seed, ...] = SEEDS
+
+    def repeats(self) -> Iterator[tuple[Mix, np.random.Generator, bool]]:
+        """Yield the mix of each repeat, its randomness, and whether the mix is a new one."""
+        used = self.mix.rows_in // IN_PER_OUT if self.setting.draws else self.mix.rows_out
+        for repeat, seed in enumerate(self.seeds):
+            rng = np.random.default_rng(seed)
+            if used < self.mix.rows_out:
+                yield self.mix.sample(rng, self.mix.rows_in, used), rng, True
+            else:
+                yield self.mix, rng, repeat == 0
+
+
+def compare_methods(job: Job) -> Measurements:
+    """Compare the base scores with each method of the case; GradNorm stays as it is."""
+    methods = methods_of(job.case, job.setting, job.conventions)
+    for mix, rng, new in job.repeats():
+        trued = replace(mix, scores={base: scores for base, scores in mix.scores.items() if base not in UNTRUED})
+        for measured in compare(trued, methods, job.setting.components, rng, fitted=new):
+            yield None, measured
+        for base in mix.scores.keys() & set(UNTRUED) if new else ():
+            yield None, ((base, "none", "fitted"), metrics(*mix.split(mix.scores[base])))
+
+
+def stream(job: Job) -> Measurements:
+    """Run streams: every batch is learnt and then scored, and beside it scored before it is learnt."""
+    for mix, rng, new in job.repeats():
+        order = rng.permutation(len(mix.features))
+        for base, scores in mix.scores.items():
+            if new:
+                yield None, ((base, "none", "fitted"), metrics(*mix.split(scores)))
+            if new and "DLR" in job.case.methods:
+                trued = direct(mix.features, scores, None)(mix.features)
+                yield None, ((base, "DLR", "fitted"), metrics(*mix.split(trued)))
+            for batch in job.case.values:
+                after, before = _streamed(mix.features, scores, order, int(batch))
+                yield batch, ((base, "Online DLR", "fitted"), metrics(*mix.split(after)))
+                if batch < len(order):
+                    later = [part[~np.isnan(part)] for part in mix.split(before)]
+                    yield batch, ((base, "Online DLR", "unseen"), metrics(*later))
+
+
+def vary_kept_share(job: Job) -> Measurements:
+    """Run RLR at every kept share; rows are ordered once."""
+    for mix, rng, new in job.repeats():
+        seen, unseen = mix.halves(rng)
+        for fitted, scored, name in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
+            if name == "fitted" and not new:
+                continue
+            for base, scores in fitted.scores.items():
+                for keep, scorer in zip(job.case.values, _sweep(job, fitted.features, scores), strict=True):
+                    yield keep, ((base, "RLR", name), metrics(*scored.split(scorer(scored.features))))
+                if name == "fitted":
+                    yield None, ((base, "none", name), metrics(*mix.split(scores)))
+
+
+def _sweep(job: Job, features: Matrix, scores: Floats) -> list[Scorer]:
+    """Return RLR at each kept share, by the conventions of the job."""
+    components = job.setting.components
+    if job.conventions == CONVENTIONS[0]:
+        fits = fit_robust_sweep(features, scores, job.case.values, penalty=PENALTY, components=components)
+        return [fit.predict for fit in fits]
+    order = trusted_by_authors(features, scores, components)
+    kept = [order[: kept_rows(keep, len(order))] for keep in job.case.values]
+    return [fit_direct(features[rows], scores[rows]).predict for rows in kept]
+
+
+def vary_rate(job: Job) -> Measurements:
+    """Run DLR on as many rows in all, at every share of in-distribution ones."""
+    mix = job.mix
+    total = min(RATE_ROWS, int(mix.rows_out / (1 - job.case.values[0])))
+    for seed in job.seeds:
+        for share in job.case.values:
+            rng = np.random.default_rng(seed)
+            part = mix.sample(rng, round(share * total), total - round(share * total))
+            for measured in compare(part, {"DLR": direct}, job.setting.components, rng):
+                yield share, measured
+
+
+def vary_sample_size(job: Job) -> Measurements:
+    """Run DLR on samples of every size; the unseen rows are those of the next sample."""
+    for size in map(int, job.case.values):
+        if job.mix.rows_in >= size and job.mix.rows_out >= size // IN_PER_OUT:
+            yield from _sampled(job.mix, size)
+
+
+def _sampled(mix: Mix, size: int) -> Measurements:
+    sizes = (size, size // IN_PER_OUT)
+    count = 1 if sizes == (mix.rows_in, mix.rows_out) else SAMPLED_ROWS // size  # Of all rows there is one sample.
+    for shuffle in samples(mix, sizes, count, np.random.default_rng([SEED, size])):
+        for number, sample in enumerate(shuffle):
+            following = shuffle[(number + 1) % len(shuffle)]
+            for base, scores in sample.scores.items():
+                scorer = direct(sample.features, scores, None)
+                yield size, ((base, "none", "fitted"), metrics(*sample.split(scores)))
+                yield size, ((base, "DLR", "fitted"), metrics(*sample.split(scorer(sample.features))))
+                if len(shuffle) > 1:  # Samples of one shuffle share no row.
+                    yield size, ((base, "DLR", "unseen"), metrics(*following.split(scorer(following.features))))
+
+
+def samples(mix: Mix, sizes: tuple[int, int], count: int, rng: np.random.Generator) -> Iterator[list[Mix]]:
+    """Yield shuffles of a mix, each cut into disjoint samples with so many rows of each set; `count` samples in all."""
+    each = min(mix.rows_in // sizes[0], mix.rows_out // sizes[1])
+    for done in range(0, count, each):
+        inside, outside = rng.permutation(mix.rows_in), rng.permutation(mix.rows_out)
+        yield [
+            mix.take(inside[number * sizes[0] :][: sizes[0]], outside[number * sizes[1] :][: sizes[1]])
+            for number in range(min(each, count - done))
+        ]
+
+
+def vary_react_share(job: Job) -> Measurements:
+    """Run ReAct at every share, alone and with DLR on raw and on clipped features.
+
+    The clip is that of the in-distribution rows that are fitted: their labels are known to it, as ReAct wants.
+    """
+    if job.reacted is None:
+        return
+    components = job.setting.components
+    for mix, rng, new in job.repeats():
+        if not new:
+            continue
+        seen, unseen = mix.halves(rng)
+        for fitted, scored, kind in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
+            for share in job.case.values:
+                clip = react_clip(fitted.features[: fitted.rows_in], share)
+                pairs = {
+                    "raw": (fitted.features, scored.features),
+                    "clipped": (np.minimum(fitted.features, clip), np.minimum(scored.features, clip)),
+                }
+                for base, scores in job.reacted(fitted.features, clip).items():
+                    for name, (known, asked) in pairs.items():
+                        trued = direct(known, scores, components)(asked)
+                        yield share, ((base, f"ReAct + DLR, {name}", kind), metrics(*scored.split(trued)))
+                    if kind == "fitted":
+                        yield share, ((base, "ReAct", kind), metrics(*mix.split(scores)))
+        for measured in compare(mix, {"DLR": direct}, components, rng):
+            yield None, measured
+
+
+def detect_outliers(job: Job) -> Measurements:
+    """Run the traditional detectors, fitted on the mix itself and, beside it, on one half for the other."""
+    for mix, split, new in job.repeats():
+        if not new:
+            continue
+        seen, unseen = mix.halves(split)
+        whole, half = (principal_coordinates(part.features, job.setting.components) for part in (mix, seen))
+        for name in ("isolation-forest", "lof", job.setting.mixture):
+            score, rng = CLASSICAL[name], np.random.default_rng(SEED)
+            yield None, ((name, "none", "fitted"), metrics(*mix.split(score(whole(mix.features), rng))))
+            scores = score(half(seen.features), rng, unseen=half(unseen.features))
+            yield None, ((name, "none", "unseen"), metrics(*unseen.split(scores)))
+
+
+def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tuple[Floats, Floats]:
+    """Return every row's score after its batch was learnt, and before; not a number in the first batch."""
+    detector, after, before = Detector("given"), np.empty(len(order)), np.full(len(order), np.nan)
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        part = Outputs(features[rows], scores=scores[rows])
+        if start:
+            before[rows] = detector.score(part)
+        detector.learn(part)
+        after[rows] = detector.score(part)
+    return after, before
+
+
+PROTOCOLS: dict[str, Callable[[Job], Measurements]] = {
+    "compare": compare_methods,
+    "detect outliers": detect_outliers,
+    "stream": stream,
+    "vary ReAct's share": vary_react_share,
+    "vary kept share": vary_kept_share,
+    "vary rate": vary_rate,
+    "vary sample size": vary_sample_size,
+}

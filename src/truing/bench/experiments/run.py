@@ -1,0 +1,148 @@
+"""Running cases: the jobs that are not done yet, in a pool of processes, each added to the record when it is done."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from signal import SIG_DFL, SIGINT, signal
+from statistics import fmean, stdev
+from time import perf_counter
+
+from threadpoolctl import threadpool_limits
+
+from ..code import code_version
+from .cases import IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, display_name
+from .figure_rows import PROTOCOL, figure_rows
+from .methods import Measurement
+from .protocols import PROTOCOLS, RATE_ROWS, SAMPLED_ROWS, Job, Value
+from .provenance import check_one_network, facts
+from .records import Record, Row, about
+from .settings import Setting
+from .tasks import Locate, Task, tasks
+
+Progress = Callable[[Iterator[str], int, str], None]
+
+_SPREAD = ("fpr95", "fpr95_paper", "auroc")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run could not do for want of files, and how many jobs it did anew that other code had done."""
+
+    missing: list[str]
+    anew: int
+
+
+def run(
+    case: Case,
+    setting: Setting,
+    locate: Locate,
+    target: Path,
+    *,
+    conventions: str,
+    workers: int,
+    progress: Progress,
+) -> Ran:
+    """Run what is left of a case on a setting; what other code has done is run anew."""
+    wanted = tasks(case, setting, locate, conventions)
+    files = {name: path for task in wanted for name, path in task.paths.items()}
+    ready = [task for task in wanted if task.is_ready]
+    outdated: set[str] = set()
+    if ready:
+        present = {name: path for task in ready for name, path in task.paths.items() if path is not None}
+        data = {name: facts(path) for name, path in present.items()}
+        check_one_network(data)
+        code = code_version(__name__)
+        record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
+        with record.locked():
+            done = record.start(about(choices(case, setting, conventions), setting, data, code))
+            left = [task for task in ready if task.name not in done]
+            outdated = record.outdated(code) & {task.name for task in left}
+            progress(_run_tasks(left, record, workers), len(left), f"{setting.name}, {case.name}")
+    return Ran([name for name, path in files.items() if path is None], len(outdated))
+
+
+def run_task(task: Task) -> tuple[float, list[Row]]:
+    """Return the seconds that a job took, reading aside, and its rows."""
+    try:
+        with threadpool_limits(1):
+            reacted = task.reacted() if task.case.needs_head else None
+            job = Job(task.setting, task.case, task.mix(), task.conventions, reacted, task.seeds)
+            start = perf_counter()
+            rows = rows_of(job)
+            seconds = perf_counter() - start
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"{task.setting.name}, {task.case.name}, {task.name}: {error}") from None
+    return seconds, [{"outside": display_name(task.setting, task.outside), **row} for row in rows]
+
+
+def rows_of(job: Job) -> list[Row]:
+    """Return the rows of one job."""
+    if job.case.protocol == PROTOCOL:
+        return list(figure_rows(job))
+    return aggregate(PROTOCOLS[job.case.protocol](job))
+
+
+def aggregate(found: Iterator[tuple[Value, Measurement]]) -> list[Row]:
+    """Return a row for each base score, method, kind of rows and value: the means, and their spread over repeats.
+
+    >>> once = (None, (("msp", "none", "fitted"), {"fpr95": 0.25, "auroc": 0.5}))
+    >>> aggregate(iter([once, once]))[0]["fpr95"]
+    0.25
+    """
+    groups: dict[tuple[Value, str, str, str], list[dict[str, float]]] = {}
+    for value, (names, metrics) in found:
+        groups.setdefault((value, *names), []).append(metrics)
+    rows = []
+    for (value, base, method, scored), runs in groups.items():
+        row: Row = {"base": base, "method": method, "scored": scored}
+        row |= {} if value is None else {"value": value}
+        row |= {"repeats": len(runs)} | {name: _rounded(fmean(run[name] for run in runs)) for name in runs[0]}
+        if len(runs) > 1:
+            row |= {f"{name}_sd": _rounded(stdev(run[name] for run in runs)) for name in _SPREAD if name in runs[0]}
+        rows.append(row)
+    return rows
+
+
+def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
+    """Return everything that was chosen for a case on a setting."""
+    own = {"vary rate": {"rate_rows": RATE_ROWS}, "vary sample size": {"sampled_rows": SAMPLED_ROWS}}
+    return {
+        "case": case.name,
+        "setting": setting.name,
+        "conventions": conventions,
+        "seed": SEED,
+        "repeats": REPEATS,
+        "penalty": PENALTY,
+        "keep": KEEP,
+        "in_for_one_out": IN_PER_OUT,
+        **own.get(case.protocol, {}),
+        **{name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")},
+        "bases": list(case.bases),
+        "values": list(case.values),
+    }
+
+
+def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
+    """Yield the name of each job when it is done and written."""
+    if workers == 1 or len(left) < 2:
+        for task in left:
+            record.add(task.name, *run_task(task))
+            yield task.name
+        return
+    # Forked processes would inherit locks that BLAS threads hold; an interrupt ends spawned ones at once.
+    default = partial(signal, SIGINT, SIG_DFL)
+    with ProcessPoolExecutor(workers, get_context("spawn"), default) as pool:
+        running = {pool.submit(run_task, task): task for task in left}
+        try:
+            for future in as_completed(running):
+                record.add(running[future].name, *future.result())
+                yield running[future].name
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _rounded(value: float) -> float:
+    return int(value) if value == int(value) else round(value, 6)

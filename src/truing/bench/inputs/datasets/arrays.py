@@ -1,0 +1,23 @@
+"""Pictures in an `.npz` file: `images`, uint8 (n, h, w, 3), and `labels` (n,) where there are any."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ....io.npz import read_npz
+from .images import Images
+
+
+def npz(path: Path) -> Images:
+    """Return the pictures of an `.npz` file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    held = read_npz(path)
+    if "images" not in held:
+        raise ValueError(f"{path} must hold images, got {', '.join(held) or 'nothing'}")
+    pictures, labels = held["images"], held.get("labels")
+    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] != 3:
+        raise ValueError(f"{path} must hold images of uint8 (n, h, w, 3), got {pictures.dtype} {pictures.shape}")
+    if labels is not None and labels.dtype.kind not in "iu":
+        raise ValueError(f"{path} must hold whole numbers as labels, got {labels.dtype}")
+    return Images(pictures, labels)

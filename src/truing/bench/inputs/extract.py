@@ -1,0 +1,109 @@
+"""A network and pictures in, an `Outputs` file out, with a note in it of what it was made from."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ... import torch as on_torch
+from ...io.drafts import AnyPath, check_writable
+from ...io.npz import read_npz, write_npz
+from ...outputs import Outputs
+from ..code import code_version
+from .datasets.images import Batch, Labels
+from .networks.preprocessing import Preprocessing
+from .networks.table import Odin
+
+NOTE = "provenance"
+_OF_SHAPES = ("shape", "size")  # What torch speaks of when a picture is too large or too small for a layer.
+
+
+def extract(
+    network: nn.Module,
+    batches: Iterable[Batch],
+    preprocessing: Preprocessing,
+    device: str = "cpu",
+    odin: Odin | None = None,
+) -> Outputs:
+    """Return the features, logits and labels of every picture, a batch at a time; with `odin`, its scores too.
+
+    The network's last linear layer is its head: what goes in are the features, what comes out the logits.
+    """
+    shape: tuple[int, ...] = ()
+
+    def loader() -> Iterator[tuple[Tensor, Labels | None]]:
+        nonlocal shape
+        for pictures, labels in batches:
+            shape = pictures.shape[1:]
+            yield torch.from_numpy(preprocessing.normalised(pictures)), labels
+        if not shape:
+            raise ValueError("there must be at least one picture that can be read, got none")
+
+    try:
+        if odin is None:
+            return on_torch.extract(network, loader(), device=device, progress=False)
+        return on_torch.odin(network, loader(), std=preprocessing.std, device=device, progress=False, **vars(odin))
+    except MemoryError as error:
+        raise MemoryError(f"{error}: try a smaller --batch") from None
+    except RuntimeError as error:
+        if not any(word in str(error) for word in _OF_SHAPES):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"pictures of shape {shape} do not go through this {type(network).__name__}, try another --fit: {reason}"
+        ) from None
+
+
+def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
+    """Return the facts, the weights' hash, and the versions of the code and of all libraries behind the numbers."""
+    libraries = ("truing", "torch", "numpy", "scipy", "pillow", "safetensors")
+    return {
+        **facts,
+        "weights": Path(weights).name,
+        "weights_sha256": hashlib.sha256(Path(weights).read_bytes()).hexdigest(),
+        "code": code_version(__name__),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
+    }
+
+
+def save_bank(path: AnyPath, outputs: Outputs, note: Mapping[str, Any]) -> None:
+    """Write an `Outputs` file with the note beside the rows, as JSON in an array of bytes."""
+    check_target(path)
+    rows = {name: value for name, value in vars(outputs).items() if value is not None}
+    write_npz(path, {**rows, NOTE: _as_bytes(note)})
+
+
+def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> None:
+    """Write the weight (c, d) and bias (c,) of the last linear layer: what ReAct needs beside the features."""
+    head = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+    arrays = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
+    held = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
+    write_npz(path, {**held, NOTE: _as_bytes(note)})
+
+
+def check_target(path: AnyPath) -> None:
+    """Refuse a path that could not be written: better before the work than after it."""
+    if Path(path).suffix != ".npz":
+        raise ValueError(f"{path} must end in .npz to hold outputs and what they were made from")
+    check_writable(path)
+
+
+def read_provenance(path: AnyPath) -> dict[str, Any]:
+    """Read what an `Outputs` file was made from."""
+    held = read_npz(path)
+    if NOTE not in held:
+        raise ValueError(f"{path} must say what it was made from, got only {', '.join(held)}")
+    note: dict[str, Any] = json.loads(held[NOTE].tobytes())
+    return note
+
+
+def _as_bytes(note: Mapping[str, Any]) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)

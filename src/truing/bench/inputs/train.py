@@ -1,0 +1,227 @@
+"""Training a network from scratch: SGD with Nesterov momentum, random crops and flips, and a rate that falls to zero.
+
+Every step draws its randomness from the seed and its own number, so a run that was stopped goes on from
+its last checkpoint to the very parameters it would have had (bit for bit on one CPU).
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from safetensors.torch import save as as_safetensors
+from torch import Tensor, nn
+
+from ..._check import as_choice, as_count, as_number, as_truth
+from ...io.drafts import check_writable, replacing
+from .datasets.augmentation import augmented
+from .datasets.images import Images
+from .datasets.noise import as_seed
+from .extract import extract
+from .networks.schedules import SCHEDULES
+from .networks.table import NETWORKS
+from .networks.weights import read_torch
+
+CHECKPOINT, LOG, WEIGHTS = "checkpoint.pt", "log.jsonl", "weights.safetensors"
+Line = dict[str, float]
+Data = dict[str, int | str]
+_EVALUATION_ROWS = 256
+_HASHED_ROWS = 1000
+_LAYOUT = torch.channels_last  # A step took two thirds of the time on two CPU cores.
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what a run does; a checkpoint goes on with the same recipe only."""
+
+    network: str
+    data: str
+    classes: int
+    epochs: int
+    batch: int = 128
+    rate: float = 0.1
+    momentum: float = 0.9
+    decay: float = 5e-4
+    schedule: str = "cosine"
+    seed: int = 0
+    autocast: bool = False
+
+    def __post_init__(self) -> None:
+        as_count(self.epochs, "epochs")
+        as_count(self.batch, "batch")
+        as_number(self.rate, "rate", above=0)
+        as_number(self.decay, "decay", at_least=0)
+        as_seed(self.seed, "seed")
+        as_truth(self.autocast, "autocast")
+
+
+@dataclass
+class Run:
+    """A run between two steps, as a checkpoint holds it; `loss` is summed over the steps of this epoch."""
+
+    network: nn.Module
+    optimizer: torch.optim.SGD
+    step: int = 0
+    loss: float = 0.0
+    log: list[Line] = field(default_factory=list)
+
+
+def train(
+    recipe: Recipe,
+    train_images: Images,
+    test_images: Images,
+    out: Path,
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    checkpoint_seconds: float = 60.0,
+    progress: Callable[[str], None] = lambda step: None,
+    report: Callable[[Line], None] = lambda line: None,
+) -> list[Line]:
+    """Train a network, write checkpoint, log and weights into the folder `out`, and return the log.
+
+    The folder is made when there is nothing left to refuse.
+
+    The log has a line an epoch: its number, mean loss, accuracy on `test_images`, last rate, and the
+    seconds since this call began. `report` is given each line, `progress` a sentence a step.
+    """
+    if train_images.labels is None:
+        raise ValueError("images must have labels to train on")
+    schedule = as_choice(recipe.schedule, "schedule", SCHEDULES)
+    preprocessing = as_choice(recipe.network, "network", NETWORKS).preprocessing
+    steps = len(train_images) // as_count(recipe.batch, "batch", at_most=len(train_images))
+    total = steps * recipe.epochs
+    pictures, labels = train_images.stacked(), train_images.labels.astype(np.int64)
+    run, data = _start(recipe, device), _fingerprint(pictures, labels)
+    if resume:
+        _resume(run, recipe, data, out / CHECKPOINT, device)
+    elif (out / CHECKPOINT).exists():
+        raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    check_writable(out / CHECKPOINT)
+    first, began, saved = run.step, time.monotonic(), time.monotonic()
+    while run.step < total:
+        order = np.random.default_rng([recipe.seed, 0, run.step // steps]).permutation(len(pictures))
+        rows = order[run.step % steps * recipe.batch :][: recipe.batch]
+        moved = augmented(pictures[rows], np.random.default_rng([recipe.seed, 1, run.step]))
+        inputs, wanted = torch.from_numpy(preprocessing.normalised(moved)), torch.from_numpy(labels[rows])
+        rate = recipe.rate * schedule(run.step / total)
+        inputs = inputs.to(device, memory_format=_LAYOUT)
+        run.loss += _step(run, recipe, rate, inputs, wanted.to(device))
+        run.step += 1
+        seconds, mean = time.monotonic() - began, run.loss / (run.step % steps or steps)
+        left = clock(seconds / (run.step - first) * (total - run.step))
+        progress(f"step {run.step:,} of {total:,}, loss {mean:.3f}, {left} left")
+        ended = run.step % steps == 0
+        if ended:
+            tested = extract(run.network, test_images.batches(_EVALUATION_ROWS), preprocessing, device)
+            line = {"epoch": run.step // steps, "loss": mean, "accuracy": float(tested.correct().mean())}
+            run.log.append({**line, "rate": rate, "seconds": round(seconds, 1)})
+            report(run.log[-1])
+            run.loss = 0.0
+        if ended or time.monotonic() - saved >= checkpoint_seconds:
+            _save(run, recipe, data, out)
+            saved = time.monotonic()
+    with replacing(out / WEIGHTS) as file:
+        file.write(as_safetensors({name: value.cpu().contiguous() for name, value in run.network.state_dict().items()}))
+    return run.log
+
+
+def clock(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds.
+
+    >>> clock(3723.4)
+    '1:02:03'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _step(run: Run, recipe: Recipe, rate: float, inputs: Tensor, labels: Tensor) -> float:
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    # Dropout draws from torch's own generators: they are seeded for this step, and put back after it.
+    with torch.random.fork_rng(), _enough_memory(len(inputs)):
+        torch.manual_seed(recipe.seed * 2**32 + run.step)
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe.autocast):
+            loss = F.cross_entropy(run.network.train()(inputs), labels)
+        run.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        run.optimizer.step()
+    if not math.isfinite(loss.item()):
+        raise ArithmeticError(f"the loss is {loss.item()} at step {run.step + 1}: try a lower --rate")
+    return loss.item()
+
+
+@contextmanager
+def _enough_memory(rows: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise MemoryError(f"out of memory on a batch of {rows}: try --batch {max(1, rows // 2)}") from None
+        raise
+
+
+def _start(recipe: Recipe, device: str) -> Run:
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.seed)
+        network = NETWORKS[recipe.network].build(recipe.classes).to(device)
+    for parameter in network.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=_LAYOUT)
+    optimizer = torch.optim.SGD(
+        network.parameters(), lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay, nesterov=True
+    )
+    return Run(network, optimizer)
+
+
+def _fingerprint(pictures: NDArray[np.uint8], labels: NDArray[np.int64]) -> Data:
+    # Every label, and pictures spread over the rows: enough to tell another set, or another order of one.
+    digest = hashlib.sha256(f"{pictures.shape}".encode() + labels.tobytes())
+    digest.update(pictures[:: max(1, len(pictures) // _HASHED_ROWS)].tobytes())
+    return {"rows": len(pictures), "sha256": digest.hexdigest()}
+
+
+def _resume(run: Run, recipe: Recipe, data: Data, path: Path, device: str) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path} to go on from")
+    try:
+        held = read_torch(path, device)
+        began = {name: held["recipe"][name] for name in asdict(recipe)}
+        seen = {name: held["data"][name] for name in data}
+    except Exception as error:  # A damaged file may raise anything.
+        raise _not_ours(path, error) from None
+    other = [f"{name} {began[name]}" for name, value in asdict(recipe).items() if began[name] != value]
+    if other:
+        raise ValueError(f"{path} goes on only as it began, with {', '.join(other)}")
+    if seen != data:
+        raise ValueError(f"{path} goes on only with the images it began with, {seen['rows']} rows of other contents")
+    try:
+        run.network.load_state_dict(held["model"])
+        run.optimizer.load_state_dict(held["optimizer"])
+        run.step, run.loss, run.log = int(held["step"]), float(held["loss"]), list(held["log"])
+    except Exception as error:
+        raise _not_ours(path, error) from None
+
+
+def _not_ours(path: Path, error: Exception) -> ValueError:
+    reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+    return ValueError(f"{path} must be a checkpoint of truing bench train: {reason}")
+
+
+def _save(run: Run, recipe: Recipe, data: Data, out: Path) -> None:
+    began = {"recipe": asdict(recipe), "data": data}
+    state = {"model": run.network.state_dict(), "optimizer": run.optimizer.state_dict()}
+    with replacing(out / CHECKPOINT) as file:
+        torch.save({**began, **state, "step": run.step, "loss": run.loss, "log": run.log}, file)
+    with replacing(out / LOG) as file:
+        file.writelines(json.dumps(line).encode() + b"\n" for line in run.log)

@@ -1,0 +1,1 @@
+"""What is made of rows: tables beside the paper's, figures, one page."""

@@ -1,0 +1,133 @@
+"""Figures of before and after: a line for each base score, or each combination of sets, with a mark for each method."""
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ..experiments.cases import CASES, POOL, display_name, sets_of
+from ..experiments.records import Row
+from ..experiments.settings import Setting
+from .curves import COLOURS, SMALL, Line, Metric, count, lines, metrics
+from .figures import INK, Panel, short_name, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKS: dict[str, dict[str, Any]] = {
+    "none": {"marker": "o", "markerfacecolor": "none"},
+    "DLR": {"marker": "o"},
+    "RLR": {"marker": "s", "markersize": 5},
+}
+UNSEEN = {"marker": "|", "markersize": 9}
+WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches; PITCH is from line to line.
+LETTER = 0.05  # How much higher a turned name stands with each letter.
+
+Marks = dict[tuple[str, str], list[float]]
+"""The numbers of each method and kind of rows, one a line."""
+
+
+def overview(rows: list[Row]) -> list[Panel]:
+    """Return both metrics of every base score that is trued, before and after, from the rows of a table.
+
+    A base score that lacks some of the sets is left out: its mean would not be one of the same sets.
+    """
+    trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
+    if not trued:
+        return []
+    sets = {base: {row["outside"] for row in rows if row["base"] == base} for base in trued}
+    whole = [base for base in trued if sets[base] == set.union(*sets.values())]
+    return [_overview(rows, whole, metric) for metric in metrics(rows[0]["conventions"])]
+
+
+def panels(rows: list[Row], setting: Setting) -> list[Panel]:
+    """Return both metrics of each base score on every combination, of one setting by one convention."""
+    return [
+        _combined([row for row in rows if row["base"] == base], metric, setting)
+        for base in dict.fromkeys(row["base"] for row in rows)
+        for metric in metrics(rows[0]["conventions"])
+    ]
+
+
+def _overview(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
+    found: dict[str, list[Line]] = {base: lines([row for row in rows if row["base"] == base], metric) for base in bases}
+    means = {
+        base: {(line.method, line.scored): fmean(line.mean().values()) for line in own} for base, own in found.items()
+    }
+    marks: Marks = {kind: [means[base][kind] for base in bases] for kind in means[bases[0]]}
+    case, setting, sets = CASES[rows[0]["case"]], rows[0]["setting"], count(found[bases[0]][0].averaged)
+
+    def draw(axes: "Axes") -> None:
+        _draw(axes, marks)
+        axes.set_yticks(range(len(bases)), bases)
+        axes.tick_params(axis="y", length=0)
+        axes.set(xlabel=f"{metric.name}, %")
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.3, 1), ncols=3, fontsize=SMALL, borderaxespad=0.2)
+
+    read = [
+        f"{base} {', '.join(f'{_label(*kind)} {value:.1f}' for kind, value in means[base].items())}" for base in bases
+    ]
+    return Panel(
+        _svg(draw, rows, "overview", metric, len(bases), 1.5 * PITCH, 0.45),
+        f"{setting}: {metric.name}, mean over {sets}",
+        f"{case.title} ({case.name}, {setting}): mean {metric.name} in per cent over {sets}. {'; '.join(read)}.",
+    )
+
+
+def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
+    base, case = rows[0]["base"], CASES[rows[0]["case"]]
+    cells = {(row["outside"], row["method"], row["scored"]): metric.of(row) for row in rows}
+    present = {row["outside"] for row in rows}
+    mixes = [mix for mix in (display_name(setting, files) for files in sets_of(case, setting)) if mix in present]
+    single = [mix for mix in mixes if " + " not in mix and mix != POOL]
+    kinds = dict.fromkeys((row["method"], row["scored"]) for row in rows)
+    marks: Marks = {kind: [cells[mix, *kind] for mix in mixes] for kind in kinds}
+
+    def draw(axes: "Axes") -> None:
+        _draw(axes, marks)
+        axes.set(xlabel=f"{base}: {metric.name}, %", yticks=[])
+        axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1), fontsize=SMALL, borderaxespad=0.2)
+        _members(axes, mixes, single)
+
+    before, after = marks["none", "fitted"], marks["DLR", "fitted"]
+    better = sum(new < old if metric.low_is_good else new > old for old, new in zip(before, after, strict=True))
+    means = ", ".join(f"{_label(*kind)} {fmean(values):.1f}" for kind, values in marks.items())
+    return Panel(
+        _svg(draw, rows, base, metric, len(mixes), PITCH, max(HEAD, 0.3 + LETTER * max(map(len, single)))),
+        f"{base}: {metric.name} on every combination of {len(single)} sets",
+        f"{case.title} ({case.name}, {setting.name}): {metric.name} of {base} in per cent. DLR is"
+        f" better on {better} of {len(mixes)} combinations; means: {means}.",
+    )
+
+
+def _draw(axes: "Axes", marks: Marks) -> None:
+    places = range(len(marks["none", "fitted"]))
+    ends = [min(values) for values in zip(*marks.values(), strict=True)]
+    axes.hlines(places, ends, [max(values) for values in zip(*marks.values(), strict=True)], color=INK, alpha=0.4)
+    for (method, scored), values in marks.items():
+        style = MARKS[method] if scored == "fitted" else UNSEEN
+        axes.plot(values, places, color=COLOURS[method], linestyle="none", label=_label(method, scored), **style)
+    axes.set_ylim(len(places) - 0.4, -0.6)
+    axes.spines["left"].set_visible(False)
+
+
+def _members(axes: "Axes", mixes: list[str], single: list[str]) -> None:
+    """Draw a column for each set, left of the axes, with a full dot where it is in the combination."""
+    edge = axes.get_yaxis_transform()
+    for column, name in enumerate(single):
+        x = -0.05 - 0.1 * (len(single) - 1 - column)
+        for is_in, alpha in ((True, 1.0), (False, 0.2)):
+            places = [place for place, mix in enumerate(mixes) if (mix == POOL or name in mix.split(" + ")) == is_in]
+            style: dict[str, Any] = {"color": INK, "markersize": 5, "alpha": alpha, "transform": edge, "clip_on": False}
+            axes.plot([x] * len(places), places, "o", **style)
+        turned: dict[str, Any] = {"rotation": 45, "ha": "left", "va": "bottom", "rotation_mode": "anchor"}
+        axes.text(x, -0.8, name, transform=edge, fontsize=SMALL, **turned)
+
+
+def _svg(draw: Any, rows: list[Row], what: str, metric: Metric, count: int, pitch: float, head: float) -> str:
+    height = head + FOOT + pitch * count
+    margins = {"left": 0.3, "right": 0.96, "bottom": FOOT / height, "top": 1 - head / height}
+    names = (*(rows[0][name] for name in ("conventions", "setting", "case")), what, metric.name)
+    return svg(draw, short_name(*names), size=(WIDTH, height), margins=margins)
+
+
+def _label(method: str, scored: str) -> str:
+    return "base score" if method == "none" else f"{method}, {scored}"

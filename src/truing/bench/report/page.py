@@ -1,0 +1,282 @@
+"""The page of the experiments: one HTML file with every table and figure of the rows, which loads nothing.
+
+It opens on a summary; every setting and every case on it has a page of its own, shown when its address is asked for.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from string import Template
+from urllib.parse import quote
+
+from ..experiments.cases import CASES, CONVENTIONS, HEAD, Case, files_of_case, is_run
+from ..experiments.records import About, Results, Row
+from ..experiments.settings import SETTINGS, Setting
+from . import curves, distributions, dumbbells, figures, scatters
+from .provenance import codes, network_named, sets_table
+from .table import Table
+from .tables import all_tables, summary
+
+TEMPLATE = Path(__file__).parent / "page.html"
+WORDS = {
+    "truing": "By truing’s conventions",
+    "authors": "By the authors’ conventions: their scaling of the penalty, a refit on the raw features, FPR95 at the"
+    " nearest recall",
+}
+KEY = (
+    f'<p class="soft"><span class="key" style="background: {figures.IN}"></span> in-distribution'
+    f' <span class="key" style="background: {figures.OUT}"></span> out-of-distribution; a dashed line is the threshold'
+    " that keeps 95 % of the in-distribution rows.</p>\n"
+)
+PLAIN = ' ,:+"[]{}'
+"""What needs no escape in a data URI between single quotation marks, beside letters and digits."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """What the first page says beside numbers: a title, an introduction in HTML, and paragraphs below the summary."""
+
+    title: str
+    introduction: str
+    paragraphs: tuple[str, ...] = ()
+    lists_settings: bool = False  # Whether settings and cases without rows are named, with what they would need.
+    set_by_set: bool = False  # Whether the summary goes on set by set.
+
+
+EXPERIMENTS = Front(
+    "truing: the paper’s experiments, run again",
+    """<p>The experiments of “A Simple Test-Time Method for Out-of-Distribution Detection”, run with truing on real
+networks and real images. A score of a classifier is regressed on its features, over the very rows to be judged, and the
+fitted value is taken as the better score: directly (DLR), robustly (RLR), or on a stream (Online DLR).</p>
+<p>Where the paper prints a number it stands beside ours, with the difference where the sets are the same. A set that
+stands in for one of the paper’s keeps its own name, and no difference is taken there.</p>""",
+    lists_settings=True,
+)
+
+
+def render(results: Results, front: Front = EXPERIMENTS) -> str:
+    """Return the whole page as HTML."""
+    rows = results.rows
+    done = {row["case"] for row in rows}
+    run = [name for name in results.settings if any(row["setting"] == name for row in rows)]
+    numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
+        overview="\n".join(_overview(name, rows) for name in run),
+        summary="\n".join(map(_table, summary(results, set_by_set=front.set_by_set))),
+        index="\n".join(
+            _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
+        ),
+        missing="\n".join(_all_missing(run)) if front.lists_settings else "",
+        title=escape(front.title),
+        introduction=front.introduction,
+        paragraphs="\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in front.paragraphs),
+        downloads="\n".join(_downloads(name, numbers[name]) for name in run),
+        provenance="\n".join(_provenance(results, run)),
+        pages="\n".join(page for name in run for page in _pages(name, results)),
+        colour_in=figures.IN,
+        colour_out=figures.OUT,
+    )
+
+
+def as_csv(rows: list[Row]) -> str:
+    """Return the rows as CSV with a header; what a row does not have is empty."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def as_json(rows: list[Row]) -> str:
+    """Return the rows as a JSON object of columns and data, null where a row has nothing: pandas calls it split."""
+    names = columns(rows)
+    split = {"columns": names, "data": [[row.get(name) for name in names] for row in rows]}
+    return json.dumps(split, separators=(",", ":"))
+
+
+def columns(rows: list[Row]) -> list[str]:
+    """Return the names of everything that a row says, in the order they come up."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _overview(name: str, rows: list[Row]) -> str:
+    own = [row for row in rows if (row["conventions"], row["setting"]) == (CONVENTIONS[0], name)]
+    main = [row for row in own if CASES[row["case"]].is_main]
+    return _panels(dumbbells.overview(main)) if main else ""
+
+
+def _index(results: Results, run: list[str], cases: list[Case]) -> Iterator[str]:
+    done = {(row["setting"], row["case"]) for row in results.rows}
+    heads = "".join(f'<th scope="col"><a href="#{name}">{escape(name)}</a></th>' for name in run)
+    yield f'<table><caption>Pages</caption><thead><tr><th scope="col">case</th>{heads}</tr></thead><tbody>'
+    for case in cases:
+        cells = "".join(f"<td>{_entry(case, results.settings[name], (name, case.name) in done)}</td>" for name in run)
+        yield f'<tr><th scope="row">{escape(case.title)}</th>{cells}</tr>'
+    yield "</tbody></table>"
+
+
+def _entry(case: Case, setting: Setting, is_done: bool) -> str:
+    if is_done:
+        return f'<a href="#{_address(setting.name, case.name)}">{escape(case.name)}</a>'
+    return "not run" if is_run(case, setting, CONVENTIONS[0]) else "–"
+
+
+def _all_missing(run: list[str]) -> Iterator[str]:
+    yield "<h2>Settings without rows</h2>"
+    yield "<p>They are run by <code>truing bench run all --banks DIR</code> as soon as their files are there.</p>"
+    yield from (_missing(setting) for name, setting in SETTINGS.items() if name not in run)
+
+
+def _missing(setting: Setting) -> str:
+    """Return what a setting without rows would need."""
+    cases = [case for case in CASES.values() if is_run(case, setting, CONVENTIONS[0])]
+    named = dict.fromkeys(name for case in cases for name in files_of_case(case, setting))
+    plain = [name for name in named if "/" not in name and name != HEAD]
+    folders = dict.fromkeys(name.partition("/")[0] for name in named if "/" in name)
+    files = ", ".join(f"<code>{escape(name)}.npz</code>" for name in plain)
+    odin = " and ".join(f"<code>{escape(folder)}/</code>" for folder in folders)
+    also = f"; the same names in {odin} for ODIN" if folders else ""
+    return (
+        f"<details><summary>{escape(setting.name)}: not run</summary><p>{escape(setting.network)}. In"
+        f" <code>DIR/{escape(setting.name)}/</code> belong {files} (<code>truing bench extract</code>){also}; and"
+        f" <code>{HEAD}.npz</code>, the last layer’s weight and bias, for ReAct.</p></details>"
+    )
+
+
+def _pages(name: str, results: Results) -> Iterator[str]:
+    """Yield the page of a setting, then those of its cases."""
+    setting, network = results.settings[name], escape(network_named(results, name))
+    rows = [row for row in results.rows if row["setting"] == name]
+    cases = [case for case in CASES if any(row["case"] == case for row in rows)]
+    entries = "\n".join(f'<li><a href="#{_address(name, case)}">{escape(CASES[case].title)}</a></li>' for case in cases)
+    body = (
+        f"<p>{network}. In-distribution: {escape(setting.inside)}. Others:"
+        f" {escape(', '.join(setting.outside.values()))}.</p>\n<ul>\n{entries}\n</ul>\n<h3>Where it comes from</h3>\n"
+    )
+    yield _page(name, escape(name), body + "\n".join(_data(results, name)))
+    found = all_tables(replace(results, rows=rows))
+    for case in cases:
+        links = "\n".join(_link(name, other, case) for other in cases)
+        parts = [
+            _part(
+                setting,
+                conventions,
+                [row for row in rows if (row["conventions"], row["case"]) == (conventions, case)],
+                found.get((conventions, name, case), []),
+            )
+            for conventions in CONVENTIONS
+        ]
+        crumbs = f'<nav class="cases" aria-label="Cases on {name}, {case}">{links}</nav>'
+        body = f'<p class="soft"><a href="#{name}">{escape(name)}</a>: {network}</p>\n'
+        yield _page(_address(name, case), escape(CASES[case].title), crumbs, body + "\n".join(filter(None, parts)))
+
+
+def _page(address: str, heading: str, *parts: str) -> str:
+    body = "\n".join(parts)
+    named = f'id="{address}" aria-labelledby="{address}-h"'
+    return f'<section class="page" {named}>\n<h2 id="{address}-h">{heading}</h2>\n{body}\n</section>'
+
+
+def _link(setting: str, case: str, shown: str) -> str:
+    current = ' aria-current="page"' if case == shown else ""
+    return f'<a href="#{_address(setting, case)}"{current}>{escape(case)}</a>'
+
+
+def _part(setting: Setting, conventions: str, rows: list[Row], found: list[Table]) -> str:
+    """Return the figures and the tables of one case on one setting by one convention."""
+    if not rows:
+        return ""
+    figures_of_case = "\n".join(_figures(setting, rows))
+    shown = "\n".join(_table(table, f"{setting.name}: ") for table in found)
+    return f"<h3>{escape(WORDS[conventions])}</h3>\n{figures_of_case}\n{shown}"
+
+
+def _figures(setting: Setting, rows: list[Row]) -> Iterator[str]:
+    kind = CASES[rows[0]["case"]].figure
+    if kind == "curves":
+        yield _panels(curves.panels(rows))
+    elif kind == "dumbbells":
+        yield _panels(dumbbells.panels(rows, setting))
+    elif kind == "scatters":
+        yield KEY
+        for number, name in enumerate(setting.outside.values()):
+            own = [row for row in rows if row["outside"] == name]
+            panels = _panels(scatters.points(own) + distributions.roc_curves(own))
+            densities = _panels(distributions.densities(own), "three")
+            opened = " open" if number == 0 else ""
+            yield f"<details{opened}><summary>{escape(name)}</summary>{panels}{densities}</details>"
+
+
+def _panels(panels: list[figures.Panel], columns: str = "two") -> str:
+    return f'<div class="panels {columns}">{"".join(map(_panel, panels))}</div>'
+
+
+def _panel(panel: figures.Panel) -> str:
+    picture = f'<div role="img" aria-label="{escape(panel.alternative)}">{panel.svg}</div>'
+    return f"<figure>{picture}<figcaption>{escape(panel.caption)}</figcaption></figure>"
+
+
+def _table(table: Table, prefix: str = "") -> str:
+    title = escape(table.title.removeprefix(prefix))
+    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
+    lines = "\n".join(
+        f'<tr><th scope="row">{escape(line[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in line[1:])}</tr>'
+        for line in table.lines
+    )
+    notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in table.notes)
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n{lines}\n</tbody></table></div>{notes}"
+    )
+
+
+def _downloads(name: str, rows: list[Row]) -> str:
+    # A URI of more than two million characters is not downloaded everywhere, so there is one for each setting.
+    files = {
+        ending: f"<a download='truing-{name}.{ending}' href='data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}'>"
+        for ending, kind, text in (("csv", "text/csv", as_csv(rows)), ("json", "application/json", as_json(rows)))
+    }
+    return f"<li>{escape(name)}, {len(rows):,} rows: {files['csv']}CSV</a>, {files['json']}JSON</a></li>"
+
+
+def _provenance(results: Results, run: list[str]) -> Iterator[str]:
+    made = dict.fromkeys((_versions(about), about["machine"]) for about in results.abouts)
+    dates = sorted(about["date"] for about in results.abouts)
+    for versions, machine in made:
+        yield f"<li>{escape(versions)}; {escape(machine)}</li>"
+    if dates:
+        yield f"<li>{' to '.join(dict.fromkeys((dates[0], dates[-1])))}</li>"
+    for code, names in _by_code(results, run).items():
+        yield f"<li>{escape(code)}: {escape(', '.join(names))}</li>"
+
+
+def _by_code(results: Results, run: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in run:
+        for code in codes(results, name):
+            found.setdefault(code, []).append(name)
+    return found
+
+
+def _data(results: Results, name: str) -> Iterator[str]:
+    """Yield the choices behind a setting's rows, the code, and every file that they were made from."""
+    chosen = ("seed", "repeats", "penalty", "keep", "components")
+    abouts = results.of(name)
+    for words in dict.fromkeys(", ".join(f"{key} {about['settings'][key]}" for key in chosen) for about in abouts):
+        yield f"<p>Settings: {escape(words)}.</p>"
+    if abouts:
+        yield f"<p>Made by {escape('; and by '.join(codes(results, name)))}.</p>"
+        yield _table(sets_table(results, name), f"{name}: ")
+
+
+def _versions(about: About) -> str:
+    return ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+
+
+def _address(setting: str, case: str) -> str:
+    return f"{setting}--{case}"

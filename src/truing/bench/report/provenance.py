@@ -1,0 +1,89 @@
+"""What rows were made from, as their records tell it: the network, the sets and their rows, the code."""
+
+from collections import Counter
+
+from ..experiments.provenance import network_of
+from ..experiments.records import Results, Row
+from ..experiments.settings import Setting, official_rows
+from .table import Table
+
+UNSAID = "named by its setting; the files do not say"
+NO_CODE = "code that the rows do not name"
+
+
+def network_named(results: Results, name: str) -> str:
+    """Return the network behind a setting's rows as its files name it; by the setting's own words where none does."""
+    setting, files = results.settings[name], results.files(name)
+    said = {file: network_of(facts) for file, facts in files.items()}
+    named = list(dict.fromkeys(network for network in said.values() if network is not None))
+    if not named:
+        return f"{setting.network} ({UNSAID})"
+    silent = [file for file, network in said.items() if network is None]
+    words = [" and ".join(named)]
+    inside = files.get(setting.inside, {})
+    if "features" in inside:
+        words.append(f"{inside['features']:,} features")
+    if "accuracy" in inside:
+        words.append(f"{100 * inside['accuracy']:.2f} % right on {setting.inside}")
+    if silent:
+        words.append(f"{len(silent)} of {len(said)} files do not say")
+    return "; ".join(words)
+
+
+def sets_table(results: Results, name: str) -> Table:
+    """Return how many rows each file of a setting has, how many the official set has, and how many a run used."""
+    setting, files = results.settings[name], results.files(name)
+    used = _used([row for row in results.rows if row["setting"] == name and "rows_in" in row], setting)
+    lines = []
+    for file, facts in files.items():
+        folder, _, plain = file.rpartition("/")
+        whole = official_rows(setting, plain)
+        lines.append(
+            (
+                f"{file}.npz",
+                setting.outside.get(plain, ""),
+                f"{facts['rows']:,}" if "rows" in facts else "not recorded",
+                _official(whole, facts.get("rows")),
+                used.get((folder, plain if plain == setting.inside else setting.outside.get(plain, plain)), ""),
+                _said(facts),
+                facts["sha256"],
+            )
+        )
+    heads = ("file", "called", "rows", "official rows", "rows of a run, in + out", "made by", "SHA-256 begins with")
+    return Table(f"{name}: files", heads, tuple(lines))
+
+
+def codes(results: Results, name: str) -> list[str]:
+    """Return the versions of the code that made a setting's rows, as the records name them."""
+    return list(dict.fromkeys(_code(about) for about in results.of(name)))
+
+
+def _official(whole: int | None, rows: int | None) -> str:
+    if whole is None:
+        return ""
+    short = " (shorter)" if rows is not None and rows < whole else ""
+    return f"{whole:,}{short}"
+
+
+def _used(rows: list[Row], setting: Setting) -> dict[tuple[str, str], str]:
+    """Return the rows of a run on each set by itself, of the kind that most rows tell: in-distribution and other."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for row in rows:
+        if row["scored"] == "fitted" and "value" not in row:
+            folder = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}.get(row["base"], "")
+            counts = found.setdefault((folder, row["outside"]), Counter())
+            counts[f"{row['rows_in']:,.0f} + {row['rows_out']:,.0f}"] += 1
+            found.setdefault((folder, setting.inside), Counter())[f"{row['rows_in']:,.0f}"] += 1
+    return {key: counts.most_common(1)[0][0] for key, counts in found.items()}
+
+
+def _said(facts: dict[str, object]) -> str:
+    made = facts.get("made")
+    if not isinstance(made, dict):
+        return "not said"
+    return ", ".join(str(made[name]) for name in ("network", "data") if name in made)
+
+
+def _code(about: dict[str, object]) -> str:
+    code = about.get("code")
+    return f"truing {code['version']}, source {code['sha256']}" if isinstance(code, dict) else NO_CODE

@@ -1,0 +1,154 @@
+"""Scatters of features and scores from rows of points: on two axes, and in three dimensions with a plane."""
+
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..._check import Floats
+from ..experiments.records import Row
+from .figures import IN, INK, OUT, Panel, short_name, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RUN = 42  # Dots at a time: neither set hides the other, and matplotlib simplifies lines from 128 places on.
+ELEVATION = 14.0
+TILT = 0.25  # How far a plane is turned towards the reader: 0 is edge-on, 1 is flat.
+# Seen from straight ahead, one axis would hide behind another.
+TURNS: tuple[int, ...] = (*range(-70, -15, 5), *range(20, 75, 5))
+BOX = {"left": 0.06, "right": 0.94, "bottom": 0.02, "top": 1.1}
+
+
+def points(rows: list[Row]) -> list[Panel]:
+    """Return single rows of one set on one setting: in three dimensions with each plane, and on two pairs of axes."""
+    return [
+        panel
+        for row in rows
+        if row["picture"] == "points"
+        for panel in (_plane(row, "regression"), _plane(row, "svm"), _principal(row), _discriminant(row))
+    ]
+
+
+def plane_in_box(plane: Floats, low: Floats, high: Floats) -> Floats:
+    """Return the corners, in order, of what a box has in common with the plane w·x + b = 0, given as (w, b).
+
+    >>> plane_in_box(np.array([0.0, 0.0, 1.0, -0.5]), np.zeros(3), np.ones(3))[:, 2]
+    array([0.5, 0.5, 0.5, 0.5])
+    """
+    corners = np.array(list(product(*zip(low, high, strict=True))))
+    found = []
+    for one, other in combinations(corners, 2):
+        if np.count_nonzero(one != other) == 1:
+            ends = one @ plane[:3] + plane[3], other @ plane[:3] + plane[3]
+            if ends[0] * ends[1] < 0:
+                found.append(one + (other - one) * ends[0] / (ends[0] - ends[1]))
+    if not found:
+        return np.empty((0, 3))
+    unit = (np.array(found) - low) / (high - low)
+    normal = plane[:3] * (high - low)
+    across = np.linalg.svd(normal[None])[2][1:]
+    angles = np.arctan2(*((unit - unit.mean(axis=0)) @ across.T).T)
+    corners_in_order: Floats = np.array(found)[np.argsort(angles)]
+    return corners_in_order
+
+
+def view_direction(azimuth: float, elevation: float = ELEVATION) -> Floats:
+    """Return the unit vector from the middle of a box to the reader."""
+    turn, rise = np.radians([azimuth, elevation])
+    return np.array([np.cos(turn) * np.cos(rise), np.sin(turn) * np.cos(rise), np.sin(rise)])
+
+
+def _plane(row: Row, kind: str) -> Panel:
+    """Draw the points in three dimensions, those behind the plane, then the plane, then those before it."""
+    places, is_out = np.array(row["points"])[:, :3], np.array(row["is_out"], dtype=bool)
+    a, b, c = row["plane"]
+    plane = np.array([a, b, -1.0, c] if kind == "regression" else row["svm"])
+    low, high = places.min(axis=0), places.max(axis=0)
+    normal = plane[:3] * (high - low)
+    azimuth = _azimuth(normal / np.linalg.norm(normal))
+    side = (places @ plane[:3] + plane[3]) * np.sign(normal @ view_direction(azimuth))
+
+    def draw(axes: Any) -> None:
+        from mpl_toolkits.mplot3d.art3d import Poly3DCollection
+
+        axes.computed_zorder = False
+        axes.set_proj_type("ortho")
+        axes.view_init(ELEVATION, azimuth)
+        _dots(axes, places[side < 0], is_out[side < 0], 1)
+        sheet = plane_in_box(plane, low, high)
+        axes.add_collection3d(Poly3DCollection([sheet], facecolor=INK, edgecolor=INK, alpha=0.3, zorder=2))
+        _dots(axes, places[side >= 0], is_out[side >= 0], 3)
+        axes.set_box_aspect((1.25, 1.25, 1), zoom=1.05)
+        axes.set(xlabel="component 1", ylabel="component 2", zlabel=row["base"])
+        axes.set(**{f"{name}lim": ends for name, ends in zip("xyz", zip(low, high, strict=True), strict=True)})
+        for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
+            axis.pane.set_visible(False)
+            axis._axinfo["grid"] |= {"color": "#80808040", "linewidth": 0.6}
+            axis.set_major_locator(_few())
+            axis.set_tick_params(labelsize=8, pad=-2)
+            axis.labelpad = -4
+
+    found = (
+        f"regression plane, which explains {row['explained']:.0%} of the variance of {row['base']}"
+        if kind == "regression"
+        else f"plane of an SVM that knows the labels, {row['svm_right']:.0%} right"
+    )
+    return Panel(
+        svg(draw, _name(row, kind), size=(4.2, 3.3), margins=BOX, projection="3d"),
+        found[0].upper() + found[1:],
+        f"{row['case']}, {row['setting']}, {row['outside']}: two principal components and {row['base']} in three"
+        f" dimensions, with the {found}.",
+    )
+
+
+def _principal(row: Row) -> Panel:
+    shares = row["variance"]
+    labels = f"component 1 ({shares[0]:.0%} of the variance)", f"component 2 ({shares[1]:.0%})"
+    return _scatter(row, (0, 1), labels, "pca", "Features on their first two principal components")
+
+
+def _discriminant(row: Row) -> Panel:
+    labels = "Fisher's discriminant", "first component of the rest"
+    return _scatter(row, (3, 4), labels, "lda", "Features on the direction that tells the sets apart (LDA)")
+
+
+def _scatter(row: Row, columns: tuple[int, int], labels: tuple[str, str], kind: str, words: str) -> Panel:
+    places, is_out = np.array(row["points"])[:, columns], np.array(row["is_out"], dtype=bool)
+
+    def draw(axes: "Axes") -> None:
+        _dots(axes, places, is_out, 1)
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+
+    return Panel(
+        svg(draw, _name(row, kind)),
+        words,
+        f"{row['case']}, {row['setting']}, {row['outside']}: {words.lower()}; scatter.",
+    )
+
+
+def _dots(axes: Any, places: Floats, is_out: Any, order: int) -> None:
+    """Draw lines without length and with round ends: dots, in a quarter of the bytes."""
+    gap = np.full(places.shape[1], np.nan)
+    for start in range(0, len(places), RUN):
+        some = slice(start, start + RUN)
+        for side, colour in ((False, IN), (True, OUT)):
+            own = places[some][is_out[some] == side]
+            strokes = np.array([line for place in own for line in (place, place, gap)]).reshape(-1, places.shape[1])
+            axes.plot(*strokes.T, color=colour, alpha=0.65, linewidth=3.4, solid_capstyle="round", zorder=order)
+
+
+def _azimuth(normal: Floats) -> int:
+    misses = [abs(abs(normal @ view_direction(azimuth)) - TILT) for azimuth in TURNS]
+    return TURNS[int(np.argmin(misses))]
+
+
+def _few() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(4)
+
+
+def _name(row: Row, kind: str) -> str:
+    names = (row[name] for name in ("conventions", "setting", "outside", "base"))
+    return short_name(*names, row.get("method", ""), kind)

@@ -1,0 +1,297 @@
+"""Tables of experiments, from rows and nothing else, with the paper's numbers beside ours where it prints some.
+
+Numbers are in per cent. FPR95 is by the convention `at-least`, and by the authors' under their conventions.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+from ..experiments.cases import CASES, CONVENTIONS, POOL, Case
+from ..experiments.records import Results, Row
+from ..experiments.settings import Setting, official_rows
+from .notes import notes
+from .paper import AVERAGE, Printed, mean_of, printed
+from .provenance import network_named
+from .table import Table
+from .terminal import per_cent
+
+_EMPTY = ""
+
+
+def all_tables(results: Results) -> dict[tuple[str, str, str], list[Table]]:
+    """Return the tables of every (conventions, setting, case) that has rows, in the order of the cases."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in sorted(results.rows, key=lambda row: _set_place(results.settings[row["setting"]], row)):
+        if "picture" not in row:
+            groups.setdefault((row["conventions"], row["setting"], row["case"]), []).append(row)
+    places = [list(results.settings), list(CASES)]
+    order = sorted(
+        groups,
+        key=lambda key: (key[0] != "truing", *(known.index(name) for known, name in zip(places, key[1:], strict=True))),
+    )
+    return {key: list(_of_case(key, groups, results)) for key in order}
+
+
+def markdown_of(results: Results) -> str:
+    """Return every table as one Markdown page."""
+    parts = ["# Every table"]
+    for (conventions, name, case), found in all_tables(results).items():
+        whose = "" if conventions == CONVENTIONS[0] else f", as {conventions}"
+        parts += [f"## {CASES[case].title}: {name}{whose}", *(table.markdown() for table in found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(results: Results, *, set_by_set: bool = False) -> list[Table]:
+    """Return what truing does to the mean over the sets, one table a setting, beside the paper; or set by set too."""
+    ours = CONVENTIONS[0]
+    found = [parts for (name, _, case), parts in all_tables(results).items() if name == ours and CASES[case].is_main]
+    return [table for parts in found for table in (parts if set_by_set else parts[:1])]
+
+
+def file_rows(results: Results, name: str) -> dict[str, str]:
+    """Return, of each set that is shorter than the official one, how many of the official rows there are."""
+    setting, found = results.settings[name], {}
+    for file, facts in results.files(name).items():
+        whole = official_rows(setting, file)
+        if whole is not None and "rows" in facts and facts["rows"] < whole:
+            found[setting.outside.get(file, file)] = f"{facts['rows']:,} of {whole:,} rows"
+    return found
+
+
+def _of_case(
+    key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]], results: Results
+) -> Iterator[Table]:
+    conventions, name, _ = key
+    case, setting, rows, metric = CASES[key[2]], results.settings[name], groups[key], _fpr95(conventions)
+    sizes, network = file_rows(results, name), network_named(results, name)
+    if setting.inside in sizes:
+        network = f"{network}. In-distribution: {setting.inside}, {sizes[setting.inside]}"
+    means = partial(_means, setting, case, metric=metric, network=network)
+    if case.beside:
+        known = groups.get((conventions, name, case.beside), [])
+        rows = [row for row in known if row["base"] in case.bases] + [row for row in rows if row["method"] != "none"]
+    for kind in case.tables:
+        if kind == "means":
+            yield means([row for row in rows if row["outside"] != POOL])
+        elif kind == "pool":
+            yield means([row for row in rows if row["outside"] == POOL], title="all sets in one pool")
+        elif kind == "means-of-each-set":
+            for outside in dict.fromkeys(row["outside"] for row in rows):
+                part = [row for row in rows if row["outside"] == outside]
+                yield means(part, outside=outside.removesuffix("-noise"), title=outside)
+        elif kind == "by-set":
+            for column, words in ((metric, "FPR95"), ("auroc", "AUROC"), ("aupr", "AUPR, in-distribution positive")):
+                yield _by_set(setting, rows, column, words, sizes)
+        elif kind == "by-subset":
+            yield _by_subset(setting, rows, metric, "FPR95")
+            yield _by_subset(setting, rows, "auroc", "AUROC")
+
+
+def _means(
+    setting: Setting,
+    case: Case,
+    rows: list[Row],
+    *,
+    metric: str,
+    network: str,
+    outside: str = AVERAGE,
+    title: str = "mean over the sets",
+) -> Table:
+    """Return a line for each base score, method and value: rows of the fit, unseen rows, the paper, the difference.
+
+    A difference is one of means over the same sets. There is none where the sets are others than the paper's.
+    """
+    groups: dict[tuple[str, str, float | None], dict[str, list[Row]]] = {}
+    for row in sorted(rows, key=lambda row: _place(case, row)):
+        groups.setdefault((row["base"], row["method"], row.get("value")), {}).setdefault(row["scored"], []).append(row)
+    parts = {key: _of_the_same_sets(found) for key, found in groups.items()}
+    beside = {key: _beside(setting, case, key, found, outside) for key, found in parts.items()}
+    has_paper = any(beside.values())
+    lines = []
+    for (base, method, value), found in parts.items():
+        paper = beside[base, method, value]
+        shared = found if paper is None or paper.sets is None else _of_sets(found, paper.sets)
+        cells = [_name(base, method), *([] if not case.varied else [_value(value)])]
+        for column, of in ((metric, _fpr_of), ("auroc", _auroc_of)):
+            cells += _compared(
+                shared, column, None if paper is None else of(paper.printed), has_paper, setting.official
+            )
+        lines.append((*cells, _repeats(found)))
+    heads = ["base, method", *([case.varied] if case.varied else [])]
+    for name in ("FPR95", "AUROC"):
+        heads += [name, f"{name} unseen"]
+        heads += [f"{name} paper"] if has_paper else []
+        heads += [f"{name} difference"] if has_paper and setting.official else []
+    named = [f"Network: {network}."] if has_paper else []
+    told = notes(setting, case, rows, [paper.printed for paper in beside.values() if paper is not None])
+    told_paper = _paper_notes(setting, case, list(beside.values()))
+    return Table(_title(setting, title), (*heads, "repeats"), tuple(lines), (*named, *told, *told_paper))
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """The paper's number for a line, and the sets that it is a mean of where these are ours too."""
+
+    printed: Printed
+    sets: tuple[str, ...] | None = None
+
+
+def _beside(
+    setting: Setting,
+    case: Case,
+    line: tuple[str, str, float | None],
+    found: dict[str, list[Row]],
+    outside: str,
+) -> _Beside | None:
+    """Return the paper's number to print beside a line: its average, or a mean of its numbers for the sets at hand.
+
+    Where the sets are others than the paper's, its average stands there by itself. Where some of the paper's own
+    sets are missing and it prints nothing set by set, there is nothing like for like.
+    """
+    if not _comparable(setting, case):
+        return None
+    base, method, value = line
+    ask = partial(printed, case, setting.paper, base, method, batch=_batch(value))
+    average = ask(outside=outside)
+    if not setting.official or outside != AVERAGE:
+        return None if average is None else _Beside(average)
+    ours = tuple(dict.fromkeys(row["outside"] for part in found.values() for row in part))
+    if average is not None and set(ours) == set(setting.outside.values()):
+        return _Beside(average, ours)
+    known = {name: paper for name in ours if (paper := ask(outside=name)) is not None}
+    return _Beside(mean_of(list(known.values())), tuple(known)) if known else None
+
+
+def _paper_notes(setting: Setting, case: Case, beside: list[_Beside | None]) -> Iterator[str]:
+    """Yield over which sets a difference is, where that is not all of the paper's."""
+    if not setting.official:
+        return
+    every = tuple(setting.outside.values())
+    for sets in dict.fromkeys(paper.sets for paper in beside if paper is not None and paper.sets is not None):
+        if set(sets) != set(every):
+            yield f"Like for like: ours and the paper's mean over {', '.join(sets)}, not over all {len(every)} sets."
+    if _comparable(setting, case) and case.paper_tables and not any(beside):
+        yield "The paper prints its mean over all of its sets alone: nothing to compare the sets at hand with."
+
+
+def _of_sets(parts: dict[str, list[Row]], sets: tuple[str, ...]) -> dict[str, list[Row]]:
+    return {kind: [row for row in part if row["outside"] in sets] for kind, part in parts.items()}
+
+
+def _of_the_same_sets(parts: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Return the rows of those sets alone that have all kinds, or the two means would not compare."""
+    shared = set.intersection(*({row["outside"] for row in part} for part in parts.values()))
+    return {kind: [row for row in part if row["outside"] in shared] for kind, part in parts.items() if shared}
+
+
+def _compared(
+    parts: dict[str, list[Row]], metric: str, paper: float | None, has_paper: bool, has_difference: bool
+) -> list[str]:
+    ours = fmean(row[metric] for row in parts["fitted"]) if "fitted" in parts else None
+    unseen = fmean(row[metric] for row in parts["unseen"]) if "unseen" in parts else None
+    cells = [_printed(ours), _printed(unseen)]
+    if has_paper:
+        cells.append(_EMPTY if paper is None else f"{100 * paper:.2f}")
+    if has_paper and has_difference:
+        cells.append(_EMPTY if paper is None or ours is None else f"{100 * (ours - paper):+.1f}")
+    return cells
+
+
+def _by_set(setting: Setting, rows: list[Row], metric: str, words: str, sizes: dict[str, str]) -> Table:
+    """Return a line for each base score and method, a column for each set; the paper's number in brackets."""
+    sets = list(dict.fromkeys(row["outside"] for row in rows))
+    missing = [name for name in setting.outside.values() if name not in sets]
+    lines = tuple((name, *cells, *(_EMPTY for _ in missing)) for name, cells in _lines(setting, rows, metric, sets))
+    notes = (f"Missing, so left empty: {', '.join(missing)}.",) if missing else ()
+    heads = ("base, method", *(f"{name} ({sizes[name]})" if name in sizes else name for name in sets), *missing)
+    return Table(_title(setting, f"{words}, set by set"), heads, lines, notes)
+
+
+def _by_subset(setting: Setting, rows: list[Row], metric: str, words: str) -> Table:
+    """Return a line for each combination of sets, a column for each base score and method."""
+    sets = list(dict.fromkeys(row["outside"] for row in rows))
+    columns = dict(_lines(setting, rows, metric, sets))
+    lines = tuple((name, *(cells[place] for cells in columns.values())) for place, name in enumerate(sets))
+    return Table(_title(setting, words), ("sets", *columns), lines)
+
+
+def _lines(setting: Setting, rows: list[Row], metric: str, sets: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each base score, method and kind of rows, and its cell for each set."""
+    for names in dict.fromkeys((row["base"], row["method"], row["scored"]) for row in rows):
+        own = {row["outside"]: row for row in rows if (row["base"], row["method"], row["scored"]) == names}
+        base, method, scored = names
+        cells = [_cell(setting, own[name], metric) if name in own else _EMPTY for name in sets]
+        yield _name(base, method) + (", unseen" if scored == "unseen" else ""), cells
+
+
+def _cell(setting: Setting, row: Row, metric: str) -> str:
+    spread = row.get(f"{metric}_sd")
+    cell = _printed(row.get(metric)) + (f" ± {100 * spread:.1f}" if spread else "")
+    paper = (
+        printed(CASES[row["case"]], setting.paper, row["base"], row["method"], row["outside"])
+        if setting.official
+        else None
+    )
+    if paper is None or row["scored"] == "unseen":
+        return cell
+    known = {"auroc": paper.auroc, "aupr": paper.aupr}.get(metric, paper.fpr95)
+    return cell if known is None else f"{cell} ({100 * known:.2f})"
+
+
+def _comparable(setting: Setting, case: Case) -> bool:
+    """Whether the paper prints this experiment for such a setting: noise and ReAct for ImageNet alone."""
+    return not case.paper_inside or setting.paper in case.paper_inside
+
+
+def _place(case: Case, row: Row) -> tuple[int, int, float]:
+    """Return where a row stands in its table: by base score, by method, by value; methods of a curve side by side."""
+    first = ("none", "DLR", "RLR", "DLR, no intercept", "RLR, no intercept")
+    method = first.index(row["method"]) if row["method"] in first else len(first)
+    base = case.bases.index(row["base"]) if row["base"] in case.bases else len(case.bases)
+    return base, method, row.get("value") or 0.0
+
+
+def _set_place(setting: Setting, row: Row) -> tuple[int, int, str]:
+    """Return where a row's sets stand among the setting's own, combinations after single sets."""
+    files = row["outside"].split(" + ")
+    names = [*setting.outside.values(), *setting.noise_sets]
+    return len(files), names.index(files[0]) if files[0] in names else len(names), row["outside"]
+
+
+def _repeats(parts: dict[str, list[Row]]) -> str:
+    counts = [[row["repeats"] for row in parts.get(kind, ())] for kind in ("fitted", "unseen")]
+    return " / ".join(str(max(count)) for count in counts if count)
+
+
+def _fpr95(conventions: str) -> str:
+    return "fpr95_paper" if conventions == "authors" else "fpr95"
+
+
+def _fpr_of(paper: Printed) -> float:
+    return paper.fpr95
+
+
+def _auroc_of(paper: Printed) -> float:
+    return paper.auroc
+
+
+def _batch(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _name(base: str, method: str) -> str:
+    return base if method == "none" else f"{base} + {method}"
+
+
+def _title(setting: Setting, words: str) -> str:
+    return f"{setting.name}: {words}"
+
+
+def _printed(share: float | None) -> str:
+    return _EMPTY if share is None else per_cent(share)

@@ -1,0 +1,83 @@
+"""Contracts over the table of cases: what a case says of itself is known to those who act on it."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from truing.bench.experiments.cases import (
+    CASES,
+    CONVENTIONS,
+    HEAD,
+    METHODS,
+    POOL,
+    display_name,
+    files_of_case,
+    is_run,
+    sets_of,
+)
+from truing.bench.experiments.figure_rows import PROTOCOL
+from truing.bench.experiments.protocols import PROTOCOLS
+from truing.bench.experiments.settings import SETTINGS, official_rows, setting_of
+from truing.bench.experiments.tasks import tasks
+from truing.bench.report.paper import PRINTED
+from truing.scores import SCORES
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+
+
+@every_case
+def test_a_case_is_run_by_a_protocol_that_there_is_with_methods_that_rows_may_name(case):
+    assert case.protocol in {*PROTOCOLS, PROTOCOL}
+    assert set(case.methods) <= set(METHODS)
+    assert set(case.bases) <= {*SCORES, "odin", "odin-perturbed", "features"}
+
+
+@every_case
+def test_what_is_made_of_a_case_is_known_to_the_report(case):
+    assert set(case.tables) <= {"means", "pool", "by-set", "means-of-each-set", "by-subset"}
+    assert case.figure in {"", "curves", "dumbbells", "scatters"}
+    assert (case.axis is not None) == (case.figure == "curves")
+    assert case.beside in {"", *CASES}
+    assert bool(case.values) == bool(case.varied)
+    with PRINTED.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert set(case.paper_tables) <= {row["table"] for row in rows}
+    assert set(case.paper_inside) <= {row["in_dist"] for row in rows}
+
+
+@every_case
+@every_setting
+def test_a_case_reads_the_files_that_its_tasks_read(case, setting):
+    for conventions in CONVENTIONS:
+        found = tasks(case, setting, lambda name: None, conventions)
+        assert bool(found) == is_run(case, setting, conventions)
+        if found:
+            assert {name for task in found for name in task.paths} == set(files_of_case(case, setting))
+            assert len({task.name for task in found}) == len(found)
+
+
+def test_a_case_with_a_head_asks_for_it_and_the_others_do_not():
+    setting = SETTINGS["official-cifar10"]
+    assert [case.name for case in CASES.values() if HEAD in files_of_case(case, setting)] == ["react"]
+
+
+def test_all_sets_taken_together_have_a_name_of_their_own():
+    setting = SETTINGS["cifar10-resnet56"]
+    assert display_name(setting, tuple(setting.outside)) == POOL
+    assert display_name(setting, ("svhn", "dtd10")) == "svhn-recropped + dtd10"
+    alone = replace(setting, outside={"svhn": "svhn"}, combined=("svhn",))
+    assert [sets_of(case, alone) for case in (CASES["rate"], CASES["combinations"])] == [[("svhn",)]] * 2
+
+
+@every_setting
+def test_a_setting_comes_back_from_what_a_record_tells_of_it(setting):
+    told = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(setting).items()}
+    assert setting_of(told) == setting
+
+
+@every_setting
+def test_every_official_set_has_a_number_of_rows_and_no_stand_in_has(setting):
+    for file in setting.outside:
+        assert (official_rows(setting, file) is not None) == setting.official

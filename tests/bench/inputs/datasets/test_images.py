@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from truing.bench.inputs.datasets.augmentation import PADDING, augmented
+from truing.bench.inputs.datasets.images import Images
+
+
+@pytest.fixture
+def images(rng):
+    return Images(rng.integers(256, size=(10, 4, 4, 3), dtype=np.uint8), np.arange(10))
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 99])
+def test_batches_of_any_size_are_all_rows_in_order(images, size):
+    pictures, labels = zip(*images.batches(size), strict=True)
+    np.testing.assert_array_equal(np.concatenate(pictures), images.stacked())
+    np.testing.assert_array_equal(np.concatenate(labels), images.labels)
+
+
+def test_taking_rows_takes_their_labels_too(images):
+    rows = np.array([7, 2, 2])
+    chosen = images.take(rows)
+    np.testing.assert_array_equal(chosen.stacked(), images.stacked()[rows])
+    assert chosen.labels.tolist() == [7, 2, 2]
+    assert chosen.take(np.array([1])).labels.tolist() == [2]
+
+
+def test_every_picture_is_fitted(images):
+    [(pictures, _)] = images.batches(10, lambda picture: picture[:2, :2])
+    np.testing.assert_array_equal(pictures, images.stacked()[:, :2, :2])
+
+
+def test_pictures_of_several_sizes_are_refused():
+    images = Images([np.zeros((4, 4, 3), np.uint8), np.zeros((5, 4, 3), np.uint8)])
+    with pytest.raises(ValueError, match=r"pictures must have one size .* got \(4, 4, 3\), \(5, 4, 3\)"):
+        list(images.batches(2))
+
+
+def test_no_pictures_are_refused():
+    with pytest.raises(ValueError, match="must not be empty"):
+        Images([])
+
+
+def test_a_size_below_one_is_refused(images):
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        list(images.batches(0))
+
+
+def test_an_augmented_picture_is_a_window_of_the_padded_one_or_its_mirror(rng):
+    pictures = rng.integers(1, 256, size=(200, 6, 5, 3), dtype=np.uint8)
+    around = (PADDING, PADDING)
+    padded = np.pad(pictures, ((0, 0), around, around, (0, 0)))
+    mirrored, places = 0, set()
+    for picture, moved in zip(padded, augmented(pictures, rng), strict=True):
+        windows = {
+            (top, left, flip): picture[top : top + 6, left : left + 5][:, ::flip]
+            for top in range(9)
+            for left in range(9)
+            for flip in (1, -1)
+        }
+        found = [place for place, window in windows.items() if np.array_equal(window, moved)]
+        assert found
+        places.add(found[0][:2])
+        mirrored += found[0][2] == -1
+    assert 70 < mirrored < 130
+    assert len(places) > 50

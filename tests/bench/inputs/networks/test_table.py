@@ -1,0 +1,35 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from truing.bench.inputs.networks.preprocessing import FITS
+from truing.bench.inputs.networks.table import NETWORKS
+
+every_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def test_reading_the_table_needs_no_torch():
+    code = (
+        "import sys, truing.bench.inputs.networks.table, truing.bench.cli; print({'torch', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@every_network
+def test_a_network_has_a_head_of_as_many_classes_as_it_is_asked_for(name, rng):
+    if name.startswith("efficientnet"):
+        pytest.importorskip("efficientnet_lite_pytorch")
+    entry = NETWORKS[name]
+    network = entry.build(entry.classes + 1).eval()
+    images = torch.from_numpy(rng.normal(size=(1, 3, 32, 32)).astype(np.float32))
+    with torch.inference_mode():
+        assert network(images).shape == (1, entry.classes + 1)
+
+
+@every_network
+def test_a_network_names_a_fit_that_there_is(name):
+    assert NETWORKS[name].preprocessing.fit in FITS

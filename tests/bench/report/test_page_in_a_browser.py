@@ -1,0 +1,141 @@
+"""The page as a browser shows it: Debian's chromium, driven by playwright."""
+
+import shutil
+
+import pytest
+
+from truing.bench.report import page as report_page
+
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("needs a browser: apt-get install chromium", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+
+WIDTHS = (390, 1280)
+PAGES = (
+    "",
+    "cifar10-resnet56",
+    *(f"cifar10-resnet56--{case}" for case in ("table", "rate", "combinations", "pictures")),
+)
+# Relative luminance and contrast as in WCAG 2.2, of every visible piece of text against what lies behind it.
+POOR_CONTRAST = """() => {
+  const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = colour => {
+    const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const [r, g, b] = numbers(colour).map(v => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor, parts = numbers(colour);
+      if (parts.length < 4 || parts[3] > 0) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const ink = light(element.closest("svg") ? style.fill : style.color), ground = light(behind(element));
+    seen += 1;
+    if ((Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05) < 4.5) found.push(walk.currentNode.data);
+  }
+  return [seen, found];
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory, page_html):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(page_html, encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """A function that opens a page of the report; afterwards, nothing was complained about and nothing fetched."""
+    contexts, complaints, fetched = [], [], []
+
+    def open_page(name="", *, width=1280, **options):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}, **options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: fetched.append(request.url.partition("#")[0]))
+        page.goto(f"{address}#{name}" if name else address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert set(fetched) == {address}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_is_wider_than_the_window(opened, name, width):
+    page = opened(name, width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_text_stands_out_from_what_is_behind_it(opened, name, scheme):
+    seen, poor = opened(name, color_scheme=scheme).evaluate(POOR_CONTRAST)
+    assert seen > 20
+    assert poor == []
+
+
+def test_dark_is_dark(opened):
+    grounds = [
+        opened(color_scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")
+        for scheme in ("light", "dark")
+    ]
+    assert grounds == ["rgb(252, 252, 251)", "rgb(21, 24, 28)"]
+
+
+def test_a_link_shows_its_page_and_nothing_else_without_scripts(opened):
+    page = opened(java_script_enabled=False)
+
+    def visible():
+        return [name for name in ("front", *PAGES[1:]) if page.locator(f'[id="{name}"]').is_visible()]
+
+    assert visible() == ["front"]
+    page.get_by_role("link", name="cifar10-resnet56", exact=True).first.click()
+    assert visible() == ["cifar10-resnet56"]
+    page.get_by_role("link", name="DLR by the share of in-distribution rows").click()
+    assert visible() == ["cifar10-resnet56--rate"]
+    page.get_by_role("link", name="table", exact=True).click()
+    assert visible() == ["cifar10-resnet56--table"]
+    page.go_back()
+    assert visible() == ["cifar10-resnet56--rate"]
+    page.get_by_role("link", name="Summary").click()
+    assert visible() == ["front"]
+
+
+def test_a_page_opens_at_its_top(opened):
+    page = opened("cifar10-resnet56--rate")
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    page.get_by_role("link", name="Summary").click()
+    assert page.evaluate("window.scrollY") == 0
+
+
+@pytest.mark.parametrize(("ending", "write"), [("csv", report_page.as_csv), ("json", report_page.as_json)])
+def test_a_download_holds_the_rows_of_its_setting(opened, invented_rows, ending, write):
+    page = opened()
+    with page.expect_download() as started:
+        page.get_by_role("link", name=ending.upper()).first.click()
+    assert started.value.suggested_filename == f"truing-cifar10-resnet56.{ending}"
+    rows = [row for row in invented_rows if row["setting"] == "cifar10-resnet56" and "picture" not in row]
+    assert started.value.path().read_text(encoding="utf-8") == write(rows)

@@ -1,0 +1,90 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from truing.bench.experiments.records import Results, read
+from truing.bench.report.provenance import UNSAID, codes, network_named, sets_table
+from truing.cli import main
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The rows of an official setting whose files say that they come from another network than its name does."""
+    folder = tmp_path_factory.mktemp("made")
+    rng = np.random.default_rng(0)
+    (folder / "banks" / "official-cifar10").mkdir(parents=True)
+    for name, rows in (("cifar10-test", 60), ("svhn", 12), ("textures", 14)):
+        note = {"network": "resnet20", "classes": 10, "weights": "mine.pt", "weights_sha256": "ab" * 32, "data": name}
+        arrays = {"features": rng.normal(size=(rows, 3)), "logits": rng.normal(size=(rows, 10))}
+        arrays["provenance"] = np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)
+        np.savez(folder / "banks" / "official-cifar10" / f"{name}.npz", **arrays)
+    line = ["bench", "run", "table", "--banks", str(folder / "banks"), "--workers", "1", "-o", str(folder / "rows")]
+    assert main(line) == 0
+    return folder
+
+
+def test_the_page_names_the_network_that_the_files_name(ran, capsys):
+    pytest.importorskip("matplotlib")
+    page, tables = ran / "page.html", ran / "tables.md"
+    assert main(["bench", "report", str(ran / "rows"), "-o", str(page), "--tables", str(tables)]) == 0
+    capsys.readouterr()
+    for text in (page.read_text(), tables.read_text()):
+        assert "resnet20, 10 classes, weights mine.pt (SHA-256 begins with abababababababab)" in text
+    assert "In-distribution: cifar10-test, 60 of 10,000 rows." in tables.read_text()
+    assert "| SVHN (12 of 26,032 rows) |" in tables.read_text()
+    shown = re.sub(r"<details>.*?</details>", "", page.read_text(), flags=re.DOTALL)  # What the settings not run need.
+    assert "energy_ood" not in shown
+    assert "energy_ood" not in tables.read_text()
+
+
+def test_the_page_counts_the_rows_of_every_file_and_marks_those_shorter_than_the_official_set(ran):
+    table = sets_table(read(ran / "rows"), "official-cifar10")
+    lines = {line[0]: dict(zip(table.heads, line, strict=True)) for line in table.lines}
+    assert {name: (line["rows"], line["official rows"]) for name, line in lines.items()} == {
+        "cifar10-test.npz": ("60", "10,000 (shorter)"),
+        "svhn.npz": ("12", "26,032 (shorter)"),
+        "textures.npz": ("14", "5,640 (shorter)"),
+    }
+    assert lines["svhn.npz"]["rows of a run, in + out"] == "60 + 12"
+    assert lines["svhn.npz"]["made by"] == "resnet20, svhn"
+
+
+def test_a_record_names_the_code_and_other_code_runs_its_jobs_anew(ran, tmp_path, capsys):
+    line = ["bench", "run", "table", "--banks", str(ran / "banks"), "--workers", "1", "-o", str(tmp_path)]
+    source = next((ran / "rows").rglob("table.jsonl"))
+    target = tmp_path / source.relative_to(ran / "rows")
+    target.parent.mkdir(parents=True)
+    text = source.read_text()
+    known = json.loads(text.splitlines()[0])["about"]["code"]["sha256"]
+    target.write_text(text.replace(known, "0" * 16))
+    assert main(line) == 0
+    assert "2 jobs of other code run anew" in capsys.readouterr().out
+    assert codes(read(tmp_path), "official-cifar10") == codes(read(ran / "rows"), "official-cifar10")
+    assert main(line) == 0
+    assert "anew" not in capsys.readouterr().out
+
+
+def test_files_of_two_networks_are_not_mixed(ran, tmp_path, capsys):
+    folder = tmp_path / "official-cifar10"
+    folder.mkdir()
+    held = dict(np.load(ran / "banks" / "official-cifar10" / "svhn.npz"))
+    note = json.loads(held["provenance"].tobytes()) | {"network": "wrn40-2"}
+    np.savez(folder / "svhn.npz", **held | {"provenance": np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)})
+    line = ["bench", "run", "table", "--banks", str(tmp_path), str(ran / "banks"), "-o", str(tmp_path / "rows")]
+    assert main(line) == 1
+    said = capsys.readouterr().err
+    assert "svhn must come from the network of cifar10-test (resnet20" in said
+    assert "got wrn40-2" in said
+
+
+def test_files_that_do_not_say_are_named_by_their_setting_and_that_is_said():
+    about = {
+        "settings": {"setting": "official-cifar10", "case": "table", "conventions": "truing"},
+        "data": {"svhn": "0123456789abcdef"},
+    }
+    results = Results([], [about])
+    assert network_named(results, "official-cifar10").endswith(f"({UNSAID})")
+    assert sets_table(results, "official-cifar10").lines[0][2:4] == ("not recorded", "26,032")
+    assert codes(results, "official-cifar10") == ["code that the rows do not name"]

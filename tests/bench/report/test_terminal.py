@@ -1,0 +1,85 @@
+from statistics import fmean
+
+import pytest
+
+from truing.bench.report.terminal import MEAN, fitted, hurts, lines, notes, per_cent, text
+
+
+def row(method, fpr95, auroc, *, base="msp", outside="svhn"):
+    names = {"base": base, "outside": outside, "method": method, "scored": "fitted"}
+    return {**names, "rows_in": 10, "rows_out": 5, "value": 32, "fpr95": fpr95, "auroc": auroc}
+
+
+def test_the_text_prints_the_numbers_of_every_row_on_its_line(ran):
+    rows = ran.rows
+    blocks = text(rows).split("\n\n")[:2]
+    for base, block in zip(("msp", "energy"), blocks, strict=True):
+        assert block.startswith(base)
+        printed = {line.split()[0]: line.replace("*", " ").split() for line in block.splitlines()}
+        for outside in ("svhn", "dtd10", "cifar100"):
+            own = {row["method"]: row for row in fitted(rows) if (row["base"], row["outside"]) == (base, outside)}
+            methods = [own[method] for method in ("none", "DLR", "RLR", "Online DLR")]
+            wanted = [f"{100 * row[name]:.1f}" for row in methods for name in ("fpr95", "auroc")]
+            assert [word for word in printed[outside] if "." in word] == wanted
+
+
+def test_the_mean_is_the_plain_mean_over_the_sets(ran):
+    for base in ("msp", "energy"):
+        (mean,) = [line for line in lines(ran.rows) if (line.base, line.outside) == (base, MEAN)]
+        for column, method in (("base", "none"), ("RLR", "RLR"), ("Online", "Online DLR")):
+            own = {
+                row["outside"]: row["auroc"]
+                for row in fitted(ran.rows)
+                if (row["base"], row["method"]) == (base, method)
+            }
+            assert len(own) == 3
+            assert mean.cells[column].auroc == f"{100 * fmean(own.values()):.1f}"
+
+
+def test_the_text_fits_a_terminal_of_100_columns(ran):
+    assert max(map(len, text(ran.rows).splitlines())) <= 100
+
+
+def test_the_best_of_a_line_is_judged_by_what_is_printed():
+    line, _ = lines([row("none", 0.3, 0.99996), row("DLR", 0.20001, 1.0), row("RLR", 0.2, 0.9)])
+    assert [cell.best_fpr95 for cell in line.cells.values()] == [False, True, True]
+    assert [cell.best_auroc for cell in line.cells.values()] == [True, True, False]
+
+
+def test_where_it_hurts_names_each_fall_of_auroc_and_nothing_else():
+    rows = [
+        row("none", 0.5, 0.80),
+        row("DLR", 0.6, 0.79),
+        row("RLR", 0.6, 0.81),
+        row("none", 0.5, 0.80, outside="mnist"),
+        row("DLR", 0.6, 0.7999, outside="mnist"),
+        row("none", 0.5, 0.80, base="energy"),
+        row("DLR", 0.6, 0.75, base="energy"),
+    ]
+    assert hurts(rows) == ("Where it hurts: AUROC fell, in points, on svhn (msp: DLR -1.0; energy: DLR -5.0).")
+
+
+def test_where_it_hurts_says_so_when_nothing_fell():
+    assert "nowhere" in hurts([row("none", 0.5, 0.8), row("DLR", 0.6, 0.8)])
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "10 rows",
+        "at-least",
+        "batches of 32",
+        "seed 0",
+        "penalty 1e-5",
+        "keep 0.8",
+        "intercept",
+        "temperature 1",
+        "unweighted",
+    ],
+)
+def test_the_notes_state_every_choice(choice):
+    assert choice in " ".join(notes([row("none", 0.5, 0.8), row("Online DLR", 0.5, 0.8)]))
+
+
+def test_a_share_is_printed_in_per_cent_with_one_decimal():
+    assert [per_cent(share) for share in (0.0, 0.09449, 1.0)] == ["0.0", "9.4", "100.0"]

