@@ -18,6 +18,7 @@ CORE = [
     "_json",
     "io",
     "outputs",
+    "sample",
     "scores",
     "shaping",
     "rows",

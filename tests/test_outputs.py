@@ -162,6 +162,8 @@ def test_parts_are_concatenated_and_unlike_ones_refused(outputs):
     whole = truing.Outputs.concatenate([outputs[:2], outputs[2:3], outputs[3:]])
     for name in ("features", "logits", "labels", "scores"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(outputs, name))
+    unlabelled = truing.Outputs(outputs.features, outputs.logits, scores=outputs.scores)
+    assert truing.Outputs.concatenate([outputs, unlabelled]).labels is None
     tagged = truing.Outputs(outputs.features, model="a")
     assert truing.Outputs.concatenate([tagged, tagged]).model == "a"
     for other in (truing.Outputs(outputs.features), truing.Outputs(outputs.features[:, :2], outputs.logits), tagged):

@@ -12,6 +12,7 @@ from .least_squares import LinearFit
 from .metrics import Report, aupr, aupr_out, auroc, evaluate, fpr_at_tpr
 from .moments import Moments
 from .outputs import Outputs
+from .sample import sample
 from .saved import load, save
 from .scores import SCORES, energy, gradnorm, kl_uniform, max_logit, msp
 from .shaping import react, react_clip
@@ -49,6 +50,7 @@ __all__ = [
     "p_values",
     "react",
     "react_clip",
+    "sample",
     "save",
     "threshold_at",
 ]

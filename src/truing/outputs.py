@@ -72,6 +72,8 @@ class Outputs:
     def concatenate(cls, parts: Iterable["Outputs"]) -> "Outputs":
         """Return the rows of all parts, one after another; all must have the same columns, and name the same model.
 
+        Labels are the exception: they are kept where all parts have them.
+
         >>> Outputs.concatenate([Outputs([[1.0]], [[0.0, 2.0]]), Outputs([[3.0]], [[1.0, 0.0]])])
         Outputs(2 rows: features 1, logits 2)
         """
@@ -81,7 +83,9 @@ class Outputs:
         for part in whole[1:]:
             if part._shape() != whole[0]._shape():
                 raise ValueError(f"parts must be alike, got {whole[0]!r} and {part!r}")
-        columns = {name: np.concatenate([getattr(part, name) for part in whole]) for name in whole[0]._columns()}
+        labelled = all(part.labels is not None for part in whole)
+        names = [name for name in whole[0]._columns() if labelled or name != "labels"]
+        columns = {name: np.concatenate([getattr(part, name) for part in whole]) for name in names}
         return cls(**columns, model=whole[0].model)
 
     def correct(self) -> Bools:
@@ -116,7 +120,7 @@ class Outputs:
         return {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
 
     def _shape(self) -> tuple[Any, ...]:
-        return self.model, {name: column.shape[1:] for name, column in self._columns().items()}
+        return self.model, {name: part.shape[1:] for name, part in self._columns().items() if name != "labels"}
 
     def __repr__(self) -> str:
         parts = [f"features {self.features.shape[1]}"]

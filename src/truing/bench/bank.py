@@ -10,20 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..outputs import Outputs
-
-DATA = Path(__file__).parent / "data"
-INSIDE = "cifar10-test"
-OUTSIDE = (
-    "svhn",
-    "dtd10",
-    "tinyimagenet-resize",
-    "tinyimagenet-crop",
-    "scenes",
-    "cifar100",
-    "mnist",
-    "uniform-noise",
-    "gaussian-noise",
-)
+from ..sample import DATA, INSIDE, OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -38,7 +25,7 @@ def bank(folder: Path = DATA) -> Bank:
     """Return the bank in `folder`, the embedded one unless told otherwise.
 
     >>> bank().outside["svhn"]
-    Outputs(2000 rows: features 64, logits 10)
+    Outputs(2,000 rows: features 64, logits 10)
     """
     return Bank(
         inside=Outputs.load(folder / f"{INSIDE}.npz"),

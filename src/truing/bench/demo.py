@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..io.drafts import check_writable
-from .bank import DATA, INSIDE, OUTSIDE
+from ..sample import DATA, INSIDE, OUTSIDE
 from .code import code_version
 from .experiments.cases import CONVENTIONS, DEMO, SEED, Case
 from .experiments.provenance import facts
