@@ -144,9 +144,9 @@ def test_reference_rows_are_never_decayed(rng):
     assert detector.current_fit.rows == pytest.approx(60 + 100 * (1 + 1 / 2 + 1 / 4 + 1 / 8))
 
 
-def false_alarms(bank, trials: int, learned: bool, known: int = 200) -> float:
+def false_alarms(trials: int, learned: bool, known: int = 200) -> float:
     """Share of in-distribution rows called out at 5 %, over random splits of real features."""
-    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
+    inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
     rng = np.random.default_rng(11)
     called = []
     for _ in range(trials):
@@ -166,15 +166,15 @@ def false_alarms(bank, trials: int, learned: bool, known: int = 200) -> float:
 
 
 @pytest.mark.parametrize("learned", [True, False])
-def test_false_alarms_keep_their_stated_rate_on_real_features(bank, learned):
+def test_false_alarms_keep_their_stated_rate_on_real_features(learned):
     # 10 of 201 known ranks lie at or below 5 %; the standard error over 60 splits is near 0.25 points.
-    assert false_alarms(bank, 60, learned) == pytest.approx(10 / 201, abs=0.01)
+    assert false_alarms(60, learned) == pytest.approx(10 / 201, abs=0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learned", [True, False])
-def test_false_alarms_keep_their_stated_rate_over_thousands_of_splits(bank, learned):
-    assert false_alarms(bank, 3000, learned) == pytest.approx(10 / 201, abs=0.002)
+def test_false_alarms_keep_their_stated_rate_over_thousands_of_splits(learned):
+    assert false_alarms(3000, learned) == pytest.approx(10 / 201, abs=0.002)
 
 
 def test_scoring_and_deciding_change_nothing(rng, tmp_path):
