@@ -1,3 +1,7 @@
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 
 from truing.bench.experiments.records import read
@@ -68,3 +72,33 @@ def test_nothing_to_run_is_an_error(tmp_path, capsys):
     said = capsys.readouterr()
     assert "nothing could be run" in said.err
     assert "odin-clean/ (3 files)" in said.out
+
+
+def test_a_report_overwrites_neither_its_other_file_nor_the_rows(ran, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "report", str(ran), "-o", "one.html", "--tables", "../" + tmp_path.name + "/one.html"]) == 1
+    assert "-o and --tables must be two files" in capsys.readouterr().err
+    rows = next(Path(ran).rglob("*.jsonl"))
+    before = rows.read_bytes()
+    assert main(["bench", "report", str(ran), "-o", str(rows)]) == 1
+    assert "it is among the rows that are reported" in capsys.readouterr().err
+    assert rows.read_bytes() == before
+
+
+@pytest.mark.parametrize("spoil", ["rows", "versions", "data"])
+def test_rows_that_are_not_ours_are_refused_in_a_line(ran, tmp_path, capsys, spoil):
+    copied = Path(shutil.copytree(ran, tmp_path / "rows"))
+    file = next(copied.rglob("noise.jsonl"))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    if spoil == "rows":
+        lines[1]["rows"] = [{}]
+    elif spoil == "versions":
+        lines[0]["about"] = {}
+    else:
+        lines[1] = {"job": 5}
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["bench", "report", str(copied), "-o", str(tmp_path / "page.html")]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err

@@ -7,7 +7,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .._check import as_count
-from ..io.drafts import check_writable
+from ..io.drafts import check_writable, real_path
 from .experiments.cases import CASES, CONVENTIONS
 from .experiments.settings import SETTINGS, Setting
 from .inputs.datasets.images import Batch
@@ -138,8 +138,7 @@ def run_extract(args: argparse.Namespace) -> None:
 
     for path in filter(None, (args.output, args.head)):
         check_target(path)
-    if args.head is not None and args.head.absolute() == args.output.absolute():
-        raise ValueError(f"-o and --head must be two files, got {args.output} for both")
+    _check_apart({"-o": args.output, "--head": args.head, "--weights": args.weights, "--data": Path(args.data)})
     check_numbers(args)
     args.root = _root(args)
     entry, device, skipped = NETWORKS[args.network], _device(args.device), list[str]()
@@ -254,15 +253,33 @@ def run_report(args: argparse.Namespace) -> None:
     targets = [path for path in (args.output, args.tables) if path is not None]
     for path in targets:
         check_writable(path)
-    if args.tables is not None and args.tables.absolute() == args.output.absolute():
-        raise ValueError(f"-o and --tables must be two files, got {args.output} for both")
-    results = read(args.results)
-    texts = [page.render(results)]
-    if args.tables is not None:
-        texts.append(markdown_of(results))
+    _check_apart({"-o": args.output, "--tables": args.tables})
+    for path in targets:
+        if real_path(path).suffix == ".jsonl" and real_path(args.results) in real_path(path).parents:
+            raise ValueError(f"cannot write {path}: it is among the rows that are reported")
+    try:
+        results = read(args.results)
+        texts = [page.render(results)]
+        if args.tables is not None:
+            texts.append(markdown_of(results))
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # Rows that someone else has written.
+        reason = f"{type(error).__name__} {error}"
+        raise ValueError(
+            f"{args.results} must hold rows as truing bench run writes them, got others: {reason}"
+        ) from None
     for path, text in zip(targets, texts, strict=True):
         write_text(path, text)
     print("\n".join(map(str, targets)))
+
+
+def _check_apart(paths: Mapping[str, Path | None]) -> None:
+    """Refuse options that name one file by two ways, of which at least one is written."""
+    seen: dict[Path, str] = {}
+    for name, path in paths.items():
+        if path is not None:
+            other = seen.setdefault(real_path(path), name)
+            if other != name:
+                raise ValueError(f"{other} and {name} must be two files, got {path} for both")
 
 
 def _add_experiments(
