@@ -68,7 +68,7 @@ def read_npz(
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
-            raise ValueError(f"{path} must be an .npz file of plain arrays: {error}") from None
+            raise ValueError(f"{path} must be an .npz file of plain arrays: {reason(error)}") from None
     if needed is not None:
         check_held(path, needed, list(members))
     return arrays
@@ -82,7 +82,7 @@ def read_npy(path: AnyPath) -> NDArray[Any]:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # A damaged header may raise anything.
-        raise ValueError(f"{path} must be an .npy file of plain numbers: {error}") from None
+        raise ValueError(f"{path} must be an .npy file of plain numbers: {reason(error)}") from None
 
 
 def check_held(path: AnyPath, needed: str, held: Sequence[str]) -> None:
@@ -95,6 +95,11 @@ def listing(names: Sequence[str]) -> str:
     """Return some names, or the first of many, in a line."""
     more = len(names) - MOST_NAMES
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "") or "nothing"
+
+
+def reason(error: Exception) -> str:
+    """Return what an error of anyone's says, in a line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _check_end(file: BinaryIO) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from .drafts import check_readable, naming, replacing
-from .npz import Arrays, check_held, listing
+from .npz import Arrays, check_held, listing, reason
 from .seal import BLANK, check_seal, seal
 
 # Both kinds of file end in a footer, its length in four bytes, and these.
@@ -37,8 +37,7 @@ def read_table(path: Path, wanted: tuple[str, ...], needed: str) -> Arrays:
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(f"{path} must be a readable {kind} file: {reason}") from None
+            raise ValueError(f"{path} must be a readable {kind} file: {reason(error)}") from None
     check_held(path, needed, held)
     if needed not in arrays:
         raise ValueError(f"{path} must have at least one row, got none")
