@@ -65,13 +65,21 @@ def _store_fit(fit: LinearFit) -> tuple[Header, Arrays]:
 
 
 def _restore_fit(header: Header, arrays: Arrays) -> LinearFit:
-    rank, collinear = (as_count(header[name] + 1, f"{name} + 1") - 1 for name in ("rank", "collinear"))
+    coef = as_vector(arrays["coef"], "coef")
+    rank, collinear = (_up_to(len(coef), header[name], name) for name in ("rank", "collinear"))
     explained = float(header["explained"])
-    if math.isnan(explained):
-        raise ValueError("explained must be a number, got nan")
+    if math.isnan(explained) or explained == math.inf:
+        raise ValueError(f"explained must be a share, got {explained}")
     rows = as_number(header["rows"], "rows", above=0.0)
-    intercept, rounding = (as_number(header[name], name) for name in ("intercept", "rounding"))
-    return LinearFit(as_vector(arrays["coef"], "coef"), intercept, rows, rank, explained, collinear, rounding)
+    intercept = as_number(header["intercept"], "intercept")
+    rounding = as_number(header["rounding"], "rounding", at_least=0.0)
+    return LinearFit(coef, intercept, rows, rank, explained, collinear, rounding)
+
+
+def _up_to(most: int, value: int, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value}")
+    return value
 
 
 def _store_detector(detector: Detector) -> tuple[Header, Arrays]:

@@ -61,7 +61,7 @@ def read_npz(
             with zipfile.ZipFile(file) as archive:
                 members = _members(archive, compressed)
                 chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
-                _check_size(sum(member.file_size for member in chosen.values()), source.stat().st_size)
+                check_size(sum(member.file_size for member in chosen.values()), source.stat().st_size)
                 arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
         except OSError:
             raise
@@ -95,6 +95,13 @@ def listing(names: Sequence[str]) -> str:
     """Return some names, or the first of many, in a line."""
     more = len(names) - MOST_NAMES
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "") or "nothing"
+
+
+def check_size(unpacked: int, size: int) -> None:
+    """Refuse what a file of some size unpacks to where it is beyond bounds."""
+    most = max(MOST_TIMES * size, ALWAYS_BYTES)
+    if unpacked > most:
+        raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
 
 
 def reason(error: Exception) -> str:
@@ -136,12 +143,6 @@ def _check_compression(member: zipfile.ZipInfo, name: str, compressed: bool) -> 
         raise ValueError(f"{name} is compressed, and nothing that truing saves is")
     elif member.compress_type != zipfile.ZIP_DEFLATED:
         raise ValueError(f"{name} is compressed in a way that NumPy does not use")
-
-
-def _check_size(unpacked: int, size: int) -> None:
-    most = max(MOST_TIMES * size, ALWAYS_BYTES)
-    if unpacked > most:
-        raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
