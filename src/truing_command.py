@@ -6,12 +6,15 @@ It stands outside the package, so that whatever happens while NumPy and SciPy lo
 import os
 import signal
 import sys
+from contextlib import suppress
+from io import BufferedWriter, FileIO, TextIOWrapper
 from types import FrameType
+from typing import Any, TextIO
 
 
 def main() -> int:
     """Load the command line and run it."""
-    _keep_stdout_for_the_answer()
+    _set_streams()
     # A compiled module that is interrupted while it loads may raise anything: end before it can.
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
@@ -27,18 +30,59 @@ def main() -> int:
     return 130
 
 
-def _keep_stdout_for_the_answer() -> None:
-    """Send to stderr what compiled libraries print of their own accord; `print` goes to stdout as ever."""
-    if sys.stdout is None or sys.stderr is None:  # Closed: what goes there goes nowhere.
-        sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-        sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-        return
-    sys.stdout.flush()
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = os.fdopen(answers, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+def _set_streams() -> None:
+    """Keep stdout for the answer: what compiled libraries print of their own accord goes to stderr.
+
+    Neither stream fails because of a character that its encoding lacks, nor because nobody reads it.
+    """
+    answers = 1
+    if sys.stdout is not None and sys.stderr is not None:
+        sys.stdout.flush()
+        answers = os.dup(1)
+        os.dup2(2, 1)
+    sys.stdout = _text(sys.stdout, _Answers, answers)
+    sys.stderr = _text(sys.stderr, _Notes, 2)
+
+
+def _text(stream: TextIO | None, kind: type[FileIO], descriptor: int) -> TextIO:
+    """Return a text stream to a descriptor in place of one, or to nowhere where it is closed."""
+    raw = kind(os.devnull if stream is None else descriptor, "w", closefd=stream is None)
+    encoding = "utf-8" if stream is None else stream.encoding
+    by_lines = kind is _Notes or raw.isatty()
+    return TextIOWrapper(BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=by_lines)
+
+
+class _Answers(FileIO):
+    """Stdout. Once its reader is gone all goes nowhere, and the command goes on; want of room is an error, once."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            _lead_nowhere(self.fileno())
+            if not isinstance(error, BrokenPipeError):
+                raise OSError(error.errno, error.strerror, "standard output") from None
+            return memoryview(data).nbytes
+
+
+class _Notes(FileIO):
+    """Stderr. Once it takes no more all goes nowhere: there is no one left to tell."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            _lead_nowhere(self.fileno())
+            return memoryview(data).nbytes
+
+
+def _lead_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"truing: interrupted\n")
+    with suppress(OSError):
+        os.write(2, b"truing: interrupted\n")
     os._exit(130)

@@ -198,6 +198,9 @@ WRONG = {
     "zero batch": (["detect", "test.npz", "--method", "online", "--batch", "0"], "batch must be at least 1"),
     "negative penalty": (["fit", "test.npz", "--method", "rlr", "--penalty", "-1", "-o", "x"], "penalty must be"),
     "labels missing": (["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"], "outputs must have labels"),
+    "an output without a name": (["detect", "test.npz", "-o", ""], "argument -o: a file's name must not be empty"),
+    "an input without a name": (["detect", ""], "a file's name must not be empty"),
+    "a name of two lines": (["detect", "two\n  lines.npz"], r"there is no file two\n  lines.npz"),
     "a folder as output": (["detect", "test.npz", "-o", "folder.csv"], "folder.csv: it is a folder"),
 }
 

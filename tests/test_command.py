@@ -43,6 +43,13 @@ def test_an_interrupt_while_anything_loads_is_one_line(module):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
 
 
+def test_an_interrupt_is_one_even_where_nobody_reads_of_it():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken:
+        assert python(INTERRUPTED, "numpy", stderr=broken).returncode == 130
+
+
 def test_an_interrupt_while_a_command_runs_is_one_line(tmp_path):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
     code = (
@@ -84,14 +91,6 @@ sys.exit(truing_command.main())
     assert sorted(done.stderr.splitlines()) == ["noise of a library", "noise of the system"]
 
 
-def test_an_answer_that_finds_no_room_is_an_error(tmp_path):
-    np.save(tmp_path / "scores.npy", np.arange(9.0))
-    with Path("/dev/full").open("w") as full:
-        done = python(COMMAND, "threshold", str(tmp_path / "scores.npy"), stdout=full)
-    assert done.returncode == 1
-    assert done.stderr == "truing: [Errno 28] No space left on device: 'standard output'\n"
-
-
 @pytest.mark.parametrize("closed", [1, 2])
 def test_closed_streams_get_nothing(tmp_path, closed):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
@@ -105,10 +104,90 @@ def test_closed_streams_get_nothing(tmp_path, closed):
         assert bool(done.stderr) == (closed == 1 and expected == 1)
 
 
+# Runs each command in a process of its own, forked from this one when all is loaded, with streams as they are given.
+FORKED = """
+import json, os, sys
+import truing_command, truing.cli
+
+def open_stream(way, name):
+    if way == "broken":
+        reader, writer = os.pipe()
+        os.close(reader)
+        return writer
+    return os.open("/dev/full" if way == "full" else name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+found = []
+for words, out, err, encoding in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        os.dup2(open_stream(out, "out"), 1)
+        os.dup2(open_stream(err, "err"), 2)
+        sys.stdout.reconfigure(encoding=encoding)
+        sys.argv = ["truing", *words]
+        sys.exit(truing_command.main())
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    texts = [open(name, encoding=encoding).read() for name, way in (("out", out), ("err", err)) if way == "read"]
+    found.append((code, *texts))
+print(json.dumps(found))
+"""
+
+# Commands, and what they end in whatever becomes of their streams. Those that succeed all write to stdout.
+ENDS = {
+    ("--version",): 0,
+    ("--help",): 0,
+    ("fit", "--help"): 0,
+    ("bench", "run", "--help"): 0,
+    ("threshold", "scores.npy"): 0,
+    ("bench", "data"): 0,
+    (): 1,
+    ("detect",): 1,
+    ("detect", "gone.npz"): 1,
+    ("threshold", "scores.npy", "--accept", "7"): 1,
+}
+
+
+def forked(folder: Path, cases: list[tuple[tuple[str, ...], str, str, str]]) -> list[list[object]]:
+    np.save(folder / "scores.npy", np.arange(9.0))
+    done = python(FORKED, json.dumps(cases), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found: list[list[object]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("way", ["broken", "full"])
+def test_a_stream_that_takes_no_more_changes_nothing_but_an_answer_that_finds_no_room_is_an_error(tmp_path, way):
+    whole = forked(tmp_path, [(words, "read", "read", "utf-8") for words in ENDS])
+    assert [(code, bool(out), bool(err)) for code, out, err in whole] == [
+        (code, not code, code) for code in ENDS.values()
+    ]
+    without_stderr = forked(tmp_path, [(words, "read", way, "utf-8") for words in ENDS])
+    assert without_stderr == [[code, out] for code, out, _ in whole]
+    without_stdout = forked(tmp_path, [(words, way, "read", "utf-8") for words in ENDS])
+    no_room = [1, "truing: [Errno 28] No space left on device: 'standard output'\n"]
+    expected = [no_room if out and way == "full" else [code, err] for code, out, err in whole]
+    assert without_stdout == expected
+    without_both = forked(tmp_path, [(words, way, way, "utf-8") for words in ENDS])
+    assert without_both == [found[:1] for found in expected]
+
+
+def test_a_reader_that_goes_away_stops_no_work(tmp_path):
+    truing.Outputs(np.arange(12.0).reshape(4, 3), np.eye(4)).save(tmp_path / "test.npz")
+    words = ("detect", "test.npz", "-o", "out.npy")
+    assert forked(tmp_path, [(words, "broken", "read", "utf-8")]) == [[0, ""]]
+    assert len(np.load(tmp_path / "out.npy")) == 4
+
+
+def test_no_encoding_makes_a_command_fail(tmp_path):
+    encodings = ("ascii", "latin-1", "cp1252", "utf-8")
+    found = forked(tmp_path, [(words, "read", "read", encoding) for words in ENDS for encoding in encodings])
+    expected = [code for code in ENDS.values() for _ in encodings]
+    assert [code for code, _, _ in found] == expected
+
+
 # Many commands in one process, each followed by its code and a mark.
 MANY = """
 import json, sys, truing_command
-truing_command._keep_stdout_for_the_answer()
+truing_command._set_streams()
 from truing.cli import main
 for arguments in json.loads(sys.stdin.read()):
     print(f"\\x1f{main(arguments)}\\x1e", flush=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import truing
 from truing.io.archive import read_archive, write_archive
 from truing.io.drafts import replacing
+from truing.io.npz import write_npz
 
 
 @pytest.fixture
@@ -216,3 +217,44 @@ def test_a_damaged_table_is_read_or_refused_by_name(tmp_path, where, byte, name)
     else:
         refused = path.name
     assert path.name in refused
+
+
+@pytest.mark.parametrize("depth", [*range(900, 1000, 5), 5000])
+def test_a_header_nested_however_deep_is_refused_or_read(tmp_path, depth):
+    about = json.dumps({"truing": 2, "sha256": "", "kind": "fit", "header": {"a": 0}})
+    about = about.replace("0}", "[" * depth + "]" * depth + "}")
+    write_npz(tmp_path / "deep.npz", {"about": np.frombuffer(about.encode(), dtype=np.uint8)})
+    with pytest.raises(ValueError, match=r"deep\.npz"):
+        truing.load(tmp_path / "deep.npz")
+
+
+IMPOSSIBLE = [
+    *({"rank": rank} for rank in (10**30, 5, -1, 1.5, True, None, float("nan"))),
+    *({"collinear": count} for count in (10**30, 5, -1)),
+    *({"rounding": rounding} for rounding in (-1.0, -1e-300, float("nan"), float("inf"), "1")),
+    *({"rows": rows} for rows in (0.0, -1.0, float("nan"))),
+    *({"explained": explained} for explained in ("nan", "inf", "much")),
+]
+
+
+@pytest.mark.parametrize("changed", IMPOSSIBLE, ids=str)
+def test_a_fit_that_cannot_be_is_refused_though_its_checksum_is_right(tmp_path, outputs, changed):
+    truing.save(things(outputs)["fit"], tmp_path / "fit.npz")
+    kind, header, arrays = read_archive(tmp_path / "fit.npz")
+    write_archive(tmp_path / "fit.npz", kind, {**header, "explained": "-inf"}, arrays)
+    assert truing.load(tmp_path / "fit.npz").explained == -np.inf
+    write_archive(tmp_path / "fit.npz", kind, {**header, **changed}, arrays)
+    with pytest.raises(
+        ValueError, match=rf"fit\.npz does not hold a whole fit: .*{next(iter(changed))}|could not conv"
+    ):
+        truing.load(tmp_path / "fit.npz")
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", "m8[D]", "U3", "S3", "c16", "i8", "?", [("a", "f8")]], ids=str)
+def test_arrays_of_other_types_are_refused_with_the_files_name(tmp_path, outputs, dtype):
+    truing.save(things(outputs)["moments"], tmp_path / "x.npz")
+    kind, header, arrays = read_archive(tmp_path / "x.npz")
+    for name in arrays:
+        write_archive(tmp_path / "x.npz", kind, header, {**arrays, name: np.zeros(arrays[name].shape, dtype)})
+        with pytest.raises(ValueError, match=r"x\.npz does not hold a whole moments"):
+            truing.load(tmp_path / "x.npz")

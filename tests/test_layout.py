@@ -33,7 +33,7 @@ CORE = [
     "detection",
     "saved",
 ]
-IO = ["drafts", "seal", "npz", "archive", "columns", "tables"]
+IO = ["extras", "drafts", "seal", "npz", "archive", "columns", "tables"]
 SHELLS = ["torch", "onnx", "bench"]  # And summary, which is the command line's.
 FLAT = [name for name in CORE if name != "io"]
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.

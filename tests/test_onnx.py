@@ -178,6 +178,31 @@ def test_one_column_is_no_logits(tmp_path):
         truing.onnx.extract(path, np.ones((2, 4)), features="x", logits="logits")
 
 
+def test_masked_entries_are_refused(file, images):
+    masked = np.ma.masked_array(images, mask=images > 2)
+    for arrays in (masked, [images, masked]):
+        with pytest.raises(ValueError, match="arrays must have no masked entries"):
+            truing.onnx.extract(file, arrays, features=FEATURES, logits="logits")
+    whole = truing.onnx.extract(file, np.ma.masked_array(images), features=FEATURES, logits="logits")
+    assert len(whole) == 20
+
+
+def test_a_damaged_network_is_an_error_and_prints_nothing(file, images, tmp_path, capfd):
+    contents, rng, refused = file.read_bytes(), np.random.default_rng(3), []
+    for _ in range(150):
+        damaged = bytearray(contents)
+        for place in rng.integers(0, len(contents), 3):
+            damaged[place] = rng.integers(0, 256)
+        (tmp_path / "damaged.onnx").write_bytes(damaged)
+        try:
+            truing.onnx.extract(tmp_path / "damaged.onnx", images[:2], features=FEATURES, logits="logits")
+        except (ValueError, TypeError, MemoryError) as error:
+            refused.append(str(error))
+    assert len(refused) > 50
+    assert not any("\n" in message for message in refused)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_onnxruntime_says_comes_on_one_line_that_names_the_file(tmp_path, capfd):
     path = linear(tmp_path / "linear.onnx")
     model = onnx.load(path)

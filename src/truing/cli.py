@@ -4,7 +4,6 @@ Every error is one line on stderr and exit code 1.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from .bench import cli as bench
 from .detection import METHODS, ORDERS, detect
 from .fits import fit_direct, fit_robust
 from .io.columns import check_ending, files_of, read_scores, write_columns
-from .io.drafts import check_writable, naming, real_path
+from .io.drafts import check_writable, real_path
 from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments
@@ -38,15 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args = _parser().parse_args(arguments)
         args.run(args)
-        with naming("standard output"):
-            sys.stdout.flush()
-    except BrokenPipeError:  # Whoever was reading has read enough.
-        _forget_stdout()
-        return 0
+        sys.stdout.flush()
     except (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError) as error:
         print(f"truing: {_in_a_line(str(error)) or type(error).__name__}", file=sys.stderr)
-        if isinstance(error, OSError) and error.filename == "standard output":
-            _forget_stdout()
         return 1
     except KeyboardInterrupt:
         print("truing: interrupted", file=sys.stderr)
@@ -134,14 +127,8 @@ def _progress(done: int, rows: int) -> None:
 
 
 def _in_a_line(text: str) -> str:
-    """Return a text as one line, a name's control characters as escapes."""
-    line = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-
-
-def _forget_stdout() -> None:
-    """Let Python's own flush at exit, of what could not be written, go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Return a text as one line, control characters as escapes: a name may hold any, a line break too."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text.strip())
 
 
 def _scores(path: Path) -> Floats:
@@ -171,6 +158,16 @@ class _Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {_in_a_line(message)} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(1)
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # What help and version find no room for is an error as of any command.
+        super().exit(status, message)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a file's name must not be empty")
+    return Path(text)
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="truing", description="Tell which inputs of a classifier are out-of-distribution.")
@@ -186,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    file, share = Path, float
+    file, share = _path, float
     base, fitting = _Parser(add_help=False), _Parser(add_help=False)
     base.add_argument("outputs", type=file, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow")
     base.add_argument("--base", default="msp", choices=SCORES, help="base score (default: %(default)s)")

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from ._check import as_count, check_finite
 from .io.drafts import AnyPath
+from .io.extras import install
 from .outputs import Outputs
 
 try:
     import onnxruntime
 except ImportError as error:
-    raise ImportError("truing.onnx needs onnxruntime: pip install 'truing[onnx]'") from error
+    raise ImportError(f"truing.onnx needs onnxruntime: {install('onnx')}") from error
 
 TYPES = {
     "tensor(float)": np.float32,
@@ -119,7 +120,7 @@ def _open(file: Path, model: str | bytes, providers: list[str]) -> Any:
         "session.model_external_initializers_file_folder_path", str(file.absolute().parent)
     )
     try:
-        return onnxruntime.InferenceSession(model, options, providers=providers)
+        return onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime's own exceptions have no base but Exception.
         raise ValueError(f"{file} must be a network that onnxruntime can run: {_reason(error)}") from None
 
@@ -128,7 +129,7 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
     try:
         import onnx
     except ImportError as error:
-        raise ImportError("to read a tensor that is no output needs onnx: pip install 'truing[onnx]'") from error
+        raise ImportError(f"to read a tensor that is no output needs onnx: {install('onnx')}") from error
     try:
         model = onnx.load(str(file), load_external_data=False)
     except Exception as error:  # protobuf's own; onnxruntime reads formats that onnx does not.
@@ -172,6 +173,8 @@ def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterat
             raise TypeError(f"arrays must be an array or an iterable of arrays, got {type(array).__name__} in it")
         if array.ndim < 2:
             raise ValueError(f"arrays must have a row for each image (n, …), got shape {array.shape}")
+        if np.ma.is_masked(array):
+            raise ValueError("arrays must have no masked entries")
         for start in range(0, len(array), rows):
             yield array[start : start + rows]
 

@@ -67,15 +67,21 @@ def _store_fit(fit: LinearFit) -> tuple[Header, Arrays]:
 
 
 def _restore_fit(header: Header, arrays: Arrays) -> LinearFit:
-    rank, collinear = (as_count(header[name] + 1, f"{name} + 1") - 1 for name in ("rank", "collinear"))
-    explained = float(header["explained"])
-    if math.isnan(explained):
-        raise ValueError("explained must be a number, got nan")
-    rows = as_number(header["rows"], "rows", at_least=0.0)
-    intercept, rounding = float(header["intercept"]), as_number(header["rounding"], "rounding", at_least=0.0)
-    coef = arrays["coef"]
+    coef, intercept = arrays["coef"], float(header["intercept"])
     _check_numbers(np.append(coef, intercept), "coef and intercept", (len(coef) + 1,))
+    rank, collinear = (_up_to(len(coef), header[name], name) for name in ("rank", "collinear"))
+    explained = float(header["explained"])
+    if math.isnan(explained) or explained == math.inf:
+        raise ValueError(f"explained must be a share, got {explained}")
+    rows = as_number(header["rows"], "rows", at_least=0.0)
+    rounding = as_number(header["rounding"], "rounding", at_least=0.0)
     return LinearFit(coef, intercept, rows, rank, explained, collinear, rounding)
+
+
+def _up_to(most: int, value: int, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value}")
+    return value
 
 
 def _store_detector(detector: Detector) -> tuple[Header, Arrays]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import truing
 from truing.cli import main
+from truing.io import npz
 from truing.io.columns import files_of, read_columns, read_scores, write_columns
 
 FEATURES, SCORES = np.arange(12.0).reshape(4, 3), np.array([0.5, -1.25, 1e-300, 3.0])
@@ -127,3 +128,80 @@ def test_a_name_that_is_no_text_is_read_written_and_printed(tmp_path, monkeypatc
         printed = capsys.readouterr().out
         assert r"out-caf\xe9.parquet" in (json.loads(printed)["output"] if flag else printed)
         assert len(read_scores(tmp_path / f"out-{name}")) == 4
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.permutations(["scores", "row", "base"]).map(lambda names: names[: names.index("scores") + 1]),
+    fields=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+def test_a_csv_is_read_only_where_every_line_has_as_many_fields_as_the_first(tmp_path, names, fields):
+    lines = [",".join(names), *(",".join(["0.5"] * count) for count in fields)]
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    wrong = next((number for number, count in enumerate(fields) if count != len(names)), None)
+    if wrong is None:
+        np.testing.assert_array_equal(read_scores(tmp_path / "x.csv"), [0.5] * len(fields))
+        return
+    expected = rf"x\.csv .*: line {wrong + 2} must have {len(names)} fields, as the first has, got {fields[wrong]}"
+    with pytest.raises(ValueError, match=expected):
+        read_scores(tmp_path / "x.csv")
+
+
+def test_decimal_commas_are_refused(tmp_path):
+    (tmp_path / "x.csv").write_text("scores\n0,95\n0,80\n")
+    with pytest.raises(ValueError, match=r"x\.csv .*: line 2 must have 1 fields, as the first has, got 2"):
+        read_scores(tmp_path / "x.csv")
+
+
+def write_arrow(path, table, compression=None):
+    import pyarrow
+
+    with pyarrow.ipc.new_file(
+        str(path), table.schema, options=pyarrow.ipc.IpcWriteOptions(compression=compression)
+    ) as to:
+        to.write_table(table)
+
+
+def test_a_column_that_is_not_plain_numbers_is_refused_by_its_type(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    kinds = {
+        "dictionary": pyarrow.array([1.0, 1.0, 2.0]).dictionary_encode(),
+        "string": pyarrow.array(["a", "b", "c"]),
+        "date32": pyarrow.array([1, 2, 3], pyarrow.date32()),
+        "list<": pyarrow.array([[[1.0]], [[2.0]], [[3.0]]]),
+        "struct": pyarrow.array([{"a": 1.0}] * 3),
+        "decimal": pyarrow.array([1, 2, 3]).cast(pyarrow.decimal128(20, 1)),
+    }
+    if hasattr(pyarrow, "RunEndEncodedArray"):
+        kinds["run_end"] = pyarrow.RunEndEncodedArray.from_arrays([2, 3], [1.0, 2.0])
+    for name, column in kinds.items():
+        write_arrow(tmp_path / "x.arrow", pyarrow.table({"scores": column}))
+        with pytest.raises(ValueError, match=rf"x\.arrow .*scores must be plain numbers or lists of them, got {name}"):
+            read_scores(tmp_path / "x.arrow")
+
+
+def test_scores_are_read_whatever_else_a_table_holds(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    write_arrow(tmp_path / "x.arrow", pyarrow.table({"labels": ["cat", "dog"], "scores": [0.5, 1.5]}))
+    np.testing.assert_array_equal(read_scores(tmp_path / "x.arrow"), [0.5, 1.5])
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_small_table_that_unpacks_to_a_huge_one_is_refused(tmp_path, monkeypatch, ending):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(npz, "ALWAYS_BYTES", 2**20)
+    table = pyarrow.table({"id": np.zeros(500_000), "scores": np.zeros(500_000)})
+    path = tmp_path / f"x.{ending}"
+    if ending == "parquet":
+        parquet.write_table(table, path)
+    else:
+        write_arrow(path, table, "zstd")
+    assert path.stat().st_size < 20_000
+    with pytest.raises(
+        ValueError, match=rf"x\.{ending} .*it unpacks to 4,000,000 bytes, more than the 1,[0-9]+,[0-9]+ "
+    ):
+        read_scores(path)
+    monkeypatch.setattr(npz, "ALWAYS_BYTES", 2**22)  # What is not wanted counts for nothing.
+    assert len(read_scores(path)) == 500_000

@@ -289,3 +289,21 @@ def test_what_can_only_be_read_once_is_not_read(tmp_path):
     for path in (tmp_path / "pipe.npz", "/dev/null", "/dev/zero"):
         with pytest.raises(OSError, match="it is not a regular file"):
             check_readable(path)
+
+
+def test_an_abandoned_draft_that_may_only_be_read_is_removed(tmp_path, monkeypatch):
+    target = tmp_path / "x.bin"
+    with replacing(target):
+        (left,) = drafts(tmp_path)
+    (tmp_path / left).write_bytes(b"left by one who was killed")
+    (tmp_path / left).chmod(0o444)
+    system_open = os.open
+
+    def refusing(path, flags, *mode, **options):  # As the system does, for all but root.
+        if Path(path).name == left and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return system_open(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    write(target, b"whole")
+    assert list(tmp_path.iterdir()) == [target]

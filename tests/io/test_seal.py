@@ -2,8 +2,10 @@
 
 import hashlib
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
+from truing.io import seal
 
 ROWS = np.random.default_rng(5)
 OUTPUTS = truing.Outputs(
@@ -128,3 +131,43 @@ def test_pages_of_parquet_carry_checksums_that_are_verified(tmp_path):
     (tmp_path / "x.parquet").write_bytes(contents)
     with pytest.raises(ValueError, match="CRC checksum verification failed"):
         truing.Outputs.load(tmp_path / "x.parquet")
+
+
+def sealed_tail() -> bytes:
+    with TemporaryDirectory() as folder:
+        OUTPUTS.save(Path(folder) / "x.npz")
+        return (Path(folder) / "x.npz").read_bytes()[-400:]
+
+
+WORDS = [seal.BEFORE, seal.AFTER, seal.BLANK, b"0" * 64, b"PK\x05\x06", b"PAR1", b"ARROW1", sealed_tail()]
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow", "x.feather"])
+@settings(in_one_folder, max_examples=60, deadline=None)
+@given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), where=st.floats(0, 1, exclude_max=True))
+def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tmp_path, name, words, where):
+    if name != "x.npz":
+        pytest.importorskip("pyarrow")
+    text = b"".join(words)
+    labels = np.frombuffer(text + bytes(-len(text) % 8), dtype=np.int64)
+    truing.Outputs(np.ones((len(labels), 2)), labels=labels).save(tmp_path / name)
+    np.testing.assert_array_equal(truing.Outputs.load(tmp_path / name).labels, labels)
+    contents = bytearray((tmp_path / name).read_bytes())
+    contents[int(where * len(contents))] ^= 1
+    assert_refused(tmp_path / name, contents)
+
+
+@settings(in_one_folder, max_examples=40)
+@given(words=st.lists(st.sampled_from([seal.BEFORE, seal.AFTER, seal.BLANK]), min_size=1, max_size=4))
+def test_a_saved_name_may_hold_the_words_of_a_seal(tmp_path, words):
+    model = b"".join(words).decode()
+    truing.save(truing.Detector(model=model), tmp_path / "detector.npz")
+    assert truing.load(tmp_path / "detector.npz").model == model
+
+
+def test_a_part_that_is_changed_in_place_is_refused_as_damage(tmp_path):
+    OUTPUTS.save(tmp_path / "x.npz")
+    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:  # As zip tools do, it keeps the comment.
+        archive.writestr("more.npy", b"")
+    with pytest.raises(ValueError, match=r"x\.npz is damaged: its checksum does not match its contents"):
+        truing.Outputs.load(tmp_path / "x.npz")

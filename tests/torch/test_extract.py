@@ -174,6 +174,9 @@ def test_an_existing_folder_is_refused_before_any_work(network, tmp_path):
 
     with pytest.raises(FileExistsError, match="must be a new folder"):
         extract(network, loader(), into=tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match=r"into must be a new folder, got .*link, which exists"):
+        extract(network, loader(), into=tmp_path / "link")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         extract(network, loader(), into=tmp_path / "absent" / "outputs")
 
@@ -199,7 +202,7 @@ def test_a_folder_may_hold_more_than_memory(tmp_path):
     """
     command = [sys.executable, "-c", code, str(tmp_path / "outputs")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["Outputs(12288 rows: features 4096, logits 2)", "MemoryError"]
+    assert done.stdout.splitlines() == ["Outputs(12,288 rows: features 4096, logits 2)", "MemoryError"]
 
 
 class Terminal(io.StringIO):

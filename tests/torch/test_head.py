@@ -1,3 +1,4 @@
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 import truing
 from truing.torch import OnlineModel, extract, odin
@@ -127,16 +129,82 @@ def test_where_no_output_is_returned_the_last_layer_called_is_taken_and_said():
     assert extract(model, [IMAGES], head="a").features.shape == (4, 5)  # Said by the caller: nothing to say.
 
 
-def test_one_layer_alone_is_the_head_whatever_is_returned():
+def test_one_layer_alone_is_taken_and_said_where_its_output_is_not_returned():
     model = forward(lambda self, x: SimpleNamespace(label=self.a(x).argmax(dim=1)), nn.Linear(6, 3))
-    assert extract(model, [IMAGES]).logits.shape == (4, 3)
+    with pytest.warns(UserWarning, match=r"taken as its head, a \(6 → 3\) of a \(6 → 3\); give head= to be sure"):
+        assert extract(model, [IMAGES]).logits.shape == (4, 3)
+
+
+# Ways from a stem (n, 8) to logits (n, 5) by a layer that the hooks do not see with 2-D output, or do not see at all.
+UNSEEN = {
+    "one token": lambda self, z: self.head(z.view(-1, 1, 8)).squeeze(1),
+    "the mean of tokens": lambda self, z: self.head(z.view(-1, 1, 8).expand(-1, 3, -1)).mean(1),
+    "the first token": lambda self, z: self.head(z.view(-1, 1, 8).expand(-1, 3, -1))[:, 0],
+    "the weight alone": lambda self, z: functional.linear(z, self.head.weight),
+    "a cosine": lambda self, z: functional.normalize(z) @ functional.normalize(self.head.weight).T,
+    "a convolution": lambda self, z: self.conv(z[:, :, None, None]).flatten(1),
+}
+
+
+class Unseen(nn.Module):
+    """A stem of linear layers, and logits that come from none of them."""
+
+    def __init__(self, way, depth, returned):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Linear(6, 8), *(nn.Linear(8, 8) for _ in range(depth)))
+        self.head, self.conv = nn.Linear(8, 5), nn.Conv2d(8, 5, 1)
+        self.way, self.returned = way, returned
+
+    def forward(self, images):
+        hidden = self.stem(images)
+        return self.returned(self.way(self, hidden), hidden)
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+@settings(max_examples=30, deadline=None)
+@given(depth=st.integers(0, 2), rows=st.integers(1, 6), returned=st.sampled_from(sorted(RETURNED)))
+def test_an_inner_layer_is_never_taken_for_the_head_in_silence(way, depth, rows, returned):
+    model = Unseen(UNSEEN[way], depth, RETURNED[returned]).eval()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            extract(model, [torch.randn(rows, 6)])
+            told = str(said[0].message)
+        except ValueError as error:
+            told = str(error)
+    assert "give head=" in told
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_head_of_other_columns_than_the_model_returns_is_refused_with_the_candidates(way, depth):
+    model = Unseen(UNSEEN[way], depth, lambda logits, hidden: logits).eval()
+    with OnlineModel(model, detector=truing.Detector()) as online:
+        for run in (
+            lambda model, images: extract(model, images),
+            lambda *g: odin(*g, epsilon=0.1),
+            lambda _, i: online(*i),
+        ):
+            with pytest.raises(
+                ValueError, match=r"model returns \(4, 5\), .* gives \(4, 8\): give head=.*stem\.0 \(6 → 8\)"
+            ):
+                run(model, [IMAGES])
+
+
+def test_a_layer_of_as_many_columns_as_the_model_returns_is_taken_and_said():
+    model = forward(lambda self, x: self.a(x) @ torch.eye(6).flip(0), nn.Linear(6, 6))
+    with pytest.warns(UserWarning, match="give head= to be sure"):
+        extract(model, [IMAGES])
+    extract(model, [IMAGES], head="a")  # Said by the caller.
 
 
 def test_layers_that_see_tokens_are_no_heads():
     model = forward(
         lambda self, x: self.b(self.a(x.reshape(4, 2, 3)).mean(dim=1)).argmax(dim=1), nn.Linear(3, 5), nn.Linear(5, 4)
     )
-    assert extract(model, [IMAGES]).features.shape == (4, 5)
+    with pytest.warns(UserWarning, match=r"b \(5 → 4\) of a \(3 → 5\), b \(5 → 4\); give head="):
+        assert extract(model, [IMAGES]).features.shape == (4, 5)
 
 
 def test_two_heads_with_one_weight_are_told_apart_by_what_is_returned():

@@ -91,6 +91,20 @@ def test_the_scores_are_trued_like_any_other(network, images):
     np.testing.assert_allclose(trued, design @ np.linalg.lstsq(design, outputs.scores)[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-4, 0.0024, 0.3])
+def test_a_step_moves_every_pixel_or_is_refused(dtype, epsilon):
+    model, images = nn.Linear(5, 3).to(dtype), (1 + torch.rand(20, 5, generator=torch.Generator().manual_seed(0)))
+    images = images.to(dtype)
+    spacing = torch.finfo(dtype).eps  # Of numbers from 1 to 2.
+    if epsilon < spacing / 4:
+        with pytest.raises(ValueError, match=r"epsilon must be large enough to move every pixel, got .* in batch 0"):
+            odin(model, [images], temperature=1.0, epsilon=epsilon)
+    elif epsilon > spacing:
+        outputs = odin(model, [images], temperature=1.0, epsilon=epsilon, features="perturbed")
+        assert np.all(outputs.features != images.float().numpy())
+
+
 class Detached(nn.Linear):
     def forward(self, images):
         return super().forward(images.detach())

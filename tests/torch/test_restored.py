@@ -119,7 +119,7 @@ class Doing(nn.Module):
     def forward(self, images):
         with torch.no_grad():
             self.act(self)
-        return self.fc(images) * self.scale
+        return self.fc(images * self.scale)
 
 
 def replace_by_a_plain_one(model):

@@ -4,6 +4,7 @@ Endings count in any case: `.NPZ` is `.npz`.
 """
 
 import csv
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drafts import AnyPath, check_readable, check_writable, naming, replacing
+from .extras import install
 from .npz import Arrays, listing, read_npy, read_npz, write_npz
 
 NAMES = ("features", "logits", "labels", "scores")
 TABLES = (".parquet", ".arrow", ".feather")
 
 
-def read_columns(path: AnyPath, needed: str = "features") -> Arrays:
-    """Read the features, logits, labels and scores that a file holds, as arrays of their own types.
+def read_columns(path: AnyPath, needed: str = "features", wanted: Sequence[str] = NAMES) -> Arrays:
+    """Read what is wanted of the features, logits, labels and scores that a file holds, as arrays of their own types.
 
     One without what is `needed` is refused.
     A folder, or an `.npy` file with `features` in its name, stands for the set of `.npy` files whose names
@@ -27,24 +29,24 @@ def read_columns(path: AnyPath, needed: str = "features") -> Arrays:
     """
     path = Path(path)
     if path.is_dir():
-        return _read_set(_features_of(path), needed)
+        return _read_set(_features_of(path), needed, wanted)
     path = check_readable(path)
     kind = path.suffix.lower()
     if kind == ".npz":
-        return read_npz(path, NAMES, needed)
+        return read_npz(path, wanted, needed)
     if kind in TABLES:
-        table: Arrays = _tables(path).read_table(path, NAMES, needed)
+        table: Arrays = _tables(path).read_table(path, wanted, needed)
         return table
     if kind != ".npy" or "features" not in path.name:
         raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)}, or be an .npy with features in its name")
-    return _read_set(path, needed)
+    return _read_set(path, needed, wanted)
 
 
 def read_scores(path: AnyPath) -> NDArray[Any]:
     """Read the scores alone: the whole of an `.npy` file, or the column of that name in any other, `.csv` included."""
     path = Path(path)
     if path.is_dir():
-        return read_columns(path, "scores")["scores"]
+        return read_columns(path, "scores", ["scores"])["scores"]
     kind = check_readable(path).suffix.lower()
     if kind == ".npy":
         return read_npy(path)
@@ -52,7 +54,7 @@ def read_scores(path: AnyPath) -> NDArray[Any]:
         return _read_csv(path)
     if kind not in (".npz", *TABLES):
         raise ValueError(f"{path} must end in .npy, .csv, .npz, {', '.join(TABLES)} to be read for scores")
-    return read_columns(path, "scores")["scores"]
+    return read_columns(path, "scores", ["scores"])["scores"]
 
 
 def files_of(path: AnyPath) -> list[Path]:
@@ -112,12 +114,12 @@ def _set_of(features: Path) -> dict[str, Path]:
     return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
 
 
-def _read_set(features: Path, needed: str) -> Arrays:
+def _read_set(features: Path, needed: str, wanted: Sequence[str]) -> Arrays:
     files = {name: file for name, file in _set_of(features).items() if file.exists()}
     if needed not in files:
         held = listing([file.name for file in files.values()])
         raise FileNotFoundError(f"there is no file {_set_of(features)[needed]} beside {held}")
-    return {name: read_npy(file) for name, file in files.items()}
+    return {name: read_npy(file) for name, file in files.items() if name in wanted}
 
 
 def _read_csv(path: Path) -> NDArray[Any]:
@@ -127,7 +129,7 @@ def _read_csv(path: Path) -> NDArray[Any]:
             names = list(lines.fieldnames or ())
             if names.count("scores") != 1:
                 raise ValueError(f"it must have one column of scores, got {listing(names)}")
-            scores = [_number(row["scores"], lines.line_num) for row in lines]
+            scores = [_score(row, len(names), lines.line_num) for row in lines]
     except (ValueError, csv.Error) as error:
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
         raise ValueError(f"{path} must be a .csv file with a column of scores: {reason}") from None
@@ -136,9 +138,14 @@ def _read_csv(path: Path) -> NDArray[Any]:
     return np.array(scores)
 
 
-def _number(text: str | None, line: int) -> float:
+def _score(row: dict[str | Any, str | Any], fields: int, line: int) -> float:
+    # What a line has too few of is None, and what it has too many of is a list under None: decimal commas, for one.
+    found = len([value for value in row.values() if isinstance(value, str)]) + len(row.get(None, ()))
+    if found != fields:
+        raise ValueError(f"line {line} must have {fields} fields, as the first has, got {found}")
+    text = row["scores"]
     try:
-        if text is not None and "_" not in text:  # Python's own numbers may hold it.
+        if "_" not in text:  # Python's own numbers may hold it.
             return float(text)
     except ValueError:
         pass
@@ -149,5 +156,5 @@ def _tables(path: Path) -> Any:
     try:
         from . import tables
     except ImportError:
-        raise ValueError(f"{path} needs pyarrow: pip install 'truing[parquet]'") from None
+        raise ValueError(f"{path} needs pyarrow: {install('parquet')}") from None
     return tables

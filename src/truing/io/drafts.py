@@ -119,7 +119,12 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _remove_unlocked(draft: Path) -> None:
-    handle = os.open(draft, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        handle = os.open(draft, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except (
+        PermissionError
+    ):  # It may only be read, as its target; that is enough for a lock, save in some network folders.
+        handle = os.open(draft, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         draft.unlink()

@@ -61,14 +61,14 @@ def read_npz(
             with zipfile.ZipFile(file) as archive:
                 members = _members(archive, compressed)
                 chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
-                _check_size(sum(member.file_size for member in chosen.values()), source.stat().st_size)
+                check_size(sum(member.file_size for member in chosen.values()), source.stat().st_size)
                 arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
         except OSError:
             raise
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
-            raise ValueError(f"{path} must be an .npz file of plain arrays: {error}") from None
+            raise ValueError(f"{path} must be an .npz file of plain arrays: {reason(error)}") from None
     if needed is not None:
         check_held(path, needed, list(members))
     return arrays
@@ -82,7 +82,7 @@ def read_npy(path: AnyPath) -> NDArray[Any]:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # A damaged header may raise anything.
-        raise ValueError(f"{path} must be an .npy file of plain numbers: {error}") from None
+        raise ValueError(f"{path} must be an .npy file of plain numbers: {reason(error)}") from None
 
 
 def check_held(path: AnyPath, needed: str, held: Sequence[str]) -> None:
@@ -95,6 +95,18 @@ def listing(names: Sequence[str]) -> str:
     """Return some names, or the first of many, in a line."""
     more = len(names) - MOST_NAMES
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "") or "nothing"
+
+
+def check_size(unpacked: int, size: int) -> None:
+    """Refuse what a file of some size unpacks to where it is beyond bounds."""
+    most = max(MOST_TIMES * size, ALWAYS_BYTES)
+    if unpacked > most:
+        raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
+
+
+def reason(error: Exception) -> str:
+    """Return what an error of anyone's says, in a line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _check_end(file: BinaryIO) -> None:
@@ -131,12 +143,6 @@ def _check_compression(member: zipfile.ZipInfo, name: str, compressed: bool) -> 
         raise ValueError(f"{name} is compressed, and nothing that truing saves is")
     elif member.compress_type != zipfile.ZIP_DEFLATED:
         raise ValueError(f"{name} is compressed in a way that NumPy does not use")
-
-
-def _check_size(unpacked: int, size: int) -> None:
-    most = max(MOST_TIMES * size, ALWAYS_BYTES)
-    if unpacked > most:
-        raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:

@@ -1,8 +1,8 @@
 """A seal: the SHA-256 of a file, kept inside it where the readers of its format do not look.
 
 It stands at the end of an `.npz` as the zip's comment, and before the footer of a Parquet or Arrow file. A program
-that writes such a file anew drops it, so that a seal which does not match always means damage. The digits count as
-absent in the sum, and words on either side of them tell a damaged seal from none.
+that writes all of such a file anew drops it; one that changes a part, as zip tools do, keeps it and breaks it. The
+digits count as absent in the sum, and words on either side of them tell a damaged seal from none.
 """
 
 import hashlib
@@ -31,11 +31,12 @@ def seal(file: BinaryIO) -> None:
 def check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
     """Refuse a file that is not as it was when sealed. One without a seal passes: it is not ours."""
     start, tail = _tail(file)
-    sealed = re.search(BEFORE + rb"([0-9a-f]{%d})" % DIGITS + AFTER, tail)
-    if sealed is None:
+    # The last is the seal: those before it stand in what the file holds.
+    seals = list(re.finditer(BEFORE + rb"([0-9a-f]{%d})" % DIGITS + AFTER, tail))
+    if not seals:
         if BEFORE in tail or AFTER in tail:
             raise ValueError(f"{path} is damaged: its checksum is not whole")
-    elif _sum_without(file, start + sealed.start(1)) != sealed[1].decode():
+    elif _sum_without(file, start + seals[-1].start(1)) != seals[-1][1].decode():
         raise ValueError(f"{path} is damaged: its checksum does not match its contents")
     file.seek(0)
 

@@ -4,6 +4,7 @@ A column of features or logits is a list column, its lists all of one length. Wh
 """
 
 import mmap
+from collections.abc import Sequence
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,45 +15,92 @@ import pyarrow.compute
 import pyarrow.ipc
 import pyarrow.parquet
 from numpy.typing import NDArray
+from pyarrow.types import (
+    is_boolean,
+    is_fixed_size_list,
+    is_floating,
+    is_integer,
+    is_large_list,
+    is_list,
+)
 
 from .drafts import check_readable, naming, replacing
-from .npz import Arrays, check_held, listing
+from .npz import Arrays, check_held, check_size, listing, reason
 from .seal import BLANK, check_seal, seal
 
 # Both kinds of file end in a footer, its length in four bytes, and these.
 MAGIC = {".parquet": b"PAR1", ".arrow": b"ARROW1", ".feather": b"ARROW1"}
 
 
-def read_table(path: Path, wanted: tuple[str, ...], needed: str) -> Arrays:
+def read_table(path: Path, wanted: Sequence[str], needed: str) -> Arrays:
     """Read the wanted columns that the table has."""
     kind = path.suffix.lower()
     with naming(path), check_readable(path).open("rb") as file:
         check_seal(file, path)
+        size = path.stat().st_size
         try:
             # The map lives as long as the arrays made of it.
             source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-            table, held = _read(source, kind, wanted)
+            table, held = _read(source, kind, wanted, size)
             table.validate(full=True)
             arrays = {name: _as_array(table.column(name), name) for name in table.column_names if table.num_rows}
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(f"{path} must be a readable {kind} file: {reason}") from None
+            raise ValueError(f"{path} must be a readable {kind} file: {reason(error)}") from None
     check_held(path, needed, held)
     if needed not in arrays:
         raise ValueError(f"{path} must have at least one row, got none")
     return arrays
 
 
-def _read(source: Any, kind: str, wanted: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """Return the wanted columns of a table, and the names of all."""
+def _read(source: Any, kind: str, wanted: Sequence[str], size: int) -> tuple[Any, list[str]]:
+    """Return the wanted columns of a table in a file of so many bytes, and the names of all."""
     if kind == ".parquet":
         file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
-        held = file.schema_arrow.names
-        return file.read(columns=[name for name in wanted if name in held]), held
-    table = pyarrow.ipc.open_file(source).read_all()
-    return table.select([name for name in wanted if name in table.column_names]), table.column_names
+        schema = file.schema_arrow
+        chosen = _chosen(schema, wanted)
+        check_size(_unpacked(file.metadata, chosen), size)
+        return file.read(columns=chosen), schema.names
+    schema = pyarrow.ipc.open_file(source).schema
+    chosen = _chosen(schema, wanted)
+    # Only in what is chosen are the buffers unpacked.
+    options = pyarrow.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in chosen])
+    reader = pyarrow.ipc.open_file(source, options=options)
+    batches: list[Any] = []
+    unpacked = 0
+    for number in range(reader.num_record_batches):
+        batches.append(reader.get_batch(number))
+        unpacked += batches[-1].nbytes
+        check_size(unpacked, size)
+    return pyarrow.Table.from_batches(batches, reader.schema), schema.names
+
+
+def _chosen(schema: Any, wanted: Sequence[str]) -> list[str]:
+    """Return the wanted columns that there are, each once and of plain numbers or lists of them."""
+    chosen = [name for name in wanted if name in schema.names]
+    for name in chosen:
+        if schema.names.count(name) > 1:
+            raise ValueError(f"it holds {name} {schema.names.count(name)} times")
+        kind = schema.field(name).type
+        numbers = getattr(kind, "storage_type", kind)  # A tensor column keeps its lists there.
+        if _is_list(numbers):
+            numbers = numbers.value_type
+        if not (is_integer(numbers) or is_floating(numbers) or is_boolean(numbers)):
+            raise ValueError(f"{name} must be plain numbers or lists of them, got {kind}")
+    return chosen
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(is_list(kind) or is_large_list(kind) or is_fixed_size_list(kind))
+
+
+def _unpacked(metadata: Any, chosen: Sequence[str]) -> int:
+    """Return how many bytes the chosen columns of a Parquet file are in memory, by what it says of itself."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    # Eight bytes a number: encodings, and not only compression, may pack any count of equal ones into a few.
+    return sum(8 * chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] in chosen)
 
 
 def write_table(path: Path, columns: Arrays) -> None:
@@ -84,7 +132,7 @@ def _as_array(column: Any, name: str) -> NDArray[Any]:
     array = column.combine_chunks()
     array = getattr(array, "storage", array)  # A tensor column keeps its lists there.
     flat, shape = array, [len(array)]
-    if hasattr(array.type, "value_type"):
+    if _is_list(array.type):
         flat = array.flatten()
         lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(array)).to_pylist()
         if len(lengths) != 1:

@@ -3,10 +3,12 @@
 Name one layer, the head: its input is the features, its output the logits.
 """
 
+from ..io.extras import install
+
 try:
     import torch  # noqa: F401
 except ImportError as error:
-    raise ImportError("truing.torch needs torch: pip install 'truing[torch]'") from error
+    raise ImportError(f"truing.torch needs torch: {install('torch')}") from error
 
 from .extract import extract
 from .odin import odin

@@ -22,7 +22,7 @@ def check_into(into: AnyPath | None) -> Path | None:
     if into is None:
         return None
     folder = Path(into).absolute()
-    if folder.exists():
+    if os.path.lexists(folder):  # A link that leads nowhere is in the way too.
         raise FileExistsError(f"into must be a new folder, got {into}, which exists")
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"cannot write {into}: there is no folder {folder.parent}")

@@ -1,9 +1,9 @@
 """The head of a model: the one layer whose input is the features and whose output is the logits.
 
 Where it is not given it is looked for on the first batch, among the `nn.Linear` layers that the model calls:
-1. the one whose output the model returns, alone or within a tuple, a dict or a dataclass (under the name `logits`
+1. the one whose output the model returns, alone or within a tuple, a dict or an object (under the name `logits`
    where there is that name), as it is or through a softmax, a log-softmax or a sigmoid; several are an error;
-2. where there is none, the last one called, with a warning if others were.
+2. where there is none, the last one called, with a warning; an error where matrices are returned, none of its shape.
 """
 
 import warnings
@@ -38,7 +38,7 @@ class Head:
     def __init__(self, model: nn.Module, head: nn.Module | str | None = None) -> None:
         self._model = model
         self._names = _candidates(model, head)
-        self._module = next(iter(self._names)) if head is not None or len(self._names) == 1 else None
+        self._module = None if head is None else next(iter(self._names))
         self._choosing = Lock()
         self._current = local()
         self._hooks = {part: part.register_forward_hook(_Hook(self), with_kwargs=True) for part in self._names}
@@ -152,6 +152,14 @@ class _Call:
     def rows(self) -> int:
         return len(self.logits) if isinstance(self.logits, Tensor) and self.logits.ndim else 0
 
+    def was_given(self, tensor: Tensor) -> bool:
+        """Tell whether this is the input."""
+        given = self.features
+        if not isinstance(given, Tensor) or given.shape != tensor.shape or given.is_meta or tensor.is_meta:
+            return False
+        with torch.no_grad():
+            return torch.equal(given, tensor.to(given.dtype))
+
     def may_have_given(self, tensor: Tensor) -> bool:
         """Tell whether this has the numbers of the output, as it left the layer or after one of the usual endings."""
         if not self.is_flat or self.logits.shape != tensor.shape:
@@ -205,17 +213,45 @@ def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str
             f"model returns the outputs of several layers: give one of {_described(found, names)} as its head="
         )
     if found:
+        _warn_of_others(calls, tensors, found[0], names)
         return found[0]
-    usable = [call for call in calls if call.is_flat] or calls
-    others = list(dict.fromkeys(call.module for call in usable))
-    last = usable[-1]
-    if len(others) > 1 and last.rows:
+    return _last(calls, tensors, names)
+
+
+def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.Module, str]) -> nn.Module:
+    """Return the last layer called with 2-D output, if what is returned may have been made of it."""
+    last = ([call for call in calls if call.is_flat] or calls)[-1]
+    called = _described(list(dict.fromkeys(call.module for call in calls)), names)
+    taken = _described([last.module], names)
+    shapes = [tuple(tensor.shape) for tensor in tensors if tensor.is_floating_point() and tensor.ndim > 1]
+    if shapes and isinstance(last.logits, Tensor) and tuple(last.logits.shape) not in shapes:
+        raise ValueError(
+            f"model returns {', '.join(map(str, shapes[:_LISTED]))}, the output of none of its nn.Linear layers, and "
+            f"the last with 2-D output, {taken}, gives {tuple(last.logits.shape)}: give head=, the layer that makes "
+            f"the logits, which may be one of {called} or of another kind"
+        )
+    if last.rows:
         warnings.warn(
             f"model returns the output of none of its nn.Linear layers: the last one called is taken as its head, "
-            f"{_described([last.module], names)} of {_described(others, names)}; give head= to be sure",
+            f"{taken} of {called}; give head= to be sure",
             stacklevel=2,
         )
     return last.module
+
+
+def _warn_of_others(
+    calls: Sequence[_Call], tensors: Sequence[Tensor], head: nn.Module, names: Mapping[nn.Module, str]
+) -> None:
+    """Say so where a matrix is returned that no layer was given or gave: it may be the logits, and not the head's."""
+    rows = next(call.rows for call in calls if call.module is head)
+    for tensor in tensors:
+        is_matrix = tensor.is_floating_point() and tensor.ndim == 2 and len(tensor) == rows > 0
+        if is_matrix and not _sources(calls, tensor) and not any(call.was_given(tensor) for call in calls):
+            warnings.warn(
+                f"model returns {tuple(tensor.shape)} that none of its nn.Linear layers gave, beside the output of "
+                f"{_described([head], names)}, which is taken as its head; give head= to be sure",
+                stacklevel=2,
+            )
 
 
 def _sources(calls: Sequence[_Call], tensor: Tensor) -> list[_Call]:
@@ -249,7 +285,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [("", part) for part in value]
     if is_dataclass(value) and not isinstance(value, type):
         return [(each.name, getattr(value, each.name, None)) for each in fields(value)]
-    return []
+    return list(getattr(value, "__dict__", {}).items())
 
 
 def _check_pointwise(name: str, conv: nn.Conv2d) -> None:

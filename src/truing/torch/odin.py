@@ -75,9 +75,10 @@ def odin(
                     images = _differentiable(batch)
                     still = seen(images)
                     gradient = _gradient(still[1], images, T)
+                clean = batch.columns(columns(*still))
                 with torch.no_grad():
-                    shifted = seen(images - _step(epsilon / scale, images) * torch.sign(-gradient))
-            clean, moved = batch.columns(columns(*still)), batch.columns(columns(*shifted))
+                    shifted = seen(_moved(images, _step(epsilon / scale, images), gradient, batch.number))
+            moved = batch.columns(columns(*shifted))
             return {**(moved if perturbed else clean), "scores": msp(moved["logits"], T)}
 
         with closing(batches(loader, where, title=lambda: f"odin, {watched}", progress=progress)) as each:
@@ -98,6 +99,18 @@ def _gradient(logits: Tensor, images: Tensor, T: float) -> Tensor:
         if gradient is not None:
             return gradient
     raise ValueError("model must pass gradients from its logits to its images, got none: it detaches them on the way")
+
+
+def _moved(images: Tensor, step: Tensor, gradient: Tensor, number: int) -> Tensor:
+    moved = images - step * torch.sign(-gradient)
+    stuck = (moved == images) & (gradient != 0)
+    if stuck.any():
+        raise ValueError(
+            f"epsilon must be large enough to move every pixel, got {step.max():g} that is lost in the rounding of "
+            f"{images.dtype} at {images[stuck].abs().max():g} in batch {number}: give a larger epsilon, or a model "
+            "and images in torch.float32"
+        )
+    return moved
 
 
 def _step(step: np.ndarray[Any, np.dtype[np.float64]], images: Tensor) -> Tensor:

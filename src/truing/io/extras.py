@@ -1,0 +1,10 @@
+"""How to get what an optional part needs: pyarrow for tables here, and what the shells need."""
+
+
+def install(extra: str) -> str:
+    """Return the command that installs truing with an extra.
+
+    >>> install("torch")
+    "pip install 'truing[torch]', or '.[torch]' from a clone"
+    """
+    return f"pip install 'truing[{extra}]', or '.[{extra}]' from a clone"
