@@ -232,7 +232,7 @@ IMPOSSIBLE = [
     *({"rank": rank} for rank in (10**30, 5, -1, 1.5, True, None, float("nan"))),
     *({"collinear": count} for count in (10**30, 5, -1)),
     *({"rounding": rounding} for rounding in (-1.0, -1e-300, float("nan"), float("inf"), "1")),
-    *({"rows": rows} for rows in (0.0, -1.0, float("nan"))),
+    *({"rows": rows} for rows in (-1.0, float("nan"))),
     *({"explained": explained} for explained in ("nan", "inf", "much")),
 ]
 

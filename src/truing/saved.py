@@ -56,6 +56,8 @@ def _restore_moments(header: Header, arrays: Arrays) -> Moments:
     if d < 2 or arrays["rounding"].min() < 0:
         raise ValueError("moments must be of a feature at least, and rounding not negative")
     numbers: dict[str, Any] = {name: arrays[name] for name in _MOMENTS}
+    if arrays["parts"].dtype != np.uint64 or arrays["parts"].ndim != 1:
+        raise ValueError(f"parts must be digests (k,), got {arrays['parts'].dtype} {arrays['parts'].shape}")
     parts = frozenset(int(part) for part in arrays["parts"])
     return Moments(as_number(header["rows"], "rows", at_least=0.0), **numbers, parts=parts)
 
