@@ -223,29 +223,34 @@ class _Standardised:
         limit = DEPENDENT * values[-1] + self.noise
         used = values > limit
         values, basis, null = values[used], vectors[:, used], vectors[:, ~used]
-        scaled = basis @ (basis.T @ self.cross / values)
         turned = limit / values.min(initial=1.0)  # How far rounding may have turned and stretched the two spaces.
         tolerance = min(max(_NO_PART, 10 * turned), _SOME_PART)
+        scaled = basis @ (basis.T @ self.cross / values)
         if intercept:
             return _shortest(scaled, basis, null, self.norm, tolerance), basis.shape[1], turned
         missing = self.level_score - self.level @ scaled
-        outside = null.T @ self.level  # The part of the mean that no centred row has: it fits the mean score alone.
-        root = np.sqrt(self.rows)
-        if root * np.linalg.norm(outside) > max(_NO_LEVEL, turned) * (1 + root * np.linalg.norm(self.level)):
-            turn = qr(outside[:, None])[0]
-            basis, null = np.column_stack((basis, null @ turn[:, 0])), null @ turn[:, 1:]
-            direction = basis[:, -1]
-            fitted = scaled + direction * (missing / (direction @ self.level))
-        else:  # Sherman & Morrison, as above.
-            inside = basis.T @ self.level
-            direction = basis @ (inside / values)
+        outside = self._mean_outside(null, turned)
+        if outside is None:  # Sherman & Morrison, as above.
+            direction = basis @ (basis.T @ self.level / values)
             fitted = scaled + direction * (self.rows * missing / (1 + self.rows * (self.level @ direction)))
+        else:  # What no centred row has fits the mean score alone.
+            direction, null = outside
+            basis = np.column_stack((basis, direction))
+            fitted = scaled + direction * (missing / (direction @ self.level))
         shortest = _shortest(fitted, basis, null, self.norm, tolerance)
         # A large mean feels what is far too small to change a centred row.
         moved = self.level @ (fitted - shortest)
         if moved:
             shortest = shortest + direction * (moved / (direction @ self.level))
         return shortest, basis.shape[1], turned
+
+    def _mean_outside(self, null: Floats, turned: float) -> tuple[Floats, Floats] | None:
+        """Return the direction (k,) of the mean outside the span of centred rows and what `null` is without it."""
+        outside, root = null.T @ self.level, np.sqrt(self.rows)
+        if root * np.linalg.norm(outside) <= max(_NO_LEVEL, turned) * (1 + root * np.linalg.norm(self.level)):
+            return None
+        turn = qr(outside[:, None])[0]
+        return null @ turn[:, 0], null @ turn[:, 1:]
 
 
 def _shortest(scaled: Floats, basis: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
