@@ -179,3 +179,35 @@ def test_a_detection_says_what_it_holds(rows):
     assert repr(found).startswith("Detection(200 rows, msp trued by dlr, ")
     assert found.rate.value == 0.1
     assert found.reference_rows == 100
+
+
+def test_a_single_row_beside_a_reference_is_trued_and_nothing_else_is_said_of_its_base_score(rows):
+    assert "the base scores are all equal" not in " ".join(detect(rows[:1], rows[1:]).notes)
+
+
+def test_rows_and_reference_in_each_others_place_are_noted(bank):
+    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
+    mixture = joined(inside[:1000], outside[:1000])
+    assert "are the two swapped?" in " ".join(detect(inside[5000:], mixture).notes)
+    assert "are the two swapped?" not in " ".join(detect(mixture, inside[5000:]).notes)
+
+
+def test_some_rows_of_the_reference_are_noticed_online_too_and_discrete_rows_are_no_cause(rows, rng):
+    part = joined(rows[:10], rows[100:200])
+    for method in ("dlr", "online"):
+        assert "9% of the rows are rows of the reference" in " ".join(detect(part, rows[:100], method=method).notes)
+    binary = truing.Outputs(rng.integers(0, 2, size=(300, 4)), rows.logits)
+    assert "rows of the reference" not in " ".join(detect(binary[:100], binary[100:]).notes)
+
+
+def test_components_that_are_lost_beside_a_large_column_are_noted(rows):
+    beside = truing.Outputs(np.column_stack((rows.features, np.arange(300) * 1e9)), rows.logits)
+    assert "of 4 components 1 are used" in " ".join(detect(beside, components=4).notes)
+    assert "components" not in " ".join(detect(rows, components=4).notes)
+
+
+def test_a_detectors_decisions_carry_the_notes_of_their_fit(rows):
+    copies = truing.Outputs(np.tile(rows.features, 3), rows.logits)
+    detector = truing.Detector()
+    detector.calibrate(copies[:100])
+    assert "uses 5 directions and leaves 10 out" in " ".join(detector.learn_and_decide(copies[100:], fdr=0.1).notes)

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -90,8 +91,13 @@ def check_a_restored_detector_goes_on_to_the_same_bits(data, path, d):
         if going.moments is not None:
             np.testing.assert_array_equal(going.score(probe), stopped.score(probe))
             assert going.moments.rows == stopped.moments.rows
-            np.testing.assert_array_equal(going.moments.comoment, stopped.moments.comoment)
-            assert vars(going.current_fit).keys() == vars(stopped.current_fit).keys()
+            for one, other in (
+                (going.moments, stopped.moments),
+                (going.current_fit, stopped.current_fit),
+                (going.fit_of_learned(), stopped.fit_of_learned()),
+            ):
+                for name, value in vars(one).items():
+                    np.testing.assert_array_equal(getattr(other, name), value)
     for thing in (going.moments, going.current_fit if going.moments else None):
         if thing is not None:
             truing.save(thing, path)
@@ -145,7 +151,7 @@ def test_moments_after_any_sums_and_differences_are_restored_to_the_bit(tmp_path
 
 
 def check_threads(batch_count, d):
-    """Learn from 8 threads at once, while others score, decide and calibrate: the sum is the serial one."""
+    """Learn from 8 threads at once, while others score and decide, and one calibrates: the sum is the serial one."""
     rng = np.random.default_rng(1)
     features = rng.integers(-3, 4, size=(batch_count, 5, d)).astype(np.float64)  # Sums of whole numbers are exact.
     scores = rng.integers(-3, 4, size=(batch_count, 5)).astype(np.float64)
@@ -162,7 +168,11 @@ def check_threads(batch_count, d):
             if rows % 5 or not np.isfinite(decided.scores).all():
                 failed.append(rows)
 
-    readers = [threading.Thread(target=read) for _ in range(3)]
+    def calibrate():
+        while not done.is_set():
+            shared.calibrate(parts[0])
+
+    readers = [threading.Thread(target=act) for act in (read, read, read, calibrate)]
     for reader in readers:
         reader.start()
     before = sys.getswitchinterval()
@@ -267,7 +277,7 @@ def test_a_copy_goes_its_own_way(rng):
     detector = truing.Detector("given", decay=0.9, model="a")
     rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
     detector.learn(rows)
-    for copied in (copy.copy(detector), copy.deepcopy(detector)):
+    for copied in (copy.copy(detector), copy.deepcopy(detector), pickle.loads(pickle.dumps(detector))):
         copied.learn(rows)
         assert copied.moments.rows == 38
         assert (copied.decay, copied.model) == (0.9, "a")

@@ -26,12 +26,12 @@ BLOCK_NUMBERS = 2**17
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
     """Return `values` as a finite (n, d) matrix of at least one row and column."""
-    matrix = as_matrix_of_any(values, name)
+    matrix = as_matrix_unchecked(values, name)
     check_finite(matrix, name)
     return matrix
 
 
-def as_matrix_of_any(values: ArrayLike, name: str) -> Matrix:
+def as_matrix_unchecked(values: ArrayLike, name: str) -> Matrix:
     """Return `values` as such a matrix, unread: whoever sums it up checks the sums, and `check_finite` if they fail."""
     matrix = _as_floats(values, name)
     if matrix.ndim != 2:
@@ -143,6 +143,8 @@ def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(f"{name} must have no masked entries")
+    if type(values).__name__ == "Outputs":
+        raise TypeError(f"{name} must be an array, got Outputs: give its features, logits or scores")
     package = type(values).__module__.split(".")
     if package[:2] == ["scipy", "sparse"]:
         raise TypeError(f"{name} must be a dense array, got a sparse one: give {name}.toarray()")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ._check import Bools, Floats, as_choice, as_count, as_number, as_share, counted
-from .detector import Detector, rows_taken_from
+from .detector import Detector, RowKeys
 from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
@@ -135,7 +135,7 @@ def detect(
             is_out=found.is_out,
             threshold=found.threshold,
         )
-    return replace(detection, notes=tuple(_notes(detection, rows, known)))
+    return replace(detection, notes=tuple(_notes(detection, rows, known, components)))
 
 
 @dataclass(eq=False)
@@ -220,23 +220,16 @@ def _check_alike(outputs: Outputs, reference: Outputs) -> None:
         raise ValueError(f"reference must be of {wanted}, got {reference.model!r}")
 
 
-def _notes(found: Detection, rows: Outputs, known: Outputs | None) -> Iterator[str]:
+def _notes(found: Detection, rows: Outputs, known: Outputs | None, components: int | None) -> Iterator[str]:
     """Yield what a user should know before trusting these numbers."""
     fit, before = found.fit, int(np.count_nonzero(found.fitted_rows == 0))
     few = int(np.count_nonzero((found.fitted_rows > 0) & (found.fitted_rows < FEW_ROWS * max(1, fit.rank))))
     if known is None:
         yield "no in/out: refusing a share of an unknown mixture is no decision; give a reference"
-    if np.ptp(found.base_scores) == 0:
+    fitted = found.base_scores if known is None else np.concatenate((found.base_scores, known._need("scores")))
+    if np.ptp(fitted) == 0:
         yield "the base scores are all equal: there is nothing to true"
-    if fit.rows and fit.rank == 0:
-        yield "the features do not vary: every row gets the same score"
-    elif fit.collinear > fit.rank:
-        yield (
-            f"the fit uses {fit.rank:,} directions and leaves {fit.collinear:,} out, in which columns depend on one "
-            "another to about 1e-7 of their size: are columns repeated?"
-        )
-    if fit.rounding > 1e-6:
-        yield f"columns are nearly collinear: rounding may have changed scores by {fit.rounding:.0e} of their spread"
+    yield from fit.notes(components)
     if few:
         yield (
             f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit of few rows for its rank, {fit.rank:,}, "
@@ -250,15 +243,14 @@ def _notes(found: Detection, rows: Outputs, known: Outputs | None) -> Iterator[s
 
 def _notes_on_reference(found: Detection, rate: Rate, rows: Outputs, known: Outputs) -> Iterator[str]:
     yield from rate.notes(len(known))
-    scores_in = found.fit.predict(known.features) if found.fit.rows else known._need("scores")
-    taken = rows_taken_from(known.features, scores_in, rows.features, found.scores)
-    if taken is not None:
-        yield taken
+    yield from RowKeys.of(known.features).notes(rows.features)
     # The chance that a reference row outscores a row is higher the more rows are out and the better they are told. It
     # must fall by two standard errors of one, at most 1/12 (1/n + 1/m) in square, before truing is said to hurt.
     margin = 2 * math.sqrt((1 / len(rows) + 1 / len(known)) / 12)
     auroc_before = 1 - float(p_values(known._need("scores"), found.base_scores).mean())
     auroc_after = 1 - float(np.mean(found.p_values if found.p_values is not None else 1.0))
+    if auroc_before < 0.5 - margin:
+        yield f"the rows score higher than the reference, with a chance of {1 - auroc_before:.3f}: are the two swapped?"
     if auroc_after < auroc_before - margin:
         chances = f"{auroc_before:.3f} before truing, {auroc_after:.3f} after"
         yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"

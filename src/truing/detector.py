@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import RLock
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -21,24 +23,56 @@ from .outputs import Outputs, as_outputs
 from .scores import Base, base_name, base_scores, check_base
 from .threshold import Decision, Rate, decide_at
 
-# Rows looked up in the reference to see whether they are taken from it.
+# Rows looked up in the reference to see whether they are taken from it, the share of them from which that is noted, and
+# the share of the reference's own rows that must be distinct.
 _LOOKED_UP = 1000
+_SHARED = 0.02
+_DISTINCT = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class RowKeys:
+    """A number for each row (m,), in ascending order, by which equal rows are found: they have equal numbers."""
+
+    keys: Floats
+
+    @classmethod
+    def of(cls, features: Matrix) -> "RowKeys":
+        """Return the keys of these rows."""
+        return cls(np.sort(cls._made(features)))
+
+    def notes(self, features: Matrix) -> list[str]:
+        """Return a note if some of these rows are among those; none where those repeat rows themselves."""
+        if np.count_nonzero(np.diff(self.keys)) < _DISTINCT * (len(self.keys) - 1):
+            return []
+        some = self._made(features[:: -(-len(features) // _LOOKED_UP)])
+        place = np.minimum(np.searchsorted(self.keys, some), len(self.keys) - 1)
+        share = float((self.keys[place] == some).mean())
+        if share < _SHARED:
+            return []
+        return [f"{share:.0%} of the rows are rows of the reference: p-values and rates hold for others alone"]
+
+    @staticmethod
+    def _made(features: Matrix) -> Floats:
+        d = features.shape[1]
+        return LinearFit(np.cos(np.arange(1, d + 1)), 0.0, 0.0, 0, 0.0).predict(features)
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Known in-distribution rows: features (m, d), base scores (m,) and the moments of both."""
+    """Known in-distribution rows: features (m, d), base scores (m,), the moments of both, and keys of the rows."""
 
     features: Matrix
     scores: Floats
     moments: Moments
+    keys: RowKeys
 
     @classmethod
     def of(cls, features: Matrix, scores: Floats) -> "Reference":
         """Return the reference of these rows."""
         # Copied, so that nobody else can change them, and always in the same order of memory.
         matrix, vector = np.array(features, order="C"), np.array(scores)
-        return cls(matrix, vector, Moments.of(matrix, vector))
+        return cls(matrix, vector, Moments.of(matrix, vector), RowKeys.of(matrix))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +148,7 @@ class Detector:
         self.decay = as_share(decay, "decay")
         self.model = model
         self.state = State()
-        self._changing = RLock()
-        self._process = os.getpid()
+        self._renew_lock()
 
     @property
     def moments(self) -> Moments | None:
@@ -151,7 +184,10 @@ class Detector:
         self._change(calibrated)
 
     def score(self, outputs: Outputs) -> Floats:
-        """Return the trued score of every row (n,), by the fit of all learned and reference rows."""
+        """Return the trued score of every row (n,), by the fit of all learned and reference rows.
+
+        Something must have been learned: a reference alone is no fit of the rows at hand.
+        """
         state = self.state
         self._checked_classes(state, as_outputs(outputs, "outputs"))
         return self._fit(state, with_reference=True).predict(outputs.features)
@@ -218,15 +254,13 @@ class Detector:
             held.append(f"{len(state.reference.scores):,} reference rows")
         return f"Detector({', '.join(held)})"
 
-    def __copy__(self) -> "Detector":
-        """Return another detector with the same state, which is frozen."""
-        settings = {name: getattr(self, name) for name in ("temperature", "intercept", "components", "decay", "model")}
-        twin = Detector(self.base, **settings)
-        twin.state = self.state
-        return twin
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: the frozen state is shared, the lock is not."""
+        return {name: value for name, value in vars(self).items() if name != "_changing"}
 
-    def __deepcopy__(self, memo: object) -> "Detector":
-        return self.__copy__()
+    def __setstate__(self, parts: dict[str, Any]) -> None:
+        vars(self).update(parts)
+        self._renew_lock()
 
     def _learn(self, outputs: Outputs) -> State:
         """Learn these rows and return the state in which they are."""
@@ -247,10 +281,12 @@ class Detector:
 
         return self._change(with_rows)
 
+    def _renew_lock(self) -> None:
+        self._changing = RLock()
+        _detectors.add(self)
+
     def _change(self, changed: Callable[[State], State]) -> State:
         """Replace the state by what it is changed to, one change at a time, and return that."""
-        if self._process != os.getpid():  # After a fork a lock may be held by a thread that is not here.
-            self._changing, self._process = RLock(), os.getpid()
         with self._changing:
             while True:
                 old = self.state
@@ -266,8 +302,8 @@ class Detector:
         fit = self._fit(state, with_reference=with_reference)
         scores_in, scores = fit.predict(state.reference.features), fit.predict(outputs.features)
         decision = decide_at(rate, scores_in, scores)
-        taken = rows_taken_from(state.reference.features, scores_in, outputs.features, scores)
-        return decision if taken is None else replace(decision, notes=(*decision.notes, taken))
+        notes = (*decision.notes, *state.reference.keys.notes(outputs.features), *fit.notes(self.components))
+        return replace(decision, notes=notes)
 
     def _fit(self, state: State, *, with_reference: bool) -> LinearFit:
         return state.fit(self.intercept, self.components, with_reference=with_reference)
@@ -287,22 +323,20 @@ class Detector:
         return classes if state.classes is None else state.classes
 
 
+_detectors: "WeakSet[Detector]" = WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked child: a lock may be held by a thread that is not here."""
+    for detector in list(_detectors):
+        detector._renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 _UNCALIBRATED = "decisions need known in-distribution rows: call calibrate first"
-
-
-def rows_taken_from(known: Matrix, scores_in: Floats, features: Matrix, scores: Floats) -> str | None:
-    """Return a note if most rows to be decided are themselves in the reference, else None.
-
-    Rows that are equal have equal scores, so few rows need to be compared.
-    """
-    some = np.arange(0, len(scores), -(-len(scores) // _LOOKED_UP))
-    order = np.argsort(scores_in, kind="stable")
-    place = np.minimum(np.searchsorted(scores_in[order], scores[some]), len(order) - 1)
-    twin = order[place]
-    equal = (scores_in[twin] == scores[some]) & (known[twin] == features[some]).all(axis=1)
-    if equal.mean() <= 0.5 or np.ptp(scores_in) == 0:
-        return None
-    return f"{equal.mean():.0%} of the rows are rows of the reference: p-values and rates hold for others alone"
 
 
 def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh, lapack, qr, solve_triangular
 
-from ._check import BLOCK_NUMBERS, Bools, Floats, as_matrix_of_any, check_finite
+from ._check import BLOCK_NUMBERS, Bools, Floats, as_matrix_unchecked, check_finite
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -75,9 +75,29 @@ class LinearFit:
     collinear: int = 0
     rounding: float = 0.0
 
+    def notes(self, components: int | None = None) -> list[str]:
+        """Return what a user should know before trusting it; `components` are those it was to be confined to."""
+        if self.rows and self.rank == 0:
+            return ["the features do not vary: every row gets the same score"]
+        notes = []
+        if self.collinear > self.rank:
+            notes.append(
+                f"the fit uses {self.rank:,} directions and leaves {self.collinear:,} out, in which columns depend on "
+                "one another to about 1e-7 of their size: are columns repeated?"
+            )
+        if self.rounding > 1e-6:
+            cost = f"{self.rounding:.0e} of their spread"
+            notes.append(f"columns are nearly collinear: rounding may have changed scores by {cost}")
+        if components is not None and self.rank < min(components, self.rows - 1):
+            notes.append(
+                f"of {components:,} components {self.rank:,} are used: the others are lost in the rounding of the "
+                "largest, or there are no more; are columns of very different size?"
+            )
+        return notes
+
     def predict(self, features: ArrayLike) -> Floats:
         """Return the trued score of every row (n,); rows that are equal get the same score, to the bit."""
-        matrix = as_matrix_of_any(features, "features")
+        matrix = as_matrix_unchecked(features, "features")
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         scores = np.zeros(len(matrix))

@@ -1,8 +1,8 @@
 """Moments of features and scores: all that a linear fit needs, as a sum.
 
 Batch, stream and cluster are the same sum. The score is kept as one more column behind the features, and everything is
-centred, so that a large mean does not cancel. Mean and co-moment are kept to twice the working precision: what was
-added can be taken away again and leaves nothing behind, and sums of many parts do not drift.
+centred, so that a large mean does not cancel. Mean and co-moment are kept to twice the working precision: a part that
+was added can be taken away again and leaves nothing behind, and sums of many parts do not drift.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from ._check import (
     LARGEST,
     Floats,
     as_count,
-    as_matrix_of_any,
+    as_matrix_unchecked,
     as_number,
     as_share,
     as_truth,
@@ -81,7 +81,7 @@ class Moments:
     @classmethod
     def of(cls, features: ArrayLike, scores: ArrayLike) -> "Moments":
         """Return the moments of features (n, d) and scores (n,), accumulated in float64."""
-        matrix, vector = as_matrix_of_any(features, "features"), as_vector(scores, "scores")
+        matrix, vector = as_matrix_unchecked(features, "features"), as_vector(scores, "scores")
         check_same_rows(features=matrix, scores=vector)
         moments = cls._of_rows(Rows(matrix), vector)
         small = (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2) & (np.abs(moments.mean) <= LARGEST)
@@ -192,9 +192,8 @@ class Moments:
         left = max(float(over @ (self.comoment @ over)), 0.0) + self.rows * (level + constant) ** 2
         total = float(self.comoment[-1, -1])
         explained = 1.0 - left / total if total > 0.0 else float(left <= 0.0)
-        # Fewer rows than columns leave directions out that depend on nothing.
-        to_be_had = min(found.full_rank, int(self.rows) - intercept)
-        collinear = max(to_be_had - found.rank, 0)
+        for_want_of_rows = found.rank == self.rows - intercept  # Then directions are missing that depend on nothing.
+        collinear = 0 if for_want_of_rows else found.full_rank - found.rank
         return LinearFit(found.coef, constant, self.rows, found.rank, explained, collinear, found.rounding)
 
     def _possible_rounding(self) -> Floats:
@@ -218,7 +217,7 @@ def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> tuple[Moments, F
     mean, mean_low = two_sum(shift, total / n)
     comoment = gram[:-1, :-1] - np.outer(total, total / n)
     squares = np.diagonal(gram)[:-1]
-    digest = blake2b(np.concatenate((mean, mean_low, np.diagonal(comoment))).tobytes(), digest_size=8).digest()
+    digest = blake2b(np.concatenate((mean, mean_low, squares, comoment.sum(axis=0))).tobytes(), digest_size=8).digest()
     part = frozenset([int.from_bytes(digest)])
     return Moments(float(n), mean, comoment, mean_low, low[:-1, :-1], np.zeros(d + 1), part), squares
 
@@ -237,6 +236,8 @@ def _combined(one: Moments, other: Moments, sign: int, rounding: Floats, parts: 
     Pairwise (Chan, Golub & LeVeque 1983): n = n₁ ± n₂, δ = x̄₂ − x̄₁, x̄ = x̄₁ ± n₂/n δ, C = C₁ ± C₂ ± n₁n₂/n δδᵀ.
     """
     rows = one.rows + sign * other.rows
+    if not rows > 0:
+        raise ValueError(f"moments must weigh something to combine, got {one.rows:g} and {other.rows:g} rows")
     step, error = two_sum(other.mean, -one.mean)
     step, step_low = two_sum(step, error + (other.mean_low - one.mean_low))
     move, move_low = _times(Fraction(other.rows) / Fraction(rows), step, step_low)

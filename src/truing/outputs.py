@@ -135,7 +135,8 @@ class Outputs:
 def as_outputs(value: Outputs, name: str) -> Outputs:
     """Return `value`, which must be `Outputs`."""
     if not isinstance(value, Outputs):
-        raise TypeError(f"{name} must be Outputs, got {type(value).__name__}")
+        wanted = "truing.Outputs(features=…, logits=…)"
+        raise TypeError(f"{name} must be Outputs, got {type(value).__name__}: make {wanted} of arrays")
     return value
 
 

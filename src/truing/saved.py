@@ -26,7 +26,8 @@ def save(thing: Saveable, path: AnyPath) -> None:
     """Write `thing` to one file, whole or not at all."""
     kind = next((kind for kind, (cls, _, _) in _KINDS.items() if type(thing) is cls), None)
     if kind is None:
-        raise TypeError(f"thing must be Moments, LinearFit or Detector, got {type(thing).__name__}")
+        hint = ": it has a save of its own" if hasattr(thing, "save") else ""
+        raise TypeError(f"thing must be Moments, LinearFit or Detector, got {type(thing).__name__}{hint}")
     header, arrays = _KINDS[kind][1](thing)
     write_archive(path, kind, header, arrays)
 
