@@ -45,20 +45,26 @@ def check_that_row_order_changes_nothing(mix, rng, conventions):
         for name, method in methods_of(case, SETTING, conventions).items():
             if "RLR" in name and not one_answer(mix, turned, unit, name, conventions):
                 continue
-            found = [method(part.features, part.scores["msp"], None)(mix.features) for part in (mix, turned)]
+            try:
+                found = [method(part.features, part.scores["msp"], None)(mix.features) for part in (mix, turned)]
+            except ArithmeticError:  # The robust regression says where it has no answer to a duality gap of 1e-9.
+                assert "RLR" in name
+                continue
             np.testing.assert_allclose(*found, atol=1e-6, err_msg=name)
 
 
 def one_answer(mix, turned, unit, name, conventions):
-    """Whether the robust regression on unit rows comes to the same plane in both orders."""
+    """Whether the robust regression on unit rows comes to the same plane in both orders; not where it finds none."""
     penalty = PENALTY if conventions == "truing" else PENALTY * len(unit) ** 0.5
     intercept = "no intercept" not in name and conventions == "truing"
     answers = []
     for part in (mix, turned):
         norm = np.linalg.norm(part.features, axis=1, keepdims=True)
-        fit = truing.huber(
-            part.features / np.where(norm > 0, norm, 1), part.scores["msp"], penalty, intercept=intercept
-        )
+        rows = part.features / np.where(norm > 0, norm, 1)
+        try:
+            fit = truing.huber(rows, part.scores["msp"], penalty, intercept=intercept)
+        except ArithmeticError:
+            return False
         answers.append(unit @ fit.coef + fit.intercept)
     return np.abs(answers[0] - answers[1]).max() < 1e-8
 

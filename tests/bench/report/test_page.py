@@ -6,13 +6,15 @@ from collections import Counter
 from html import unescape
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 from truing.bench.experiments.cases import CASES
 from truing.bench.experiments.records import Results
 from truing.bench.experiments.settings import SETTINGS
 from truing.bench.report import page
-from truing.bench.report.tables import all_tables, summary
+from truing.bench.report.order import ordered
+from truing.bench.report.tables import all_tables, markdown_of, summary
 
 from ..invented import RAN, abouts
 from ..reading import Reader, check_that_nothing_is_loaded
@@ -94,7 +96,7 @@ def test_a_number_of_one_set_is_a_row_s(invented_rows, read):
 
 @pytest.mark.parametrize("setting", dict.fromkeys(name for _, name in RAN))
 def test_the_downloads_of_the_page_hold_every_row_but_the_pictures(invented_rows, held, setting):
-    wanted = [row for row in invented_rows if row["setting"] == setting and "picture" not in row]
+    wanted = [row for row in ordered(Results(invented_rows)).rows if row["setting"] == setting and "picture" not in row]
     split = json.loads(held[f"truing-{setting}.json"])
     rows = [dict(zip(split["columns"], line, strict=True)) for line in split["data"]]
     assert [{name: value for name, value in row.items() if value is not None} for row in rows] == wanted
@@ -140,6 +142,16 @@ def test_the_page_says_where_its_rows_come_from(page_html):
 def test_the_page_is_the_same_every_time(invented_rows):
     rows = [row for row in invented_rows if row["case"] in ("noise", "kept-share", "combinations", "pictures")]
     assert page.render(Results(rows, abouts())) == page.render(Results(rows, abouts()))
+
+
+def test_the_order_in_which_rows_were_made_changes_no_table_and_no_page(invented_rows):
+    mixed = [invented_rows[place] for place in np.random.default_rng(0).permutation(len(invented_rows))]
+    assert markdown_of(Results(mixed)) == markdown_of(Results(invented_rows))
+    few, turned = (
+        [row for row in rows if row["case"] in ("kept-share", "combinations", "classical", "pictures")]
+        for rows in (invented_rows, mixed)
+    )
+    assert page.render(Results(turned)) == page.render(Results(few))
 
 
 def test_a_page_of_one_case_is_a_whole_book(invented_rows):

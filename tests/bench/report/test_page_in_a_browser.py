@@ -4,7 +4,9 @@ import shutil
 
 import pytest
 
+from truing.bench.experiments.records import Results
 from truing.bench.report import page as report_page
+from truing.bench.report.order import ordered
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
@@ -137,5 +139,6 @@ def test_a_download_holds_the_rows_of_its_setting(opened, invented_rows, ending,
     with page.expect_download() as started:
         page.get_by_role("link", name=ending.upper()).first.click()
     assert started.value.suggested_filename == f"truing-cifar10-resnet56.{ending}"
-    rows = [row for row in invented_rows if row["setting"] == "cifar10-resnet56" and "picture" not in row]
+    every = ordered(Results(invented_rows)).rows
+    rows = [row for row in every if row["setting"] == "cifar10-resnet56" and "picture" not in row]
     assert started.value.path().read_text(encoding="utf-8") == write(rows)

@@ -17,6 +17,7 @@ from ..experiments.cases import CASES, CONVENTIONS, HEAD, Case, files_of_case, i
 from ..experiments.records import About, Results, Row
 from ..experiments.settings import SETTINGS, Setting
 from . import curves, distributions, dumbbells, figures, scatters
+from .order import ordered
 from .provenance import codes, network_named, sets_table
 from .table import Table
 from .tables import all_tables, summary
@@ -60,6 +61,7 @@ stands in for one of the paper’s keeps its own name, and no difference is take
 
 def render(results: Results, front: Front = EXPERIMENTS) -> str:
     """Return the whole page as HTML."""
+    results = ordered(results)
     rows = results.rows
     done = {row["case"] for row in rows}
     run = [name for name in results.settings if any(row["setting"] == name for row in rows)]

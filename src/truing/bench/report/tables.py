@@ -12,6 +12,7 @@ from ..experiments.cases import CASES, CONVENTIONS, POOL, Case
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .notes import notes
+from .order import line_place, ordered
 from .paper import AVERAGE, Printed, mean_of, printed
 from .provenance import network_named
 from .table import Table
@@ -23,15 +24,10 @@ _EMPTY = ""
 def all_tables(results: Results) -> dict[tuple[str, str, str], list[Table]]:
     """Return the tables of every (conventions, setting, case) that has rows, in the order of the cases."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in sorted(results.rows, key=lambda row: _set_place(results.settings[row["setting"]], row)):
+    for row in ordered(results).rows:
         if "picture" not in row:
             groups.setdefault((row["conventions"], row["setting"], row["case"]), []).append(row)
-    places = [list(results.settings), list(CASES)]
-    order = sorted(
-        groups,
-        key=lambda key: (key[0] != "truing", *(known.index(name) for known, name in zip(places, key[1:], strict=True))),
-    )
-    return {key: list(_of_case(key, groups, results)) for key in order}
+    return {key: list(_of_case(key, groups, results)) for key in groups}
 
 
 def markdown_of(results: Results) -> str:
@@ -104,7 +100,7 @@ def _means(
     A difference is one of means over the same sets. There is none where the sets are others than the paper's.
     """
     groups: dict[tuple[str, str, float | None], dict[str, list[Row]]] = {}
-    for row in sorted(rows, key=lambda row: _place(case, row)):
+    for row in sorted(rows, key=line_place):
         groups.setdefault((row["base"], row["method"], row.get("value")), {}).setdefault(row["scored"], []).append(row)
     parts = {key: _of_the_same_sets(found) for key, found in groups.items()}
     beside = {key: _beside(setting, case, key, found, outside) for key, found in parts.items()}
@@ -219,7 +215,7 @@ def _by_subset(setting: Setting, rows: list[Row], metric: str, words: str) -> Ta
 
 def _lines(setting: Setting, rows: list[Row], metric: str, sets: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each base score, method and kind of rows, and its cell for each set."""
-    for names in dict.fromkeys((row["base"], row["method"], row["scored"]) for row in rows):
+    for names in dict.fromkeys((row["base"], row["method"], row["scored"]) for row in sorted(rows, key=line_place)):
         own = {row["outside"]: row for row in rows if (row["base"], row["method"], row["scored"]) == names}
         base, method, scored = names
         cells = [_cell(setting, own[name], metric) if name in own else _EMPTY for name in sets]
@@ -243,21 +239,6 @@ def _cell(setting: Setting, row: Row, metric: str) -> str:
 def _comparable(setting: Setting, case: Case) -> bool:
     """Whether the paper prints this experiment for such a setting: noise and ReAct for ImageNet alone."""
     return not case.paper_inside or setting.paper in case.paper_inside
-
-
-def _place(case: Case, row: Row) -> tuple[int, int, float]:
-    """Return where a row stands in its table: by base score, by method, by value; methods of a curve side by side."""
-    first = ("none", "DLR", "RLR", "DLR, no intercept", "RLR, no intercept")
-    method = first.index(row["method"]) if row["method"] in first else len(first)
-    base = case.bases.index(row["base"]) if row["base"] in case.bases else len(case.bases)
-    return base, method, row.get("value") or 0.0
-
-
-def _set_place(setting: Setting, row: Row) -> tuple[int, int, str]:
-    """Return where a row's sets stand among the setting's own, combinations after single sets."""
-    files = row["outside"].split(" + ")
-    names = [*setting.outside.values(), *setting.noise_sets]
-    return len(files), names.index(files[0]) if files[0] in names else len(names), row["outside"]
 
 
 def _repeats(parts: dict[str, list[Row]]) -> str:
