@@ -158,7 +158,7 @@ def test_evaluate_prints_the_report(here, capsys):
     run(capsys, "score", "held.npz", "-o", "out.npy")
     found = json.loads(run(capsys, "evaluate", "in.npy", "out.npy", "--outputs", "test.npz", "--convention", "paper"))
     rows = truing.Outputs.load("test.npz")
-    expected = truing.evaluate(np.load("in.npy"), np.load("out.npy"), "paper", rows.correct())
+    expected = truing.evaluate(np.load("in.npy"), np.load("out.npy"), convention="paper", correct=rows.correct())
     assert found == json.loads(expected.json())
     assert found["refused_right"] is not None
 

@@ -4,11 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
-from sklearn.linear_model import lars_path
 
 import truing
 from truing.fits import fit_robust_sweep, trust_order
 from truing.huber_regression import continuation
+
+from .literal_lasso import literal_lasso
 
 fits = pytest.mark.parametrize("fit", [truing.fit_direct, truing.fit_robust])
 shapes = pytest.mark.parametrize("shape", [{}, {"intercept": False}, {"components": 3}])
@@ -31,18 +32,6 @@ def trusted_rows(features, scores, **shape):
 def unit(features):
     norm = np.linalg.norm(features, axis=1, keepdims=True)
     return features / np.where(norm > 0, norm, 1)
-
-
-def literal_lasso(design, scores, penalty):
-    """γ of the paper's Eq. 15 with its n×n projector, by scikit-learn's homotopy, checked by the lasso's conditions."""
-    n = len(scores)
-    projector = np.eye(n) - design @ np.linalg.pinv(design)
-    target = projector @ scores
-    gamma = lars_path(projector, target, method="lasso", alpha_min=penalty / n)[2][:, -1]
-    pull = projector @ (target - projector @ gamma)
-    np.testing.assert_allclose(pull[gamma != 0], penalty * np.sign(gamma[gamma != 0]), atol=1e-10)
-    assert np.abs(pull).max() <= penalty + 1e-10
-    return gamma
 
 
 @pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0])

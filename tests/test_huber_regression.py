@@ -14,6 +14,8 @@ from truing._check import Floats
 from truing.huber_regression import TOLERANCE, HuberFit, continuation, design, huber, huber_rows
 from truing.rows import Rows
 
+from .literal_lasso import literal_lasso
+
 PENALTIES = [1e-7, 1e-5, 1e-3, 1e-1, 10.0]
 either_intercept = pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "no-intercept"])
 finite = st.floats(-100, 100).map(lambda value: round(value, 3))
@@ -97,36 +99,15 @@ def soft(values: Floats, penalty: float) -> Floats:
     return np.sign(values) * np.maximum(np.abs(values) - penalty, 0)
 
 
-def projector(features: Floats, intercept: bool) -> Floats:
-    design = np.column_stack([features, np.ones(len(features))]) if intercept else features
-    return np.eye(len(features)) - design @ np.linalg.pinv(design)
-
-
-def lasso(matrix: Floats, target: Floats, penalty: float) -> Floats:
-    """Return argmin ‖target − matrix @ γ‖²/2 + penalty·‖γ‖₁ by accelerated proximal steps with restarts."""
-    gamma, ahead, weight = np.zeros(len(target)), np.zeros(len(target)), 1.0
-    for _ in range(200_000):
-        new = soft(ahead - matrix.T @ (matrix @ ahead - target), penalty)
-        if np.abs(new - ahead).max() <= 1e-15 and np.abs(new - gamma).max() <= 1e-15:
-            break
-        uphill = (ahead - new) @ (new - gamma) > 0
-        weight, last = (1.0, 1.0) if uphill else ((1 + (1 + 4 * weight**2) ** 0.5) / 2, weight)
-        gamma, ahead = new, new + (last - 1) / weight * (new - gamma)
-    correlation = matrix.T @ (target - matrix @ gamma)
-    assert np.abs(correlation).max() <= penalty * (1 + 1e-9)
-    np.testing.assert_allclose(correlation[gamma != 0], penalty * np.sign(gamma[gamma != 0]), atol=1e-11)
-    return gamma
-
-
 @either_intercept
 @pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0])
 @pytest.mark.parametrize(("n", "d"), [(30, 3), (80, 6)])
 def test_gamma_is_that_of_the_lasso_built_literally(rng, n, d, penalty, intercept):
     features, scores = plain(rng, n, d, noise=1.0)
     features[::9] = 0
-    away = projector(features, intercept)
+    design = np.column_stack([features, np.ones(n)]) if intercept else features
     fit = huber(features, scores, penalty, intercept=intercept)
-    np.testing.assert_allclose(fit.gamma, lasso(away, away @ scores, penalty), atol=1e-7)
+    np.testing.assert_allclose(fit.gamma, literal_lasso(design, scores, penalty), atol=1e-7)
 
 
 @either_intercept

@@ -33,7 +33,7 @@ CORE = [
     "detection",
     "saved",
 ]
-IO = ["extras", "drafts", "seal", "npz", "archive", "columns", "tables"]
+IO = ["extras", "drafts", "seal", "npz", "archive", "tables", "columns"]
 SHELLS = ["torch", "onnx", "bench"]  # And summary, which is the command line's.
 FLAT = [name for name in CORE if name != "io"]
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
@@ -45,9 +45,9 @@ def files(name: str) -> list[Path]:
 
 
 def imported(module: Path) -> set[str]:
-    """Return the modules of ours that a file imports at its top level, by the first part of their names."""
+    """Return the modules of ours that a file imports, in functions too, by the first part of their names."""
     found = set()
-    for node in ast.parse(module.read_text()).body:
+    for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             names = [node.module] if node.module else [alias.name for alias in node.names]
             found |= {name.split(".")[0] for name in names}
@@ -114,8 +114,8 @@ SIGNATURES = {
     "kl_uniform": "(logits, temperature=1.0)",
     "max_logit": "(logits)",
     "gradnorm": "(features, logits, temperature=1.0)",
-    "react": "(features, weight, bias, clip)",
-    "react_clip": "(features_in, share=0.9)",
+    "react": "(features, weight, bias, *, clip)",
+    "react_clip": "(features_in, *, share=0.9)",
     "Moments.of": "(features, scores)",
     "Moments.decayed": "(self, factor)",
     "Moments.solve": "(self, intercept=True, components=None, ridge=0.0)",
@@ -130,8 +130,8 @@ SIGNATURES = {
     "auroc": "(scores_in, scores_out)",
     "aupr": "(scores_in, scores_out)",
     "aupr_out": "(scores_in, scores_out)",
-    "fpr_at_tpr": "(scores_in, scores_out, tpr=0.95, convention='at-least')",
-    "evaluate": "(scores_in, scores_out, convention='at-least', correct=None)",
+    "fpr_at_tpr": "(scores_in, scores_out, *, tpr=0.95, convention='at-least')",
+    "evaluate": "(scores_in, scores_out, *, convention='at-least', correct=None)",
     "save": "(thing, path)",
     "load": "(path)",
     "Detector": "(base='msp', *, temperature=1.0, intercept=True, components=None, decay=1.0, model=None)",

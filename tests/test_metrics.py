@@ -51,7 +51,7 @@ def test_fpr_at_least_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
     for threshold in sorted({*scores_in, *scores_out}, reverse=True):
         if np.mean(scores_in >= threshold) >= tpr - 1e-12:
             break
-    assert truing.fpr_at_tpr(scores_in, scores_out, tpr) == np.mean(scores_out >= threshold)
+    assert truing.fpr_at_tpr(scores_in, scores_out, tpr=tpr) == np.mean(scores_out >= threshold)
 
 
 @given(scores_in=either, scores_out=either, tpr=levels)
@@ -59,7 +59,7 @@ def test_fpr_ood_positive_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
     for threshold in sorted({*scores_in, *scores_out}):
         if np.mean(scores_out <= threshold) >= tpr - 1e-12:
             break
-    found = truing.fpr_at_tpr(scores_in, scores_out, tpr, convention="ood-positive")
+    found = truing.fpr_at_tpr(scores_in, scores_out, tpr=tpr, convention="ood-positive")
     assert found == np.mean(scores_in <= threshold)
 
 
@@ -74,18 +74,23 @@ def test_fpr_of_the_paper_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
             best = distance, np.mean(scores_out >= threshold)
         if recall == 1:
             break
-    assert truing.fpr_at_tpr(scores_in, scores_out, tpr, convention="paper") == best[1]
+    assert truing.fpr_at_tpr(scores_in, scores_out, tpr=tpr, convention="paper") == best[1]
 
 
 def test_the_conventions_differ_under_ties():
     scores_in, scores_out = [3.0, 3.0, 1.0], [1.0, 0.0]  # Recalls of 2/3 and 1 alone.
-    found = [truing.fpr_at_tpr(scores_in, scores_out, 0.7, name) for name in ("at-least", "paper", "ood-positive")]
+    found = [
+        truing.fpr_at_tpr(scores_in, scores_out, tpr=0.7, convention=name)
+        for name in ("at-least", "paper", "ood-positive")
+    ]
     assert found == [0.5, 0.0, 1 / 3]
 
 
 def test_the_report_names_its_convention_and_reads_in_text_and_json(bank):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
-    report = truing.evaluate(truing.msp(inside.logits), truing.msp(outside.logits), "paper", inside.correct())
+    report = truing.evaluate(
+        truing.msp(inside.logits), truing.msp(outside.logits), convention="paper", correct=inside.correct()
+    )
     read = json.loads(report.json())
     assert read["convention"] == "paper"
     assert read["rows_in"] == 10_000

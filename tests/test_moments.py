@@ -245,3 +245,7 @@ def test_no_double_copy_of_the_input_is_made(rng):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < narrow.nbytes / 2
+
+
+def test_moments_say_what_they_hold():
+    assert repr(truing.Moments.of(np.eye(3), np.arange(3.0))) == "Moments(3 rows of 3 features)"

@@ -20,7 +20,7 @@ def test_react_clips_then_applies_the_head(rng):
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
 def test_the_clip_leaves_the_stated_share_of_activations_alone(rng, share):
     features = rng.normal(size=(200, 30)).astype(np.float32)
-    assert np.mean(features <= truing.react_clip(features, share)) == pytest.approx(share, abs=1 / 6000)
+    assert np.mean(features <= truing.react_clip(features, share=share)) == pytest.approx(share, abs=1 / 6000)
 
 
 def test_a_head_of_another_width_is_refused():

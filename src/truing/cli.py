@@ -110,7 +110,9 @@ def run_threshold(args: argparse.Namespace) -> None:
 def run_evaluate(args: argparse.Namespace) -> None:
     """Print how well scores tell in from out."""
     correct = None if args.outputs is None else Outputs.load(args.outputs).correct()
-    print(evaluate(_scores(args.scores_in), _scores(args.scores_out), args.convention, correct).json())
+    print(
+        evaluate(_scores(args.scores_in), _scores(args.scores_out), convention=args.convention, correct=correct).json()
+    )
 
 
 def run_demo(args: argparse.Namespace) -> None:

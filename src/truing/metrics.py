@@ -42,7 +42,9 @@ def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     return _aupr(_Sorted.of(scores_in, scores_out).seen_from_out())
 
 
-def fpr_at_tpr(scores_in: ArrayLike, scores_out: ArrayLike, tpr: float = 0.95, convention: str = "at-least") -> float:
+def fpr_at_tpr(
+    scores_in: ArrayLike, scores_out: ArrayLike, *, tpr: float = 0.95, convention: str = "at-least"
+) -> float:
     """Return the false-positive rate where the true-positive rate is `tpr`, under a named convention.
 
     `at-least`: in-distribution positive, at the largest threshold with a recall of at least `tpr`.
@@ -98,6 +100,7 @@ class Report:
 def evaluate(
     scores_in: ArrayLike,
     scores_out: ArrayLike,
+    *,
     convention: str = "at-least",
     correct: ArrayLike | None = None,
 ) -> Report:

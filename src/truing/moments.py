@@ -27,6 +27,7 @@ from ._check import (
     as_vector,
     check_finite,
     check_same_rows,
+    counted,
 )
 from ._double import two_product, two_product_outer, two_ratio, two_sum
 from .least_squares import DEPENDENT, EPS, LinearFit, Solution, minimum_norm
@@ -88,6 +89,9 @@ class Moments:
         if not small.all():  # NaN fails these comparisons too.
             check_finite(matrix, "features")
         return moments
+
+    def __repr__(self) -> str:
+        return f"Moments({self.rows:,.10g} rows of {counted(self.dimensions, 'feature')})"
 
     @classmethod
     def _of_rows(cls, rows: Rows, scores: Floats) -> "Moments":

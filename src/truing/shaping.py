@@ -7,7 +7,7 @@ from ._blas import one_thread
 from ._check import Floats, as_matrix, as_number, as_share, as_vector, blocks
 
 
-def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, clip: float) -> Floats:
+def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, clip: float) -> Floats:
     r"""Logits (n, c) of a linear head on clipped features, $W \min(z, \mathrm{clip}) + b$.
 
     >>> react([[1.0, 5.0]], weight=[[1.0, 1.0]], bias=[0.5], clip=2.0)
@@ -27,7 +27,7 @@ def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, clip: float) 
     return logits
 
 
-def react_clip(features_in: ArrayLike, share: float = 0.9) -> float:
+def react_clip(features_in: ArrayLike, *, share: float = 0.9) -> float:
     """Return the value that `share` of all known in-distribution activations stay at or below.
 
     >>> react_clip([[0.0, 1.0], [2.0, 3.0]], share=1.0)

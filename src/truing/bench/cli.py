@@ -210,7 +210,7 @@ def run_run(args: argparse.Namespace) -> None:
     if failed:
         raise ValueError("not everything could be run. " + "; ".join(failed))
     if not ran:
-        raise FileNotFoundError("nothing could be run: see what is missing above, and docs/reproduce.md")
+        raise FileNotFoundError("nothing could be run: see what is missing above")
 
 
 def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate"]]:
@@ -237,9 +237,7 @@ def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate"]]:
         absent = [name for name in known if name not in present]
         if absent or not present:
             wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
-            raise FileNotFoundError(
-                f"there is no folder {wanted} in {where}: see docs/reproduce.md for what goes there"
-            )
+            raise FileNotFoundError(f"there is no folder {wanted} in {where}: it holds a file SET.npz for each set")
         found += [(SETTINGS[name], in_folders(folders, SETTINGS[name])) for name in known or present]
     return found
 
@@ -290,7 +288,7 @@ def _add_experiments(
     slow = ", ".join(name for name, case in CASES.items() if case.slow)
     about = f"{', '.join(CASES)}; {ALL} is every one but {slow}, which takes minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
-    sets = f"{', '.join(SETTINGS)}, or a .toml file of your own, see docs/reproduce.md (default: those with files)"
+    sets = f"{', '.join(SETTINGS)}, or a .toml file of your own (default: those with files)"
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)

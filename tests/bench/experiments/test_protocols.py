@@ -129,7 +129,9 @@ def test_what_react_clips_at_comes_from_the_fitted_rows_alone(mix):
     list(protocols.vary_react_share(Job(SETTING, replace(CASES["react"], values=(0.9,)), few, reacted=reacted)))
     seen, _ = few.halves(np.random.default_rng([0, 0]))
     parts = (few, seen)
-    assert clips == pytest.approx([truing.react_clip(part.features[: part.rows_in], 0.9) for part in parts], abs=1e-12)
+    assert clips == pytest.approx(
+        [truing.react_clip(part.features[: part.rows_in], share=0.9) for part in parts], abs=1e-12
+    )
 
 
 def test_components_for_unseen_rows_come_from_the_others(mix, monkeypatch):

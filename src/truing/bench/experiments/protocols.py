@@ -175,7 +175,7 @@ def vary_react_share(job: Job) -> Measurements:
         seen, unseen = mix.halves(rng)
         for fitted, scored, kind in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
             for share in job.case.values:
-                clip = react_clip(fitted.features[: fitted.rows_in], share)
+                clip = react_clip(fitted.features[: fitted.rows_in], share=share)
                 pairs = {
                     "raw": (fitted.features, scored.features),
                     "clipped": (np.minimum(fitted.features, clip), np.minimum(scored.features, clip)),
