@@ -384,3 +384,40 @@ def test_a_fit_through_the_origin_says_what_cancelling_means_has_cost():
     assert error <= fit.rounding <= 0.01
     with_intercept = truing.fit_direct(features, scores)
     np.testing.assert_allclose(with_intercept.predict(features), scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e5, 1e6, 1e7])
+def test_large_scores_taken_away_in_other_parts_are_said_to_have_cost(rng, size):
+    features = rng.normal(size=(500, 3))
+    scores = features @ [1.0, -2, 3] + 0.1 * rng.normal(size=500)
+    strange = rng.normal(size=(40, 3)) * size
+    values = (strange**2).sum(axis=1)
+    rest = Moments.of(features, scores) + Moments.of(strange, values)
+    rest = rest - Moments.of(strange[:15], values[:15]) - Moments.of(strange[15:], values[15:])
+    fit, fresh = rest.solve(), truing.fit_direct(features, scores)
+    error = np.abs(fit.predict(features) - fresh.predict(features)).max() / scores.std()
+    assert error <= max(10 * fit.rounding, 1e-6) or fit.rounding == 1.0
+
+
+@pytest.mark.parametrize("size", [1e12, 1e15, 1e18, 1e40])
+def test_a_batch_beyond_two_doubles_is_counted_when_it_leaves(rng, size):
+    features = rng.normal(size=(500, 3))
+    scores = features @ [1.0, -2, 3] + 0.1 * rng.normal(size=500)
+    strange = Moments.of(rng.normal(size=(40, 3)) * size, rng.normal(size=40))
+    fit = (Moments.of(features, scores) + strange - strange).solve()
+    fresh = truing.fit_direct(features, scores)
+    error = np.abs(fit.predict(features) - fresh.predict(features)).max() / scores.std()
+    assert error <= max(10 * fit.rounding, 1e-6) or fit.rank + fit.collinear == 3
+
+
+@pytest.mark.parametrize("shape", [{}, {"ridge": 1.0}, {"intercept": False}])
+def test_columns_that_are_lost_are_counted_once(rng, shape, tmp_path):
+    features, scores = rng.normal(size=(100, 3)), rng.normal(size=100)
+    features[50:] *= 1e9
+    rest = Moments.of(features, scores) - Moments.of(features[50:], scores[50:])
+    fit = rest.solve(**shape)
+    assert fit.rank + fit.collinear <= 3
+    assert fit.rounding <= 1.0
+    assert "do not vary" not in " ".join(fit.notes()) or shape
+    truing.save(fit, tmp_path / "fit.npz")
+    assert truing.load(tmp_path / "fit.npz").rank == fit.rank

@@ -12,7 +12,7 @@ from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
 from .scores import Base, base_name, base_scores, check_base
-from .threshold import Rate, decide_at, p_values
+from .threshold import Rate, decide_at
 
 METHODS = ("auto", "dlr", "rlr", "online")
 ORDERS = ("learn-first", "score-first")
@@ -135,7 +135,7 @@ def detect(
             is_out=found.is_out,
             threshold=found.threshold,
         )
-    return replace(detection, notes=tuple(_notes(detection, rows, known, components)))
+    return replace(detection, notes=tuple(_notes(detection, rows, known, components, found.above / len(rows))))
 
 
 @dataclass(eq=False)
@@ -148,6 +148,7 @@ class _Found:
     is_out: Bools
     fit: LinearFit
     threshold: float | None = None
+    above: float = 0.0  # How many rows a reference row outscores, on average.
 
 
 def _follow(
@@ -166,6 +167,7 @@ def _follow(
             scores_in = known._need("scores") if fit is None else fit.predict(known.features)
             decision = decide_at(rate, scores_in, found.scores[part])
             found.p_values[part], found.is_out[part] = decision.p_values, decision.is_out
+            found.above += _chance_above(scores_in, found.scores[part]) * (part.stop - part.start)
             if part == slice(0, n):
                 found.threshold = decision.threshold
         progress(part.stop, n)
@@ -183,6 +185,13 @@ def _stream(detector: Detector, rows: Outputs, known: Outputs | None, batch: int
         else:
             yield part, detector.fit_of_learned() if start else None
             detector.learn(rows[part])
+
+
+def _chance_above(scores_in: Floats, scores: Floats) -> float:
+    """Return the chance that a reference row outscores a row, ties counted half."""
+    known = np.sort(scores_in)
+    below = np.searchsorted(known, scores, side="left") + np.searchsorted(known, scores, side="right")
+    return 1 - float(below.mean()) / (2 * len(known))
 
 
 def _robust_fit(
@@ -220,7 +229,9 @@ def _check_alike(outputs: Outputs, reference: Outputs) -> None:
         raise ValueError(f"reference must be of {wanted}, got {reference.model!r}")
 
 
-def _notes(found: Detection, rows: Outputs, known: Outputs | None, components: int | None) -> Iterator[str]:
+def _notes(
+    found: Detection, rows: Outputs, known: Outputs | None, components: int | None, auroc_after: float
+) -> Iterator[str]:
     """Yield what a user should know before trusting these numbers."""
     fit, before = found.fit, int(np.count_nonzero(found.fitted_rows == 0))
     few = int(np.count_nonzero((found.fitted_rows > 0) & (found.fitted_rows < FEW_ROWS * max(1, fit.rank))))
@@ -238,17 +249,18 @@ def _notes(found: Detection, rows: Outputs, known: Outputs | None, components: i
     if before:
         yield f"{counted(before)} came before any fit, scored by the base score alone: see the column trued"
     if known is not None and found.rate is not None:
-        yield from _notes_on_reference(found, found.rate, rows, known)
+        yield from _notes_on_reference(found, found.rate, rows, known, auroc_after)
 
 
-def _notes_on_reference(found: Detection, rate: Rate, rows: Outputs, known: Outputs) -> Iterator[str]:
+def _notes_on_reference(
+    found: Detection, rate: Rate, rows: Outputs, known: Outputs, auroc_after: float
+) -> Iterator[str]:
     yield from rate.notes(len(known))
     yield from RowKeys.of(known.features).notes(rows.features)
     # The chance that a reference row outscores a row is higher the more rows are out and the better they are told. It
     # must fall by two standard errors of one, at most 1/12 (1/n + 1/m) in square, before truing is said to hurt.
     margin = 2 * math.sqrt((1 / len(rows) + 1 / len(known)) / 12)
-    auroc_before = 1 - float(p_values(known._need("scores"), found.base_scores).mean())
-    auroc_after = 1 - float(np.mean(found.p_values if found.p_values is not None else 1.0))
+    auroc_before = _chance_above(known._need("scores"), found.base_scores)
     if auroc_before < 0.5 - margin:
         yield f"the rows score higher than the reference, with a chance of {1 - auroc_before:.3f}: are the two swapped?"
     if auroc_after < auroc_before - margin:

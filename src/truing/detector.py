@@ -27,7 +27,7 @@ from .threshold import Decision, Rate, decide_at
 # the share of the reference's own rows that must be distinct.
 _LOOKED_UP = 1000
 _SHARED = 0.02
-_DISTINCT = 0.9
+_DISTINCT = 0.999
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,13 +77,13 @@ class LinearFit:
 
     def notes(self, components: int | None = None) -> list[str]:
         """Return what a user should know before trusting it; `components` are those it was to be confined to."""
-        if self.rows and self.rank == 0:
+        if self.rows and self.rank == 0 and not self.collinear:
             return ["the features do not vary: every row gets the same score"]
         notes = []
         if self.collinear > self.rank:
             notes.append(
                 f"the fit uses {self.rank:,} directions and leaves {self.collinear:,} out, in which columns depend on "
-                "one another to about 1e-7 of their size: are columns repeated?"
+                "one another to about 1e-7 of their size, or which are lost in rounding: are columns repeated?"
             )
         if self.rounding > 1e-6:
             cost = f"{self.rounding:.0e} of their spread"
@@ -143,27 +143,33 @@ def minimum_norm(
     `rounding` (d + 1,) is what subtraction may have left in the variances.
     """
     vary = varying(rows, mean, comoment, rounding)
-    lost = int(np.count_nonzero(~vary & (rounding[:-1] > 0)))
+    if not vary.all():  # What is left of other columns is rounding.
+        comoment = comoment * np.outer(np.append(vary, True), np.append(vary, True))
     live = vary | (ridge > 0)
     norm = np.sqrt(np.where(vary, comoment.diagonal()[:-1], 0.0) + ridge)
-    if ridge and not vary.all():
-        comoment = comoment * np.outer(np.append(vary, True), np.append(vary, True))
     if not intercept:  # A constant column makes up for it.
         norm = np.where(live, norm, np.abs(mean[:-1]) * np.sqrt(rows))
         live = norm > 0
+    lost = int(np.count_nonzero(~live & (rounding[:-1] > 0)))
     problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
     if not live.any():
         return Solution(np.zeros(len(live)), 0, lost, 0.0)
     factor = cholesky_factor(problem.correlations.copy())
-    if factor is not None and smallest_eigenvalue(factor) > max(CHOLESKY_EIGENVALUE, 4 * problem.noise):
-        scaled, rank, cost = problem.by_cholesky(factor, intercept), len(problem.norm), CHOLESKY_ROUNDING
+    smallest = 0.0 if factor is None else smallest_eigenvalue(factor)
+    if factor is not None and smallest > max(CHOLESKY_EIGENVALUE, 4 * problem.noise):
+        scaled, rank = problem.by_cholesky(factor, intercept), len(problem.norm)
+        cost = max(CHOLESKY_ROUNDING, problem.noise / smallest)
     else:
         scaled, rank, cost = problem.by_eigenvectors(intercept)
     coef = np.zeros(len(live))
     coef[live] = scaled / problem.norm
+    score_square = max(float(comoment[-1, -1]), 0.0)
     if not intercept:
-        cost = max(cost, problem.cost_of_level(scaled, float(comoment[-1, -1])))
-    return Solution(coef, rank, len(problem.norm) + lost, cost)
+        cost = max(cost, problem.cost_of_level(scaled, score_square))
+    if problem.noise and rounding[-1]:  # What subtraction left in the products with the score.
+        left = problem.noise * rounding[-1] / max(smallest, CHOLESKY_EIGENVALUE)
+        cost = max(cost, float(np.sqrt(left / score_square)) if score_square > 0 else 1.0)
+    return Solution(coef, rank, len(problem.norm) + lost, min(cost, 1.0))
 
 
 def varying(rows: float, mean: Floats, comoment: Floats, rounding: Floats) -> Bools:

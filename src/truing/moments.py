@@ -39,6 +39,9 @@ _SUM_ROUNDING = 32 * EPS
 # A block of fewer rows makes a poor matrix product; one of more rows loses digits.
 _LEAST_ROWS, _MOST_ROWS = 256, 8192
 
+# What two doubles do not hold of a number, with a margin.
+_TWO_DOUBLES = 2.0**-98
+
 # Parts that a sum remembers.
 _MOST_PARTS = 4096
 
@@ -129,7 +132,8 @@ class Moments:
         if not self.rows > old.rows:
             raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
         if old.parts and old.parts <= self.parts and not old.rounding.any():
-            return _combined(self, old, -1, self.rounding, self.parts - old.parts)
+            rounding = np.hypot(self.rounding, _TWO_DOUBLES * np.abs(np.diagonal(self.comoment)))
+            return _combined(self, old, -1, rounding, self.parts - old.parts)
         # Summed in other parts the same rows have rounding of their own.
         return _combined(self, old, -1, np.hypot(self._possible_rounding(), old._possible_rounding()), self.parts)
 
