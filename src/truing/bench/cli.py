@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._check import as_count
 from ..io.drafts import check_writable, real_path
+from ..io.extras import install
 from .experiments.cases import CASES, CONVENTIONS
 from .experiments.settings import SETTINGS, Setting
 from .inputs.datasets.images import Batch
@@ -36,7 +37,7 @@ RUNS = Path("runs")
 ROOT = Path("datasets")
 BANKS, RESULTS = Path("banks"), Path("results")
 ALL = "all"
-EXTRA = "pip install 'truing[networks]'"
+EXTRA = install("networks")
 
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
