@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._check import Floats, as_count, as_matrix
+from ...io.extras import install
 
 TREES = 100
 NEIGHBOURS = 20
@@ -74,7 +75,7 @@ def _sklearn(part: str) -> Any:
     try:
         from sklearn import ensemble, mixture, neighbors
     except ImportError:
-        raise ImportError("the classical detectors need scikit-learn: pip install 'truing[bench]'") from None
+        raise ImportError(f"the classical detectors need scikit-learn: {install('bench')}") from None
     return {"ensemble": ensemble, "mixture": mixture, "neighbors": neighbors}[part]
 
 

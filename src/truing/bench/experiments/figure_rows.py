@@ -7,6 +7,7 @@ import numpy as np
 
 from ..._check import Floats, Matrix
 from ...fits import fit_direct
+from ...io.extras import install
 from ...threshold import threshold_at
 from .cases import SEED
 from .methods import methods_of, metrics, principal_coordinates
@@ -99,7 +100,7 @@ def _separating(places: Floats, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> 
     try:
         from sklearn.svm import LinearSVC
     except ImportError:
-        raise ImportError("the pictures need scikit-learn: pip install 'truing[bench]'") from None
+        raise ImportError(f"the pictures need scikit-learn: {install('bench')}") from None
     spread = places.std(axis=0)
     svm = LinearSVC(class_weight="balanced", random_state=SEED, max_iter=20_000).fit(places / spread, is_out)
     right = np.mean(

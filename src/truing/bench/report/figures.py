@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from ...io.extras import install
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -65,7 +67,7 @@ def figure_class() -> "type[Figure]":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("the report needs matplotlib: pip install 'truing[bench]'") from error
+        raise ImportError(f"the report needs matplotlib: {install('bench')}") from error
     return Figure
 
 
