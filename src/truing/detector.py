@@ -32,18 +32,23 @@ _DISTINCT = 0.999
 
 @dataclass(frozen=True, eq=False)
 class RowKeys:
-    """A number for each row (m,), in ascending order, by which equal rows are found: they have equal numbers."""
+    """A number for each row (m,), in ascending order, by which equal rows are found: they have equal numbers.
+
+    `are_distinct` says that next to none of the rows repeats another.
+    """
 
     keys: Floats
+    are_distinct: bool
 
     @classmethod
     def of(cls, features: Matrix) -> "RowKeys":
         """Return the keys of these rows."""
-        return cls(np.sort(cls._made(features)))
+        keys = np.sort(cls._made(features))
+        return cls(keys, bool(np.count_nonzero(np.diff(keys)) >= _DISTINCT * (len(keys) - 1)))
 
     def notes(self, features: Matrix) -> list[str]:
         """Return a note if some of these rows are among those; none where those repeat rows themselves."""
-        if np.count_nonzero(np.diff(self.keys)) < _DISTINCT * (len(self.keys) - 1):
+        if not self.are_distinct:
             return []
         some = self._made(features[:: -(-len(features) // _LOOKED_UP)])
         place = np.minimum(np.searchsorted(self.keys, some), len(self.keys) - 1)
