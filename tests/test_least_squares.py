@@ -342,7 +342,7 @@ def test_rows_taken_away_in_other_parts_are_not_trusted_to_leave_nothing(rng):
     assert (fit.rank, fit.collinear) == (0, 3)  # The first rows are lost in the rounding of the others, and it is said.
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_whatever_is_added_and_taken_away_is_solved(data):
     """Every sequence of sums and differences ends in a fit of finite numbers, with ridge and without."""
