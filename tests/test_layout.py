@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import truing
+from truing.scores import NEEDS
 
 SOURCE = Path(truing.__file__).parent
 CORE = [
@@ -114,6 +115,13 @@ SIGNATURES = {
     "kl_uniform": "(logits, temperature=1.0)",
     "max_logit": "(logits)",
     "gradnorm": "(features, logits, temperature=1.0)",
+    "gen": "(logits, temperature=1.0, *, gamma=0.1, top=100)",
+    "scale": "(features, weight, bias, *, percentile=0.65, temperature=1.0)",
+    "ash": "(features, weight, bias, *, percentile=0.65, temperature=1.0)",
+    "fdbd": "(features, logits, weight, mean)",
+    "nci": "(features, logits, weight, mean, *, alpha=0.0001)",
+    "vim": "(features, logits, weight, bias, features_in, logits_in, *, dimensions=None, leave_out=False)",
+    "knn": "(features, features_in, *, neighbours=None, leave_out=False)",
     "react": "(features, weight, bias, *, clip)",
     "react_clip": "(features_in, *, share=0.9)",
     "Moments.of": "(features, scores)",
@@ -156,4 +164,7 @@ def test_a_public_name_keeps_its_signature(name, signature):
 
 
 def test_the_base_scores_are_these():
-    assert list(truing.SCORES) == ["msp", "energy", "kl_uniform", "max_logit", "gradnorm", "given"]
+    of_outputs = ["msp", "energy", "kl_uniform", "max_logit", "gen", "gradnorm", "given"]
+    assert [name for name in truing.SCORES if name not in NEEDS] == of_outputs
+    assert list(NEEDS) == ["scale", "ash", "fdbd", "nci", "vim", "knn"]
+    assert set(truing.SCORES) == {*of_outputs, *NEEDS}

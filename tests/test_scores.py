@@ -1,30 +1,99 @@
+import inspect
+import math
+
+import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax
+from sklearn.neighbors import NearestNeighbors
 
 import truing
+from tests.conftest import DATA
+from truing import _check
+from truing.scores import NEEDS, base_scores
 
-every_score = pytest.mark.parametrize("score", truing.SCORES.values(), ids=truing.SCORES)
-of_logits = pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.max_logit])
+every_score = pytest.mark.parametrize("name", truing.SCORES)
+of_logits = pytest.mark.parametrize(
+    "score", [truing.msp, truing.energy, truing.kl_uniform, truing.max_logit, truing.gen]
+)
 many_logits = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(2, 6)), elements=st.floats(-1e4, 1e4))
+seeds = st.integers(0, 2**32 - 1)
 
 
 @every_score
-def test_a_peaked_row_scores_higher_than_a_flat_one(score):
-    outputs = truing.Outputs(features=np.ones((2, 2)), logits=[[0, 0, 0], [9, 0, 0]], scores=[0, 1])
-    flat, peaked = score(outputs)
+def test_a_row_the_network_is_sure_of_scores_higher_than_one_it_knows_nothing_of(name):
+    features = np.array([[0.1, 0.1, 0.1], [9.0, 0.1, 0.0]])
+    known = np.repeat([[9.0, 0.2, 0.1], [8.0, 0.0, 0.1], [0.1, 9.0, 0.0], [0.0, 0.1, 9.0]], [3, 3, 1, 1], axis=0)
+    head = np.eye(3), np.zeros(3)  # So that features are logits.
+    outputs = truing.Outputs(features, features, scores=[0, 1])
+    flat, peaked = base_scores(outputs, name, head=head, bank=truing.Outputs(known, known))
     assert peaked > flat
 
 
+class Network:
+    """Rows that a random head makes logits of, and a bank of rows alike."""
+
+    def __init__(self, rng, rows=None, d=None, c=None, bank_rows=None, dtype=np.float64):
+        rows, bank_rows = rows or int(rng.integers(1, 260)), bank_rows or int(rng.integers(20, 200))
+        d, c = d or int(rng.integers(2, 40)), c or int(rng.integers(2, 30))
+        self.head = rng.normal(size=(c, d)), rng.normal(size=c) + 20  # Largest logits are above 0, as ViM wants them.
+        self.outputs, self.bank = (self.say(np.abs(rng.normal(size=(n, d))), dtype) for n in (rows, bank_rows))
+
+    def say(self, features, dtype=np.float64):
+        weight, bias = self.head
+        logits = features @ weight.T + bias
+        return truing.Outputs(features.astype(dtype), logits.astype(dtype), scores=logits.sum(axis=1))
+
+    def score(self, name, outputs=None, **settings):
+        outputs = self.outputs if outputs is None else outputs
+        return base_scores(outputs, name, head=self.head, bank=self.bank, **settings)
+
+
+def check_rows_do_not_feel_one_another(name, seed):
+    rng = np.random.default_rng(seed)
+    network = Network(rng, dtype=rng.choice([np.float16, np.float32, np.float64]))
+    whole = network.score(name)
+    assert whole.dtype == np.float64
+    chosen = rng.permutation(len(whole))[: rng.integers(1, len(whole) + 1)]
+    some = network.outputs[chosen]
+    np.testing.assert_array_equal(network.score(name, some), whole[chosen])
+    in_columns = truing.Outputs(np.asfortranarray(some.features), np.asfortranarray(some.logits), scores=some.scores)
+    np.testing.assert_array_equal(network.score(name, in_columns), whole[chosen])
+    if NEEDS.get(name) != ("head", "bank"):  # Those sum up their bank in blocks, and a sum's order has a last bit.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_check, "BLOCK_NUMBERS", 64)
+            np.testing.assert_array_equal(network.score(name), whole)
+
+
 @every_score
-def test_a_score_of_some_rows_is_some_of_the_scores(score, rng):
-    rows = 3000  # More than one block.
-    outputs = truing.Outputs(rng.normal(size=(rows, 64)), rng.normal(size=(rows, 100)), scores=rng.normal(size=rows))
-    chosen = rng.permutation(rows)[:50]
-    np.testing.assert_allclose(score(outputs[chosen]), score(outputs)[chosen], rtol=1e-13)
+@settings(max_examples=25)
+@given(seed=seeds)
+def test_a_row_has_the_same_score_to_the_bit_beside_any_other_rows(name, seed):
+    check_rows_do_not_feel_one_another(name, seed)
+
+
+@pytest.mark.slow
+@every_score
+@settings(max_examples=500)
+@given(seed=seeds)
+def test_a_row_has_the_same_score_to_the_bit_beside_any_other_rows_at_length(name, seed):
+    check_rows_do_not_feel_one_another(name, seed)
+
+
+@every_score
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_rows_of_fewer_digits_are_scored_in_double(name, dtype, rng):
+    network = Network(rng, rows=300, dtype=dtype)
+    found = network.score(name)
+    wide = (
+        truing.Outputs(part.features.astype(np.float64), part.logits.astype(np.float64), scores=part.scores)
+        for part in (network.outputs, network.bank)
+    )
+    network.outputs, network.bank = wide
+    np.testing.assert_array_equal(found, network.score(name))
 
 
 @given(logits=many_logits, temperature=st.floats(0.01, 1e3))
@@ -37,6 +106,8 @@ def test_scores_stay_finite_and_keep_their_bounds(logits, temperature):
     assert ((energy >= largest - slack) & (energy <= largest + temperature * np.log(classes) + slack)).all()
     assert (truing.kl_uniform(logits, temperature) >= -1e-9).all()
     assert np.isfinite(truing.gradnorm(logits, logits, temperature)).all()
+    gen = truing.gen(logits, temperature)
+    assert ((gen <= 0) & (gen >= -classes)).all()
 
 
 @given(logits=many_logits)
@@ -95,14 +166,330 @@ def test_half_precision_logits_are_scored_in_double(bank):
     np.testing.assert_array_equal(truing.energy(half), truing.energy(half.astype(np.float64)))
 
 
-@pytest.mark.parametrize("name", ["max_logit", "given"])
-def test_a_score_without_a_temperature_refuses_one(name):
-    outputs = truing.Outputs(features=[[1.0]], logits=[[1.0]], scores=[1.0])
+@pytest.mark.parametrize("name", ["max_logit", "given", "fdbd", "nci", "vim", "knn"])
+def test_a_score_without_a_temperature_refuses_one(name, rng):
     with pytest.raises(ValueError, match=f"temperature must be 1 for the score {name}"):
-        truing.SCORES[name](outputs, temperature=2.0)
+        Network(rng).score(name, temperature=2.0)
 
 
-@pytest.mark.parametrize(("name", "missing"), [("msp", "logits"), ("gradnorm", "logits"), ("given", "scores")])
-def test_a_score_names_the_field_it_misses(name, missing):
+LOGITS_MISSING = [(name, "logits") for name in truing.SCORES if name not in ("scale", "ash", "knn", "given")]
+
+
+@pytest.mark.parametrize(("name", "missing"), [*LOGITS_MISSING, ("given", "scores")])
+def test_a_score_names_the_field_it_misses(name, missing, rng):
+    network = Network(rng)
     with pytest.raises(ValueError, match=f"outputs must have {missing}"):
-        truing.SCORES[name](truing.Outputs(features=[[1.0]]))
+        network.score(name, truing.Outputs(network.outputs.features))
+
+
+# Each score once more, a row at a time, as its paper writes it.
+
+
+def log_sum_exp(values):
+    return max(values) + math.log(sum(math.exp(value - max(values)) for value in values))
+
+
+def literal_gen(logits, gamma=0.1, top=100):
+    with mpmath.workdps(400):
+        exponentials = [mpmath.exp(mpmath.mpf(float(value))) for value in logits]
+        p = sorted((value / sum(exponentials) for value in exponentials), reverse=True)[:top]
+        return float(-sum(value**gamma * (1 - value) ** gamma for value in p))
+
+
+def literal_logits(features, head):
+    return [sum(w * z for w, z in zip(row, features, strict=True)) + b for row, b in zip(*head, strict=True)]
+
+
+def literal_scale(features, head, prunes, percentile=0.65, temperature=1.0):
+    kept = max(1, len(features) - round(percentile * len(features)))
+    largest = sorted(range(len(features)), key=lambda unit: features[unit])[-kept:]
+    factor = math.exp(sum(features) / sum(features[unit] for unit in largest))
+    shaped = [factor * z if unit in largest or not prunes else 0.0 for unit, z in enumerate(features)]
+    return temperature * log_sum_exp([f / temperature for f in literal_logits(shaped, head)])
+
+
+def literal_fdbd(features, logits, weight, mean):
+    predicted = max(range(len(logits)), key=lambda label: logits[label])
+    distances = [
+        abs(logits[predicted] - logits[label]) / math.dist(weight[predicted], weight[label])
+        for label in range(len(logits))
+        if label != predicted
+    ]
+    return sum(distances) / len(distances) / math.dist(features, mean)
+
+
+def literal_nci(features, logits, weight, mean, alpha=1e-4):
+    predicted = max(range(len(logits)), key=lambda label: logits[label])
+    along = sum(w * (z - m) for w, z, m in zip(weight[predicted], features, mean, strict=True))
+    return along / math.dist(features, mean) + alpha * sum(abs(z) for z in features)
+
+
+def literal_knn(features, features_in, neighbours):
+    def unit(row):
+        norm = math.hypot(*row)
+        return [value / norm for value in row] if norm > 0 else row
+
+    distances = sorted(math.dist(unit(features), unit(row)) for row in features_in)
+    return -distances[neighbours - 1]
+
+
+def literal_vim(features, logits, head, features_in, logits_in, dimensions):
+    """By projectors onto singular vectors of the bank itself, in place of eigenvectors of its moments."""
+    weight, bias = head
+    origin = -np.linalg.pinv(weight) @ bias
+    principal = np.linalg.svd(features_in - origin)[2][:dimensions]
+
+    def length(row):
+        centred = row - origin
+        return np.linalg.norm(centred - sum((centred @ direction) * direction for direction in principal))
+
+    alpha = sum(max(row) for row in logits_in) / sum(length(row) for row in features_in)
+    return log_sum_exp(list(logits)) - alpha * length(features)
+
+
+@settings(max_examples=20)
+@given(seed=seeds, gamma=st.sampled_from([0.1, 0.5, 1.0, 2.0]), top=st.sampled_from([1, 3, 100]))
+def test_gen_is_the_generalised_entropy_however_sure_the_network_is(seed, gamma, top):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(8, rng.integers(2, 12))) * rng.choice([0.1, 1.0, 10.0, 100.0], size=(8, 1))
+    found = truing.gen(logits, gamma=gamma, top=top)
+    np.testing.assert_allclose(found, [literal_gen(row, gamma, top) for row in logits], rtol=1e-11)
+
+
+@settings(max_examples=20)
+@given(seed=seeds, percentile=st.floats(0, 0.99), temperature=st.sampled_from([0.5, 1.0, 3.0]))
+def test_scale_and_ash_are_the_energy_of_the_shaped_features(seed, percentile, temperature):
+    network = Network(np.random.default_rng(seed), rows=8)
+    z = network.outputs.features
+    for score, prunes in ((truing.scale, False), (truing.ash, True)):
+        found = score(z, *network.head, percentile=percentile, temperature=temperature)
+        expected = [literal_scale(list(row), network.head, prunes, percentile, temperature) for row in z]
+        np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+@settings(max_examples=20)
+@given(seed=seeds, shared=st.sampled_from([0.0, 1e4]))
+def test_fdbd_and_nci_are_their_formulas_a_row_at_a_time(seed, shared):
+    network = Network(np.random.default_rng(seed), rows=8)
+    z, f, weight = network.outputs.features, network.outputs.logits, network.head[0] + shared
+    mean = network.bank.features.mean(axis=0)
+    fdbd = [literal_fdbd(*row, weight, mean) for row in zip(z, f, strict=True)]
+    np.testing.assert_allclose(truing.fdbd(z, f, weight, mean), fdbd, rtol=1e-9 if shared else 1e-11)
+    nci = [literal_nci(*row, weight, mean, 0.01) for row in zip(z, f, strict=True)]
+    np.testing.assert_allclose(truing.nci(z, f, weight, mean, alpha=0.01), nci, rtol=1e-9)
+
+
+def test_fdbd_sees_boundaries_between_classes_of_nearly_equal_weights(rng):
+    network = Network(rng, rows=200, d=5, c=6)
+    weight = network.head[0].copy()
+    weight[1] = weight[0] * (1 + 1e-9)
+    mean = np.zeros(5)
+    z, f = network.outputs.features, network.outputs.logits
+    expected = [literal_fdbd(*row, weight, mean) for row in zip(z, f, strict=True)]
+    np.testing.assert_allclose(truing.fdbd(z, f, weight, mean), expected, rtol=1e-6)
+
+
+@settings(max_examples=20)
+@given(seed=seeds)
+def test_knn_is_the_distance_to_the_kth_of_all_known_rows(seed):
+    rng = np.random.default_rng(seed)
+    z, known = rng.normal(size=(5, 3)), rng.normal(size=(rng.integers(3, 30), 3))
+    z[0], known[1] = 0, 0
+    known[2] = 1e-170 * z[1]
+    k = int(rng.integers(1, len(known) + 1))
+    found = truing.knn(z, known, neighbours=k)
+    np.testing.assert_allclose(found, [literal_knn(list(row), known.tolist(), k) for row in z], atol=1e-7)
+    alone = truing.knn(known, known, neighbours=k - 1 or 1, leave_out=True)
+    for row in range(len(known)):
+        others = np.delete(known, row, axis=0)
+        np.testing.assert_allclose(alone[row], truing.knn(known[[row]], others, neighbours=k - 1 or 1)[0], atol=1e-7)
+
+
+def test_knn_looks_at_every_known_row_of_many(rng):
+    known, z = rng.normal(size=(5000, 6)), rng.normal(size=(100, 6))
+    units, known_units = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (z, known))
+    distances, _ = NearestNeighbors(n_neighbors=50).fit(known_units).kneighbors(units)
+    np.testing.assert_allclose(truing.knn(z, known), -distances[:, -1], atol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "k"), [(1, 1), (99, 1), (250, 2), (4999, 49), (9000, 50)])
+def test_knn_takes_one_in_a_hundred_known_rows_and_fifty_at_most(rng, rows, k):
+    z, known = rng.normal(size=(20, 4)), rng.normal(size=(rows, 4))
+    np.testing.assert_array_equal(truing.knn(z, known), truing.knn(z, known, neighbours=k))
+
+
+@settings(max_examples=20)
+@given(seed=seeds)
+def test_vim_is_the_energy_less_the_virtual_logit(seed):
+    rng = np.random.default_rng(seed)
+    network = Network(rng, rows=8)
+    z, f, known = network.outputs.features, network.outputs.logits, network.bank
+    k = int(rng.integers(1, min(known.features.shape)))
+    assume(truing.max_logit(known.logits).mean() > 0)
+    found = truing.vim(z, f, *network.head, known.features, known.logits, dimensions=k)
+    expected = [literal_vim(*row, network.head, known.features, known.logits, k) for row in zip(z, f, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("d", "rows", "k"), [(64, 900, 32), (65, 900, 32), (64, 40, 20), (800, 2000, 512)])
+def test_vim_takes_its_authors_dimensions_and_half_of_the_known_rows_at_most(rng, d, rows, k):
+    network = Network(rng, rows=20, d=d, c=5, bank_rows=rows)
+    arguments = network.outputs.features, network.outputs.logits, *network.head
+    known = network.bank.features, network.bank.logits
+    np.testing.assert_array_equal(truing.vim(*arguments, *known), truing.vim(*arguments, *known, dimensions=k))
+
+
+# Known rows that are scored themselves.
+
+
+def test_known_rows_that_leave_themselves_out_are_scored_by_the_others(rng):
+    network = Network(rng, d=6, c=4, bank_rows=60)
+    known = network.bank
+    for name in ("fdbd", "nci", "knn"):
+        found = network.score(name, known, leave_out=True)
+        for row in range(len(known)):
+            others = known[np.arange(len(known)) != row]
+            alone = base_scores(known[row], name, head=network.head, bank=others)
+            np.testing.assert_allclose(found[row], alone[0], rtol=1e-9)
+
+
+def test_known_rows_do_not_give_vim_its_directions_within_their_own_tenth(rng):
+    network = Network(rng, d=6, c=4, bank_rows=63)
+    known = network.bank
+    found = network.score("vim", known, leave_out=True)
+    plain = network.score("vim", known)
+    weight, bias = network.head
+    origin = -np.linalg.pinv(weight) @ bias
+    energy = truing.energy(known.logits)
+
+    def lengths(z, of):
+        residual = np.linalg.svd(of - origin)[2][3:]
+        return np.linalg.norm((z - origin) @ residual.T, axis=1)
+
+    alpha = ((energy - plain) / lengths(known.features, known.features)).mean()
+    for row in range(len(known)):
+        others = known.features[np.arange(len(known)) % 10 != row % 10]
+        expected = energy[row] - alpha * lengths(known.features[[row]], others)
+        np.testing.assert_allclose(found[row], expected[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fdbd", "nci", "vim", "knn"])
+def test_on_real_rows_known_and_unknown_ones_score_alike_when_the_known_leave_themselves_out(name, bank):
+    inside = bank("cifar10-resnet56", "cifar10-test")
+    known, fresh = inside[:200], inside[200:]
+    with np.load(DATA / "banks" / "cifar10-resnet56" / "head.npz") as file:
+        given = {"head": (file["weight"], file["bias"]), "bank": known}
+    chance = truing.auroc(base_scores(known, name, **given, leave_out=True), base_scores(fresh, name, **given))
+    assert abs(chance - 0.5) < 3 * (1 / 12 / 200) ** 0.5  # ViM that has seen the known rows has 0.7 here, KNN 0.8.
+
+
+def test_a_head_or_a_bank_is_needed_or_ignored_as_the_table_says(rng):
+    network = Network(rng)
+    for name, score in truing.SCORES.items():
+        given = {"head": network.head, "bank": network.bank}
+        whole = score(network.outputs, temperature=1.0, **given)
+        needs = NEEDS.get(name, ())
+        np.testing.assert_array_equal(score(network.outputs, **{need: given[need] for need in needs}), whole)
+        np.testing.assert_array_equal(network.score(name), whole)
+        for need in needs:
+            rest = {other: given[other] for other in given if other != need}
+            with pytest.raises(ValueError, match=f"the score {name} needs .*: give {need}="):
+                score(network.outputs, **rest)
+            with pytest.raises(ValueError, match=f"the score {name} needs .*: give {need}="):
+                base_scores(network.outputs, name, **rest)
+
+
+def test_scale_and_ash_of_a_row_of_zeros_is_the_energy_of_the_bias(rng):
+    weight, bias = rng.normal(size=(4, 6)), rng.normal(size=4)
+    for score in (truing.scale, truing.ash):
+        np.testing.assert_allclose(score(np.zeros((3, 6)), weight, bias), truing.energy([bias] * 3))
+
+
+def test_equal_activations_are_kept_alike():
+    weight, features = np.diag([1.0, 2.0, 3.0]), [[1.0, 1.0, 1.0]]
+    for columns in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        found = truing.ash(features, weight[:, columns], np.zeros(3), percentile=0.65)
+        np.testing.assert_allclose(found, truing.energy(np.e * np.array([[1.0, 2.0, 3.0]])))
+
+
+def arrays_of(n=4, d=3, c=2):
+    rng = np.random.default_rng(0)
+    return {
+        "features": np.abs(rng.normal(size=(n, d))),
+        "logits": rng.normal(size=(n, c)),
+        "weight": rng.normal(size=(c, d)),
+        "bias": rng.normal(size=c),
+        "mean": rng.normal(size=d),
+        "features_in": np.abs(rng.normal(size=(9, d))),
+        "logits_in": 3 + rng.normal(size=(9, c)),
+    }
+
+
+WRONG = [
+    ("scale", {"weight": np.ones((2, 5))}, r"weight must have shape \(c, d\) = \(2, 3\)"),
+    ("ash", {"bias": np.ones(3)}, r"weight must have shape \(c, d\) = \(3, 3\) .*, got \(2, 3\)"),
+    ("scale", {"percentile": 1.0}, "percentile must be at least 0 and at most 0.99, got 1.0"),
+    ("ash", {"percentile": -0.1}, "percentile must be at least 0"),
+    ("scale", {"features": [[1.0, 2, 3], [-1, -2, -3]]}, "features must be activations whose largest .*: row 1"),
+    ("ash", {"features": [[1.0, 2, 3], [-1, -2, -3]]}, "features must be activations whose largest .*: row 1"),
+    ("fdbd", {"weight": np.ones((2, 3))}, "weight must differ between classes .*, got rows 0 and 1 alike"),
+    ("fdbd", {"weight": np.ones((3, 3))}, r"weight must have shape \(c, d\) = \(2, 3\) to go with the logits"),
+    ("fdbd", {"mean": np.ones(2)}, "mean must have 3 numbers, as the features have, got 2"),
+    ("nci", {"logits": np.ones((3, 2))}, "features and logits must have the same number of rows, got"),
+    ("nci", {"features": np.ones((4, 3)), "mean": np.ones(3)}, "features must be apart from their mean .*: row 0"),
+    ("fdbd", {"features": np.ones((4, 3)), "mean": np.ones(3)}, "features must be apart from their mean .*: row 0"),
+    ("nci", {"alpha": -1.0}, "alpha must be at least 0"),
+    ("vim", {"features_in": np.ones((9, 4))}, "features_in must have 3 columns, as the features have, got 4"),
+    ("vim", {"logits_in": np.ones((9, 3))}, "logits_in must have 2 columns, one for each row of weight, got 3"),
+    ("vim", {"logits_in": np.ones((8, 2))}, "features_in and logits_in must have the same number of rows"),
+    ("vim", {"logits_in": -np.ones((9, 2))}, "logits_in must have largest logits above 0 on average, got -1"),
+    ("vim", {"dimensions": 3}, "dimensions must be at least 1 and at most 2, got 3"),
+    ("vim", {"features_in": np.ones((9, 3)), "dimensions": 2}, "features_in must vary in more directions"),
+    ("vim", {"features_in": np.ones((1, 3)), "logits_in": np.ones((1, 2))}, "features_in must have at least two rows"),
+    ("knn", {"features_in": np.ones((9, 4))}, "features_in must have 3 columns, as the features have, got 4"),
+    ("knn", {"neighbours": 10}, "features_in must have 10 rows or more for 10 neighbours, got 9"),
+    ("knn", {"neighbours": 0}, "neighbours must be at least 1, got 0"),
+    ("knn", {"leave_out": True}, "features must be the rows of features_in, in the same order"),
+    ("gen", {"gamma": 0.0}, "gamma must be above 0"),
+    ("gen", {"top": 0}, "top must be at least 1, got 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong", "message"), WRONG)
+def test_what_a_score_cannot_take_is_named(name, wrong, message):
+    score = getattr(truing, name)
+    wanted = [key for key in inspect.signature(score).parameters if key in arrays_of()]
+    given = {key: value for key, value in arrays_of().items() if key in wanted}
+    assert np.isfinite(score(**given)).all()
+    with pytest.raises(ValueError, match=message):
+        score(**given | wrong)
+
+
+@pytest.mark.parametrize("name", ["scale", "ash", "fdbd", "nci", "vim", "knn"])
+def test_every_array_of_a_score_must_be_finite(name):
+    score = getattr(truing, name)
+    for wrong in set(inspect.signature(score).parameters) & set(arrays_of()):
+        given = {key: value for key, value in arrays_of().items() if key in inspect.signature(score).parameters}
+        given[wrong].flat[1] = np.nan
+        with pytest.raises(ValueError, match=f"{wrong} must be finite"):
+            score(**given)
+
+
+def test_a_bank_or_head_that_is_none_is_told_by_name(rng):
+    network = Network(rng, d=5, c=3)
+    head = network.head
+    with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got ndarray"):
+        base_scores(network.outputs, "scale", head=head[0])
+    with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got 3 things"):
+        base_scores(network.outputs, "scale", head=(*head, 1.0))
+    with pytest.raises(TypeError, match="bank must be Outputs, got ndarray"):
+        base_scores(network.outputs, "knn", bank=network.bank.features)
+    with pytest.raises(ValueError, match="bank: features_in must have 5 columns, as the features have, got 4"):
+        base_scores(network.outputs, "knn", bank=truing.Outputs(np.ones((9, 4))))
+    with pytest.raises(ValueError, match="bank must have logits for the score vim"):
+        base_scores(network.outputs, "vim", head=head, bank=truing.Outputs(network.bank.features))
+    with pytest.raises(ValueError, match="bank: features must be the rows of features_in"):
+        network.score("nci", leave_out=True)
+    named = [truing.Outputs(np.ones((3, 2)), model=name) for name in ("a", "b")]
+    with pytest.raises(ValueError, match="bank must be of the model 'a', as the outputs are, got 'b'"):
+        base_scores(named[0], "knn", bank=named[1])

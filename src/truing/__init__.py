@@ -14,7 +14,7 @@ from .moments import Moments
 from .outputs import Outputs
 from .sample import sample
 from .saved import load, save
-from .scores import SCORES, energy, gradnorm, kl_uniform, max_logit, msp
+from .scores import SCORES, ash, energy, fdbd, gen, gradnorm, kl_uniform, knn, max_logit, msp, nci, scale, vim
 from .shaping import react, react_clip
 from .threshold import Decision, benjamini_hochberg, is_out, p_values, threshold_at
 
@@ -30,6 +30,7 @@ __all__ = [
     "Moments",
     "Outputs",
     "Report",
+    "ash",
     "aupr",
     "aupr_out",
     "auroc",
@@ -37,20 +38,26 @@ __all__ = [
     "detect",
     "energy",
     "evaluate",
+    "fdbd",
     "fit_direct",
     "fit_robust",
     "fpr_at_tpr",
+    "gen",
     "gradnorm",
     "huber",
     "is_out",
     "kl_uniform",
+    "knn",
     "load",
     "max_logit",
     "msp",
+    "nci",
     "p_values",
     "react",
     "react_clip",
     "sample",
     "save",
+    "scale",
     "threshold_at",
+    "vim",
 ]

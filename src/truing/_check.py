@@ -136,8 +136,11 @@ def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:
 
 
 def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
-    """Return `formula` of every row (n,), computed in float64 a block of rows at a time."""
-    return np.concatenate([formula(*parts) for _, *parts in blocks(*matrices)])
+    """Return `formula` of every row (n,), computed in float64 a block of rows at a time.
+
+    Each row is in one piece, so that its sums do not depend on how the matrices lie in memory.
+    """
+    return np.concatenate([formula(*map(np.ascontiguousarray, parts)) for _, *parts in blocks(*matrices)])
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:

@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._blas import one_thread
-from ._check import Floats, as_matrix, as_number, as_share, as_vector, blocks
+from ._check import Floats, as_matrix, as_number, as_share, blocks
+from .scores.heads import as_head
 
 
 def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, clip: float) -> Floats:
@@ -13,17 +14,12 @@ def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, clip: floa
     >>> react([[1.0, 5.0]], weight=[[1.0, 1.0]], bias=[0.5], clip=2.0)
     array([[3.5]])
     """
-    z, W = as_matrix(features, "features"), as_matrix(weight, "weight")
-    b = as_vector(bias, "bias")
-    if W.shape != (len(b), z.shape[1]):
-        wanted = f"(c, d) = ({len(b)}, {z.shape[1]}) to go with the bias and the features"
-        raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
+    z, W, b = as_head(features, weight, bias)
     clip = as_number(clip, "clip")
-    head = W.T.astype(np.float64)
     logits = np.empty((len(z), len(b)))
     with one_thread():
         for rows, block in blocks(z):
-            logits[rows] = np.minimum(block, clip) @ head + b
+            logits[rows] = np.minimum(block, clip) @ W.T + b
     return logits
 
 

@@ -1,0 +1,243 @@
+"""Scores from a network's outputs.
+
+A score is one number per row, and higher means more in-distribution,
+here and everywhere in truing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from .._check import Floats, as_choice, as_vector
+from ..outputs import Outputs, as_outputs
+from .heads import ash, fdbd, gradnorm, nci, scale
+from .known import check_known, mean_of
+from .logits import as_temperature, energy, gen, kl_uniform, max_logit, msp
+from .neighbours import knn
+from .virtual_logit import vim
+
+__all__ = [
+    "NEEDS",
+    "SCORES",
+    "Base",
+    "Head",
+    "ash",
+    "base_name",
+    "base_scores",
+    "check_base",
+    "energy",
+    "fdbd",
+    "gen",
+    "gradnorm",
+    "kl_uniform",
+    "knn",
+    "max_logit",
+    "msp",
+    "nci",
+    "scale",
+    "vim",
+]
+
+# A base score: a name in SCORES, or a function of one's own.
+Base = str | Callable[[Outputs], ArrayLike]
+
+# The weight (c, d) and the bias (c,) of a network's last layer.
+Head = Sequence[ArrayLike]
+
+
+def base_scores(
+    outputs: Outputs,
+    base: Base,
+    temperature: float = 1.0,
+    *,
+    head: Head | None = None,
+    bank: Outputs | None = None,
+    leave_out: bool = False,
+) -> Floats:
+    """Return the score (n,) that `base` says: a name in `SCORES`, or a function of the outputs.
+
+    Parameters
+    ----------
+    outputs
+        The rows to score.
+    base, temperature
+        The score, and the temperature of its softmax.
+    head, bank
+        What `NEEDS` says of the score: the last layer's (weight, bias), and known in-distribution rows that serve
+        for nothing else. A score that needs none does not look at them.
+    leave_out
+        The outputs are the bank's own rows, in the same order: each is scored as if it were not in the bank.
+    """
+    if isinstance(base, str):
+        needed: dict[str, Any] = {}
+        if "head" in NEEDS.get(base, ()):
+            needed["head"] = head
+        if "bank" in NEEDS.get(base, ()):
+            needed |= {"bank": bank, "leave_out": leave_out}
+        return SCORES[base](outputs, temperature=temperature, **needed)
+    _refuse_temperature("of your own", temperature)
+    scores = as_vector(base(outputs), "what base returns")
+    if len(scores) != len(outputs):
+        raise ValueError(f"base must return one score per row, {len(outputs)}, got {len(scores)}")
+    return scores
+
+
+def check_base(base: Base) -> None:
+    """Refuse what is neither the name of a score nor a function."""
+    if not callable(base):
+        as_choice(base, "base", SCORES)
+
+
+def base_name(base: Base) -> str:
+    """Return the score's name, for people."""
+    return base if isinstance(base, str) else getattr(base, "__name__", type(base).__name__)
+
+
+def _of_logits(score: Callable[[ArrayLike, float], Floats]) -> Callable[..., Floats]:
+    def by_name(
+        outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+    ) -> Floats:
+        return score(outputs._need("logits"), temperature)
+
+    return by_name
+
+
+def _of_shaped(name: str, score: Callable[..., Floats]) -> Callable[..., Floats]:
+    def by_name(
+        outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+    ) -> Floats:
+        weight, bias = _as_head(name, head)
+        return score(outputs.features, weight, bias, temperature=temperature)
+
+    return by_name
+
+
+def _max_logit(
+    outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+) -> Floats:
+    _refuse_temperature("max_logit", temperature)
+    return max_logit(outputs._need("logits"))
+
+
+def _gradnorm(
+    outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+) -> Floats:
+    return gradnorm(outputs.features, outputs._need("logits"), temperature)
+
+
+def _given(outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None) -> Floats:
+    _refuse_temperature("given", temperature)
+    scores: Floats = outputs._need("scores")
+    return scores
+
+
+def _fdbd(
+    outputs: Outputs,
+    temperature: float = 1.0,
+    head: Head | None = None,
+    bank: Outputs | None = None,
+    leave_out: bool = False,
+) -> Floats:
+    _refuse_temperature("fdbd", temperature)
+    logits, (weight, _) = outputs._need("logits"), _as_head("fdbd", head)
+    known = _as_bank("fdbd", outputs, bank, leave_out)
+    scores = fdbd(outputs.features, logits, weight, mean_of(known.features))
+    # The mean of the other m - 1 rows is m / (m - 1) times as far away.
+    return scores * (1 - 1 / len(known)) if leave_out else scores
+
+
+def _nci(
+    outputs: Outputs,
+    temperature: float = 1.0,
+    head: Head | None = None,
+    bank: Outputs | None = None,
+    leave_out: bool = False,
+) -> Floats:
+    _refuse_temperature("nci", temperature)
+    logits, (weight, _) = outputs._need("logits"), _as_head("nci", head)
+    # The mean of the other rows lies in the same direction: to leave a row out changes nothing.
+    known = _as_bank("nci", outputs, bank, leave_out)
+    return nci(outputs.features, logits, weight, mean_of(known.features))
+
+
+def _vim(
+    outputs: Outputs,
+    temperature: float = 1.0,
+    head: Head | None = None,
+    bank: Outputs | None = None,
+    leave_out: bool = False,
+) -> Floats:
+    _refuse_temperature("vim", temperature)
+    logits, (weight, bias) = outputs._need("logits"), _as_head("vim", head)
+    known = _as_bank("vim", outputs, bank, leave_out)
+    if known.logits is None:
+        raise ValueError(f"bank must have logits for the score vim, got {known!r}")
+    return vim(outputs.features, logits, weight, bias, known.features, known.logits, leave_out=leave_out)
+
+
+def _knn(
+    outputs: Outputs,
+    temperature: float = 1.0,
+    head: Head | None = None,
+    bank: Outputs | None = None,
+    leave_out: bool = False,
+) -> Floats:
+    _refuse_temperature("knn", temperature)
+    known = _as_bank("knn", outputs, bank, leave_out)
+    return knn(outputs.features, known.features, leave_out=leave_out)
+
+
+SCORES: dict[str, Callable[..., Floats]] = {
+    "msp": _of_logits(msp),
+    "energy": _of_logits(energy),
+    "kl_uniform": _of_logits(kl_uniform),
+    "max_logit": _max_logit,
+    "gen": _of_logits(gen),
+    "gradnorm": _gradnorm,
+    "scale": _of_shaped("scale", scale),
+    "ash": _of_shaped("ash", ash),
+    "fdbd": _fdbd,
+    "nci": _nci,
+    "vim": _vim,
+    "knn": _knn,
+    "given": _given,
+}
+"""Every base score by name, each called as `SCORES[name](outputs, temperature=1.0, head=None, bank=None)`."""
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "scale": ("head",),
+    "ash": ("head",),
+    "fdbd": ("head", "bank"),
+    "nci": ("head", "bank"),
+    "vim": ("head", "bank"),
+    "knn": ("bank",),
+}
+"""What a base score needs beside the outputs: the network's head, or a bank of known in-distribution rows."""
+
+
+def _as_head(name: str, head: Head | None) -> tuple[ArrayLike, ArrayLike]:
+    if head is None:
+        raise ValueError(f"the score {name} needs the network's last layer: give head=(weight, bias)")
+    if not isinstance(head, Sequence) or len(head) != 2:
+        found = f"{len(head)} things" if isinstance(head, Sequence) else type(head).__name__
+        raise TypeError(f"head must be a pair (weight, bias) of arrays, got {found}")
+    return head[0], head[1]
+
+
+def _as_bank(name: str, outputs: Outputs, bank: Outputs | None, leave_out: bool) -> Outputs:
+    if bank is None:
+        raise ValueError(f"the score {name} needs known in-distribution rows: give bank=Outputs(...)")
+    known = as_outputs(bank, "bank")
+    if None not in (known.model, outputs.model) and known.model != outputs.model:
+        raise ValueError(f"bank must be of the model {outputs.model!r}, as the outputs are, got {known.model!r}")
+    try:
+        check_known(outputs.features, known.features, leave_out)
+    except ValueError as error:
+        raise ValueError(f"bank: {error}") from None
+    return known
+
+
+def _refuse_temperature(name: str, temperature: float) -> None:
+    if as_temperature(temperature) != 1.0:
+        raise ValueError(f"temperature must be 1 for the score {name}, which has none, got {temperature}")

@@ -1,0 +1,228 @@
+"""Scores of features and the linear head that makes logits of them, $f = W z + b$."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp, softmax
+
+from .._check import Floats, Matrix, as_matrix, as_number, as_vector, by_rows, check_same_rows
+from .logits import as_logits, as_temperature
+from .tiles import by_tiles, check_defined
+
+
+def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    r"""L1 norm of the gradient of the KL to uniform with respect to a linear head's weights.
+
+    That gradient is the outer product of $(\mathrm{softmax}(f / T) - 1/C) / T$ and the features $z$, so its
+    norm is $\|z\|_1 \, \|\mathrm{softmax}(f / T) - 1/C\|_1 / T$ and needs no backward pass.
+
+    >>> gradnorm([[1.0, -2.0]], [[0.0, 0.0]])
+    array([0.])
+    """
+    T = as_temperature(temperature)
+    z, f = as_matrix(features, "features"), as_logits(logits)
+    check_same_rows(features=z, logits=f)
+    return by_rows(
+        lambda z, f: np.abs(z).sum(axis=1) * np.abs(softmax(f / T, axis=1) - 1 / f.shape[1]).sum(axis=1) / T,
+        z,
+        f,
+    )
+
+
+def scale(
+    features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, percentile: float = 0.65, temperature: float = 1.0
+) -> Floats:
+    r"""Energy of the head's logits on scaled features, $T \log \sum_j e^{f_j / T}$ with $f = W (r z) + b$.
+
+    The scale is $r = \exp(\sum_i z_i / \sum_{i \in \mathrm{top}} z_i)$: the sum of a row's activations over the sum
+    of its largest. SCALE (Xu, Chen, Franchi & Yao, ICLR 2024), on pooled features.
+
+    Parameters
+    ----------
+    features
+        Activations (n, d), as a ReLU or its mean over a map gives them: the largest must add up to more than 0.
+    weight, bias
+        The head (c, d) and (c,).
+    percentile
+        The share of a row's activations that are not among the largest, 0 to 0.99; one always is.
+    temperature
+        The energy's T.
+
+    >>> scale([[0.0, 2.0]], weight=[[1.0, 1.0], [0.0, 0.0]], bias=[0.0, 0.0], percentile=0.5).round(3)
+    array([5.441])
+    """
+    T = as_temperature(temperature)
+    z, W, b = as_head(features, weight, bias)
+    kept = _kept(z.shape[1], percentile)
+
+    def formula(z: Floats) -> Floats:
+        largest = np.partition(z, -kept, axis=1)[:, -kept:]
+        f = z * _expanded(z, largest.sum(axis=1)) @ W.T + b
+        energy: Floats = T * logsumexp(f / T, axis=1)
+        return energy
+
+    return check_defined(by_tiles(formula, z), _ACTIVATIONS)
+
+
+def ash(
+    features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, percentile: float = 0.65, temperature: float = 1.0
+) -> Floats:
+    r"""Energy of the head's logits on pruned and scaled features, $T \log \sum_j e^{f_j / T}$ with $f = W (r z') + b$.
+
+    In $z'$ all but a row's largest activations are 0, and $r = \exp(\sum_i z_i / \sum_i z'_i)$. Activations equal to
+    the smallest that is kept are kept as well. ASH-S (Djurisic, Bozanic, Ashok & Liu, ICLR 2023), on pooled features.
+
+    Parameters
+    ----------
+    features
+        Activations (n, d), as a ReLU or its mean over a map gives them: the largest must add up to more than 0.
+    weight, bias
+        The head (c, d) and (c,).
+    percentile
+        The share of a row's activations that are pruned, 0 to 0.99; one is always kept.
+    temperature
+        The energy's T.
+
+    >>> ash([[1.0, 2.0]], weight=[[1.0, 1.0], [0.0, 0.0]], bias=[0.0, 0.0], percentile=0.5).round(3)
+    array([8.964])
+    """
+    T = as_temperature(temperature)
+    z, W, b = as_head(features, weight, bias)
+    kept = _kept(z.shape[1], percentile)
+
+    def formula(z: Floats) -> Floats:
+        smallest_kept = np.partition(z, -kept, axis=1)[:, -kept]
+        pruned = np.where(z >= smallest_kept[:, None], z, 0.0)
+        f = pruned * _expanded(z, pruned.sum(axis=1)) @ W.T + b
+        energy: Floats = T * logsumexp(f / T, axis=1)
+        return energy
+
+    return check_defined(by_tiles(formula, z), _ACTIVATIONS)
+
+
+def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike) -> Floats:
+    r"""Mean distance to the decision boundaries of the class predicted, by the distance to the mean of known features.
+
+    $\frac{1}{C - 1} \sum_{c \ne \hat y} \frac{f_{\hat y} - f_c}{\|w_{\hat y} - w_c\|} \big/ \|z - \mu\|$, where
+    $\hat y$ is the class of the largest logit. fDBD (Liu & Qin, ICML 2024).
+
+    Parameters
+    ----------
+    features, logits
+        What enters the head (n, d) and what leaves it (n, c).
+    weight
+        The head's weights (c, d), of which no two rows may be alike.
+    mean
+        The mean (d,) of known in-distribution features, which no row may be equal to.
+
+    >>> fdbd([[3.0, 0.0]], [[3.0, 0.0]], weight=[[1.0, 0.0], [0.0, 0.0]], mean=[0.0, 0.0])
+    array([1.])
+    """
+    z, f, W, mu = _as_centred(features, logits, weight, mean)
+    _check_apart(W)
+    W = W - W.mean(axis=0)  # Differences stay, and what all classes share does not drown them.
+    squares = (W * W).sum(axis=1)
+
+    def formula(z: Floats, f: Floats) -> Floats:
+        predicted = f.argmax(axis=1)
+        boundaries = (f.max(axis=1)[:, None] - f) / _between_weights(W, squares, predicted)
+        distance = boundaries.sum(axis=1) / (f.shape[1] - 1)
+        regularised: Floats = distance / np.linalg.norm(z - mu, axis=1)
+        return regularised
+
+    return check_defined(by_tiles(formula, z, f), f"features must be {_APART} for the score fdbd")
+
+
+def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike, *, alpha: float = 1e-4) -> Floats:
+    r"""How far the centred feature points along its class's weights, $w_{\hat y}^\top \frac{z - \mu}{\|z - \mu\|}$.
+
+    $\alpha \|z\|_1$ is added; $\hat y$ is the class of the largest logit. NCI (Liu & Qin, CVPR 2025), with the alpha
+    its authors start from.
+
+    Parameters
+    ----------
+    features, logits
+        What enters the head (n, d) and what leaves it (n, c).
+    weight
+        The head's weights (c, d).
+    mean
+        The mean (d,) of known in-distribution features, which no row may be equal to.
+    alpha
+        The weight of the feature's L1 norm.
+
+    >>> nci([[3.0, 4.0]], [[3.0, 4.0]], weight=[[1.0, 0.0], [0.0, 1.0]], mean=[0.0, 0.0], alpha=0.0)
+    array([0.8])
+    """
+    z, f, W, mu = _as_centred(features, logits, weight, mean)
+    alpha = as_number(alpha, "alpha", at_least=0.0)
+
+    def formula(z: Floats, f: Floats) -> Floats:
+        centred = z - mu
+        along = (W[f.argmax(axis=1)] * centred).sum(axis=1) / np.linalg.norm(centred, axis=1)
+        scores: Floats = along + alpha * np.abs(z).sum(axis=1)
+        return scores
+
+    return check_defined(by_tiles(formula, z, f), f"features must be {_APART} for the score nci")
+
+
+def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Matrix, Floats, Floats]:
+    """Return features (n, d) and the linear head, weight (c, d) and bias (c,) in float64, that takes them."""
+    z, W = as_matrix(features, "features"), as_matrix(weight, "weight")
+    b = as_vector(bias, "bias")
+    if W.shape != (len(b), z.shape[1]):
+        wanted = f"(c, d) = ({len(b)}, {z.shape[1]}) to go with the bias and the features"
+        raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
+    return z, W.astype(np.float64), b
+
+
+_ACTIVATIONS = "features must be activations whose largest add up to more than 0, as a ReLU gives them"
+_APART = "apart from their mean"
+# Squared distances are taken from products where that leaves ten digits of them.
+_CLOSE = 1e-6
+
+
+def _kept(d: int, percentile: float) -> int:
+    """Return how many of d activations are a row's largest; with at least one in 150, their scale is finite."""
+    share = as_number(percentile, "percentile", at_least=0.0, at_most=0.99)
+    return max(1, d - round(d * share))
+
+
+def _expanded(z: Floats, sum_of_largest: Floats) -> Floats:
+    """Return exp(sum of the activations / sum of the largest) for each row (n, 1), NaN where that has no meaning."""
+    ratio = np.where(sum_of_largest > 0, z.sum(axis=1) / sum_of_largest, np.nan)
+    ratio[~z.any(axis=1)] = 1.0  # A row of zeros stays one, whatever it is scaled by.
+    return np.exp(ratio)[:, None]
+
+
+def _as_centred(
+    features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike
+) -> tuple[Matrix, Matrix, Floats, Floats]:
+    """Return what fDBD and NCI take, checked against one another."""
+    z, f = as_matrix(features, "features"), as_logits(logits)
+    check_same_rows(features=z, logits=f)
+    W, mu = as_matrix(weight, "weight").astype(np.float64), as_vector(mean, "mean")
+    if W.shape != (f.shape[1], z.shape[1]):
+        wanted = f"(c, d) = ({f.shape[1]}, {z.shape[1]}) to go with the logits and the features"
+        raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
+    if len(mu) != z.shape[1]:
+        raise ValueError(f"mean must have {z.shape[1]} numbers, as the features have, got {len(mu)}")
+    return z, f, W, mu
+
+
+def _check_apart(W: Floats) -> None:
+    _, first, number = np.unique(W, axis=0, return_index=True, return_inverse=True)
+    for row, own in enumerate(first[number.ravel()]):
+        if row != own:
+            raise ValueError(f"weight must differ between classes for the score fdbd, got rows {own} and {row} alike")
+
+
+def _between_weights(W: Floats, squares: Floats, predicted: NDArray[np.intp]) -> Floats:
+    """Return the distance of each row's class to all classes (n, c), with 1 for that to itself."""
+    sums = squares[predicted][:, None] + squares
+    squared = sums - 2 * W[predicted] @ W.T
+    rows = np.arange(len(predicted))
+    squared[rows, predicted] = np.inf
+    for row in np.flatnonzero((squared < _CLOSE * sums).any(axis=1)):
+        squared[row] = ((W - W[predicted[row]]) ** 2).sum(axis=1)
+    squared[rows, predicted] = 1.0
+    distances: Floats = np.sqrt(squared)
+    return distances

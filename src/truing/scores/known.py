@@ -1,0 +1,28 @@
+"""Known in-distribution rows that a score looks at."""
+
+import numpy as np
+
+from .._check import Floats, Matrix, as_truth, blocks
+
+
+def check_known(features: Matrix, features_in: Matrix, leave_out: bool) -> None:
+    """Refuse known rows of another width, and rows to leave out of the known ones that are not they."""
+    if features.shape[1] != features_in.shape[1]:
+        wanted = f"{features.shape[1]} columns, as the features have"
+        raise ValueError(f"features_in must have {wanted}, got {features_in.shape[1]}")
+    if as_truth(leave_out, "leave_out") and not _are_equal(features, features_in):
+        raise ValueError("features must be the rows of features_in, in the same order, to be left out of them")
+
+
+def mean_of(features_in: Matrix) -> Floats:
+    """Return the mean of the known rows (d,)."""
+    total = np.zeros(features_in.shape[1])
+    for _, block in blocks(features_in):
+        total += block.sum(axis=0)
+    return total / len(features_in)
+
+
+def _are_equal(features: Matrix, features_in: Matrix) -> bool:
+    if features.shape != features_in.shape:
+        return False
+    return all(np.array_equal(rows, known) for _, rows, known in blocks(features, features_in))

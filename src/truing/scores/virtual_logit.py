@@ -1,0 +1,138 @@
+"""The share of a feature outside the principal directions of known ones, as one more logit."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import lstsq
+from scipy.special import logsumexp
+
+from .._blas import one_thread
+from .._check import Floats, Matrix, as_count, as_matrix, blocks, check_same_rows
+from .heads import as_head
+from .known import check_known
+from .logits import as_logits, max_logit
+from .tiles import by_tiles, check_defined
+
+# The known rows leave themselves out a tenth at a time.
+_PARTS = 10
+# What is left of a length that is 0 after squares were summed.
+_ROUNDING = 1e-7
+
+
+def vim(
+    features: ArrayLike,
+    logits: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike,
+    features_in: ArrayLike,
+    logits_in: ArrayLike,
+    *,
+    dimensions: int | None = None,
+    leave_out: bool = False,
+) -> Floats:
+    r"""Energy less a virtual logit, $\log \sum_j e^{f_j} - \alpha \|R^\top (z - o)\|$.
+
+    The origin is $o = -W^+ b$. $R$ spans what the leading principal directions of known features about $o$ leave over,
+    and $\alpha$ makes the known rows' virtual logits as large, on average, as their largest logits. ViM (Wang, Li,
+    Feng & Zhang, CVPR 2022).
+
+    Parameters
+    ----------
+    features, logits
+        What enters the head (n, d) and what leaves it (n, c).
+    weight, bias
+        The head (c, d) and (c,).
+    features_in, logits_in
+        The same of known in-distribution rows, more than there are dimensions.
+    dimensions
+        How many principal directions; by default its authors' 1,000 of 2,048 features or more, 512 of 768 or more and
+        else half of them, but no more than half of the known rows.
+    leave_out
+        The rows to score are the known rows themselves, in the same order. Each is then scored by the principal
+        directions of those that are not in its tenth of the rows.
+
+    >>> head = {"weight": [[1.0, 0.0], [-1.0, 0.0]], "bias": [0.0, 0.0]}
+    >>> known = {"features_in": [[2.0, 0.1], [-2.0, 0.1]], "logits_in": [[2.0, -2.0], [-2.0, 2.0]]}
+    >>> vim([[2.0, 0.0], [2.0, 1.0]], [[2.0, -2.0], [2.0, -2.0]], **head, **known, dimensions=1).round(3)
+    array([  2.018, -17.982])
+    """
+    z, W, b = as_head(features, weight, bias)
+    z_in = as_matrix(features_in, "features_in")
+    f, f_in = as_logits(logits), as_logits(logits_in, "logits_in")
+    check_same_rows(features=z, logits=f)
+    check_same_rows(features_in=z_in, logits_in=f_in)
+    _check_classes(W, logits=f, logits_in=f_in)
+    check_known(z, z_in, leave_out)
+    k = _principal_dimensions(z_in, dimensions, leave_out)
+    origin = _origin(W, b, rounding=float(np.finfo(as_matrix(weight, "weight").dtype).eps))
+    moments = _second_moments(z_in, origin)
+    residual = _residual_space(moments, k)
+    lengths_in = by_tiles(lambda z: np.linalg.norm((z - origin) @ residual, axis=1), z_in)
+    alpha = _virtual_scale(max_logit(f_in), lengths_in, z_in)
+
+    def scores(z: Matrix, f: Matrix, residual: Floats) -> Floats:
+        def formula(z: Floats, f: Floats) -> Floats:
+            virtual_logit = alpha * np.linalg.norm((z - origin) @ residual, axis=1)
+            less: Floats = logsumexp(f, axis=1) - virtual_logit
+            return less
+
+        return check_defined(by_tiles(formula, z, f), "features must not be too far from the known ones")
+
+    if not leave_out:
+        return scores(z, f, residual)
+    found = np.empty(len(z))
+    for start in range(min(_PARTS, len(z))):
+        part = slice(start, None, _PARTS)
+        others = _residual_space(moments - _second_moments(z[part], origin), k)
+        found[part] = scores(z[part], f[part], others)
+    return found
+
+
+def _check_classes(W: Floats, **logits: Matrix) -> None:
+    for name, f in logits.items():
+        if f.shape[1] != len(W):
+            raise ValueError(f"{name} must have {len(W)} columns, one for each row of weight, got {f.shape[1]}")
+
+
+def _principal_dimensions(features_in: Matrix, dimensions: int | None, leave_out: bool) -> int:
+    """Return how many principal directions to take: some must be left over, and more rows be known than they are."""
+    m, d = features_in.shape
+    rows = m - (m + _PARTS - 1) // _PARTS if leave_out else m
+    if d < 2 or rows < 2:
+        least = "three rows, one to be left out," if leave_out else "two rows"
+        raise ValueError(f"features_in must have at least {least} and two columns for the score vim, got {m, d}")
+    if dimensions is not None:
+        return as_count(dimensions, "dimensions", at_most=min(rows, d) - 1)
+    authors = 1000 if d >= 2048 else 512 if d >= 768 else d // 2
+    return int(min(authors, m // 2))
+
+
+def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
+    """Return the shortest feature whose logits are nearest to 0; what is rounding of the weights is not a direction."""
+    with one_thread():
+        shortest: Floats = lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
+    return shortest
+
+
+def _second_moments(features: Matrix, origin: Floats) -> Floats:
+    d = features.shape[1]
+    moments = np.zeros((d, d))
+    with one_thread():
+        for _, block in blocks(features):
+            moments += (block - origin).T @ (block - origin)
+    return moments
+
+
+def _residual_space(moments: Floats, dimensions: int) -> Floats:
+    """Return the directions (d, d - dimensions) in which rows of these second moments are the shortest."""
+    with one_thread():
+        _, directions = np.linalg.eigh(moments)
+    return np.ascontiguousarray(directions[:, : len(moments) - dimensions])
+
+
+def _virtual_scale(largest_logits: Floats, lengths: Floats, features_in: Matrix) -> float:
+    """Return what makes the known rows' virtual logits as large as their largest logits, on average."""
+    if largest_logits.mean() <= 0:
+        raise ValueError(f"logits_in must have largest logits above 0 on average, got {largest_logits.mean():g}")
+    if lengths.mean() <= _ROUNDING * np.abs(features_in).max():
+        raise ValueError("features_in must vary in more directions than dimensions says: give fewer dimensions")
+    return float(largest_logits.mean() / lengths.mean())
