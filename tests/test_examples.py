@@ -173,3 +173,15 @@ def test_the_page_shows_the_stored_rows_of_the_field(field):
     assert len(banks) == 4
     for found in banks.values():
         assert field["text"](found) in page
+
+
+@pytest.mark.slow
+def test_the_page_of_scores_shows_what_its_example_prints():
+    example = runpy.run_path(str(EXAMPLES / "score_the_banks.py"))
+    page = (EXAMPLES.parent / "docs" / "scores.md").read_text()
+    folders = [folder for folder in sorted(example["BANKS"].glob("*/")) if "imagenet" not in folder.name]
+    if not folders:
+        pytest.skip(f"no feature banks under {example['BANKS']}: set TRUING_DATA")
+    for name in example["NAMES"]:
+        cells = " | ".join(example["means"](example["measure"](folder, name)) for folder in folders)
+        assert re.search(rf"^\| `{name}` \| .*\| {cells} \|", page, re.MULTILINE), (name, cells)

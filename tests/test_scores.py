@@ -1,5 +1,7 @@
 import inspect
+import json
 import math
+import tracemalloc
 
 import mpmath
 import numpy as np
@@ -11,7 +13,7 @@ from scipy.special import log_softmax
 from sklearn.neighbors import NearestNeighbors
 
 import truing
-from tests.conftest import DATA
+from tests.conftest import DATA, ROOT
 from truing import _check
 from truing.scores import NEEDS, base_scores
 
@@ -381,6 +383,36 @@ def test_on_real_rows_known_and_unknown_ones_score_alike_when_the_known_leave_th
         given = {"head": (file["weight"], file["bias"]), "bank": known}
     chance = truing.auroc(base_scores(known, name, **given, leave_out=True), base_scores(fresh, name, **given))
     assert abs(chance - 0.5) < 3 * (1 / 12 / 200) ** 0.5  # ViM that has seen the known rows has 0.7 here, KNN 0.8.
+
+
+FIELD = {"SCALE": "scale", "ASH": "ash", "fDBD": "fdbd", "ViM": "vim", "KNN": "knn"}
+
+
+@pytest.mark.parametrize("detector", FIELD)
+def test_real_rows_have_the_auroc_that_pytorch_ood_has_of_them(detector, bank):
+    rows = map(json.loads, (ROOT / "docs" / "results" / "field.jsonl").read_text().splitlines())
+    wanted = ("cifar10-resnet56", detector, "pytorch-ood")
+    (row,) = [row for row in rows if (row["bank"], row["detector"], row["library"]) == wanted]
+    inside = bank("cifar10-resnet56", "cifar10-test")
+    by_class = np.argsort(inside.labels, kind="stable")
+    with np.load(DATA / "banks" / "cifar10-resnet56" / "head.npz") as file:
+        given = {"head": (file["weight"], file["bias"]), "bank": inside[np.sort(by_class[::2])]}
+    scores_in = base_scores(inside[np.sort(by_class[1::2])], FIELD[detector], **given)
+    for name in ("svhn", "cifar100"):
+        scores_out = base_scores(bank("cifar10-resnet56", name), FIELD[detector], **given)
+        assert truing.auroc(scores_in, scores_out) == pytest.approx(row["auroc"][name], abs=1e-4)
+
+
+@every_score
+def test_no_wide_copy_of_the_rows_is_made(name, rng):
+    network = Network(rng, rows=50_000, d=32, c=10, dtype=np.float32)
+    tracemalloc.start()
+    try:
+        network.score(name)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < network.outputs.features.size * 8 / 1.2  # What a copy in double would take, and less.
 
 
 def test_a_head_or_a_bank_is_needed_or_ignored_as_the_table_says(rng):
