@@ -1,6 +1,7 @@
 import inspect
 import json
 import math
+import re
 import tracemalloc
 
 import mpmath
@@ -505,6 +506,52 @@ def test_every_array_of_a_score_must_be_finite(name):
         given[wrong].flat[1] = np.nan
         with pytest.raises(ValueError, match=f"{wrong} must be finite"):
             score(**given)
+
+
+KINDS = [
+    [0.0],
+    [0.0, 1.0],
+    [-1.0, 0.0, 2.0],
+    [1e-30, 1e30, 1.0],
+    [1e-170, 1.0, 1e100],
+    [5e-324, 1e-310, 0.0],
+    [1e100, -1e100, 1e99],
+]
+
+
+def check_numbers_of_any_size(name, seed):
+    """Equal, constant, tiny and huge numbers give finite scores or one clear line; any warning is an error."""
+    rng = np.random.default_rng(seed)
+    n, m, d, c = rng.integers([1, 1, 1, 2], 7)
+
+    def numbers(*shape):
+        return rng.choice(KINDS[rng.integers(len(KINDS))], shape)
+
+    outputs, bank = (truing.Outputs(numbers(rows, d), numbers(rows, c), scores=numbers(rows)) for rows in (n, m))
+    head = numbers(c, d), numbers(c)
+    for rows, leave_out in ((outputs, False), (bank, True)):
+        try:
+            found = base_scores(rows, name, head=head, bank=bank, leave_out=leave_out)
+        except ValueError as error:
+            assert re.match("(features|features_in|weight|logits_in) must ", str(error)), error  # noqa: PT017
+        else:
+            assert np.isfinite(found).all()
+            assert len(found) == len(rows)
+
+
+@every_score
+@settings(max_examples=60)
+@given(seed=seeds)
+def test_numbers_of_any_size_give_finite_scores_or_one_clear_line(name, seed):
+    check_numbers_of_any_size(name, seed)
+
+
+@pytest.mark.slow
+@every_score
+@settings(max_examples=1000)
+@given(seed=seeds)
+def test_numbers_of_any_size_give_finite_scores_or_one_clear_line_at_length(name, seed):
+    check_numbers_of_any_size(name, seed)
 
 
 def test_a_bank_or_head_that_is_none_is_told_by_name(rng):

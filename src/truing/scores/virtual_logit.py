@@ -6,7 +6,7 @@ from scipy.linalg import lstsq
 from scipy.special import logsumexp
 
 from .._blas import one_thread
-from .._check import Floats, Matrix, as_count, as_matrix, blocks, check_same_rows
+from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, blocks, check_same_rows
 from .heads import as_head
 from .known import check_known
 from .logits import as_logits, max_logit
@@ -110,6 +110,8 @@ def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
     """Return the shortest feature whose logits are nearest to 0; what is rounding of the weights is not a direction."""
     with one_thread():
         shortest: Floats = lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
+    if not (np.abs(shortest) <= LARGEST).all():
+        raise ValueError(f"weight must be larger beside the bias: only features above {LARGEST:g} have logits near 0")
     return shortest
 
 
