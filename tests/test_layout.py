@@ -28,6 +28,7 @@ CORE = [
     "incremental",
     "huber_regression",
     "fits",
+    "contrast",
     "threshold",
     "metrics",
     "detector",

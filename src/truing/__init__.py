@@ -4,6 +4,7 @@ Take the features and logits a network already computes, regress any score on th
 fitted value as the better score. Higher scores are more in-distribution, everywhere.
 """
 
+from .contrast import ContrastFit, fit_contrast
 from .detection import Detection, detect
 from .detector import Detector
 from .fits import fit_direct, fit_robust
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SCORES",
+    "ContrastFit",
     "Decision",
     "Detection",
     "Detector",
@@ -39,6 +41,7 @@ __all__ = [
     "energy",
     "evaluate",
     "fdbd",
+    "fit_contrast",
     "fit_direct",
     "fit_robust",
     "fpr_at_tpr",

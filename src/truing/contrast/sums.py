@@ -1,0 +1,61 @@
+"""Sums over rows by predicted class: all that a contrast needs of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from .._check import Floats
+from ..moments import Moments
+from ..outputs import Outputs
+from .columns import Classes, Columns
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMoments:
+    """Moments of the columns (p,), and of each class its number of rows (c,) and its columns' sums (c, p) about 0.
+
+    They add, subtract and decay as moments do.
+    """
+
+    moments: Moments
+    counts: Floats
+    sums: Floats
+
+    @classmethod
+    def of(cls, columns: Columns, outputs: Outputs, *, leave_out: bool = False) -> "ClassMoments":
+        """Return the sums of these rows."""
+        parts = [
+            cls._of_block(block, classes, columns.classes)
+            for _, block, classes in columns.blocks(outputs, leave_out=leave_out)
+        ]
+        return sum(parts[1:], start=parts[0])
+
+    @classmethod
+    def _of_block(cls, block: Floats, classes: Classes, number: int) -> "ClassMoments":
+        n = len(block)
+        membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
+        counts = np.bincount(classes, minlength=number).astype(np.float64)
+        return cls(Moments.of(block[:, :-1], block[:, -1]), counts, membership @ block)
+
+    @property
+    def rows(self) -> float:
+        """The rows' weight."""
+        return self.moments.rows
+
+    def __add__(self, more: "ClassMoments") -> "ClassMoments":
+        """Return the sums over both sets of rows."""
+        return ClassMoments(self.moments + more.moments, self.counts + more.counts, self.sums + more.sums)
+
+    def __sub__(self, old: "ClassMoments") -> "ClassMoments":
+        """Return the sums over the rows that remain when `old` ones are taken away."""
+        return ClassMoments(self.moments - old.moments, self.counts - old.counts, self.sums - old.sums)
+
+    def decayed(self, factor: float) -> "ClassMoments":
+        """Return the sums with every row's weight multiplied by `factor`."""
+        return ClassMoments(self.moments.decayed(factor), factor * self.counts, factor * self.sums)
+
+    def about(self, point: Floats) -> Floats:
+        """Return the columns' sums (c, p) of each class about `point` (p,)."""
+        about: Floats = self.sums - np.outer(self.counts, point)
+        return about
