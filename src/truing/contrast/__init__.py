@@ -46,9 +46,9 @@ _CONSTANT = 1e-24
 class Explanation:
     """What made rows look in or out: terms of each row's score, which is their sum.
 
-    `features` (n, d) is the part of the direction in which the row lies, feature by feature, `distance` (n,) that of how
-    far out it lies, `scores` that of each base score by name (n,), and `predicted_class` (n,) that of its class. Negative
-    terms speak for out.
+    `features` (n, d) is the part of the direction in which the row lies, feature by feature, `distance` (n,) that of
+    how far out it lies, `scores` that of each base score by name (n,), and `predicted_class` (n,) that of its class.
+    Negative terms speak for out.
     """
 
     features: Floats
@@ -59,7 +59,7 @@ class Explanation:
 
 @dataclass(frozen=True, eq=False)
 class ContrastFit:
-    r"""A linear map from the columns of `columns` to a score, about a `centre`, with an offset for each predicted class.
+    r"""A linear map from the columns of `columns` to a score, about a `centre`, and an offset for each class.
 
     The score is $(x - \mathrm{centre})^\top$ `coef` (p,) + `class_offsets` (c,); the centre is the known rows' mean.
     `prior` names the prior score. `log_evidence` is the log marginal likelihood over that of the prior score alone,
