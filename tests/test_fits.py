@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
 import truing
-from truing.fits import fit_robust_sweep, trust_order
+from truing.fits import SharedFeatures, fit_robust_sweep, trust_order
 from truing.huber_regression import continuation
 
 from .literal_lasso import literal_lasso
@@ -98,6 +98,24 @@ def test_a_sweep_of_kept_shares_is_a_fit_for_each(rng, shape):
         alone = truing.fit_robust(features, scores, keep=keep, **shape)
         np.testing.assert_allclose(fit.coef, alone.coef, atol=1e-11)
         assert fit.rows == alone.rows == int(keep * 120 + 1e-9)
+
+
+@pytest.mark.parametrize("components", [None, 1, 3, 6])
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=10)
+def test_features_shared_between_scores_give_each_the_fit_it_has_alone(data, intercept, components):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    features, scores = rows_with_outliers(rng)
+    features = features * 10.0 ** data.draw(arrays(np.float64, 6, elements=st.integers(-2, 2)))
+    shared, shape = SharedFeatures(features, components), {"intercept": intercept, "components": components}
+    for own in (scores, scores**2, rng.permutation(scores)):
+        direct, alone = shared.fit_direct(own, intercept=intercept), truing.fit_direct(features, own, **shape)
+        np.testing.assert_allclose(direct.predict(features), alone.predict(features), atol=1e-9 * np.abs(own).max())
+        assert (direct.rows, direct.rank) == (alone.rows, alone.rank)
+        assert direct.explained == pytest.approx(alone.explained, abs=1e-9)
+        (robust,) = shared.fit_robust_sweep(own, [0.8], penalty=0.01, intercept=intercept)
+        alone = truing.fit_robust(features, own, penalty=0.01, **shape)
+        np.testing.assert_array_equal(robust.predict(features), alone.predict(features))
 
 
 @fits
