@@ -4,6 +4,7 @@ All of them are the library's own fits, so a number here is what a user of truin
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from .mixes import Index, Mix
 from .settings import Setting
 
 Scorer = Callable[[Matrix], Floats]
-Method = Callable[[SharedFeatures, Floats], Scorer]
+Fit = Callable[[SharedFeatures, Floats], Scorer]
 """From features, with the components they are confined to, and their base scores to a function that scores features."""
 
 Measurement = tuple[tuple[str, str, str], dict[str, float]]
@@ -61,30 +62,36 @@ def kept_rows(keep: float, rows: int) -> int:
     return int(keep * rows + 1e-9)
 
 
-_METHODS: dict[str, Method] = {
-    "DLR": direct,
-    "RLR": robust,
-    "DLR, no intercept": partial(direct, intercept=False),
-    "RLR, no intercept": partial(robust, intercept=False),
+@dataclass(frozen=True)
+class Method:
+    """A way to true a base score, and where it is used."""
+
+    fit: Fit
+    is_compared: bool = False  # Whether the cases that compare methods have it without naming it.
+    by_authors: Fit | None = None  # How the authors' conventions have it, where otherwise.
+    with_components: bool = True  # Whether it has an answer on centred principal components.
+
+
+METHODS = {
+    "DLR": Method(direct, is_compared=True),
+    "RLR": Method(robust, is_compared=True, by_authors=robust_as_authors),
+    "DLR, no intercept": Method(partial(direct, intercept=False)),
+    # On centred components any fit that stays below all scores is as good as another.
+    "RLR, no intercept": Method(partial(robust, intercept=False), with_components=False),
 }
 
 
-def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Method]:
-    """Return the methods of a case by their names, RLR by the conventions.
-
-    On centred components RLR without an intercept has no answer: any fit that stays below all scores is as good as
-    another. It is left out there.
-    """
-    found = {name: _METHODS[name] for name in case.methods}
-    if setting.components is not None:
-        found.pop("RLR, no intercept", None)
-    if "RLR" in found and conventions != CONVENTIONS[0]:
-        found["RLR"] = robust_as_authors
-    return found
+def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Fit]:
+    """Return the methods of a case by their names, as the conventions have them."""
+    names = case.methods or [name for name, method in METHODS.items() if method.is_compared]
+    found = {name: METHODS[name] for name in names if setting.components is None or METHODS[name].with_components}
+    if conventions == CONVENTIONS[0]:
+        return {name: method.fit for name, method in found.items()}
+    return {name: method.by_authors or method.fit for name, method in found.items()}
 
 
 def compare(
-    mix: Mix, methods: dict[str, Method], components: int | None, rng: np.random.Generator, *, fitted: bool = True
+    mix: Mix, methods: dict[str, Fit], components: int | None, rng: np.random.Generator, *, fitted: bool = True
 ) -> Iterator[Measurement]:
     """Yield the metrics of the rows that a method is fitted on, and of one half by its fit of the other.
 
