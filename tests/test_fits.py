@@ -118,6 +118,43 @@ def test_features_shared_between_scores_give_each_the_fit_it_has_alone(data, int
         np.testing.assert_array_equal(robust.predict(features), alone.predict(features))
 
 
+def check_columns_far_below_the_components(data, fit, intercept):
+    """Columns many powers of ten below the others have no part in the leading components: they need not be there."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    large, small, n = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(8, 30))
+    size = data.draw(st.integers(-60, 97))
+    gaps = data.draw(st.lists(st.integers(12, 200), min_size=small, max_size=small))
+    features = rng.normal(size=(n, large)) * 10.0**size
+    tiny = rng.normal(size=(n, small)) * 10.0 ** np.maximum(size - np.array(gaps, dtype=float), -300)
+    scores = rng.normal(size=n)
+    order = rng.permutation(large + small)
+    whole = np.column_stack((features, tiny))[:, order]
+    found = fit(whole, scores, components=large, intercept=intercept)
+    assert np.isfinite(found.coef).all()
+    assert found.collinear == 0
+    known = fit(features, scores, components=large, intercept=intercept)
+    assert found.rank == known.rank
+    np.testing.assert_allclose(found.predict(whole), known.predict(features), atol=1e-6)
+    more = fit(whole, scores, components=large + small, intercept=intercept) if large + small <= n else found
+    assert np.isfinite(more.coef).all()
+    assert (more.rank, more.collinear) == (large, 0)
+
+
+@fits
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
+    check_columns_far_below_the_components(data, fit, intercept)
+
+
+@pytest.mark.slow
+@fits
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=2000, deadline=None)
+def test_over_thousands_of_sizes_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
+    check_columns_far_below_the_components(data, fit, intercept)
+
+
 @fits
 @shapes
 def test_row_order_never_changes_a_fit(rng, fit, shape):

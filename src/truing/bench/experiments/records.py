@@ -122,6 +122,10 @@ class Record:
                 flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{self.path} is being written by another run") from None
+            if os.fstat(file.fileno()).st_nlink > 1:
+                raise ValueError(
+                    f"{self.path} must be a file of one name, got a hard link: what is added would be in the other, too"
+                )
             yield
 
     def _append(self, line: dict[str, Any]) -> None:
