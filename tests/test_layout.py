@@ -157,3 +157,14 @@ def test_a_public_name_keeps_its_signature(name, signature):
 
 def test_the_base_scores_are_these():
     assert list(truing.SCORES) == ["msp", "energy", "kl_uniform", "max_logit", "gradnorm", "given"]
+
+
+@pytest.mark.parametrize(
+    "name", ["fit_direct", "fit_robust", "huber", "Moments.of", "Outputs", "auroc", "evaluate", "react"]
+)
+def test_help_names_the_type_of_an_array_and_does_not_spell_it_out(name):
+    thing = truing
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    assert "ArrayLike" in str(inspect.signature(thing))
+    assert len(str(inspect.signature(thing))) < 250

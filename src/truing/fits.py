@@ -1,5 +1,7 @@
 """The two fits of the paper: direct (DLR) and robust (RLR). Both return a `LinearFit` to score rows with."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,9 +16,9 @@ from .moments import Moments, Principal
 from .rows import Rows
 
 # Residuals that differ by less than this share of the scores' usual spread are equal,
-_GRAIN = 1e-9
+_TIE_SHARE_OF_SPREAD = 1e-9
 # and so are those that differ by less than this share of the scores themselves: rounding adds as much.
-_ROUNDING = 2.0**-46
+_TIE_SHARE_OF_SCORES = 2.0**-46
 
 
 def fit_direct(
@@ -178,7 +180,7 @@ def _in_grains(size: Floats, scores: Floats) -> Floats:
     deviation = np.abs(scaled - np.median(scaled))
     varied = deviation[deviation > 0]
     spread = float(np.median(varied)) if len(varied) else 0.0
-    grain = max(_GRAIN * spread, _ROUNDING * float(np.median(np.abs(scaled)))) or 1.0
+    grain = max(_TIE_SHARE_OF_SPREAD * spread, _TIE_SHARE_OF_SCORES * float(np.median(np.abs(scaled)))) or 1.0
     whole: Floats = np.round(np.ldexp(size, exponent) / grain)
     return whole
 

@@ -81,7 +81,7 @@ def stream(job: Job) -> Measurements:
         for base, scores in mix.scores.items():
             if new:
                 yield None, ((base, "none", "fitted"), metrics(*mix.split(scores)))
-            if new and "DLR" in methods_of(job.case, job.setting, job.conventions):
+            if new and "DLR" in (job.case.methods or ()):
                 trued = direct(features, scores)(mix.features)
                 yield None, ((base, "DLR", "fitted"), metrics(*mix.split(trued)))
             for batch in job.case.values:

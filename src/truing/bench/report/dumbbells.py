@@ -16,6 +16,7 @@ MARKS: dict[str, dict[str, Any]] = {
     "none": {"marker": "o", "markerfacecolor": "none"},
     "DLR": {"marker": "o"},
     "RLR": {"marker": "s", "markersize": 5},
+    "Online DLR": {"marker": "^"},
 }
 OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}

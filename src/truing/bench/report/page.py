@@ -20,7 +20,7 @@ from . import curves, distributions, dumbbells, figures, scatters
 from .order import ordered
 from .provenance import codes, network_named, sets_table
 from .table import Table
-from .tables import all_tables, summary
+from .tables import all_tables, summary, with_methods_of
 
 TEMPLATE = Path(__file__).parent / "page.html"
 WORDS = {
@@ -46,6 +46,7 @@ class Front:
     paragraphs: tuple[str, ...] = ()
     lists_settings: bool = False  # Whether settings and cases without rows are named, with what they would need.
     set_by_set: bool = False  # Whether the summary goes on set by set.
+    summed: tuple[str, ...] = ()  # Cases whose methods stand in the summary beside those of the main one.
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,12 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
     rows = results.rows
     done = {row["case"] for row in rows}
     run = [name for name in results.settings if any(row["setting"] == name for row in rows)]
+    summed = with_methods_of(results, front.summed)
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
-        overview="\n".join(_overview(name, rows) for name in run),
-        summary="\n".join(map(_table, summary(results, set_by_set=front.set_by_set))),
+        overview="\n".join(_overview(name, summed.rows) for name in run),
+        summary="\n".join(map(_table, summary(summed, set_by_set=front.set_by_set))),
         index="\n".join(
             _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
         ),
