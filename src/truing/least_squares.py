@@ -282,7 +282,7 @@ class _Standardised:
 
 def _of_minimum_norm(scaled: Floats, basis: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
     """Return `scaled` (k,) but for a part in the null space (k, m), so that scaled / norm is shortest."""
-    if not null.size:
+    if not null.size or not basis.size:  # There is one choice, or nothing to choose: zeros.
         return scaled
     if norm.max() > _MAX_NORM_RATIO * norm.min() or basis.shape[1] > null.shape[1]:
         return scaled - _projection(scaled, null, norm, tolerance)
@@ -299,6 +299,8 @@ def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) ->
     # With rows sorted by size, and pivots, Householder's QR keeps the digits of each row (Cox & Higham 1998).
     rotation, triangle, pivots = qr(basis / norm[order, None], mode="economic", pivoting=True)
     some = np.flatnonzero(triangle.diagonal())  # A direction that was all noise has none.
+    if not some.size:
+        return np.zeros(len(scaled))
     part = np.zeros(basis.shape[1])
     part[pivots[some]] = solve_triangular(triangle[: len(some), some], rotation[:, some].T @ (scaled / norm)[order])
     nearest = np.empty(len(scaled))
