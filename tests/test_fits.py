@@ -142,6 +142,14 @@ def check_columns_far_below_the_components(data, fit, intercept):
     assert (more.rank, more.collinear) == (large, 0)
 
 
+def test_one_component_of_columns_hundreds_of_powers_of_ten_apart_meets_two_rows(rng):
+    """LAPACK gave eigenvectors that were no numbers for a quarter of these."""
+    for _ in range(40):
+        features = rng.normal(size=(2, 4)) * 10.0 ** np.array([-160, 50, -99, 0])
+        fit = truing.fit_direct(features, [1.0, 2.0], components=1)
+        np.testing.assert_allclose(fit.predict(features), [1.0, 2.0], atol=1e-6)
+
+
 @fits
 @given(data=st.data(), intercept=st.booleans())
 @settings(max_examples=20, deadline=None)
