@@ -15,19 +15,31 @@ from typing import Any, TextIO
 def main() -> int:
     """Load the command line and run it."""
     _set_streams()
-    # A compiled module that is interrupted while it loads may raise anything: end before it can.
-    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if interruptible:
-        signal.signal(signal.SIGINT, _end)
+    end_if_interrupted()
     from truing.cli import main
 
-    if interruptible:
+    if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return main()
     except KeyboardInterrupt:  # Before the command line's own rule for it, or after.
         _end(signal.SIGINT, None)
     return 130
+
+
+def end_if_interrupted() -> None:
+    """End at once, with one line, on an interrupt from here on.
+
+    A compiled module that is interrupted while it loads may raise anything: end before it can.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def is_started_by_name() -> bool:
+    """Return whether this is `python -m truing`, while Python looks for the module to run."""
+    words = sys.orig_argv
+    return sys.argv[:1] == ["-m"] and "-m" in words and words[words.index("-m") + 1 :][:1] == ["truing"]
 
 
 def _set_streams() -> None:

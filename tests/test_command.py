@@ -44,6 +44,38 @@ def test_an_interrupt_while_anything_loads_is_one_line(module):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
 
 
+INTERRUPTER = """
+import os, signal, sys
+
+class Interrupter:
+    def find_spec(name, path, target=None):
+        if name == os.environ["MODULE"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupter)
+"""
+
+
+@pytest.mark.parametrize("module", ["numpy", "scipy.linalg", "truing.detection", "truing.__main__", "truing.cli"])
+def test_an_interrupt_while_anything_of_the_module_loads_is_one_line(tmp_path, module):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTER)
+    found = os.pathsep.join([str(tmp_path), str(Path(truing.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-m", "truing", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**ENVIRONMENT, "PYTHONPATH": found, "MODULE": module},
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
+
+
+def test_an_import_of_the_library_leaves_interrupts_alone():
+    code = "import signal, truing; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert python(code).stdout == "True\n"
+
+
 def test_an_interrupt_is_one_even_where_nobody_reads_of_it():
     reader, writer = os.pipe()
     os.close(reader)

@@ -110,8 +110,8 @@ def check_a_restored_detector_goes_on_to_the_same_bits(data, path, d):
 def either(request, monkeypatch):
     """Factor a co-moment of few columns each time, as is done, or update its inverse, as is done with many."""
     if request.param == "inverted":
-        monkeypatch.setattr(incremental, "_COLUMNS", 0)
-        monkeypatch.setattr(incremental, "_COLUMNS_A_ROW", 0)
+        monkeypatch.setattr(incremental, "_MIN_COLUMNS", 0)
+        monkeypatch.setattr(incremental, "_MIN_COLUMNS_PER_ROW", 0)
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])

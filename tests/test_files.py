@@ -1,6 +1,8 @@
 import json
 import os
+import tempfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,8 +104,21 @@ SETTINGS = {"temperature": 1.0, "intercept": True, "components": None, "decay": 
             "fit",
             {"intercept": "x", "rows": 1, "rank": 1, "collinear": 0, "rounding": 0, "explained": "1.0"},
             {"coef": np.ones(2)},
-            "could not convert string to float: 'x'",
+            "intercept must be a number, got str",
         ),
+        (
+            "fit",
+            {"intercept": True, "rows": 1, "rank": 1, "collinear": 0, "rounding": 0, "explained": "1.0"},
+            {"coef": np.ones(2)},
+            "intercept must be a number, got bool",
+        ),
+        (
+            "fit",
+            {"intercept": 1.0, "rows": 1, "rank": 1, "collinear": 0, "rounding": 0, "explained": True},
+            {"coef": np.ones(2)},
+            "explained must be a share as text, got bool",
+        ),
+        ("moments", {"rows": True}, SUMS, "rows must be a number, got bool"),
         ("moments", {"rows": 3}, SUMS | {"comoment": np.ones((3, 3))}, r"comoment must be .* of shape \(2, 2\)"),
         ("moments", {"rows": -3}, SUMS, "rows must be at least 0"),
         ("moments", {"rows": 3}, SUMS | {"comoment": np.full((2, 2), np.nan)}, "comoment must be finite"),
@@ -138,6 +153,50 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         fail()
     assert (tmp_path / "x.npz").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", ["moments", "fit", "detector"])
+def test_what_was_saved_is_no_outputs_and_says_what_it_is(tmp_path, outputs, kind):
+    truing.save(things(outputs)[kind], tmp_path / "x.npz")
+    with pytest.raises(ValueError, match=rf"x\.npz must hold rows, got a {kind} that truing.save wrote: truing.load"):
+        truing.Outputs.load(tmp_path / "x.npz")
+
+
+def test_outputs_beside_an_array_of_another_name_are_loaded(tmp_path, outputs):
+    for about in (np.arange(3), np.frombuffer(b'{"kind": "tea"}', dtype=np.uint8)):
+        np.savez(tmp_path / "x.npz", features=outputs.features, about=about)
+        np.testing.assert_array_equal(truing.Outputs.load(tmp_path / "x.npz").features, outputs.features)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.npy", "a", "a.npz.txt", "a.parquet"])
+def test_a_name_that_promises_another_kind_of_file_is_not_saved_to(tmp_path, outputs, name):
+    with pytest.raises(ValueError, match=rf"path must end in \.npz, got .*{name}"):
+        truing.save(things(outputs)["fit"], tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_moments_of_any_history_are_loaded_and_their_negatives_are_not(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    scale = 10.0 ** data.draw(st.lists(st.integers(-30, 30), min_size=3, max_size=3).map(np.array))
+    part = [truing.Moments.of(rng.normal(size=(4, 3)) * scale + scale, rng.normal(size=4)) for _ in range(5)]
+    moments, held = part[0], []
+    for step in data.draw(st.lists(st.integers(0, 9), max_size=12)):
+        if step < 5:
+            moments, held = moments + part[step], [*held, step]
+        elif step < 9 and held:
+            moments = moments - part[held.pop()]
+        elif step == 9:
+            moments, held = moments.decayed(0.9), []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.npz"
+        truing.save(moments, path)
+        np.testing.assert_array_equal(truing.load(path).comoment, moments.comoment)
+        kind, header, arrays = read_archive(path)
+        write_archive(path, kind, header, {**arrays, "comoment": -arrays["comoment"]})
+        with pytest.raises(ValueError, match="comoment must have sums of squares on its diagonal"):
+            truing.load(path)
 
 
 def test_only_our_things_are_saved(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
 import truing
-from truing.fits import fit_robust_sweep, trust_order
+from truing.fits import SharedFeatures, fit_robust_sweep, trust_order
 from truing.huber_regression import continuation
 
 from .literal_lasso import literal_lasso
@@ -98,6 +98,71 @@ def test_a_sweep_of_kept_shares_is_a_fit_for_each(rng, shape):
         alone = truing.fit_robust(features, scores, keep=keep, **shape)
         np.testing.assert_allclose(fit.coef, alone.coef, atol=1e-11)
         assert fit.rows == alone.rows == int(keep * 120 + 1e-9)
+
+
+@pytest.mark.parametrize("components", [None, 1, 3, 6])
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=10)
+def test_features_shared_between_scores_give_each_the_fit_it_has_alone(data, intercept, components):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    features, scores = rows_with_outliers(rng)
+    features = features * 10.0 ** data.draw(arrays(np.float64, 6, elements=st.integers(-2, 2)))
+    shared, shape = SharedFeatures(features, components), {"intercept": intercept, "components": components}
+    for own in (scores, scores**2, rng.permutation(scores)):
+        direct, alone = shared.fit_direct(own, intercept=intercept), truing.fit_direct(features, own, **shape)
+        np.testing.assert_allclose(direct.predict(features), alone.predict(features), atol=1e-9 * np.abs(own).max())
+        assert (direct.rows, direct.rank) == (alone.rows, alone.rank)
+        assert direct.explained == pytest.approx(alone.explained, abs=1e-9)
+        (robust,) = shared.fit_robust_sweep(own, [0.8], penalty=0.01, intercept=intercept)
+        alone = truing.fit_robust(features, own, penalty=0.01, **shape)
+        np.testing.assert_array_equal(robust.predict(features), alone.predict(features))
+
+
+def check_columns_far_below_the_components(data, fit, intercept):
+    """Columns many powers of ten below the others have no part in the leading components: they need not be there."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    large, small, n = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(8, 30))
+    size = data.draw(st.integers(-60, 97))
+    gaps = data.draw(st.lists(st.integers(12, 200), min_size=small, max_size=small))
+    features = rng.normal(size=(n, large)) * 10.0**size
+    tiny = rng.normal(size=(n, small)) * 10.0 ** np.maximum(size - np.array(gaps, dtype=float), -300)
+    scores = rng.normal(size=n)
+    order = rng.permutation(large + small)
+    whole = np.column_stack((features, tiny))[:, order]
+    found = fit(whole, scores, components=large, intercept=intercept)
+    assert np.isfinite(found.coef).all()
+    assert found.collinear == 0
+    known = fit(features, scores, components=large, intercept=intercept)
+    assert found.rank == known.rank
+    # The robust regression has one answer with an intercept, and where unit rows are not all one or its negative.
+    if fit is truing.fit_direct or (intercept and large > 1):
+        np.testing.assert_allclose(found.predict(whole), known.predict(features), atol=1e-6)
+    more = fit(whole, scores, components=large + small, intercept=intercept) if large + small <= n else found
+    assert np.isfinite(more.coef).all()
+    assert (more.rank, more.collinear) == (large, 0)
+
+
+def test_one_component_of_columns_hundreds_of_powers_of_ten_apart_meets_two_rows(rng):
+    """LAPACK gave eigenvectors that were no numbers for a quarter of these."""
+    for _ in range(40):
+        features = rng.normal(size=(2, 4)) * 10.0 ** np.array([-160, 50, -99, 0])
+        fit = truing.fit_direct(features, [1.0, 2.0], components=1)
+        np.testing.assert_allclose(fit.predict(features), [1.0, 2.0], atol=1e-6)
+
+
+@fits
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
+    check_columns_far_below_the_components(data, fit, intercept)
+
+
+@pytest.mark.slow
+@fits
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=2000, deadline=None)
+def test_over_thousands_of_sizes_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
+    check_columns_far_below_the_components(data, fit, intercept)
 
 
 @fits

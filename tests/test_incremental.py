@@ -26,8 +26,8 @@ def streamed(features, scores, sizes, *, decay=1.0):
 @pytest.fixture
 def inverted(monkeypatch):
     """Update the inverse of few columns too."""
-    monkeypatch.setattr(module, "_COLUMNS", 0)
-    monkeypatch.setattr(module, "_COLUMNS_A_ROW", 2)
+    monkeypatch.setattr(module, "_MIN_COLUMNS", 0)
+    monkeypatch.setattr(module, "_MIN_COLUMNS_PER_ROW", 2)
 
 
 @pytest.fixture(params=["factored", "inverted"])
@@ -107,7 +107,7 @@ def test_no_eigenvalue_is_below_the_bound(rng, decay):
         sums = sums.updated(features[start : start + 10], scores[start : start + 10], decay)
         norm = sums.known.norm
         smallest = np.linalg.eigvalsh(sums.moments.comoment[:-1, :-1] / norm / norm[:, None])[0]
-        assert 0 < sums.known.least <= smallest * (1 + 1e-9)
+        assert 0 < sums.known.eigenvalue_bound <= smallest * (1 + 1e-9)
 
 
 def test_a_bound_serves_many_batches(rng, monkeypatch):
@@ -117,7 +117,7 @@ def test_a_bound_serves_many_batches(rng, monkeypatch):
     monkeypatch.setattr(module, "smallest_eigenvalue", None)
     for start in range(220, 3000, 20):
         sums = sums.updated(features[start : start + 20], scores[start : start + 20], 1.0)
-    assert sums.known.least == asked.least
+    assert sums.known.eigenvalue_bound == asked.eigenvalue_bound
     expected = np.linalg.lstsq(np.column_stack((features, np.ones(3000))), scores, rcond=None)[0]
     np.testing.assert_allclose(sums.solve(True, None).coef, expected[:-1], rtol=1e-9, atol=1e-12)
 

@@ -169,3 +169,14 @@ def test_the_base_scores_are_these():
     assert [name for name in truing.SCORES if name not in NEEDS] == of_outputs
     assert list(NEEDS) == ["scale", "ash", "fdbd", "nci", "vim", "knn"]
     assert set(truing.SCORES) == {*of_outputs, *NEEDS}
+
+
+@pytest.mark.parametrize(
+    "name", ["fit_direct", "fit_robust", "huber", "Moments.of", "Outputs", "auroc", "evaluate", "react"]
+)
+def test_help_names_the_type_of_an_array_and_does_not_spell_it_out(name):
+    thing = truing
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    assert "ArrayLike" in str(inspect.signature(thing))
+    assert len(str(inspect.signature(thing))) < 250

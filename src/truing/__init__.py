@@ -4,6 +4,11 @@ Take the features and logits a network already computes, regress any score on th
 fitted value as the better score. Higher scores are more in-distribution, everywhere.
 """
 
+from truing_command import end_if_interrupted, is_started_by_name
+
+if is_started_by_name():
+    end_if_interrupted()
+
 from .contrast import ContrastFit, fit_contrast
 from .detection import Detection, detect
 from .detector import Detector

@@ -10,6 +10,9 @@ import numpy as np
 
 from ._check import Floats
 
+EPS = float(np.finfo(np.float64).eps)
+"""The distance from 1 to the next double: twice what rounding may change in a number, as a share of it."""
+
 _SPLITTER = 2.0**27 + 1
 
 

@@ -1,6 +1,10 @@
 """The two fits of the paper: direct (DLR) and robust (RLR). Both return a `LinearFit` to score rows with."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -8,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from ._check import Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
 from .huber_regression import huber_rows
 from .least_squares import LinearFit
-from .moments import Moments
+from .moments import Moments, Principal
 from .rows import Rows
 
 # Residuals that differ by less than this share of the scores' usual spread are equal,
-_GRAIN = 1e-9
+_TIE_SHARE_OF_SPREAD = 1e-9
 # and so are those that differ by less than this share of the scores themselves: rounding adds as much.
-_ROUNDING = 2.0**-46
+_TIE_SHARE_OF_SCORES = 2.0**-46
 
 
 def fit_direct(
@@ -59,23 +63,9 @@ def fit_robust_sweep(
     intercept: bool = True,
     components: int | None = None,
 ) -> list[LinearFit]:
-    """Return `fit_robust` for each kept share, at the cost of about one: kept sets are nested, so moments add up."""
+    """Return `fit_robust` for each kept share, at the cost of about one."""
     matrix, vector = _as_pair(features, scores, components)
-    counts = [_kept(keep, len(matrix)) for keep in keeps]
-    order = np.arange(len(matrix))
-    if min(counts, default=len(matrix)) < len(matrix):
-        order = _order(matrix, vector, penalty, intercept, components)
-    principal = None if components is None else Moments.of(matrix, vector)._principal(components)
-    fits: dict[int, LinearFit] = {}
-    moments, done = None, 0
-    for count in sorted(set(counts)):
-        part = np.sort(order[done:count])
-        more = Moments.of(matrix[part], vector[part])
-        moments, done = more if moments is None else moments + more, count
-        fits[count] = (
-            moments.solve(intercept) if principal is None else moments._solve_within(principal, intercept=intercept)
-        )
-    return [fits[count] for count in counts]
+    return SharedFeatures(matrix, components).fit_robust_sweep(vector, keeps, penalty=penalty, intercept=intercept)
 
 
 def trust_order(
@@ -92,27 +82,94 @@ def trust_order(
     Ties in $|\gamma|$ go to the smaller |residual|, which $|\gamma|$ never falls with; equal residuals, up to
     rounding, to the higher score, and then to the smaller features: never to row order.
     """
-    return _order(*_as_pair(features, scores, components), penalty, intercept, components)
+    matrix, vector = _as_pair(features, scores, components)
+    return SharedFeatures(matrix, components).trust_order(vector, penalty=penalty, intercept=intercept)
 
 
-def _order(matrix: Matrix, vector: Floats, penalty: float, intercept: bool, components: int | None) -> NDArray[np.intp]:
-    rows = Rows.unit(matrix) if components is None else _reduced(Rows.unit(matrix), vector, components)
-    try:
-        robust = huber_rows(rows, vector, penalty, intercept=intercept)
-    except ArithmeticError as error:
-        raise ArithmeticError(
-            f"RLR cannot tell which rows to trust, try a larger penalty or fit_direct: {error}"
-        ) from None
-    size = _in_grains(np.abs(robust.residual), vector)
+@dataclass(frozen=True, eq=False)
+class SharedFeatures:
+    """Features (n, d), checked, whose principal components are found once for the fits of several scores (n,)."""
+
+    matrix: Matrix
+    components: int | None = None
+
+    def fit_direct(self, scores: Floats, *, intercept: bool = True) -> LinearFit:
+        """Return `fit_direct` of these features."""
+        return self._of_features(Moments._of_rows(Rows(self._regressors), scores).solve(intercept))
+
+    def fit_robust_sweep(
+        self, scores: Floats, keeps: Sequence[float], *, penalty: float = 1e-5, intercept: bool = True
+    ) -> list[LinearFit]:
+        """Return `fit_robust` of these features for each kept share: kept sets are nested, so moments add up."""
+        counts = [_kept(keep, len(self.matrix)) for keep in keeps]
+        order = np.arange(len(self.matrix))
+        if min(counts, default=len(order)) < len(order):
+            order = self.trust_order(scores, penalty=penalty, intercept=intercept)
+        fits: dict[int, LinearFit] = {}
+        moments, done = None, 0
+        for count in sorted(set(counts)):
+            part = np.sort(order[done:count])
+            more = Moments._of_rows(Rows(self._regressors[part]), scores[part])
+            moments, done = more if moments is None else moments + more, count
+            fits[count] = self._of_features(moments.solve(intercept))
+        return [fits[count] for count in counts]
+
+    def trust_order(self, scores: Floats, *, penalty: float = 1e-5, intercept: bool = True) -> NDArray[np.intp]:
+        """Return `trust_order` of these features."""
+        try:
+            robust = huber_rows(self._unit_rows, scores, penalty, intercept=intercept)
+        except ArithmeticError as error:
+            raise ArithmeticError(
+                f"RLR cannot tell which rows to trust, try a larger penalty or fit_direct: {error}"
+            ) from None
+        return _order(self.matrix, scores, np.abs(robust.residual))
+
+    @cached_property
+    def _principal(self) -> Principal | None:
+        return None if self.components is None else _principal(Rows(self.matrix), self.components)
+
+    @cached_property
+    def _regressors(self) -> Matrix:
+        """What scores are regressed on: the features, or with components the coordinates (n, k) about their mean."""
+        if self._principal is None:
+            return self.matrix
+        return Rows(self.matrix).about(self._principal.origin).onto(self._principal.basis).features
+
+    @cached_property
+    def _unit_rows(self) -> Rows:
+        """The rows scaled to unit norm and, with components, reduced to their own principal coordinates."""
+        unit = Rows.unit(self.matrix)
+        if self.components is None:
+            return unit
+        principal = _principal(unit, self.components)
+        # Where all rows are one, nothing tells them apart but their scores.
+        basis = principal.basis if principal.basis.size else np.zeros((len(principal.origin), 1))
+        return unit.about(principal.origin).onto(basis)
+
+    def _of_features(self, fit: LinearFit) -> LinearFit:
+        """Return a fit of the regressors as one of the features."""
+        if self._principal is None:
+            return fit
+        coef = self._principal.basis @ fit.coef
+        return replace(fit, coef=coef, intercept=fit.intercept - float(self._principal.origin @ coef))
+
+
+def _principal(rows: Rows, components: int) -> Principal:
+    return Moments._of_rows(rows, np.zeros(len(rows.features)))._principal(components)
+
+
+def _order(matrix: Matrix, scores: Floats, sizes: Floats) -> NDArray[np.intp]:
+    """Return the rows from the smallest residual to the largest; ties as `trust_order` says."""
+    size = _in_grains(sizes, scores)
     order = np.argsort(size)
     tied = np.diff(size[order]) == 0
-    for keys in (-vector[:, None], matrix):
+    for keys in (-scores[:, None], matrix):
         if tied.any():
             group = np.concatenate(([0], np.cumsum(~tied)))
             some = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
             among = np.lexsort((*keys[order[some]].T[::-1], group[some]))
             order[some] = order[some][among]
-        tied &= np.diff(vector[order]) == 0
+        tied &= np.diff(scores[order]) == 0
     return order
 
 
@@ -123,17 +180,9 @@ def _in_grains(size: Floats, scores: Floats) -> Floats:
     deviation = np.abs(scaled - np.median(scaled))
     varied = deviation[deviation > 0]
     spread = float(np.median(varied)) if len(varied) else 0.0
-    grain = max(_GRAIN * spread, _ROUNDING * float(np.median(np.abs(scaled)))) or 1.0
+    grain = max(_TIE_SHARE_OF_SPREAD * spread, _TIE_SHARE_OF_SCORES * float(np.median(np.abs(scaled)))) or 1.0
     whole: Floats = np.round(np.ldexp(size, exponent) / grain)
     return whole
-
-
-def _reduced(rows: Rows, scores: Floats, components: int) -> Rows:
-    """Return the rows' coordinates in their own leading principal components, about their mean."""
-    principal = Moments._of_rows(rows, scores)._principal(components)
-    if not principal.basis.size:  # All rows are one: nothing tells them apart but their scores.
-        return rows.about(principal.origin).onto(np.zeros((len(principal.origin), 1)))
-    return rows.about(principal.origin).onto(principal.basis)
 
 
 def _kept(keep: float, rows: int) -> int:

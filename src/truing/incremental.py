@@ -32,28 +32,27 @@ from .least_squares import (
 from .moments import Moments, compensated
 
 # A solution is taken when its last correction is below this share of it.
-_SETTLED = 1e-9
-_CORRECTIONS = 4
+_REFINEMENT_TOLERANCE = 1e-9
+_MAX_REFINEMENTS = 4
 # An inverse has drifted when it takes its matrix times a vector this far from the vector.
-_DRIFTED = 1e-3
+_MAX_DRIFT = 1e-3
 # An inverse is updated where there are more columns than so many, and so many for each row of a batch (measured).
-_COLUMNS, _COLUMNS_A_ROW = 128, 8
+_MIN_COLUMNS, _MIN_COLUMNS_PER_ROW = 128, 8
 # A bound is of use while it is this many times what a Cholesky factor needs: it is an estimate.
-_MARGIN = 10
+_SAFETY_FACTOR = 10
 
 
 @dataclass(frozen=True, eq=False)
 class EigenvalueBound:
-    """No eigenvalue of the co-moment of the live columns, each divided by its `norm` (k,), is below `least`."""
+    """A bound below the eigenvalues of the co-moment of the live columns, each divided by its `norm` (k,)."""
 
     norm: Floats
-    least: float
+    eigenvalue_bound: float
 
     @classmethod
     def of(cls, gram: Floats) -> "EigenvalueBound | None":
         """Return the bound for a co-moment (k, k), if a Cholesky factor of it may be trusted."""
-        norm = np.sqrt(gram.diagonal())
-        factor = cholesky_factor(gram / norm[:, None] / norm)
+        norm, factor = _standardised_factor(gram)
         if factor is None:
             return None
         bound = cls(norm, smallest_eigenvalue(factor))
@@ -62,7 +61,7 @@ class EigenvalueBound:
     def suffices(self, squares: Floats, decay: float) -> bool:
         """Return whether it still says, after decay, that columns with these sums of squares (k,) may be factored."""
         growth = float((squares / self.norm / self.norm).max())
-        return decay * self.least > _MARGIN * CHOLESKY_EIGENVALUE * growth
+        return decay * self.eigenvalue_bound > _SAFETY_FACTOR * CHOLESKY_EIGENVALUE * growth
 
     def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
         """Return the least-squares coefficients (d,), or None if there is no factor after all."""
@@ -75,7 +74,7 @@ class EigenvalueBound:
 
     def decayed(self, decay: float) -> "EigenvalueBound":
         """Return the bound after all weights were multiplied by `decay`."""
-        return EigenvalueBound(self.norm, decay * self.least)
+        return EigenvalueBound(self.norm, decay * self.eigenvalue_bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +87,7 @@ class RunningInverse:
     @classmethod
     def of(cls, gram: Floats) -> "RunningInverse | None":
         """Return the inverse of a co-moment (k, k), unless it is too close to singular."""
-        norm = np.sqrt(gram.diagonal())
-        factor = cholesky_factor(gram / norm[:, None] / norm)
+        norm, factor = _standardised_factor(gram)
         if factor is None or smallest_eigenvalue(factor) < CHOLESKY_EIGENVALUE:
             return None
         lower = np.tril(lapack.dpotri(factor, lower=True)[0])
@@ -114,16 +112,16 @@ class RunningInverse:
         """Return whether it takes the co-moment (d, d) times a vector to that vector, nearly."""
         vector = np.cos(np.arange(len(self.norm)))  # It leans in every direction alike.
         back = self.inverse @ self._times(comoment, live, vector)
-        return bool(np.linalg.norm(back - vector) <= _DRIFTED * np.linalg.norm(vector))  # NaN fails, too.
+        return bool(np.linalg.norm(back - vector) <= _MAX_DRIFT * np.linalg.norm(vector))  # NaN fails, too.
 
     def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
         """Return the least-squares coefficients (d,), or None if corrections do not settle."""
         scaled = np.zeros(len(self.norm))
         target = cross[live] / self.norm
-        for _ in range(1 + _CORRECTIONS):
+        for _ in range(1 + _MAX_REFINEMENTS):
             correction = self.inverse @ (target - self._times(comoment, live, scaled))
             scaled += correction
-            if np.linalg.norm(correction) <= _SETTLED * np.linalg.norm(scaled):
+            if np.linalg.norm(correction) <= _REFINEMENT_TOLERANCE * np.linalg.norm(scaled):
                 coef = np.zeros(len(live))
                 coef[live] = scaled / self.norm
                 return coef
@@ -167,7 +165,7 @@ class IncrementalMoments:
             if not follow or live == 0 or moments.rows <= live:
                 return grown
             same = grown.live.tobytes() == self.live.tobytes()
-            if moments.dimensions <= _COLUMNS + _COLUMNS_A_ROW * len(centred):
+            if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
                 bound = self.known if same and isinstance(self.known, EigenvalueBound) else None
                 return grown._with_bound(bound, decay)
             inverse = self.known if same and isinstance(self.known, RunningInverse) else None
@@ -205,6 +203,12 @@ class IncrementalMoments:
 
     def _live_comoment(self) -> Floats:
         return live_block(self.moments.comoment[:-1, :-1], self.live)
+
+
+def _standardised_factor(gram: Floats) -> tuple[Floats, Floats | None]:
+    """Return the norms (k,) of the columns with this co-moment, and the Cholesky factor of their correlations."""
+    norm = np.sqrt(gram.diagonal())
+    return norm, cholesky_factor(gram / norm[:, None] / norm)
 
 
 def spaced_square(d: int) -> Floats:

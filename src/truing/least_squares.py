@@ -14,6 +14,8 @@ size cannot be told from columns that do so exactly, and are treated as these; t
 error of about 1e-16 / δ² of the scores' spread. A fit says which of the two happened.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh, lapack, qr, solve_triangular
 
 from ._check import BLOCK_NUMBERS, Bools, Floats, as_matrix_unchecked, check_finite
-
-EPS = float(np.finfo(np.float64).eps)
+from ._double import EPS
 
 # Eigenvalues of a correlation matrix up to this share of the largest are what rounding leaves of a dependence: up to 17
 # units of EPS were seen over duplicated and summed columns, 3 to 128 of them, 50 to a million rows.
@@ -38,7 +39,7 @@ CHOLESKY_ROUNDING = DEPENDENT / CHOLESKY_EIGENVALUE
 _CONSTANT = 1000 * EPS
 
 # Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant.
-_SMALLEST_SQUARE = 1e-290
+_UNDERFLOWING_SQUARE = 1e-290
 
 # A column with a smaller part in a dependence, in units of its standard deviation, has none.
 _NO_PART = 1e-7
@@ -48,7 +49,7 @@ _SOME_PART = 1e-3  # And with more than this it has one, however inexact the dir
 _NO_LEVEL = 1e-9
 
 # Norms within this factor of one another are alike.
-_BAND = 1e3
+_MAX_NORM_RATIO = 1e3
 
 # einsum buffers, and splits its sums, above 8,192 numbers.
 _COLUMNS_AT_ONCE = 4096
@@ -62,9 +63,9 @@ class LinearFit:
     share of those rows' score variance that it accounts for. `collinear` counts the directions left out because the
     columns depend on one another there, exactly or to about 1e-7 of their size, which sums of squares cannot tell
     apart, or because a column varies no more than the rounding that a subtraction left; directions that are missing
-    because there are too few rows are not counted. `rounding` is what rounding may
-    have cost the trued scores of these rows, as a share of the scores' spread: more than 1e-6 where columns are nearly
-    collinear.
+    because there are too few rows are not counted, nor those outside the principal components that a fit is
+    confined to. `rounding` is what rounding may have cost the trued scores of these rows, as a share of the scores'
+    spread: more than 1e-6 where columns are nearly collinear.
     """
 
     coef: Floats
@@ -176,7 +177,7 @@ def varying(rows: float, mean: Floats, comoment: Floats, rounding: Floats) -> Bo
     """Return which features (d,) vary by more than rounding does, and by enough to be squared."""
     squares = comoment.diagonal()[:-1]
     enough = np.maximum(rows * (_CONSTANT * mean[:-1]) ** 2, rounding[:-1])
-    live: Bools = squares > np.maximum(enough, _SMALLEST_SQUARE)
+    live: Bools = squares > np.maximum(enough, _UNDERFLOWING_SQUARE)
     return live
 
 
@@ -217,7 +218,7 @@ class _Standardised:
     @classmethod
     def of(
         cls, rows: float, mean: Floats, comoment: Floats, rounding: Floats, norm: Floats, live: Bools, ridge: float
-    ) -> "_Standardised":
+    ) -> _Standardised:
         norm = norm[live]
         correlations = live_block(comoment[:-1, :-1], live)
         correlations.flat[:: len(norm) + 1] += ridge
@@ -253,7 +254,7 @@ class _Standardised:
         tolerance = min(max(_NO_PART, 10 * turned), _SOME_PART)
         scaled = basis @ (basis.T @ self.cross / values)
         if intercept:
-            return _shortest(scaled, basis, null, self.norm, tolerance), basis.shape[1], turned
+            return _of_minimum_norm(scaled, basis, null, self.norm, tolerance), basis.shape[1], turned
         missing = self.level_score - self.level @ scaled
         outside = self._mean_outside(null, turned)
         if outside is None:  # Sherman & Morrison, as above.
@@ -263,7 +264,7 @@ class _Standardised:
             direction, null = outside
             basis = np.column_stack((basis, direction))
             fitted = scaled + direction * (missing / (direction @ self.level))
-        shortest = _shortest(fitted, basis, null, self.norm, tolerance)
+        shortest = _of_minimum_norm(fitted, basis, null, self.norm, tolerance)
         # A large mean feels what is far too small to change a centred row.
         moved = self.level @ (fitted - shortest)
         if moved:
@@ -279,11 +280,11 @@ class _Standardised:
         return null @ turn[:, 0], null @ turn[:, 1:]
 
 
-def _shortest(scaled: Floats, basis: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
+def _of_minimum_norm(scaled: Floats, basis: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
     """Return `scaled` (k,) but for a part in the null space (k, m), so that scaled / norm is shortest."""
-    if not null.size:
+    if not null.size or not basis.size:  # There is one choice, or nothing to choose: zeros.
         return scaled
-    if norm.max() > _BAND * norm.min() or basis.shape[1] > null.shape[1]:
+    if norm.max() > _MAX_NORM_RATIO * norm.min() or basis.shape[1] > null.shape[1]:
         return scaled - _projection(scaled, null, norm, tolerance)
     # Few directions are used: the shortest coefficients are the ones that only they determine.
     rotation, triangle = qr(basis * norm[:, None], mode="economic")
@@ -298,6 +299,8 @@ def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) ->
     # With rows sorted by size, and pivots, Householder's QR keeps the digits of each row (Cox & Higham 1998).
     rotation, triangle, pivots = qr(basis / norm[order, None], mode="economic", pivoting=True)
     some = np.flatnonzero(triangle.diagonal())  # A direction that was all noise has none.
+    if not some.size:
+        return np.zeros(len(scaled))
     part = np.zeros(basis.shape[1])
     part[pivots[some]] = solve_triangular(triangle[: len(some), some], rotation[:, some].T @ (scaled / norm)[order])
     nearest = np.empty(len(scaled))
@@ -312,7 +315,7 @@ def _without_noise(null: Floats, norm: Floats, tolerance: float) -> Floats:
     the largest. So a band of like norms takes, of the directions that remain, those it has a part in; of the others it
     then has none.
     """
-    bands = np.floor(np.log(norm / norm[0]) / np.log(_BAND))
+    bands = np.floor(np.log(norm / norm[0]) / np.log(_MAX_NORM_RATIO))
     basis, taken = null.copy(), 0
     for number in np.unique(bands[bands < bands[-1]]):
         band = np.flatnonzero(bands == number)

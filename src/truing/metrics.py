@@ -3,6 +3,8 @@
 All values are shares in [0, 1] and exact under ties.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -137,10 +139,10 @@ class _Sorted:
     outside: Floats
 
     @classmethod
-    def of(cls, scores_in: ArrayLike, scores_out: ArrayLike) -> "_Sorted":
+    def of(cls, scores_in: ArrayLike, scores_out: ArrayLike) -> _Sorted:
         return cls(np.sort(as_vector(scores_in, "scores_in")), np.sort(as_vector(scores_out, "scores_out")))
 
-    def seen_from_out(self) -> "_Sorted":
+    def seen_from_out(self) -> _Sorted:
         """Return the scores negated and the sets exchanged."""
         return _Sorted(-self.outside[::-1], -self.inside[::-1])
 

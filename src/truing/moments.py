@@ -5,6 +5,8 @@ centred, so that a large mean does not cancel. Mean and co-moment are kept to tw
 was added can be taken away again and leaves nothing behind, and sums of many parts do not drift.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,21 +31,24 @@ from ._check import (
     check_same_rows,
     counted,
 )
-from ._double import two_product, two_product_outer, two_ratio, two_sum
-from .least_squares import DEPENDENT, EPS, LinearFit, Solution, minimum_norm
+from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
+from .least_squares import DEPENDENT, LinearFit, Solution, minimum_norm
 from .rows import Rows
 
 # What rounding may leave in a sum of squares, as a share of it: twice what was seen (see DEPENDENT).
 _SUM_ROUNDING = 32 * EPS
 
 # A block of fewer rows makes a poor matrix product; one of more rows loses digits.
-_LEAST_ROWS, _MOST_ROWS = 256, 8192
+_MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 256, 8192
 
 # What two doubles do not hold of a number, with a margin.
-_TWO_DOUBLES = 2.0**-98
+_DOUBLE_DOUBLE_EPS = 2.0**-98
+
+# Entries of a matrix below this share of the largest are nothing beside its rounding.
+_NEGLIGIBLE = EPS**4
 
 # Parts that a sum remembers.
-_MOST_PARTS = 4096
+_MAX_PARTS = 4096
 
 # Rows whose mean is taken to be near that of all.
 _SAMPLED_FOR_MEAN = 64
@@ -83,7 +88,7 @@ class Moments:
     parts: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, features: ArrayLike, scores: ArrayLike) -> "Moments":
+    def of(cls, features: ArrayLike, scores: ArrayLike) -> Moments:
         """Return the moments of features (n, d) and scores (n,), accumulated in float64."""
         matrix, vector = as_matrix_unchecked(features, "features"), as_vector(scores, "scores")
         check_same_rows(features=matrix, scores=vector)
@@ -97,7 +102,7 @@ class Moments:
         return f"Moments({self.rows:,.10g} rows of {counted(self.dimensions, 'feature')})"
 
     @classmethod
-    def _of_rows(cls, rows: Rows, scores: Floats) -> "Moments":
+    def _of_rows(cls, rows: Rows, scores: Floats) -> Moments:
         """Return the moments of rows that are made as they are read, summed about a point near the mean."""
         some = np.arange(0, len(scores), max(1, len(scores) // _SAMPLED_FOR_MEAN))
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
@@ -114,30 +119,30 @@ class Moments:
         """Number of feature columns."""
         return len(self.mean) - 1
 
-    def __add__(self, more: "Moments") -> "Moments":
+    def __add__(self, more: Moments) -> Moments:
         """Return the moments of both sets of rows."""
-        _check_alike(self, more)
+        _check_same_dimensions(self, more)
         parts = self.parts | more.parts
         twice = self.parts & more.parts  # Which of the two is taken away later could not be told.
-        known = parts - twice if len(parts) <= _MOST_PARTS else frozenset()
+        known = parts - twice if len(parts) <= _MAX_PARTS else frozenset()
         return _combined(self, more, 1, np.hypot(self.rounding, more.rounding), known)
 
-    def __radd__(self, zero: int) -> "Moments":
+    def __radd__(self, zero: int) -> Moments:
         """Return these: `sum` starts at zero."""
         return self if zero == 0 else NotImplemented
 
-    def __sub__(self, old: "Moments") -> "Moments":
+    def __sub__(self, old: Moments) -> Moments:
         """Return the moments of the rows that remain when `old` ones, added before, are taken away."""
-        _check_alike(self, old)
+        _check_same_dimensions(self, old)
         if not self.rows > old.rows:
             raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
         if old.parts and old.parts <= self.parts and not old.rounding.any():
-            rounding = np.hypot(self.rounding, _TWO_DOUBLES * np.abs(np.diagonal(self.comoment)))
+            rounding = np.hypot(self.rounding, _DOUBLE_DOUBLE_EPS * np.abs(np.diagonal(self.comoment)))
             return _combined(self, old, -1, rounding, self.parts - old.parts)
         # Summed in other parts the same rows have rounding of their own.
         return _combined(self, old, -1, np.hypot(self._possible_rounding(), old._possible_rounding()), self.parts)
 
-    def decayed(self, factor: float) -> "Moments":
+    def decayed(self, factor: float) -> Moments:
         """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
         factor = as_share(factor, "factor")
         if factor == 1.0:
@@ -167,8 +172,9 @@ class Moments:
         d = self.dimensions
         k = as_count(components, "components", at_most=d)
         with one_thread():
-            values, vectors = eigh(self.comoment[:d, :d], subset_by_index=(d - k, d - 1))
-        used = values > DEPENDENT * values[-1] + self.rounding[:d].sum()
+            scaled, exponent = _without_underflow(self.comoment[:d, :d])
+            values, vectors = eigh(scaled, subset_by_index=(d - k, d - 1), overwrite_a=True)
+        used = values > DEPENDENT * values[-1] + np.ldexp(self.rounding[:d].sum(), -exponent)
         return Principal(self.mean[:d], vectors[:, used])
 
     def _solve_within(self, principal: Principal, *, intercept: bool, ridge: float = 0.0) -> LinearFit:
@@ -180,7 +186,7 @@ class Moments:
             found = Solution(principal.basis @ inner.coef, inner.rank, inner.full_rank, inner.rounding)
             return self._linear_fit(found, intercept, principal.origin)
 
-    def _onto(self, principal: Principal) -> "Moments":
+    def _onto(self, principal: Principal) -> Moments:
         """Return the moments of the rows' coordinates (n, k) in a basis."""
         k = principal.basis.shape[1]
         basis = np.zeros((self.dimensions + 1, k + 1))
@@ -211,7 +217,7 @@ class Moments:
 def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> tuple[Moments, Floats]:
     """Return the moments, and the columns' sums of squares (d + 1,) about `shift` that they were made from."""
     n, d = rows.features.shape
-    size = min(n, max(_LEAST_ROWS, min(_MOST_ROWS, BLOCK_NUMBERS // (d + 2))))
+    size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, BLOCK_NUMBERS // (d + 2))))
     block = np.ones((size, d + 2))
     gram, low = np.zeros((d + 2, d + 2)), np.zeros((d + 2, d + 2))
     for start in range(0, n, size):
@@ -278,7 +284,19 @@ def _row_blocks(size: int) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _check_alike(one: Moments, other: Moments) -> None:
+def _without_underflow(square: Floats) -> tuple[Floats, int]:
+    """Return a matrix by a power of two, so that its largest entry is about one, and without entries far below that.
+
+    LAPACK finds eigenvectors that are no numbers where entries lie hundreds of powers of ten apart. What is dropped
+    is far below the rounding of any eigenvalue that is used.
+    """
+    exponent = int(np.frexp(max(square.max(), -square.min()))[1])
+    scaled = np.ldexp(square, -exponent)
+    scaled[np.abs(scaled) < _NEGLIGIBLE] = 0.0
+    return scaled, exponent
+
+
+def _check_same_dimensions(one: Moments, other: Moments) -> None:
     if not isinstance(other, Moments):
         raise TypeError(f"moments add to and subtract from moments, got {type(other).__name__}")
     if one.dimensions != other.dimensions:

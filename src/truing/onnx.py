@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ._check import as_count, check_finite
 from .io.drafts import AnyPath
 from .io.extras import install
+from .io.npz import Arrays
 from .outputs import Outputs
 
 try:
@@ -76,21 +77,27 @@ def extract(
     session = _session(file, tensors, providers)
     entry = _entry(session, input)
     fixed = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
-    parts: dict[str, list[NDArray[Any]]] = {"features": [], "logits": []}
+    found = []
     for number, images in enumerate(_batches(arrays, fixed or rows)):
         whole = _cast(_filled(images, fixed or len(images)), entry, number)
         values = _run(session, list(tensors.values()), {entry.name: whole}, file, number)
-        for (name, tensor), value in zip(tensors.items(), values, strict=True):
-            _check_rows(name, tensor, value, len(whole))
-            own = value[: len(images)]
-            check_finite(own, f"{name} of batch {number}")
-            parts[name].append(own)
-    if not parts["features"]:
+        found.append(_columns(tensors, values, len(images), len(whole), number))
+    if not found:
         raise ValueError("arrays must give at least one row, got none")
-    columns: dict[str, Any] = {name: np.concatenate(column) for name, column in parts.items()}
-    outputs = Outputs(**columns)
+    whole_columns: dict[str, Any] = {name: np.concatenate([part[name] for part in found]) for name in tensors}
+    outputs = Outputs(**whole_columns)
     _check_logits(outputs._need("logits"), logits)
     return outputs
+
+
+def _columns(tensors: Mapping[str, str], values: Sequence[Any], rows: int, filled: int, number: int) -> Arrays:
+    """Return what a run gave of the first `rows` rows, of those that it was filled up to, checked."""
+    columns = {}
+    for (name, tensor), value in zip(tensors.items(), values, strict=True):
+        _check_rows(name, tensor, value, filled)
+        columns[name] = value[:rows]
+        check_finite(columns[name], f"{name} of batch {number}")
+    return columns
 
 
 def _session(file: Path, tensors: Mapping[str, str], providers: Sequence[str] | None) -> Any:

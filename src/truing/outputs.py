@@ -3,6 +3,8 @@
 The same four names serve as arguments, fields, `.npz` keys and table columns.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
@@ -56,7 +58,7 @@ class Outputs:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> "Outputs":
+    def load(cls, path: str | PathLike[str]) -> Outputs:
         """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours."""
         columns: dict[str, Any] = read_columns(path)
         try:
@@ -69,7 +71,7 @@ class Outputs:
         write_columns(path, self._columns())
 
     @classmethod
-    def concatenate(cls, parts: Iterable["Outputs"]) -> "Outputs":
+    def concatenate(cls, parts: Iterable[Outputs]) -> Outputs:
         """Return the rows of all parts, one after another; all must have the same columns, and name the same model.
 
         Labels are the exception: they are kept where all parts have them.
@@ -100,7 +102,7 @@ class Outputs:
     def __len__(self) -> int:
         return len(self.features)
 
-    def __getitem__(self, rows: SupportsIndex | slice | NDArray[Any]) -> "Outputs":
+    def __getitem__(self, rows: SupportsIndex | slice | NDArray[Any]) -> Outputs:
         """Return some of the rows, by number, slice, mask or indices."""
         if isinstance(rows, SupportsIndex) and not isinstance(rows, np.ndarray):
             number = index(rows)

@@ -10,7 +10,7 @@ from ._blas import one_thread
 from ._check import Floats, Matrix, blocks
 
 # A sum of squares below this may have lost some of them to underflow.
-_SMALLEST_SQUARE = 1e-200
+_SAFE_SUM_OF_SQUARES = 1e-200
 # The largest power of two by which a number is scaled.
 _MAX_EXPONENT = 1000
 
@@ -31,7 +31,7 @@ class Rows:
         for rows, block in blocks(features):
             square = np.einsum("ij,ij->i", block, block)
             norm[rows] = np.sqrt(square)
-            small = np.flatnonzero(square < _SMALLEST_SQUARE)
+            small = np.flatnonzero(square < _SAFE_SUM_OF_SQUARES)
             if len(small):
                 norm[rows][small] = _norms(block[small])
         largest = np.finfo(np.float64).max

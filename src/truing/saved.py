@@ -1,6 +1,8 @@
 """Save and load any of ours: `Moments`, `LinearFit`, `Detector`. The format is in io/archive.py."""
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +21,18 @@ Saveable = Moments | LinearFit | Detector
 Header = dict[str, Any]
 
 _MOMENTS = ("mean", "comoment", "mean_low", "comoment_low", "rounding")
+_ROUNDED_SQUARE = 2.0**-40  # Share of the largest sum of squares that is but rounding.
 _SETTINGS = ("base", "temperature", "intercept", "components", "decay", "model")
 
 
 def save(thing: Saveable, path: AnyPath) -> None:
-    """Write `thing` to one file, whole or not at all."""
+    """Write `thing` to one `.npz` file, whole or not at all."""
     kind = next((kind for kind, (cls, _, _) in _KINDS.items() if type(thing) is cls), None)
     if kind is None:
         hint = ": it has a save of its own" if hasattr(thing, "save") else ""
         raise TypeError(f"thing must be Moments, LinearFit or Detector, got {type(thing).__name__}{hint}")
+    if Path(path).suffix.lower() != ".npz":
+        raise ValueError(f"path must end in .npz, got {os.fspath(path)}")
     header, arrays = _KINDS[kind][1](thing)
     write_archive(path, kind, header, arrays)
 
@@ -56,6 +61,10 @@ def _restore_moments(header: Header, arrays: Arrays) -> Moments:
         _check_numbers(arrays[name], name, (d, d) if name.startswith("comoment") else (d,))
     if d < 2 or arrays["rounding"].min() < 0:
         raise ValueError("moments must be of a feature at least, and rounding not negative")
+    squares = arrays["comoment"].diagonal()
+    # Subtraction may leave of a square what rounding did, on either side of zero.
+    if (squares < -(arrays["rounding"] + _ROUNDED_SQUARE * np.abs(squares).max())).any():
+        raise ValueError(f"comoment must have sums of squares on its diagonal, got {squares.min():g}")
     numbers: dict[str, Any] = {name: arrays[name] for name in _MOMENTS}
     if arrays["parts"].dtype != np.uint64 or arrays["parts"].ndim != 1:
         raise ValueError(f"parts must be digests (k,), got {arrays['parts'].dtype} {arrays['parts'].shape}")
@@ -70,9 +79,12 @@ def _store_fit(fit: LinearFit) -> tuple[Header, Arrays]:
 
 
 def _restore_fit(header: Header, arrays: Arrays) -> LinearFit:
-    coef, intercept = arrays["coef"], float(header["intercept"])
+    coef = arrays["coef"]
+    intercept = as_number(header["intercept"], "intercept", at_least=-math.inf, at_most=math.inf)
     _check_numbers(np.append(coef, intercept), "coef and intercept", (len(coef) + 1,))
     rank, collinear = (_up_to(len(coef), header[name], name) for name in ("rank", "collinear"))
+    if not isinstance(header["explained"], str):
+        raise TypeError(f"explained must be a share as text, got {type(header['explained']).__name__}")
     explained = float(header["explained"])
     if math.isnan(explained) or explained == math.inf:
         raise ValueError(f"explained must be a share, got {explained}")
@@ -129,7 +141,7 @@ def _store_incremental(sums: IncrementalMoments) -> tuple[Header, Arrays]:
     """Return moments with what is known of them: kept to the bit, so that a restored stream goes on as this one."""
     header, arrays = _store_moments(sums.moments)
     if isinstance(sums.known, EigenvalueBound):
-        return {**header, "least": sums.known.least}, {**arrays, "norm": sums.known.norm}
+        return {**header, "least": sums.known.eigenvalue_bound}, {**arrays, "norm": sums.known.norm}
     if isinstance(sums.known, RunningInverse):
         return header, {**arrays, "norm": sums.known.norm, "inverse": sums.known.inverse}
     return header, arrays

@@ -1,5 +1,7 @@
 """ReAct: clip large activations before the head. A shaping changes the logits, never the score's formula."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -113,6 +113,21 @@ def test_the_report_is_whole_loads_nothing_and_says_where_it_hurts(ran):
         assert reader.numbers[terminal.per_cent(row["auroc"])] > 0
 
 
+def test_the_summary_has_every_method_that_the_introduction_names_and_says_what_the_setting_is(ran):
+    html = demo.report(ran)
+    front = html.partition('<section class="page"')[0]
+    summary = front.partition("FPR95, set by set")[0]
+    for name in ("msp", "msp + DLR", "msp + RLR", "msp + Online DLR"):
+        assert f'<th scope="row">{name}</th>' in summary
+    online = [
+        row["auroc"] for row in terminal.fitted(ran.rows) if (row["base"], row["method"]) == ("msp", "Online DLR")
+    ]
+    line = summary.partition('<th scope="row">msp + Online DLR</th>')[2].partition("</tr>")[0]
+    assert f"<td>{terminal.per_cent(np.mean(online))}</td>" in line
+    assert "cifar10-resnet56-sample: FPR95" in front
+    assert "outputs that come with truing" in html
+
+
 @pytest.mark.usefixtures("on_the_small_bank")
 def test_a_failure_leaves_an_earlier_report_as_it_was(small, monkeypatch, tmp_path):
     path = tmp_path / "report.html"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .._check import as_count
 from ..io.drafts import check_writable, real_path
 from ..io.extras import install
-from .experiments.cases import CASES, CONVENTIONS
+from .experiments.cases import CASES, CONVENTIONS, Case
 from .experiments.settings import SETTINGS, Setting
 from .inputs.datasets.images import Batch
 from .inputs.datasets.noise import NOISES
@@ -176,42 +176,45 @@ def run_extract(args: argparse.Namespace) -> None:
 
 def run_run(args: argparse.Namespace) -> None:
     """Run the paper's experiments on the outputs at hand; what is done already is not done again."""
-    from .experiments.run import run
-    from .experiments.tasks import tasks
-
     as_count(args.workers, "--workers")
     if args.output.exists() and not args.output.is_dir():
         raise NotADirectoryError(f"-o must be a folder for rows, got the file {args.output}")
     named = [name for name, case in CASES.items() if not case.slow] if ALL in args.cases else []
     cases = [case for name, case in CASES.items() if name in {*named, *args.cases}]
-    settings = _settings(args)
-    options = {"conventions": args.conventions, "workers": args.workers, "progress": _progress}
     failed, ran = list[str](), 0
-    for setting, locate in settings:
+    for setting, locate in _settings(args):
         for case in cases:
-            label = f"{setting.name}, {case.name}"
-            asked = tasks(case, setting, locate, args.conventions)
-            if not asked:
-                print(f"{label}: not part of this setting as {args.conventions}", flush=True)
-                continue
-            start = perf_counter()
             try:
-                done = run(case, setting, locate, args.output, **options)
+                ran += _run_case(args, case, setting, locate)
             except KeyboardInterrupt:
                 show_progress("")
                 print("what is done is kept: the same command goes on from there", file=sys.stderr)
                 raise
             except (ValueError, ArithmeticError, ImportError) as error:
-                failed.append(f"{label}: {error}")
-                continue
-            ran += any(task.is_ready for task in asked)
-            show_progress("")
-            anew = f"; {done.anew} jobs of other code run anew" if done.anew else ""
-            print(f"{label}: {perf_counter() - start:.1f} s{anew}{_without(done.missing)}", flush=True)
+                failed.append(f"{setting.name}, {case.name}: {error}")
     if failed:
         raise ValueError("not everything could be run. " + "; ".join(failed))
     if not ran:
         raise FileNotFoundError("nothing could be run: see what is missing above")
+
+
+def _run_case(args: argparse.Namespace, case: Case, setting: Setting, locate: "Locate") -> bool:
+    """Run one case on one setting, say what came of it, and return whether there were files for any of it."""
+    from .experiments.run import run
+    from .experiments.tasks import tasks
+
+    label = f"{setting.name}, {case.name}"
+    asked = tasks(case, setting, locate, args.conventions)
+    if not asked:
+        print(f"{label}: not part of this setting as {args.conventions}", flush=True)
+        return False
+    start = perf_counter()
+    options = {"conventions": args.conventions, "workers": args.workers, "progress": _progress}
+    done = run(case, setting, locate, args.output, **options)
+    show_progress("")
+    anew = f"; {done.anew} jobs of other code run anew" if done.anew else ""
+    print(f"{label}: {perf_counter() - start:.1f} s{anew}{_without(done.missing)}", flush=True)
+    return any(task.is_ready for task in asked)
 
 
 def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate"]]:

@@ -11,6 +11,8 @@ in place of n, and no n×n matrix. Rows whose |rᵢ| stays clear of λ enter onl
 `docs/huber.md` has the mathematics.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import Floats
+from .._double import EPS
 from .continuation import huber_loss
 from .design import Design, Point
 
@@ -19,7 +20,6 @@ TOLERANCE = 1e-9
 # Up to so many inliers for each unknown, a dual point is made feasible on them alone.
 MAX_INLIERS_PER_UNKNOWN = 20
 
-_EPS = float(np.finfo(np.float64).eps)
 _ROUNDINGS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-12  # For each row: spread over all rows it costs less than the tolerance.
@@ -106,7 +106,7 @@ def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: flo
     """
     dual = np.clip(point.residual / width, -1.0, 1.0)
     left = point.gradient / width
-    enough = _EPS * float(np.abs(dual).sum())
+    enough = EPS * float(np.abs(dual).sum())
     few = len(near) <= MAX_INLIERS_PER_UNKNOWN * design.unknowns
     if few or np.abs(left).sum() > _SMALL_GRADIENT * len(dual):
         dual[near], left = _corrected(design.take(near), dual[near], left, enough)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from .._check import Bools, Floats
+from .._double import EPS
 
 # Inliers for each unknown that a width must have for its Hessian to be sound.
 INLIERS_PER_UNKNOWN = 3
@@ -20,12 +21,11 @@ _WORKING_SET_PER_UNKNOWN = 16  # Rows for each unknown in Newton's working set, 
 _WORKING_SET_WIDTHS = 6.0  # and every row whose residual is within so many widths.
 _WORKING_SET_GROWTH = 4.0  # Factor on that reach when a row outside of the set turned out to matter.
 _RIDGE = 1e-13  # Share of its trace that keeps a Hessian of too few rows solvable.
-_SETTLED = 1e-13  # Gradient, as a share of the terms it sums, at which Newton has arrived.
+_GRADIENT_TOLERANCE = 1e-13  # Gradient, as a share of the terms it sums, at which Newton has arrived.
 _FLAT = 0.5  # Slope along a step, as a share of that at its start, which ends the line search.
 _UNBOUNDED = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
 _ROUNDED_OFF = 2.0**-10  # Share of a width that rounding may come to.
 _MAX_TRIALS = 200  # Of a line search: it doubles or halves at each.
-_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +80,12 @@ def minimise_by_continuation(part: Part, penalty: float, *, first: int, last: in
             break
         x = x + step
         largest = max(largest, float(np.abs(x).max(initial=0.0)))
-        if _EPS * largest > _ROUNDED_OFF * width:  # Steps that were large leave rounding errors that matter here.
+        if EPS * largest > _ROUNDED_OFF * width:  # Steps that were large leave rounding errors that matter here.
             moved = part.residual - part.rows @ x
         here = replace(part, residual=moved)
         if width == penalty or np.count_nonzero(np.abs(here.residual) < width) < last:
             break
-        if width < _EPS * np.abs(x).max(initial=0.0):  # Rounding alone decides what is within a narrower width.
+        if width < EPS * np.abs(x).max(initial=0.0):  # Rounding alone decides what is within a narrower width.
             break
         wider = width
         width = max(penalty, width / _WIDTH_RATIO)
@@ -138,7 +138,7 @@ def _newton(part: Part, width: float, wider: float, *, rough: bool) -> Floats | 
     for attempt in range(50 + 4 * unknowns):
         gradient = part.gradient(width)
         terms_here = terms + float(np.minimum(np.abs(part.residual), width).sum())
-        if np.abs(gradient).sum() <= _SETTLED * terms_here:
+        if np.abs(gradient).sum() <= _GRADIENT_TOLERANCE * terms_here:
             break
         if attempt > 0 and (length == 0 or (rough and length == 1)):
             break
@@ -189,7 +189,7 @@ def _line_search(part: Part, step: Floats, fitted: Floats, width: float) -> floa
         if low * moves >= _UNBOUNDED * size or (moves == 0 and quadratic == 0):
             return np.inf
         slope = linear - trial * quadratic + float(np.clip(part.residual - trial * fitted, -width, width) @ fitted)
-        if abs(slope) <= _FLAT * start or high - low < _EPS * high:
+        if abs(slope) <= _FLAT * start or high - low < EPS * high:
             return trial
         # The secant, with the slope at the end that stays halved: else one end may never move (Dowell & Jarratt 1971).
         if slope > 0:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import Bools, Floats
+from .._double import EPS
 from ..moments import Moments
 from ..rows import Rows
 
@@ -19,7 +20,6 @@ ROWS_PER_GATHER = 2048
 # A design of so few numbers is stored whole; only the certificate reads the rows again.
 MAX_STORED_NUMBERS = 2**21
 
-_EPS = float(np.finfo(np.float64).eps)
 _TINY_SQUARE = 1e-200  # A mean square below this may be what underflow has left.
 _DOUBTFUL = 1e-8  # Share of the largest eigenvalue below which those of a Gram matrix have lost half of their digits.
 _ROUNDED_ENTRY = 2.0**-36  # Share of its largest entry below which those of a direction are but rounding.
@@ -142,12 +142,12 @@ class Design:
         coef, shift = self.units.about_mean(*self.returned(theta), self.mean)
         level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef)) + self.units.scaled_centre
         if index is not None:
-            some: Floats = _EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
+            some: Floats = EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
             return some
         size = np.abs(target) + level
         for where, block in self.rows.blocks():
             size[where] += np.abs(block) @ np.abs(coef)
-        scaled: Floats = _EPS * size
+        scaled: Floats = EPS * size
         return scaled
 
     def take(self, index: NDArray[np.intp]) -> Floats:
@@ -192,15 +192,15 @@ def _whitening(moments: Moments, rows: Rows, intercept: bool) -> Floats:
         return np.eye(d + 1)[:, d:] if intercept else np.zeros((d + 1, 0))
     level = constant @ coef
     values, vectors = np.linalg.eigh(coef.T @ moment @ coef + np.outer(level, level))
-    floor = (d + n**0.5) * _EPS * max(values[-1], _EPS**2)
+    floor = (d + n**0.5) * EPS * max(values[-1], EPS**2)
     coef = coef @ (vectors / np.sqrt(np.maximum(values, floor)))
     if values[0] <= _DOUBTFUL * values[-1]:
         values, vectors = np.linalg.eigh(_gram_of(rows, np.vstack([coef, constant @ coef])))
-        coef = coef @ (vectors / np.sqrt(np.maximum(values, _EPS * floor)))
+        coef = coef @ (vectors / np.sqrt(np.maximum(values, EPS * floor)))
     # What rounding the features to double precision adds to each direction, whose own size is one.
-    rounding = _EPS * np.linalg.norm(size[:, None] * coef, axis=0)
+    rounding = EPS * np.linalg.norm(size[:, None] * coef, axis=0)
     kept = rounding <= _ROUNDING_SHARE
-    coef = _shortest(coef[:, kept], coef[:, ~kept], size)
+    coef = _without_null_part(coef[:, kept], coef[:, ~kept], size)
     lift = np.vstack([coef, _dot(constant, coef).astype(np.float64)])
     return np.column_stack([lift, np.eye(d + 1)[:, d]]) if intercept else lift
 
@@ -214,7 +214,7 @@ def _gram_of(rows: Rows, lift: Floats) -> Floats:
     return gram / len(rows.features)
 
 
-def _shortest(coef: Floats, null: Floats, size: Floats) -> Floats:
+def _without_null_part(coef: Floats, null: Floats, size: Floats) -> Floats:
     """Return the combinations without their part in directions that leave every row unchanged: those of least norm."""
     if not null.size or not coef.size:
         return coef

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import Floats
+from .._double import EPS
 from ..rows import spread
 from .certificate import TOLERANCE, Certificate, certify
 from .continuation import INLIERS_PER_UNKNOWN, Part, huber_loss, minimise_by_continuation
 from .design import ROWS_PER_GATHER, Design, Point
 
-_EPS = float(np.finfo(np.float64).eps)
-_BAND = 5.0  # Standard errors of the sample's fit within which a row is near.
+_NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
 _MAX_ROUNDS_OF_ALL_ROWS = 8
 _LEAST_WIDTH = 2.0**12  # Times the residuals' rounding: narrower, and that decides which rows are inliers.
 _CONTAMINATED = 1e8  # Times the scores that the residuals of least squares are when a few rows are absurd.
@@ -57,7 +57,7 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
 
 def _settled(design: Design, target: Floats, before: Point, after: Point, penalty: float) -> bool:
     """Return whether rounding the residuals before, which may have been far larger, is not felt in those after."""
-    rounded_off = _EPS * _typical(before.residual)
+    rounded_off = EPS * _typical(before.residual)
     return rounded_off <= _ROUNDED_OFF * _solvable_width(design, target, after.theta, penalty)
 
 
@@ -74,7 +74,7 @@ def _start_from_sample(design: Design, target: Floats, penalty: float) -> tuple[
     none = np.zeros((size, size))
     part = Part(rows, target[index] - rows @ theta, none, none.sum(axis=0))
     step = minimise_by_continuation(part, penalty, first=sampled // 2, last=INLIERS_PER_UNKNOWN * size)
-    return theta + step, int(_BAND * n * (size / sampled) ** 0.5)
+    return theta + step, int(_NEAR_STANDARD_ERRORS * n * (size / sampled) ** 0.5)
 
 
 def _uncontaminated(design: Design, target: Floats) -> Floats:

@@ -43,6 +43,15 @@ def read_archive(path: AnyPath) -> tuple[str, dict[str, Any], Arrays]:
     return kind, header, arrays
 
 
+def kind_of(arrays: Arrays) -> str | None:
+    """Return the kind of value that a file with these arrays holds, None where it is not one of ours."""
+    try:
+        about = json.loads(arrays["about"].tobytes())
+        return str(about["kind"]) if "truing" in about else None
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+
+
 def _digest(about: Mapping[str, Any], arrays: Arrays) -> str:
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(arrays):

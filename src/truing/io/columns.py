@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .archive import kind_of
 from .drafts import AnyPath, check_readable, check_writable, naming, replacing
 from .extras import install
 from .npz import Arrays, listing, read_npy, read_npz, write_npz
@@ -33,7 +34,12 @@ def read_columns(path: AnyPath, needed: str = "features", wanted: Sequence[str] 
     path = check_readable(path)
     kind = path.suffix.lower()
     if kind == ".npz":
-        return read_npz(path, wanted, needed)
+        arrays = read_npz(path, (*wanted, "about"))
+        if (saved := kind_of(arrays)) is not None:
+            raise ValueError(f"{path} must hold rows, got a {saved} that truing.save wrote: truing.load reads it")
+        if needed not in arrays:
+            read_npz(path, (), needed)  # It says what the file holds instead.
+        return {name: array for name, array in arrays.items() if name in wanted}
     if kind in TABLES:
         table: Arrays = _tables(path).read_table(path, wanted, needed)
         return table

@@ -30,34 +30,17 @@ def restored(model: nn.Module, device: torch.device | str | None = None) -> Iter
     if any(is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
         raise ValueError("model must have all its parameters, got some not initialised yet: run it on one batch first")
     _check_there(device)
-    found = [_ModuleState(part) for part in model.modules()]
-    buffers = [(buffer, buffer.detach().clone(), _version(buffer)) for buffer in model.buffers()]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    tensors = chain(model.parameters(), model.buffers(), (grad for _, grad in gradients if grad is not None))
-    memory = [(tensor, tensor.data) for tensor in tensors if not tensor.is_inference()]
+    found = _ModelState(model)
     try:
         # The flags themselves: a train() of the model's own may do more, such as merge weights.
-        for each in found:
-            each.part.training = False
+        for part in model.modules():
+            part.training = False
         if device is not None:
             model.to(device)
         counted = [(name, parameter, _version(parameter)) for name, parameter in model.named_parameters()]
         yield lambda: _check_unchanged(counted)
     finally:
-        for each in found:
-            each.put_back()
-        for tensor, data in memory:
-            tensor.data = data
-        for parameter, gradient in gradients:
-            if parameter.grad is not gradient:
-                parameter.grad = gradient
-        for buffer, before, version in buffers:
-            if _version(buffer) != version:
-                with torch.no_grad():
-                    buffer.copy_(before)
-            elif _differs(buffer, before):
-                # As it was changed: not counted, so that a backward pass still to come is not refused.
-                buffer.data.copy_(before)
+        found.put_back()
 
 
 def _check_there(device: torch.device | str | None) -> None:
@@ -70,6 +53,34 @@ def _check_there(device: torch.device | str | None) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device must be one that torch finds here, got {str(device)!r}: {reason}") from None
+
+
+class _ModelState:
+    """All of a model that is put back, as it was found."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = [_ModuleState(part) for part in model.modules()]
+        self.buffers = [(buffer, buffer.detach().clone(), _version(buffer)) for buffer in model.buffers()]
+        self.gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+        held = (gradient for _, gradient in self.gradients if gradient is not None)
+        tensors = chain(model.parameters(), model.buffers(), held)
+        self.memory = [(tensor, tensor.data) for tensor in tensors if not tensor.is_inference()]
+
+    def put_back(self) -> None:
+        for each in self.modules:
+            each.put_back()
+        for tensor, data in self.memory:
+            tensor.data = data
+        for parameter, gradient in self.gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+        for buffer, before, version in self.buffers:
+            if _version(buffer) != version:
+                with torch.no_grad():
+                    buffer.copy_(before)
+            elif _differs(buffer, before):
+                # As it was changed: not counted, so that a backward pass still to come is not refused.
+                buffer.data.copy_(before)
 
 
 class _ModuleState:

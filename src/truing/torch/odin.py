@@ -1,7 +1,8 @@
 """ODIN: the maximum softmax probability of an image moved a little towards what the network is surest of."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from .._check import as_choice, as_number, as_vector
+from .._check import Floats, as_choice, as_number, as_vector
 from ..io.npz import Arrays
 from ..outputs import Outputs
 from ..scores import msp
@@ -62,27 +63,39 @@ def odin(
         return Outputs(outputs.features, outputs.logits, outputs.labels, msp(outputs._need("logits"), T))
 
     with closing(Head(model, head)) as watched, restored(model, device) as check_unchanged:
+        each = _Perturbation(watched, check_unchanged, T, epsilon / scale, perturbed)
         where = device_of(model, device)
+        with closing(batches(loader, where, title=lambda: f"odin, {watched}", progress=progress)) as found:
+            return gather(map(each.columns, found))
 
-        def seen(images: Tensor) -> tuple[Tensor, Tensor]:
-            _, features, logits = watched.run(images)
-            check_unchanged()
-            return features, logits
 
-        def one(batch: Batch) -> Arrays:
-            with batch.fits():
-                with torch.inference_mode(False), torch.enable_grad():
-                    images = _differentiable(batch)
-                    still = seen(images)
-                    gradient = _gradient(still[1], images, T)
-                clean = batch.columns(columns(*still))
-                with torch.no_grad():
-                    shifted = seen(_moved(images, _step(epsilon / scale, images), gradient, batch.number))
-            moved = batch.columns(columns(*shifted))
-            return {**(moved if perturbed else clean), "scores": msp(moved["logits"], T)}
+@dataclass(frozen=True, eq=False)
+class _Perturbation:
+    """ODIN on a watched model; `steps` are ε for each channel, `perturbed` says whose features are kept."""
 
-        with closing(batches(loader, where, title=lambda: f"odin, {watched}", progress=progress)) as each:
-            return gather(map(one, each))
+    watched: Head
+    check_unchanged: Callable[[], None]
+    temperature: float
+    steps: Floats
+    perturbed: bool
+
+    def columns(self, batch: Batch) -> Arrays:
+        """Return the features, logits and scores of a batch."""
+        with batch.fits():
+            with torch.inference_mode(False), torch.enable_grad():
+                images = _differentiable(batch)
+                still = self._run(images)
+                gradient = _gradient(still[1], images, self.temperature)
+            clean = batch.columns(columns(*still))
+            with torch.no_grad():
+                shifted = self._run(_moved(images, _step(self.steps, images), gradient, batch.number))
+        moved = batch.columns(columns(*shifted))
+        return {**(moved if self.perturbed else clean), "scores": msp(moved["logits"], self.temperature)}
+
+    def _run(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        _, features, logits = self.watched.run(images)
+        self.check_unchanged()
+        return features, logits
 
 
 def _differentiable(batch: Batch) -> Tensor:
@@ -113,7 +126,7 @@ def _moved(images: Tensor, step: Tensor, gradient: Tensor, number: int) -> Tenso
     return moved
 
 
-def _step(step: np.ndarray[Any, np.dtype[np.float64]], images: Tensor) -> Tensor:
+def _step(step: Floats, images: Tensor) -> Tensor:
     if len(step) not in (1, images.shape[1]):
         raise ValueError(f"std must be one number, or one for each of {images.shape[1]} channels, got {len(step)}")
     return torch.as_tensor(step, dtype=images.dtype, device=images.device).reshape(1, -1, *[1] * (images.ndim - 2))

@@ -23,6 +23,7 @@ from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import PROTOCOLS, Job
 from truing.bench.experiments.run import aggregate
 from truing.bench.experiments.settings import SETTINGS
+from truing.fits import SharedFeatures
 
 SETTING = SETTINGS["cifar10-resnet56"]
 
@@ -46,7 +47,9 @@ def check_that_row_order_changes_nothing(mix, rng, conventions):
             if "RLR" in name and not one_answer(mix, turned, unit, name, conventions):
                 continue
             try:
-                found = [method(part.features, part.scores["msp"], None)(mix.features) for part in (mix, turned)]
+                found = [
+                    method(SharedFeatures(part.features), part.scores["msp"])(mix.features) for part in (mix, turned)
+                ]
             except ArithmeticError:  # The robust regression says where it has no answer to a duality gap of 1e-9.
                 assert "RLR" in name
                 continue
@@ -90,8 +93,8 @@ def test_the_methods_of_the_table_are_the_librarys_fits(mix, base, components):
     methods = methods_of(CASES["table"], replace(SETTING, components=components), "truing")
     for name, fit in (("DLR", truing.fit_direct), ("RLR", truing.fit_robust)):
         known = fit(mix.features, mix.scores[base], components=components).predict(mix.features)
-        found = methods[name](mix.features, mix.scores[base], components)(mix.features)
-        np.testing.assert_array_equal(found, known)
+        found = methods[name](SharedFeatures(mix.features, components), mix.scores[base])(mix.features)
+        np.testing.assert_allclose(found, known, atol=1e-9)
 
 
 def test_a_kept_share_of_one_and_the_usual_one_lie_on_the_curve_of_kept_shares(mix):
@@ -120,8 +123,8 @@ def test_coordinates_of_unseen_rows_are_those_of_scikit_learns_pca(mix, rng):
 def test_unseen_rows_are_scored_by_a_fit_of_the_others(mix):
     """A score that tells every row by heart is perfect on the rows of the fit, and no better than chance on others."""
 
-    def by_heart(features, scores, components):
-        known = {row.tobytes(): number for number, row in enumerate(features)}
+    def by_heart(features, scores):
+        known = {row.tobytes(): number for number, row in enumerate(features.matrix)}
         return lambda features: np.array([1.0 if row.tobytes() in known else 0.0 for row in features])
 
     found = dict(compare(mix, {"by heart": by_heart}, None, np.random.default_rng(0)))
@@ -147,9 +150,9 @@ def test_the_authors_way_keeps_nearly_the_rows_of_their_lasso(mix, components):
     projector = np.eye(len(unit)) - unit @ np.linalg.pinv(unit)
     lasso = ElasticNet(alpha=PENALTY, l1_ratio=1)
     lasso.fit(StandardScaler().fit_transform(projector), projector @ scores)
-    count = kept_rows(KEEP, len(scores))
+    features, count = SharedFeatures(mix.features, components), kept_rows(KEEP, len(scores))
     theirs = np.argsort(np.abs(lasso.coef_), kind="stable")[:count]
-    kept = trusted_by_authors(mix.features, scores, components)[:count]
+    kept = trusted_by_authors(features, scores)[:count]
     assert len(np.intersect1d(theirs, kept)) / count > 0.97
     refit = truing.fit_direct(mix.features[kept], scores[kept]).predict(mix.features)  # On the raw features.
-    np.testing.assert_array_equal(robust_as_authors(mix.features, scores, components)(mix.features), refit)
+    np.testing.assert_array_equal(robust_as_authors(features, scores)(mix.features), refit)

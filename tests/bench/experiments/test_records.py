@@ -189,3 +189,14 @@ def test_where_rows_come_from_is_whole():
     assert set(found) == {"settings", "setting", "data", "code", "versions", "machine", "date"}
     assert set(found["versions"]) == {"python", "truing", "numpy", "scipy", "scikit-learn"}
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_record_with_another_name_is_not_written(tmp_path):
+    record, other = Record(tmp_path / "a.jsonl"), tmp_path / "b.jsonl"
+    record.path.write_bytes(b"")
+    other.hardlink_to(record.path)
+    with pytest.raises(ValueError, match=r"a\.jsonl must be a file of one name, got a hard link"), record.locked():
+        pytest.fail("it was written")
+    other.unlink()
+    with record.locked():
+        pass

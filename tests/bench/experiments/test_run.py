@@ -1,4 +1,9 @@
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -92,6 +97,34 @@ def test_two_processes_give_the_rows_of_one(done, banks, tmp_path):
     go("noise", (banks,), tmp_path, workers=2)
     go("combinations", (banks,), tmp_path, workers=2)
     assert ordered(tmp_path) == ordered(done[0])
+
+
+def children(process):
+    """Return the processes that a process has started, by its threads."""
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    return {int(child) for one in lists for child in one.read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc to see processes")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
+def test_no_worker_outlives_a_run(banks, tmp_path, how):
+    words = ["-m", "truing", "bench", "run", "samples", "--workers", "2", "--banks", str(banks), "-o", str(tmp_path)]
+    begun = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
+    try:
+        workers = set()
+        while len(workers) < 3 and begun.poll() is None:  # Two, and what keeps track of their resources.
+            workers = children(begun.pid)
+            sleep(0.05)
+        assert len(workers) >= 3
+        begun.send_signal(how)
+        begun.wait(60)
+        ends = monotonic() + 60
+        while any(Path(f"/proc/{worker}/exe").exists() for worker in workers) and monotonic() < ends:
+            sleep(0.05)
+        assert not [worker for worker in workers if Path(f"/proc/{worker}/exe").exists()]
+    finally:
+        begun.kill()
+        begun.wait()
 
 
 def test_a_file_is_taken_from_the_first_folder_that_has_it(banks, tmp_path):

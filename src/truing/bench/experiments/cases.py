@@ -1,7 +1,7 @@
 """What to run, as plain values: the cases, each a question put to a setting.
 
-A case carries everything that is decided by which case it is: how it is run, which tables and which figure are made of
-its rows, where the paper prints it. No other module knows a case by its name.
+A case carries everything that is decided by which case it is: how it is run, which tables are made of its rows, where
+the paper prints it. No other module knows a case by its name.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ HEAD = "head"
 ODIN = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}
 """Base scores with files of their own, and the folders of these."""
 
-METHODS = (
+METHOD_ORDER = (
     "none",
     "DLR",
     "RLR",
@@ -33,7 +33,7 @@ METHODS = (
     "ReAct + DLR, raw",
     "ReAct + DLR, clipped",
 )
-"""Everything that a row may say was done to a base score, in the order of the tables."""
+"""The order in which tables name what was done to a base score."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Case:
     title: str
     bases: tuple[str, ...]
     protocol: str = "compare"  # How it is run: a name in protocols.PROTOCOLS.
-    methods: tuple[str, ...] = ("DLR",)
+    methods: tuple[str, ...] | None = ("DLR",)  # None is every method that methods.METHODS says to compare.
     values: tuple[float, ...] = ()
     varied: str = ""
     sets: str = "single"  # Or noise-sets, subsets, single-and-pool.
@@ -64,8 +64,7 @@ class Case:
     tables: tuple[str, ...] = ("means",)  # And pool, by-set, means-of-each-set, by-subset.
     beside: str = ""  # The case whose rows stand in its table too, in place of its own base scores.
     counts: str = "fewer"  # Which numbers of rows are noted below a table: of fewer ones, the total, or none.
-    figure: str = ""  # curves, dumbbells or scatters.
-    axis: Axis | None = None
+    axis: Axis | None = None  # Of the curves over its values, where these are drawn.
     paper_tables: tuple[str, ...] = ()  # In paper.csv, the first that has a number counts.
     paper_inside: tuple[str, ...] = ()  # The in-distribution sets that the paper prints it for; none named is all.
 
@@ -81,7 +80,7 @@ CASES = {
             "table",
             "Every base score, before and after truing",
             (*PAPER_BASES, "gradnorm"),
-            methods=("DLR", "RLR"),
+            methods=None,
             by_authors=True,
             is_main=True,
             tables=("means", "by-set"),
@@ -118,7 +117,6 @@ CASES = {
             (32, 64, 128, 256, 512, 1024),
             "batch",
             wide=False,
-            figure="curves",
             axis=Axis("rows in a batch", "ordinal"),
             paper_tables=("batch-size",),
         ),
@@ -131,7 +129,6 @@ CASES = {
             tuple(percent / 100 for percent in range(50, 101, 5)),
             "keep",
             by_authors=True,
-            figure="curves",
             axis=Axis("share of rows kept"),
         ),
         Case(
@@ -145,7 +142,6 @@ CASES = {
             wide=False,
             tables=("means", "pool"),
             counts="total",
-            figure="curves",
             axis=Axis("share of in-distribution rows"),
         ),
         Case(
@@ -157,7 +153,6 @@ CASES = {
             varied="rows",
             wide=False,
             counts="none",
-            figure="curves",
             axis=Axis("in-distribution rows, five for one other", "log"),
         ),
         Case(
@@ -166,7 +161,6 @@ CASES = {
             ("msp", "energy"),
             sets="subsets",
             tables=("by-subset",),
-            figure="dumbbells",
         ),
         Case(
             "noise",
@@ -185,7 +179,6 @@ CASES = {
             values=(0.8, 0.85, 0.9, 0.95, 0.99),
             varied="share",
             needs_head=True,
-            figure="curves",
             axis=Axis("share of in-distribution features below ReAct's clip"),
             paper_tables=("react",),
             paper_inside=_IMAGENET,
@@ -202,15 +195,23 @@ CASES = {
             "What features and scores look like",
             ("msp", "energy"),
             "draw points and densities",
-            ("DLR", "RLR"),
+            None,
             tables=(),
-            figure="scatters",
         ),
     )
 }
 MAIN = next(case for case in CASES.values() if case.is_main)
 DEMO = tuple(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures"))
 """What the demo runs on the embedded bank."""
+
+
+def method_place(method: str) -> tuple[int, str]:
+    """Return where a method stands in tables: as METHOD_ORDER has it, and behind these by name.
+
+    >>> sorted(["mine", "RLR", "DLR"], key=method_place)
+    ['DLR', 'RLR', 'mine']
+    """
+    return (METHOD_ORDER.index(method) if method in METHOD_ORDER else len(METHOD_ORDER)), method
 
 
 def is_run(case: Case, setting: Setting, conventions: str) -> bool:

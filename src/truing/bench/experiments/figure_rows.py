@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..._check import Floats, Matrix
-from ...fits import fit_direct
+from ...fits import SharedFeatures, fit_direct
 from ...io.extras import install
 from ...threshold import threshold_at
 from .cases import SEED
@@ -27,9 +27,10 @@ def figure_rows(job: Job) -> Iterator[Row]:
     components = job.setting.components
     yield _points(job.mix, components)
     methods = methods_of(job.case, job.setting, job.conventions)
+    features = SharedFeatures(job.mix.features, components)
     for base, scores in job.mix.scores.items():
         trued = {"none": scores}
-        trued |= {name: fit(job.mix.features, scores, components)(job.mix.features) for name, fit in methods.items()}
+        trued |= {name: fit(features, scores)(job.mix.features) for name, fit in methods.items()}
         parts = {method: job.mix.split(values) for method, values in trued.items()}
         for method, (scores_in, scores_out) in parts.items():
             yield {"picture": "densities", "base": base, "method": method, **_densities(scores_in, scores_out)}

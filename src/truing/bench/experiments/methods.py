@@ -4,12 +4,13 @@ All of them are the library's own fits, so a number here is what a user of truin
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ..._check import Floats, Matrix
-from ...fits import fit_direct, fit_robust, trust_order
+from ...fits import SharedFeatures, fit_direct
 from ...metrics import evaluate, fpr_at_tpr
 from ...moments import Moments
 from .cases import CONVENTIONS, KEEP, PENALTY, Case
@@ -17,31 +18,31 @@ from .mixes import Index, Mix
 from .settings import Setting
 
 Scorer = Callable[[Matrix], Floats]
-Method = Callable[[Matrix, Floats, int | None], Scorer]
-"""From features, their base scores and a number of components to a function that scores features."""
+Fit = Callable[[SharedFeatures, Floats], Scorer]
+"""From features, with the components they are confined to, and their base scores to a function that scores features."""
 
 Measurement = tuple[tuple[str, str, str], dict[str, float]]
 """(base score, method, "fitted" or "unseen" rows), and the metrics of one run."""
 
 
-def direct(features: Matrix, scores: Floats, components: int | None, *, intercept: bool = True) -> Scorer:
-    """Return DLR."""
-    return fit_direct(features, scores, intercept=intercept, components=components).predict
+def direct(features: SharedFeatures, scores: Floats, *, intercept: bool = True) -> Scorer:
+    """Return DLR (Eq. 10) of the base scores (n,), as a function from features (m, d) to trued scores (m,)."""
+    return features.fit_direct(scores, intercept=intercept).predict
 
 
-def robust(features: Matrix, scores: Floats, components: int | None, *, intercept: bool = True) -> Scorer:
-    """Return RLR."""
-    fit = fit_robust(features, scores, keep=KEEP, penalty=PENALTY, intercept=intercept, components=components)
+def robust(features: SharedFeatures, scores: Floats, *, intercept: bool = True) -> Scorer:
+    """Return RLR (Algorithm 2) of the base scores (n,), as a function from features (m, d) to trued scores (m,)."""
+    (fit,) = features.fit_robust_sweep(scores, [KEEP], penalty=PENALTY, intercept=intercept)
     return fit.predict
 
 
-def robust_as_authors(features: Matrix, scores: Floats, components: int | None, *, keep: float = KEEP) -> Scorer:
+def robust_as_authors(features: SharedFeatures, scores: Floats, *, keep: float = KEEP) -> Scorer:
     """Return RLR as the authors' code has it: their order of the rows, and a refit on the raw features."""
-    kept = trusted_by_authors(features, scores, components)[: kept_rows(keep, len(scores))]
-    return fit_direct(features[kept], scores[kept]).predict
+    kept = trusted_by_authors(features, scores)[: kept_rows(keep, len(scores))]
+    return fit_direct(features.matrix[kept], scores[kept]).predict
 
 
-def trusted_by_authors(features: Matrix, scores: Floats, components: int | None) -> Index:
+def trusted_by_authors(features: SharedFeatures, scores: Floats) -> Index:
     """Return the rows from the most to the least trusted by the authors' lasso, solved as a Huber regression.
 
     Their columns have unit variance and scikit-learn's lasso divides by n, so their λ weighs like √n λ here. Their
@@ -49,7 +50,7 @@ def trusted_by_authors(features: Matrix, scores: Floats, components: int | None)
     zero, that is an intercept, and on raw features next to nothing.
     """
     penalty = PENALTY * len(scores) ** 0.5
-    return trust_order(features, scores, penalty=penalty, intercept=components is not None, components=components)
+    return features.trust_order(scores, penalty=penalty, intercept=features.components is not None)
 
 
 def kept_rows(keep: float, rows: int) -> int:
@@ -61,44 +62,51 @@ def kept_rows(keep: float, rows: int) -> int:
     return int(keep * rows + 1e-9)
 
 
-_METHODS: dict[str, Method] = {
-    "DLR": direct,
-    "RLR": robust,
-    "DLR, no intercept": partial(direct, intercept=False),
-    "RLR, no intercept": partial(robust, intercept=False),
+@dataclass(frozen=True)
+class Method:
+    """A way to true a base score, and where it is used."""
+
+    fit: Fit
+    is_compared: bool = False  # Whether the cases that compare methods have it without naming it.
+    by_authors: Fit | None = None  # How the authors' conventions have it, where otherwise.
+    with_components: bool = True  # Whether it has an answer on centred principal components.
+
+
+METHODS = {
+    "DLR": Method(direct, is_compared=True),
+    "RLR": Method(robust, is_compared=True, by_authors=robust_as_authors),
+    "DLR, no intercept": Method(partial(direct, intercept=False)),
+    # On centred components any fit that stays below all scores is as good as another.
+    "RLR, no intercept": Method(partial(robust, intercept=False), with_components=False),
 }
 
 
-def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Method]:
-    """Return the methods of a case by their names, RLR by the conventions.
-
-    On centred components RLR without an intercept has no answer: any fit that stays below all scores is as good as
-    another. It is left out there.
-    """
-    found = {name: _METHODS[name] for name in case.methods}
-    if setting.components is not None:
-        found.pop("RLR, no intercept", None)
-    if "RLR" in found and conventions != CONVENTIONS[0]:
-        found["RLR"] = robust_as_authors
-    return found
+def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Fit]:
+    """Return the methods of a case by their names, as the conventions have them."""
+    names = case.methods or [name for name, method in METHODS.items() if method.is_compared]
+    found = {name: METHODS[name] for name in names if setting.components is None or METHODS[name].with_components}
+    if conventions == CONVENTIONS[0]:
+        return {name: method.fit for name, method in found.items()}
+    return {name: method.by_authors or method.fit for name, method in found.items()}
 
 
 def compare(
-    mix: Mix, methods: dict[str, Method], components: int | None, rng: np.random.Generator, *, fitted: bool = True
+    mix: Mix, methods: dict[str, Fit], components: int | None, rng: np.random.Generator, *, fitted: bool = True
 ) -> Iterator[Measurement]:
     """Yield the metrics of the rows that a method is fitted on, and of one half by its fit of the other.
 
     Without `fitted` the first are left out.
     """
     seen, unseen = mix.halves(rng)
+    all_features, seen_features = SharedFeatures(mix.features, components), SharedFeatures(seen.features, components)
     for base, scores in mix.scores.items():
         if fitted:
             yield (base, "none", "fitted"), metrics(*mix.split(scores))
         for name, method in methods.items():
             if fitted:
-                trued = method(mix.features, scores, components)(mix.features)
+                trued = method(all_features, scores)(mix.features)
                 yield (base, name, "fitted"), metrics(*mix.split(trued))
-            trued = method(seen.features, seen.scores[base], components)(unseen.features)
+            trued = method(seen_features, seen.scores[base])(unseen.features)
             yield (base, name, "unseen"), metrics(*unseen.split(trued))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..._check import Floats, Matrix
 from ...detector import Detector
-from ...fits import fit_direct, fit_robust_sweep
+from ...fits import SharedFeatures, fit_direct
 from ...outputs import Outputs
 from ...shaping import react_clip
 from .cases import CONVENTIONS, IN_PER_OUT, PENALTY, SEED, SEEDS, Case, Seed
@@ -77,12 +77,12 @@ def compare_methods(job: Job) -> Measurements:
 def stream(job: Job) -> Measurements:
     """Run streams: every batch is learnt and then scored, and beside it scored before it is learnt."""
     for mix, rng, new in job.repeats():
-        order = rng.permutation(len(mix.features))
+        order, features = rng.permutation(len(mix.features)), SharedFeatures(mix.features)
         for base, scores in mix.scores.items():
             if new:
                 yield None, ((base, "none", "fitted"), metrics(*mix.split(scores)))
-            if new and "DLR" in job.case.methods:
-                trued = direct(mix.features, scores, None)(mix.features)
+            if new and "DLR" in (job.case.methods or ()):
+                trued = direct(features, scores)(mix.features)
                 yield None, ((base, "DLR", "fitted"), metrics(*mix.split(trued)))
             for batch in job.case.values:
                 after, before = _streamed(mix.features, scores, order, int(batch))
@@ -99,22 +99,21 @@ def vary_kept_share(job: Job) -> Measurements:
         for fitted, scored, name in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
             if name == "fitted" and not new:
                 continue
+            features = SharedFeatures(fitted.features, job.setting.components)
             for base, scores in fitted.scores.items():
-                for keep, scorer in zip(job.case.values, _sweep(job, fitted.features, scores), strict=True):
+                for keep, scorer in zip(job.case.values, _sweep(job, features, scores), strict=True):
                     yield keep, ((base, "RLR", name), metrics(*scored.split(scorer(scored.features))))
                 if name == "fitted":
                     yield None, ((base, "none", name), metrics(*mix.split(scores)))
 
 
-def _sweep(job: Job, features: Matrix, scores: Floats) -> list[Scorer]:
+def _sweep(job: Job, features: SharedFeatures, scores: Floats) -> list[Scorer]:
     """Return RLR at each kept share, by the conventions of the job."""
-    components = job.setting.components
     if job.conventions == CONVENTIONS[0]:
-        fits = fit_robust_sweep(features, scores, job.case.values, penalty=PENALTY, components=components)
-        return [fit.predict for fit in fits]
-    order = trusted_by_authors(features, scores, components)
+        return [fit.predict for fit in features.fit_robust_sweep(scores, job.case.values, penalty=PENALTY)]
+    order = trusted_by_authors(features, scores)
     kept = [order[: kept_rows(keep, len(order))] for keep in job.case.values]
-    return [fit_direct(features[rows], scores[rows]).predict for rows in kept]
+    return [fit_direct(features.matrix[rows], scores[rows]).predict for rows in kept]
 
 
 def vary_rate(job: Job) -> Measurements:
@@ -142,8 +141,9 @@ def _sampled(mix: Mix, size: int) -> Measurements:
     for shuffle in samples(mix, sizes, count, np.random.default_rng([SEED, size])):
         for number, sample in enumerate(shuffle):
             following = shuffle[(number + 1) % len(shuffle)]
+            features = SharedFeatures(sample.features)
             for base, scores in sample.scores.items():
-                scorer = direct(sample.features, scores, None)
+                scorer = direct(features, scores)
                 yield size, ((base, "none", "fitted"), metrics(*sample.split(scores)))
                 yield size, ((base, "DLR", "fitted"), metrics(*sample.split(scorer(sample.features))))
                 if len(shuffle) > 1:  # Samples of one shuffle share no row.
@@ -174,15 +174,17 @@ def vary_react_share(job: Job) -> Measurements:
             continue
         seen, unseen = mix.halves(rng)
         for fitted, scored, kind in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
+            raw = SharedFeatures(fitted.features, components)
             for share in job.case.values:
                 clip = react_clip(fitted.features[: fitted.rows_in], share=share)
+                clipped = np.minimum(fitted.features, clip), np.minimum(scored.features, clip)
                 pairs = {
-                    "raw": (fitted.features, scored.features),
-                    "clipped": (np.minimum(fitted.features, clip), np.minimum(scored.features, clip)),
+                    "raw": (raw, scored.features),
+                    "clipped": (SharedFeatures(clipped[0], components), clipped[1]),
                 }
                 for base, scores in job.reacted(fitted.features, clip).items():
                     for name, (known, asked) in pairs.items():
-                        trued = direct(known, scores, components)(asked)
+                        trued = direct(known, scores)(asked)
                         yield share, ((base, f"ReAct + DLR, {name}", kind), metrics(*scored.split(trued)))
                     if kind == "fitted":
                         yield share, ((base, "ReAct", kind), metrics(*mix.split(scores)))

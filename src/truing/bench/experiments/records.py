@@ -18,11 +18,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, CONVENTIONS, METHODS
+from .cases import CASES, CONVENTIONS
 from .provenance import Facts
 from .settings import SETTINGS, Setting, setting_of
 
 Row = dict[str, Any]
+"""What came out, flat as its JSON is. `case`, `setting` and `conventions`; `outside`, the other set; and then either
+
+- `base`, `method`, `scored` ("fitted" or "unseen"), perhaps the `value` of what the case varies, `repeats`, and the
+  means of the metrics over these, by their names, with their spread as `fpr95_sd` and the like; or
+- `picture`, and what that is drawn from (_PICTURES).
+"""
 About = dict[str, Any]
 
 _NAMES = ("case", "setting", "conventions")
@@ -116,6 +122,10 @@ class Record:
                 flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{self.path} is being written by another run") from None
+            if os.fstat(file.fileno()).st_nlink > 1:
+                raise ValueError(
+                    f"{self.path} must be a file of one name, got a hard link: what is added would be in the other, too"
+                )
             yield
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -231,7 +241,7 @@ def _is_row(row: object) -> bool:
         return False
     if "picture" in row:
         return row["picture"] in _PICTURES and _PICTURES[row["picture"]] <= set(row)
-    texts = all(isinstance(row.get(name), str) for name in _TEXTS) and row["method"] in METHODS
+    texts = all(isinstance(row.get(name), str) for name in _TEXTS)
     return texts and all(isinstance(row.get(name), (int, float)) for name in _NUMBERS)
 
 

@@ -1,13 +1,15 @@
 """Running cases: the jobs that are not done yet, in a pool of processes, each added to the record when it is done."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from signal import SIG_DFL, SIGINT, signal
 from statistics import fmean, stdev
+from threading import Thread
 from time import perf_counter
 
 from threadpoolctl import threadpool_limits
@@ -132,9 +134,8 @@ def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
             record.add(task.name, *run_task(task))
             yield task.name
         return
-    # Forked processes would inherit locks that BLAS threads hold; an interrupt ends spawned ones at once.
-    default = partial(signal, SIGINT, SIG_DFL)
-    with ProcessPoolExecutor(workers, get_context("spawn"), default) as pool:
+    # Forked processes would inherit locks that BLAS threads hold.
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
         running = {pool.submit(run_task, task): task for task in left}
         try:
             for future in as_completed(running):
@@ -142,6 +143,19 @@ def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
                 yield running[future].name
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Let an interrupt end this process at once, and let it end with the one that started it, however that ends."""
+    signal(SIGINT, SIG_DFL)
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _rounded(value: float) -> float:

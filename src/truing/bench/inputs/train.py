@@ -26,6 +26,7 @@ from .datasets.augmentation import augmented
 from .datasets.images import Images
 from .datasets.noise import as_seed
 from .extract import extract
+from .networks.preprocessing import Preprocessing
 from .networks.schedules import SCHEDULES
 from .networks.table import NETWORKS
 from .networks.weights import read_torch
@@ -93,46 +94,76 @@ def train(
     The log has a line an epoch: its number, mean loss, accuracy on `test_images`, last rate, and the
     seconds since this call began. `report` is given each line, `progress` a sentence a step.
     """
-    if train_images.labels is None:
-        raise ValueError("images must have labels to train on")
-    schedule = as_choice(recipe.schedule, "schedule", SCHEDULES)
-    preprocessing = as_choice(recipe.network, "network", NETWORKS).preprocessing
-    steps = len(train_images) // as_count(recipe.batch, "batch", at_most=len(train_images))
-    total = steps * recipe.epochs
-    pictures, labels = train_images.stacked(), train_images.labels.astype(np.int64)
-    run, data = _start(recipe, device), _fingerprint(pictures, labels)
+    course = _Course.of(recipe, train_images)
+    run = _start(recipe, device)
     if resume:
-        _resume(run, recipe, data, out / CHECKPOINT, device)
+        _resume(run, recipe, course.data, out / CHECKPOINT, device)
     elif (out / CHECKPOINT).exists():
         raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     check_writable(out / CHECKPOINT)
     first, began, saved = run.step, time.monotonic(), time.monotonic()
-    while run.step < total:
-        order = np.random.default_rng([recipe.seed, 0, run.step // steps]).permutation(len(pictures))
-        rows = order[run.step % steps * recipe.batch :][: recipe.batch]
-        moved = augmented(pictures[rows], np.random.default_rng([recipe.seed, 1, run.step]))
-        inputs, wanted = torch.from_numpy(preprocessing.normalised(moved)), torch.from_numpy(labels[rows])
-        rate = recipe.rate * schedule(run.step / total)
-        inputs = inputs.to(device, memory_format=_LAYOUT)
-        run.loss += _step(run, recipe, rate, inputs, wanted.to(device))
+    while run.step < course.total:
+        inputs, wanted = course.batch(run.step)
+        rate = course.rate(run.step)
+        run.loss += _step(run, recipe, rate, inputs.to(device, memory_format=_LAYOUT), wanted.to(device))
         run.step += 1
-        seconds, mean = time.monotonic() - began, run.loss / (run.step % steps or steps)
-        left = clock(seconds / (run.step - first) * (total - run.step))
-        progress(f"step {run.step:,} of {total:,}, loss {mean:.3f}, {left} left")
-        ended = run.step % steps == 0
+        seconds, mean = time.monotonic() - began, run.loss / (run.step % course.steps or course.steps)
+        left = clock(seconds / (run.step - first) * (course.total - run.step))
+        progress(f"step {run.step:,} of {course.total:,}, loss {mean:.3f}, {left} left")
+        ended = run.step % course.steps == 0
         if ended:
-            tested = extract(run.network, test_images.batches(_EVALUATION_ROWS), preprocessing, device)
-            line = {"epoch": run.step // steps, "loss": mean, "accuracy": float(tested.correct().mean())}
+            tested = extract(run.network, test_images.batches(_EVALUATION_ROWS), course.preprocessing, device)
+            line = {"epoch": run.step // course.steps, "loss": mean, "accuracy": float(tested.correct().mean())}
             run.log.append({**line, "rate": rate, "seconds": round(seconds, 1)})
             report(run.log[-1])
             run.loss = 0.0
         if ended or time.monotonic() - saved >= checkpoint_seconds:
-            _save(run, recipe, data, out)
+            _save(run, recipe, course.data, out)
             saved = time.monotonic()
-    with replacing(out / WEIGHTS) as file:
-        file.write(as_safetensors({name: value.cpu().contiguous() for name, value in run.network.state_dict().items()}))
+    _save_weights(run.network, out / WEIGHTS)
     return run.log
+
+
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """What every step of a run is given, by its number alone: its batch of moved images, and its rate."""
+
+    recipe: Recipe
+    pictures: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    preprocessing: Preprocessing
+    schedule: Callable[[float], float]
+    steps: int  # In an epoch.
+    data: Data
+
+    @classmethod
+    def of(cls, recipe: Recipe, images: Images) -> "_Course":
+        """Return the course of a recipe on labelled images."""
+        if images.labels is None:
+            raise ValueError("images must have labels to train on")
+        schedule = as_choice(recipe.schedule, "schedule", SCHEDULES)
+        preprocessing = as_choice(recipe.network, "network", NETWORKS).preprocessing
+        steps = len(images) // as_count(recipe.batch, "batch", at_most=len(images))
+        pictures, labels = images.stacked(), images.labels.astype(np.int64)
+        return cls(recipe, pictures, labels, preprocessing, schedule, steps, _fingerprint(pictures, labels))
+
+    @property
+    def total(self) -> int:
+        """Steps in all."""
+        return self.steps * self.recipe.epochs
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the inputs (b, 3, h, w) and the labels (b,) of a step."""
+        seed, rows = self.recipe.seed, self.recipe.batch
+        order = np.random.default_rng([seed, 0, step // self.steps]).permutation(len(self.pictures))
+        some = order[step % self.steps * rows :][:rows]
+        moved = augmented(self.pictures[some], np.random.default_rng([seed, 1, step]))
+        return torch.from_numpy(self.preprocessing.normalised(moved)), torch.from_numpy(self.labels[some])
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return self.recipe.rate * self.schedule(step / self.total)
 
 
 def clock(seconds: float) -> str:
@@ -225,3 +256,8 @@ def _save(run: Run, recipe: Recipe, data: Data, out: Path) -> None:
         torch.save({**began, **state, "step": run.step, "loss": run.loss, "log": run.log}, file)
     with replacing(out / LOG) as file:
         file.writelines(json.dumps(line).encode() + b"\n" for line in run.log)
+
+
+def _save_weights(network: nn.Module, path: Path) -> None:
+    with replacing(path) as file:
+        file.write(as_safetensors({name: value.cpu().contiguous() for name, value in network.state_dict().items()}))

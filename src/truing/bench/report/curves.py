@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..experiments.cases import CASES, POOL, Axis
 from ..experiments.records import Row
-from .figures import INK, STROKES, Panel, short_name, svg
+from .figures import STROKES, Panel, short_name, stroke, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {
-    "none": INK,
-    "DLR": STROKES["DLR"][0],
-    "RLR": STROKES["RLR"][0],
-    "Online DLR": STROKES["Online DLR"][0],
-    "ReAct": "#7f78c4",
-    "ReAct + DLR, raw": STROKES["Online DLR"][0],
-    "ReAct + DLR, clipped": STROKES["RLR"][0],
-}
 DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
 NO_VALUE = inf  # The value of a row without one.
@@ -88,7 +79,12 @@ class Line:
 
 
 def panels(rows: list[Row]) -> list[Panel]:
-    """Return both metrics of each base score, from the rows of one case on one setting by one convention."""
+    """Return both metrics of each base score, from the rows of one case on one setting by one convention.
+
+    There are none for a case without an axis.
+    """
+    if CASES[rows[0]["case"]].axis is None:
+        return []
     return [
         _panel([row for row in rows if row["base"] == base], metric)
         for base in dict.fromkeys(row["base"] for row in rows)
@@ -103,7 +99,8 @@ def lines(rows: list[Row], metric: Metric) -> list[Line]:
     it is one batch, so it ends the line of the batches.
     """
     found: dict[tuple[str, str], dict[str, Curve]] = {}
-    for row in sorted(rows, key=lambda row: list(COLOURS).index(row["method"])):
+    drawn = list(STROKES)  # The order of the legends.
+    for row in sorted(rows, key=lambda row: drawn.index(row["method"]) if row["method"] in drawn else len(drawn)):
         is_stream = _axis(row).scale == "ordinal" and row["method"] == "DLR"
         method = "Online DLR" if is_stream else row["method"]
         sets = found.setdefault((method, row["scored"]), {})
@@ -187,7 +184,7 @@ def _draw(axes: "Axes", line: Line, batches: list[float] | None) -> None:
         places = values if batches is None else [float([*batches, NO_VALUE].index(value)) for value in values]
         return places, [curve[value] for value in values]
 
-    mean, colour = line.mean(), COLOURS[line.method]
+    mean, colour = line.mean(), stroke(line.method)[0]
     is_base = line.method == "none"
     style: dict[str, Any] = {"color": colour, "linestyle": DOTS if is_base else DASHES[line.scored]}
     style |= {"label": line.label, "linewidth": 1.4 if is_base or line.is_level else 2.2}
@@ -206,7 +203,7 @@ def _name_sets(axes: "Axes", line: Line) -> None:
     ends = [curve[max(curve)] for curve in line.sets.values()]
     edge = axes.get_yaxis_transform()
     for name, end, place in zip(line.sets, ends, spread(ends, (high - low) / 17, low, high), strict=True):
-        leader: dict[str, Any] = {"color": COLOURS[line.method], "linewidth": 0.5, "alpha": 0.6, "clip_on": False}
+        leader: dict[str, Any] = {"color": stroke(line.method)[0], "linewidth": 0.5, "alpha": 0.6, "clip_on": False}
         axes.plot([1.0, 1.04], [end, place], transform=edge, **leader)
         axes.text(1.05, place, name, transform=edge, fontsize=SMALL, va="center")
 

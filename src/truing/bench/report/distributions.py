@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..experiments.records import Row
-from .figures import IN, INK, OUT, STROKES, Panel, short_name, svg
+from .figures import IN, INK, OUT, Panel, short_name, stroke, svg
 from .terminal import per_cent
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 def densities(rows: list[Row]) -> list[Panel]:
     """Return the kernel densities of the scores of one set on one setting, before and after truing."""
-    return [_density(row) for row in rows if row["picture"] == "densities"]
+    return [_density(row) for row in rows if row.get("picture") == "densities"]
 
 
 def roc_curves(rows: list[Row]) -> list[Panel]:
     """Return the ROC curves of each base score on one set, before and after truing."""
-    return [_roc(row) for row in rows if row["picture"] == "roc"]
+    return [_roc(row) for row in rows if row.get("picture") == "roc"]
 
 
 def _density(row: Row) -> Panel:
@@ -48,7 +48,7 @@ def _roc(row: Row) -> Panel:
     def draw(axes: "Axes") -> None:
         axes.axhline(0.95, color=INK, linewidth=0.8, linestyle="dotted")
         for method, points in row["curves"].items():
-            colour, dashes = STROKES[method]
+            colour, dashes = stroke(method)
             name = "base score" if method == "none" else method
             axes.plot(*points, color=colour, linestyle=dashes, label=name)
         axes.set(xlabel="share of out accepted", ylabel="share of in accepted", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))

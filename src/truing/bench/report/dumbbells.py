@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from ..experiments.cases import CASES, POOL, display_name, sets_of
 from ..experiments.records import Row
 from ..experiments.settings import Setting
-from .curves import COLOURS, SMALL, Line, Metric, count, lines, metrics
-from .figures import INK, Panel, short_name, svg
+from .curves import SMALL, Line, Metric, count, lines, metrics
+from .figures import INK, Panel, short_name, stroke, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,9 @@ MARKS: dict[str, dict[str, Any]] = {
     "none": {"marker": "o", "markerfacecolor": "none"},
     "DLR": {"marker": "o"},
     "RLR": {"marker": "s", "markersize": 5},
+    "Online DLR": {"marker": "^"},
 }
+OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}
 WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches; PITCH is from line to line.
 LETTER = 0.05  # How much higher a turned name stands with each letter.
@@ -39,7 +41,12 @@ def overview(rows: list[Row]) -> list[Panel]:
 
 
 def panels(rows: list[Row], setting: Setting) -> list[Panel]:
-    """Return both metrics of each base score on every combination, of one setting by one convention."""
+    """Return both metrics of each base score on every combination, of one setting by one convention.
+
+    There are none for a case that takes no combinations.
+    """
+    if CASES[rows[0]["case"]].sets != "subsets":
+        return []
     return [
         _combined([row for row in rows if row["base"] == base], metric, setting)
         for base in dict.fromkeys(row["base"] for row in rows)
@@ -103,8 +110,8 @@ def _draw(axes: "Axes", marks: Marks) -> None:
     ends = [min(values) for values in zip(*marks.values(), strict=True)]
     axes.hlines(places, ends, [max(values) for values in zip(*marks.values(), strict=True)], color=INK, alpha=0.4)
     for (method, scored), values in marks.items():
-        style = MARKS[method] if scored == "fitted" else UNSEEN
-        axes.plot(values, places, color=COLOURS[method], linestyle="none", label=_label(method, scored), **style)
+        style = MARKS.get(method, OTHER_MARK) if scored == "fitted" else UNSEEN
+        axes.plot(values, places, color=stroke(method)[0], linestyle="none", label=_label(method, scored), **style)
     axes.set_ylim(len(places) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)
 

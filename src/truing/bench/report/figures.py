@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 
 INK = "#808080"
 IN, OUT = "#3b86c4", "#e07b1a"
-STROKES = {
+STROKES: dict[str, tuple[str, Any]] = {
     "none": (INK, (0, (1, 1))),
     "DLR": ("#1b9e77", (0, (5, 1.5))),
     "RLR": ("#d0569d", "solid"),
     "Online DLR": ("#c2951c", (0, (5, 1.5, 1, 1.5))),
+    "ReAct": ("#7f78c4", "solid"),
+    "ReAct + DLR, raw": ("#c2951c", (0, (5, 1.5))),
+    "ReAct + DLR, clipped": ("#d0569d", (0, (5, 1.5))),
 }
+"""The colours and dashes of the methods' lines."""
+OTHER_COLOURS = ("#7a5195", "#6b8e23", "#a3502d", "#2f8f9d")
 SIZE = (4.2, 3.1)
 MARGINS = {"left": 0.14, "right": 0.96, "bottom": 0.17, "top": 0.97}
 
@@ -60,6 +65,11 @@ def short_name(*names: str) -> str:
     'faf08bb8b'
     """
     return f"f{crc32('/'.join(names).encode()):08x}"
+
+
+def stroke(method: str) -> tuple[str, Any]:
+    """Return the colour and dashes of a method's line; one that has none of its own gets some by its name."""
+    return STROKES.get(method, (OTHER_COLOURS[crc32(method.encode()) % len(OTHER_COLOURS)], (0, (3, 1))))
 
 
 def figure_class() -> "type[Figure]":

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ..experiments.cases import CASES, CONVENTIONS, METHODS
+from ..experiments.cases import CASES, CONVENTIONS, METHOD_ORDER, method_place
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting
 from .paper import BASES
 
-_CURVE = METHODS.index("Online DLR")  # From here on methods that are compared at each value.
+_CURVE = METHOD_ORDER.index("Online DLR")  # From here on methods that are compared at each value.
 _KINDS = ("points", "densities", "roc")
 
 
@@ -26,7 +26,7 @@ def ordered(results: Results) -> Results:
 
 def line_place(row: Row) -> tuple[object, ...]:
     """Return where the line of a row stands in a table: by base score and method; what a curve compares, by value."""
-    return *_base(row), min(_method(row), _CURVE), row.get("value", 0.0), _method(row), row["scored"]
+    return *_base(row), min(_method(row)[0], _CURVE), row.get("value", 0.0), _method(row), row["scored"]
 
 
 def _sets(setting: Setting, row: Row) -> tuple[int, int, str]:
@@ -41,8 +41,8 @@ def _base(row: Row) -> tuple[int, str]:
     return names.index(row["base"]) if row["base"] in names else len(names), row["base"]
 
 
-def _method(row: Row) -> int:
-    return METHODS.index(row["method"]) if "method" in row else -1
+def _method(row: Row) -> tuple[int, str]:
+    return method_place(row["method"]) if "method" in row else (-1, "")
 
 
 def _kind(row: Row) -> int:

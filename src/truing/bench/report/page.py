@@ -6,7 +6,7 @@ It opens on a summary; every setting and every case on it has a page of its own,
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -20,7 +20,7 @@ from . import curves, distributions, dumbbells, figures, scatters
 from .order import ordered
 from .provenance import codes, network_named, sets_table
 from .table import Table
-from .tables import all_tables, summary
+from .tables import all_tables, summary, with_methods_of
 
 TEMPLATE = Path(__file__).parent / "page.html"
 WORDS = {
@@ -46,6 +46,25 @@ class Front:
     paragraphs: tuple[str, ...] = ()
     lists_settings: bool = False  # Whether settings and cases without rows are named, with what they would need.
     set_by_set: bool = False  # Whether the summary goes on set by set.
+    summed: tuple[str, ...] = ()  # Cases whose methods stand in the summary beside those of the main one.
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A function from the rows of one case on one setting to panels, none where they are not for it to draw."""
+
+    draw: Callable[[list[Row], Setting], list[figures.Panel]]
+    columns: str = "two"  # How many panels stand side by side, or three.
+
+
+FIGURES = {
+    "curves": Figure(lambda rows, setting: curves.panels(rows)),
+    "combinations of sets": Figure(dumbbells.panels),
+    "points": Figure(lambda rows, setting: scatters.points(rows)),
+    "ROC curves": Figure(lambda rows, setting: distributions.roc_curves(rows)),
+    "densities": Figure(lambda rows, setting: distributions.densities(rows), "three"),
+}
+"""Every figure of a case's page, in order."""
 
 
 EXPERIMENTS = Front(
@@ -65,11 +84,12 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
     rows = results.rows
     done = {row["case"] for row in rows}
     run = [name for name in results.settings if any(row["setting"] == name for row in rows)]
+    summed = with_methods_of(results, front.summed)
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
-        overview="\n".join(_overview(name, rows) for name in run),
-        summary="\n".join(map(_table, summary(results, set_by_set=front.set_by_set))),
+        overview="\n".join(_overview(name, summed.rows) for name in run),
+        summary="\n".join(map(_table, summary(summed, set_by_set=front.set_by_set))),
         index="\n".join(
             _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
         ),
@@ -199,19 +219,25 @@ def _part(setting: Setting, conventions: str, rows: list[Row], found: list[Table
 
 
 def _figures(setting: Setting, rows: list[Row]) -> Iterator[str]:
-    kind = CASES[rows[0]["case"]].figure
-    if kind == "curves":
-        yield _panels(curves.panels(rows))
-    elif kind == "dumbbells":
-        yield _panels(dumbbells.panels(rows, setting))
-    elif kind == "scatters":
-        yield KEY
-        for number, name in enumerate(setting.outside.values()):
-            own = [row for row in rows if row["outside"] == name]
-            panels = _panels(scatters.points(own) + distributions.roc_curves(own))
-            densities = _panels(distributions.densities(own), "three")
-            opened = " open" if number == 0 else ""
-            yield f"<details{opened}><summary>{escape(name)}</summary>{panels}{densities}</details>"
+    """Yield every figure of the rows of one case; pictures of a mix stand set by set."""
+    if not any("picture" in row for row in rows):
+        yield from _drawn(setting, rows)
+        return
+    yield KEY
+    for number, name in enumerate(setting.outside.values()):
+        drawn = "".join(_drawn(setting, [row for row in rows if row["outside"] == name]))
+        opened = " open" if number == 0 else ""
+        yield f"<details{opened}><summary>{escape(name)}</summary>{drawn}</details>"
+
+
+def _drawn(setting: Setting, rows: list[Row]) -> Iterator[str]:
+    if not rows:
+        return
+    for columns in ("two", "three"):
+        figures = [figure for figure in FIGURES.values() if figure.columns == columns]
+        panels = [panel for figure in figures for panel in figure.draw(rows, setting)]
+        if panels:
+            yield _panels(panels, columns)
 
 
 def _panels(panels: list[figures.Panel], columns: str = "two") -> str:

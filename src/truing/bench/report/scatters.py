@@ -25,7 +25,7 @@ def points(rows: list[Row]) -> list[Panel]:
     return [
         panel
         for row in rows
-        if row["picture"] == "points"
+        if row.get("picture") == "points"
         for panel in (_plane(row, "regression"), _plane(row, "svm"), _principal(row), _discriminant(row))
     ]
 

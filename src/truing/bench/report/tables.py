@@ -4,11 +4,11 @@ Numbers are in per cent. FPR95 is by the convention `at-least`, and by the autho
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
-from ..experiments.cases import CASES, CONVENTIONS, POOL, Case
+from ..experiments.cases import CASES, CONVENTIONS, MAIN, POOL, Case
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .notes import notes
@@ -19,6 +19,8 @@ from .table import Table
 from .terminal import per_cent
 
 _EMPTY = ""
+_Key = tuple[str, str, float | None]
+"""Of a line: base score, method, and the value of what the case varies."""
 
 
 def all_tables(results: Results) -> dict[tuple[str, str, str], list[Table]]:
@@ -44,6 +46,17 @@ def summary(results: Results, *, set_by_set: bool = False) -> list[Table]:
     ours = CONVENTIONS[0]
     found = [parts for (name, _, case), parts in all_tables(results).items() if name == ours and CASES[case].is_main]
     return [table for parts in found for table in (parts if set_by_set else parts[:1])]
+
+
+def with_methods_of(results: Results, cases: tuple[str, ...]) -> Results:
+    """Return results whose main case has the methods of other cases too, each at the one value it was run at."""
+    rows = []
+    for row in results.rows:
+        if row["case"] not in cases or row["case"] == MAIN.name:
+            rows.append(row)
+        elif row["method"] != "none":
+            rows.append({**{name: known for name, known in row.items() if name != "value"}, "case": MAIN.name})
+    return replace(results, rows=rows)
 
 
 def file_rows(results: Results, name: str) -> dict[str, str]:
@@ -99,31 +112,51 @@ def _means(
 
     A difference is one of means over the same sets. There is none where the sets are others than the paper's.
     """
-    groups: dict[tuple[str, str, float | None], dict[str, list[Row]]] = {}
-    for row in sorted(rows, key=line_place):
-        groups.setdefault((row["base"], row["method"], row.get("value")), {}).setdefault(row["scored"], []).append(row)
-    parts = {key: _of_the_same_sets(found) for key, found in groups.items()}
+    parts = _parts(rows)
     beside = {key: _beside(setting, case, key, found, outside) for key, found in parts.items()}
     has_paper = any(beside.values())
-    lines = []
-    for (base, method, value), found in parts.items():
-        paper = beside[base, method, value]
-        shared = found if paper is None or paper.sets is None else _of_sets(found, paper.sets)
-        cells = [_name(base, method), *([] if not case.varied else [_value(value)])]
-        for column, of in ((metric, _fpr_of), ("auroc", _auroc_of)):
-            cells += _compared(
-                shared, column, None if paper is None else of(paper.printed), has_paper, setting.official
-            )
-        lines.append((*cells, _repeats(found)))
+    lines = tuple(
+        _line_of_means(setting, case, key, found, beside[key], metric, has_paper) for key, found in parts.items()
+    )
+    named = [f"Network: {network}."] if has_paper else []
+    told = notes(setting, case, rows, [paper.printed for paper in beside.values() if paper is not None])
+    told_paper = _paper_notes(setting, case, list(beside.values()))
+    return Table(_title(setting, title), _heads_of_means(setting, case, has_paper), lines, (*named, *told, *told_paper))
+
+
+def _parts(rows: list[Row]) -> dict[_Key, dict[str, list[Row]]]:
+    """Return the rows of each line, fitted and unseen ones apart, of the sets that have both."""
+    groups: dict[_Key, dict[str, list[Row]]] = {}
+    for row in sorted(rows, key=line_place):
+        groups.setdefault((row["base"], row["method"], row.get("value")), {}).setdefault(row["scored"], []).append(row)
+    return {key: _of_the_same_sets(found) for key, found in groups.items()}
+
+
+def _heads_of_means(setting: Setting, case: Case, has_paper: bool) -> tuple[str, ...]:
     heads = ["base, method", *([case.varied] if case.varied else [])]
     for name in ("FPR95", "AUROC"):
         heads += [name, f"{name} unseen"]
         heads += [f"{name} paper"] if has_paper else []
         heads += [f"{name} difference"] if has_paper and setting.official else []
-    named = [f"Network: {network}."] if has_paper else []
-    told = notes(setting, case, rows, [paper.printed for paper in beside.values() if paper is not None])
-    told_paper = _paper_notes(setting, case, list(beside.values()))
-    return Table(_title(setting, title), (*heads, "repeats"), tuple(lines), (*named, *told, *told_paper))
+    return *heads, "repeats"
+
+
+def _line_of_means(
+    setting: Setting,
+    case: Case,
+    key: _Key,
+    found: dict[str, list[Row]],
+    paper: "_Beside | None",
+    metric: str,
+    has_paper: bool,
+) -> tuple[str, ...]:
+    base, method, value = key
+    shared = found if paper is None or paper.sets is None else _of_sets(found, paper.sets)
+    cells = [_name(base, method), *([] if not case.varied else [_value(value)])]
+    for column, of in ((metric, _fpr_of), ("auroc", _auroc_of)):
+        printed = None if paper is None else of(paper.printed)
+        cells += _compared(shared, column, printed, has_paper, setting.official)
+    return *cells, _repeats(found)
 
 
 @dataclass(frozen=True)
@@ -137,7 +170,7 @@ class _Beside:
 def _beside(
     setting: Setting,
     case: Case,
-    line: tuple[str, str, float | None],
+    line: _Key,
     found: dict[str, list[Row]],
     outside: str,
 ) -> _Beside | None:

@@ -10,13 +10,13 @@ from statistics import fmean
 
 import numpy as np
 
-from ..experiments.cases import KEEP, PENALTY, SEED
+from ..experiments.cases import KEEP, PENALTY, SEED, method_place
 from ..experiments.records import Row
 
 WIDTH = 100
 MEAN = "mean"
-COLUMNS = {"none": "base", "DLR": "DLR", "RLR": "RLR", "Online DLR": "Online"}
-"""The methods that the table has a column for, and what it calls them."""
+SHORT = {"none": "base", "Online DLR": "Online"}
+"""What the columns call methods, where otherwise than by their names."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,16 @@ def lines(rows: list[Row]) -> list[Line]:
     found: list[Line] = []
     for base, sets in groups.items():
         found += [_line(base, outside, own, rows_out(own)) for outside, own in sets.items()]
-        methods = [method for method in COLUMNS if all(method in own for own in sets.values())]
+        every = {method for own in sets.values() for method in own}
+        methods = [method for method in every if all(method in own for own in sets.values())]
         means = {method: _mean([own[method] for own in sets.values()]) for method in methods}
         found.append(_line(base, MEAN, means, None))
     return found
 
 
 def fitted(rows: list[Row]) -> list[Row]:
-    """Return the rows that the table tells of: those of the fit, by a method that has a column."""
-    return [row for row in rows if row.get("scored") == "fitted" and row["method"] in COLUMNS]
+    """Return the rows that the table tells of: those of the fit."""
+    return [row for row in rows if row.get("scored") == "fitted"]
 
 
 def rows_out(own: dict[str, Row]) -> int:
@@ -96,10 +97,10 @@ def hurts(rows: list[Row]) -> str:
     """Return where AUROC fell below the base score's by a printed digit or more, in points."""
     known = {(row["base"], row["outside"], row["method"]): float(per_cent(row["auroc"])) for row in fitted(rows)}
     falls: dict[str, dict[str, list[str]]] = {}
-    for (base, outside, method), auroc in sorted(known.items(), key=lambda item: list(COLUMNS).index(item[0][2])):
+    for (base, outside, method), auroc in sorted(known.items(), key=lambda item: method_place(item[0][2])):
         points = round(auroc - known[base, outside, "none"], 1)
         if points < 0:
-            falls.setdefault(outside, {}).setdefault(base, []).append(f"{COLUMNS[method]} {points:.1f}")
+            falls.setdefault(outside, {}).setdefault(base, []).append(f"{SHORT.get(method, method)} {points:.1f}")
     if not falls:
         return "Where it hurts: nowhere here; AUROC fell on none of these sets."
     places = list(dict.fromkeys(outside for _, outside, _ in known))
@@ -126,12 +127,13 @@ def _mean(rows: list[Row]) -> Row:
 
 def _line(base: str, outside: str, own: dict[str, Row], count: int | None) -> Line:
     printed = {
-        method: (per_cent(own[method]["fpr95"]), per_cent(own[method]["auroc"])) for method in COLUMNS if method in own
+        method: (per_cent(own[method]["fpr95"]), per_cent(own[method]["auroc"]))
+        for method in sorted(own, key=method_place)
     }
     lowest = min(float(fpr95) for fpr95, _ in printed.values())
     highest = max(float(auroc) for _, auroc in printed.values())
     cells = {
-        COLUMNS[method]: Cell(fpr95, auroc, float(fpr95) == lowest, float(auroc) == highest)
+        SHORT.get(method, method): Cell(fpr95, auroc, float(fpr95) == lowest, float(auroc) == highest)
         for method, (fpr95, auroc) in printed.items()
     }
     return Line(base, outside, count, cells)
