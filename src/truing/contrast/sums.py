@@ -7,8 +7,7 @@ from scipy.sparse import csr_array
 
 from .._check import Floats
 from ..moments import Moments
-from ..outputs import Outputs
-from .columns import Classes, Columns
+from .columns import Classes, Columns, ScoredRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,20 +22,10 @@ class ClassMoments:
     sums: Floats
 
     @classmethod
-    def of(cls, columns: Columns, outputs: Outputs, *, leave_out: bool = False) -> "ClassMoments":
+    def of(cls, columns: Columns, rows: ScoredRows) -> "ClassMoments":
         """Return the sums of these rows."""
-        parts = [
-            cls._of_block(block, classes, columns.classes)
-            for _, block, classes in columns.blocks(outputs, leave_out=leave_out)
-        ]
+        parts = [_of_block(block, rows.classes[part], columns.classes) for part, block in columns.blocks(rows)]
         return sum(parts[1:], start=parts[0])
-
-    @classmethod
-    def _of_block(cls, block: Floats, classes: Classes, number: int) -> "ClassMoments":
-        n = len(block)
-        membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
-        counts = np.bincount(classes, minlength=number).astype(np.float64)
-        return cls(Moments.of(block[:, :-1], block[:, -1]), counts, membership @ block)
 
     @property
     def rows(self) -> float:
@@ -59,3 +48,10 @@ class ClassMoments:
         """Return the columns' sums (c, p) of each class about `point` (p,)."""
         about: Floats = self.sums - np.outer(self.counts, point)
         return about
+
+
+def _of_block(block: Floats, classes: Classes, number: int) -> ClassMoments:
+    n = len(block)
+    membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
+    counts = np.bincount(classes, minlength=number).astype(np.float64)
+    return ClassMoments(Moments.of(block[:, :-1], block[:, -1]), counts, membership @ block)
