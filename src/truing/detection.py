@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
-from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, split
+from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, check_apart, split
 from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
 from .least_squares import LinearFit
@@ -139,7 +139,8 @@ def detect(
     learned, held = _halves(reference, method, base, rng)
 
     shape: dict[str, Any] = {"intercept": intercept, "components": components}
-    if learned is not None and held is not None and method == "contrast":
+    if learned is not None and held is not None and reference is not None and method == "contrast":
+        check_apart(outputs, reference)
         parts = SplitReference.of(learned, held, base, temperature, head)
         found = _contrasted(outputs, parts, rate, same_mix=same_mix, components=components)
         progress(len(outputs), len(outputs))

@@ -21,7 +21,7 @@ from ..outputs import Outputs, as_outputs
 from ..scores import Base, Head, check_base
 from .columns import Columns, ScoredRows
 from .fit import ContrastFit, Explanation
-from .reference import FEWEST_TO_SPLIT, SplitReference, split
+from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, split
 from .sums import ClassMoments
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Explanation",
     "ScoredRows",
     "SplitReference",
+    "check_apart",
     "fit_contrast",
     "split",
 ]
@@ -75,6 +76,7 @@ def fit_contrast(
     check_base(base)
     outputs, reference = as_outputs(outputs, "outputs"), as_outputs(reference, "reference")
     same_mix = as_truth(same_mix, "same_mix")
+    check_apart(outputs, reference)
     known, held = split(reference, rng) if held is None else (reference, as_outputs(held, "held"))
     parts = SplitReference.of(known, held, base, temperature, head)
     rows = parts.columns.scored(outputs)

@@ -73,6 +73,12 @@ class SplitReference:
         return replace(fit, scores_in=fit.predict_columns(self.held_columns, self.held_scored.classes))
 
 
+def check_apart(outputs: Outputs, reference: Outputs) -> None:
+    """Refuse a reference that is the rows at hand themselves."""
+    if outputs.features.shape == reference.features.shape and np.array_equal(outputs.features, reference.features):
+        raise ValueError("reference must be other rows than the outputs, got the same")
+
+
 def split(reference: Outputs, rng: np.random.Generator | None = None) -> tuple[Outputs, Outputs]:
     """Return two halves of the reference, drawn at random: to learn from, and to hold back."""
     if len(reference) < FEWEST_TO_SPLIT:
