@@ -140,7 +140,7 @@ class Detector:
         state = self.state
         self._check_alike(state, as_outputs(outputs, "outputs"))
         self._check_learned(state)
-        return state.scores(outputs, self.settings)
+        return self._scores(state, state.read(outputs))
 
     def decide(
         self,
@@ -163,11 +163,15 @@ class Detector:
             Exactly one: the share of the reference to accept; the chance that an in-distribution row is called out; or
             the expected share of in-distribution rows among those called out in this batch (Benjamini-Hochberg).
         """
-        return self._decide(self.state, outputs, Rate.of(accept, false_alarm, fdr), with_reference=False)
+        rate, state = Rate.of(accept, false_alarm, fdr), self.state
+        if state.reference is None:
+            raise ValueError(_UNCALIBRATED)
+        self._check_alike(state, as_outputs(outputs, "outputs"))
+        return self._decide(state, state.read(outputs), rate, with_reference=False)
 
     def learn_and_score(self, outputs: Outputs) -> Floats:
         """Learn these rows, then return their trued scores (n,), by a fit in which they are (Algorithm 3)."""
-        return self._learn(outputs).scores(outputs, self.settings)
+        return self._scores(*self._learn(outputs))
 
     def learn_and_decide(
         self,
@@ -185,7 +189,7 @@ class Detector:
         rate = Rate.of(accept, false_alarm, fdr)
         if self.reference is None:
             raise ValueError(_UNCALIBRATED)
-        return self._decide(self._learn(outputs), outputs, rate, with_reference=True)
+        return self._decide(*self._learn(outputs), rate, with_reference=True)
 
     def fit_of_learned(self) -> LinearFit | ContrastFit:
         """Return the fit of the learned rows, without the known ones that are decided against."""
@@ -219,15 +223,18 @@ class Detector:
         vars(self).update(parts)
         self._renew_lock()
 
-    def _learn(self, outputs: Outputs) -> State:
-        """Learn these rows and return the state in which they are."""
+    def _learn(self, outputs: Outputs) -> tuple[State, Any]:
+        """Learn these rows, and return the state in which they are and what it read of them."""
         as_outputs(outputs, "outputs")
+        rows: Any = None
 
         def with_rows(old: State) -> State:
+            nonlocal rows
             self._check_alike(old, outputs)
-            return old.with_rows(outputs, self.settings)
+            rows = old.read(outputs)
+            return old.with_rows(rows, self.settings)
 
-        return self._change(with_rows)
+        return self._change(with_rows), rows
 
     def _renew_lock(self) -> None:
         self._changing = RLock()
@@ -243,11 +250,11 @@ class Detector:
                     self.state = new
                     return new
 
-    def _decide(self, state: State, outputs: Outputs, rate: Rate, *, with_reference: bool) -> Decision:
-        if state.reference is None:
-            raise ValueError(_UNCALIBRATED)
-        self._check_alike(state, as_outputs(outputs, "outputs"))
-        found = state.compared(outputs, self.settings, with_reference=with_reference)
+    def _scores(self, state: State, rows: Any) -> Floats:
+        return state.scores(rows, self.settings)
+
+    def _decide(self, state: State, rows: Any, rate: Rate, *, with_reference: bool) -> Decision:
+        found = state.compared(rows, self.settings, with_reference=with_reference)
         decision = decide_at(rate, found.scores_in, found.scores)
         return replace(decision, notes=(*decision.notes, *found.notes))
 

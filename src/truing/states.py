@@ -1,6 +1,7 @@
 """What a detector knows at one time, frozen: under direct regression, and under a contrast.
 
-Both answer to the same calls. `with_reference` and `with_rows` return a new state; `fit`, `scores` and `compared` read.
+Both answer to the same calls. `read` makes of outputs what the state learns and scores; `with_reference` and
+`with_rows` return a new state; `fit`, `scores` and `compared` return what it says.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._check import Floats, Matrix
-from .contrast import ClassMoments, ContrastFit, SplitReference, split
+from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
 from .incremental import IncrementalMoments
 from .least_squares import LinearFit
 from .moments import Moments
@@ -97,9 +98,13 @@ class DirectState:
         classes = _classes(self.classes, reference)
         return DirectState(known, self.learned, _joined(self.learned, known), classes)
 
-    def with_rows(self, outputs: Outputs, settings: Settings) -> "DirectState":
+    def read(self, outputs: Outputs) -> Outputs:
+        """Return the rows as they are: their base score is needed when they are learned, and not to be scored."""
+        return outputs
+
+    def with_rows(self, rows: Outputs, settings: Settings) -> "DirectState":
         """Return the state in which these rows are learned, with weight 1."""
-        features, scores = outputs.features, settings.base_scores(outputs)
+        features, scores = rows.features, settings.base_scores(rows)
         follow = settings.intercept and settings.components is None
         if self.learned is None:
             learned = IncrementalMoments.of(Moments.of(features, scores))
@@ -109,7 +114,7 @@ class DirectState:
             joined = _joined(learned, self.reference)
         else:
             joined = self.joined.updated(features, scores, 1.0, follow=follow)
-        return DirectState(self.reference, learned, joined, _classes(self.classes, outputs))
+        return DirectState(self.reference, learned, joined, _classes(self.classes, rows))
 
     def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
         """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
@@ -120,16 +125,16 @@ class DirectState:
             self._fits[with_reference] = sums.solve(settings.intercept, settings.components)
         return self._fits[with_reference]
 
-    def scores(self, outputs: Outputs, settings: Settings) -> Floats:
+    def scores(self, rows: Outputs, settings: Settings) -> Floats:
         """Return the trued score (n,) of every row."""
-        return self.fit(settings, with_reference=True).predict(outputs.features)
+        return self.fit(settings, with_reference=True).predict(rows.features)
 
-    def compared(self, outputs: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
+    def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
         """Return the scores of known rows, those of these rows, and notes."""
         assert self.reference is not None
         fit = self.fit(settings, with_reference=with_reference)
-        notes = [*self.reference.keys.notes(outputs.features), *fit.notes(settings.components)]
-        return Comparison(fit.predict(self.reference.features), fit.predict(outputs.features), notes)
+        notes = [*self.reference.keys.notes(rows.features), *fit.notes(settings.components)]
+        return Comparison(fit.predict(self.reference.features), fit.predict(rows.features), notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,10 +175,14 @@ class ContrastState:
         parts = SplitReference.of(known, held, settings.base, settings.temperature, settings.head)
         return ContrastState(parts, None, RowKeys.of(known.features, held.features))
 
-    def with_rows(self, outputs: Outputs, settings: Settings) -> "ContrastState":
+    def read(self, outputs: Outputs) -> ScoredRows:
+        """Return the rows with all scores that the contrast looks at."""
+        return self._need_reference().columns.scored(outputs)
+
+    def with_rows(self, rows: ScoredRows, settings: Settings) -> "ContrastState":
         """Return the state in which these rows are learned, with weight 1."""
         parts = self._need_reference()
-        sums = ClassMoments.of(parts.columns, parts.columns.scored(outputs))
+        sums = ClassMoments.of(parts.columns, rows)
         learned = sums if self.learned is None else self.learned.decayed(settings.decay) + sums
         return ContrastState(parts, learned, self.keys)
 
@@ -188,16 +197,16 @@ class ContrastState:
             )
         return self._fits[with_reference]
 
-    def scores(self, outputs: Outputs, settings: Settings) -> Floats:
+    def scores(self, rows: ScoredRows, settings: Settings) -> Floats:
         """Return the score (n,) of every row."""
-        return self.fit(settings, with_reference=True).predict(outputs)
+        return self.fit(settings, with_reference=True).predict_scored(rows)
 
-    def compared(self, outputs: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
+    def compared(self, rows: ScoredRows, settings: Settings, *, with_reference: bool) -> Comparison:
         """Return the scores of the known rows held back, those of these rows, and notes."""
         assert self.keys is not None
         fit = self.fit(settings, with_reference=with_reference)
         assert fit.scores_in is not None
-        return Comparison(fit.scores_in, fit.predict(outputs), [*self.keys.notes(outputs.features), *fit.notes()])
+        return Comparison(fit.scores_in, fit.predict_scored(rows), [*self.keys.notes(rows.features), *fit.notes()])
 
     def _need_reference(self) -> SplitReference:
         if self.reference is None:

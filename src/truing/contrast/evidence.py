@@ -10,7 +10,7 @@ from .columns import Columns
 from .fit import ContrastFit
 from .priors import choose_prior
 from .regression import Problem, posterior
-from .sums import ClassMoments
+from .sums import PlainSums
 
 # A class mean is shrunk towards the mean of all as if so many more rows of the latter had been seen.
 _ROWS_OF_ALL = 50.0
@@ -27,8 +27,8 @@ _CONSTANT = 1e-24
 
 def contrast(
     columns: Columns,
-    known: ClassMoments,
-    others: ClassMoments,
+    known: PlainSums,
+    others: PlainSums,
     *,
     held_rows: float = 0.0,
     same_mix: bool = False,
@@ -60,7 +60,7 @@ def contrast(
         columns,
         coef,
         class_offsets=(trust * shares.added if guarded else 0.0) - offsets,
-        centre=known.moments.mean,
+        centre=known.mean,
         prior=prior.name,
         prior_coef=prior_coef,
         log_evidence=found.gain,
@@ -73,7 +73,7 @@ def contrast(
     )
 
 
-def base_alone(columns: Columns, known: ClassMoments) -> ContrastFit:
+def base_alone(columns: Columns, known: PlainSums) -> ContrastFit:
     """Return the base score as a fit, where there are no others to learn from."""
     coef = np.zeros(len(columns))
     coef[columns.dimensions + 1] = 1.0
@@ -81,7 +81,7 @@ def base_alone(columns: Columns, known: ClassMoments) -> ContrastFit:
         columns,
         coef,
         class_offsets=np.zeros(columns.classes),
-        centre=known.moments.mean,
+        centre=known.mean,
         prior=columns.names[0],
         prior_coef=coef,
         log_evidence=0.0,
@@ -94,23 +94,23 @@ def base_alone(columns: Columns, known: ClassMoments) -> ContrastFit:
     )
 
 
-def _class_shift(columns: Columns, known: ClassMoments) -> Floats:
+def _class_shift(columns: Columns, known: PlainSums) -> Floats:
     """Return how far the mean direction of each class lies from that of all (c, p), in the known rows."""
-    shift = known.about(known.moments.mean) / (known.counts + _ROWS_OF_ALL)[:, None]
+    shift = known.about(known.mean) / (known.counts + _ROWS_OF_ALL)[:, None]
     shift[:, columns.dimensions :] = 0.0
     return shift
 
 
-def _problem(known: ClassMoments, others: ClassMoments, shift: Floats) -> tuple[Problem, Floats]:
+def _problem(known: PlainSums, others: PlainSums, shift: Floats) -> tuple[Problem, Floats]:
     """Return the products of [1, columns, y] over all rows, and what the columns are multiplied by (p,)."""
     both = known + others
-    n, mean = both.rows, both.moments.mean
+    n, mean = both.rows, both.mean
     sums = both.about(mean)
     with one_thread():
-        squares = both.moments.comoment - sums.T @ shift - shift.T @ sums + (shift.T * both.counts) @ shift
+        squares = both.comoment - sums.T @ shift - shift.T @ sums + (shift.T * both.counts) @ shift
     sums = sums - both.counts[:, None] * shift
     total = -both.counts @ shift
-    ours = known.rows * (known.moments.mean - mean) - known.counts @ shift
+    ours = known.rows * (known.mean - mean) - known.counts @ shift
     variance = np.diagonal(squares) / n - (total / n) ** 2
     varies = variance > _CONSTANT * np.maximum(mean**2, variance.max(initial=0.0) * _CONSTANT)
     scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)

@@ -10,7 +10,7 @@ from ..scores import Base, Head
 from .columns import Columns, ScoredRows
 from .evidence import base_alone, contrast
 from .fit import ContrastFit
-from .sums import ClassMoments
+from .sums import ClassMoments, PlainSums
 
 # The seed of the split where no generator is given: the same input gives the same answer.
 _SEED = 20230
@@ -29,8 +29,8 @@ class SplitReference:
     rows_known: Outputs
     rows_held: Outputs
     columns: Columns
-    known: ClassMoments
-    held: ClassMoments
+    known: PlainSums
+    held: PlainSums
     held_scored: ScoredRows
     held_columns: Floats
 
@@ -45,8 +45,8 @@ class SplitReference:
             known,
             held,
             columns,
-            ClassMoments.of(columns, columns.scored(known, leave_out=True)),
-            ClassMoments.of(columns, scored),
+            PlainSums.of(ClassMoments.of(columns, columns.scored(known, leave_out=True))),
+            PlainSums.of(ClassMoments.of(columns, scored)),
             scored,
             columns.matrix(scored),
         )
@@ -64,12 +64,12 @@ class SplitReference:
         if others is None:
             fit = base_alone(self.columns, self.known)
         elif with_held:
-            others, held_rows = self.held + others, self.held.rows
+            all_others, held_rows = self.held + PlainSums.of(others), self.held.rows
             fit = contrast(
-                self.columns, self.known, others, held_rows=held_rows, same_mix=same_mix, components=components
+                self.columns, self.known, all_others, held_rows=held_rows, same_mix=same_mix, components=components
             )
         else:
-            fit = contrast(self.columns, self.known, others, same_mix=same_mix, components=components)
+            fit = contrast(self.columns, self.known, PlainSums.of(others), same_mix=same_mix, components=components)
         return replace(fit, scores_in=fit.predict_columns(self.held_columns, self.held_scored.classes))
 
 
