@@ -39,15 +39,6 @@ def test_a_folder_imports_no_other_save_that_the_report_reads_records_and_cases(
     assert seen > 20
 
 
-def test_every_import_within_the_experiments_is_relative():
-    """So that the test above sees all of them."""
-    for path in BENCH.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            assert not [name for name in names if name.split(".")[0] == "truing"], path
-
-
 def docstrings(tree):
     """Return the string constants that are statements: docstrings, of attributes too."""
     return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
