@@ -38,7 +38,8 @@ CHOLESKY_ROUNDING = DEPENDENT / CHOLESKY_EIGENVALUE
 # A column varies when its standard deviation is above this share of its mean: rounding leaves less of a constant.
 _CONSTANT = 1000 * EPS
 
-# Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant.
+# Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant, and one
+# whose numbers are all smaller as zero.
 _UNDERFLOWING_SQUARE = 1e-290
 
 # A column with a smaller part in a dependence, in units of its standard deviation, has none.
@@ -150,7 +151,7 @@ def minimum_norm(
     norm = np.sqrt(np.where(vary, comoment.diagonal()[:-1], 0.0) + ridge)
     if not intercept:  # A constant column makes up for it.
         norm = np.where(live, norm, np.abs(mean[:-1]) * np.sqrt(rows))
-        live = norm > 0
+        live = norm > np.sqrt(_UNDERFLOWING_SQUARE)
     lost = int(np.count_nonzero(~live & (rounding[:-1] > 0)))
     problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
     if not live.any():

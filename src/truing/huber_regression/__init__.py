@@ -75,7 +75,7 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
     exponent = int(np.frexp(np.abs(target).max())[1])
     target = np.ldexp(target, -exponent)
     scaled = _scaled_penalty(penalty, exponent)
-    with one_thread():
+    with one_thread(), np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
         design = Design.of(rows, target, centre, exponent, intercept)
         certificate, passes = solve(design, target, scaled)
         coef, constant = design.returned(certificate.point.theta)
