@@ -42,7 +42,7 @@ def fit_robust(
     intercept: bool = True,
     components: int | None = None,
 ) -> LinearFit:
-    """Return the least-squares fit of the rows that a robust regression trusts most: RLR (Algorithm 2).
+    """Return the least-squares fit of the rows that a robust regression trusts most: RLR (Eq. 16, Algorithm 2).
 
     `keep` = 1 is `fit_direct`. With `components` the basis comes from all rows, the regression from the
     trusted ones.

@@ -120,7 +120,7 @@ class Moments:
         return len(self.mean) - 1
 
     def __add__(self, more: Moments) -> Moments:
-        """Return the moments of both sets of rows."""
+        """Return the moments of both sets of rows: sums of products add up (Eq. 17, 18)."""
         _check_same_dimensions(self, more)
         parts = self.parts | more.parts
         twice = self.parts & more.parts  # Which of the two is taken away later could not be told.

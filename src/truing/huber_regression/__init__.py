@@ -52,10 +52,11 @@ class HuberFit:
 def huber(features: ArrayLike, scores: ArrayLike, penalty: float, *, intercept: bool = True) -> HuberFit:
     r"""Return the minimiser of $\sum_i h_\lambda(s_i - z_i^\top \beta - a)$, λ being the penalty.
 
-    $h_\lambda(r)$ is $r^2/2$ up to λ and $\lambda|r| - \lambda^2/2$ beyond it. Directions in which the rows vary no
-    more than rounding does get no coefficient. Where more than one fit is least, as for centred features without an
-    intercept when all scores have one sign, it is any of them. A gap that stays above `TOLERANCE` is an
-    ArithmeticError, and so are coefficients that no double can hold.
+    That is RLR's regression (Eq. 13, 14) with its γ minimised out. $h_\lambda(r)$ is $r^2/2$ up to λ and
+    $\lambda|r| - \lambda^2/2$ beyond it. Directions in which the rows vary no more than rounding does get no
+    coefficient. Where more than one fit is least, as for centred features without an intercept when all scores have
+    one sign, it is any of them. A gap that stays above `TOLERANCE` is an ArithmeticError, and so are coefficients that
+    no double can hold.
 
     >>> huber([[0.0], [1.0], [2.0], [3.0], [4.0]], [1.0, 3.0, 5.0, 7.0, -9.0], 1e-3).coef.round(2)
     array([2.])
