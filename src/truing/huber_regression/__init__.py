@@ -27,8 +27,8 @@ from .solver import solve
 
 __all__ = ["TOLERANCE", "HuberFit", "huber", "huber_rows"]
 
-_LEAST_PENALTY = 2.0**-960  # Of the largest score: the least absolute deviations, and still a normal number.
-_MOST_PENALTY = 2.0**100  # Of the largest score: for far less already, the fit is that of least squares.
+_MIN_PENALTY = 2.0**-960  # Of the largest score: the least absolute deviations, and still a normal number.
+_MAX_PENALTY = 2.0**100  # Of the largest score: for far less already, the fit is that of least squares.
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
     with one_thread(), np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
         design = Design.of(rows, target, centre, exponent, intercept)
         certificate, passes = solve(design, target, scaled)
-        coef, constant = design.returned(certificate.point.theta)
+        coef, constant = design.in_callers_units(certificate.point.theta)
     _check_solved(certificate, coef, constant, penalty)
     residual = np.ldexp(certificate.point.residual, exponent)
     gamma = residual - np.clip(residual, -penalty, penalty)
@@ -96,7 +96,7 @@ def _middle(scores: Floats) -> float:
 def _scaled_penalty(penalty: float, exponent: int) -> float:
     """Return the penalty in units of the scores' size, between bounds beyond which it makes no difference."""
     with np.errstate(over="ignore", under="ignore"):
-        return min(max(float(np.ldexp(penalty, -exponent)), _LEAST_PENALTY), _MOST_PENALTY)
+        return min(max(float(np.ldexp(penalty, -exponent)), _MIN_PENALTY), _MAX_PENALTY)
 
 
 def _check_solved(certificate: Certificate, coef: Floats, constant: float, penalty: float) -> None:
