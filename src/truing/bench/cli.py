@@ -70,7 +70,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
     folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
     part.add_argument("--out", type=Path, metavar="DIR", help=folder)
     part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
-    part.add_argument("--batch", default=128, type=int, help="images a step (default: %(default)s)")
+    part.add_argument("--batch", default=128, type=int, help="images per step (default: %(default)s)")
     part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
     part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
     part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")

@@ -46,7 +46,7 @@ def odin(
     head, device
         As for `extract`.
     std
-        What the images were divided by, a number a channel: ε is divided by it too, so that ε is in units of
+        What the images were divided by, one number per channel: ε is divided by it too, so that ε is in units of
         the pixels before that, as in the authors' code. Not divided where absent.
     features
         `"clean"`: features and logits are those of the image itself (Algorithm 1). `"perturbed"`: those of the
@@ -81,7 +81,7 @@ class _Perturbation:
 
     def columns(self, batch: Batch) -> Arrays:
         """Return the features, logits and scores of a batch."""
-        with batch.fits():
+        with batch.naming_errors():
             with torch.inference_mode(False), torch.enable_grad():
                 images = _differentiable(batch)
                 still = self._run(images)
