@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from importlib import import_module
 from pathlib import Path
 
@@ -11,8 +13,16 @@ import pytest
 import truing
 from truing.cli import main
 
-PAGE = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 FORMULAS = re.findall(r"^\| ((?:Eq|Algorithm).*?) \| .* \| `(.*)` \|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_help_lists_every_target():
+    targets = re.search(r"^\.PHONY: (help .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["make", target] for target in targets]
 
 
 def test_every_formula_of_the_method_has_a_line():

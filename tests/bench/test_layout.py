@@ -11,8 +11,8 @@ from ..conftest import ROOT
 
 BENCH = ROOT / "src" / "truing" / "bench"
 FOLDERS = ("inputs", "experiments", "report")
-READ = {f"truing.bench.experiments.{name}" for name in ("records", "cases", "settings", "provenance")}
-"""What a report reads of the experiments: records, and the values that records hold."""
+READ = {f"truing.bench.experiments.{name}" for name in ("records", "cases", "settings")}
+"""What a report reads of the experiments: records, cases, and the settings, values that records hold and cases take."""
 
 OTHER_MEANINGS = {
     "report/paper.py": {"table"},  # A column of paper.csv.
