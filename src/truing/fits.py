@@ -101,7 +101,7 @@ class SharedFeatures:
         self, scores: Floats, keeps: Sequence[float], *, penalty: float = 1e-5, intercept: bool = True
     ) -> list[LinearFit]:
         """Return `fit_robust` of these features for each kept share: kept sets are nested, so moments add up."""
-        counts = [_kept(keep, len(self.matrix)) for keep in keeps]
+        counts = [_kept_rows(keep, len(self.matrix)) for keep in keeps]
         order = np.arange(len(self.matrix))
         if min(counts, default=len(order)) < len(order):
             order = self.trust_order(scores, penalty=penalty, intercept=intercept)
@@ -187,7 +187,7 @@ def _in_tie_units(size: Floats, scores: Floats) -> Floats:
     return whole
 
 
-def _kept(keep: float, rows: int) -> int:
+def _kept_rows(keep: float, rows: int) -> int:
     count = int(as_share(keep, "keep") * rows + 1e-9)
     if count < 1:
         raise ValueError(f"keep must leave at least one of {rows} rows, got {keep}")

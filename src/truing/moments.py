@@ -288,7 +288,7 @@ def _row_blocks(size: int) -> Iterator[slice]:
 def _without_underflow(square: Floats) -> tuple[Floats, int]:
     """Return a matrix scaled by a power of two to a largest entry of about one, entries far below that set to zero.
 
-    LAPACK finds eigenvectors that are no numbers where entries lie hundreds of powers of ten apart. What is dropped
+    LAPACK finds eigenvectors that are not finite where entries lie hundreds of powers of ten apart. What is dropped
     is far below the rounding of any eigenvalue that is used.
     """
     exponent = int(np.frexp(max(square.max(), -square.min()))[1])

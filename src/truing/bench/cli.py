@@ -25,7 +25,7 @@ from .inputs.datasets.table import DATASETS, TRAINING, listing, load
 from .inputs.networks.preprocessing import FITS
 from .inputs.networks.schedules import SCHEDULES
 from .inputs.networks.table import NETWORKS, Network
-from .inputs.request import FEATURES, check_numbers, fit_of, images_of, noise_seed, odin_of
+from .inputs.request import FEATURES, check_numbers, images_of, noise_seed, odin_of, picture_fit
 from .progress import log, show_progress
 from .writing import write_text
 
@@ -115,7 +115,7 @@ def run_extract(args: argparse.Namespace) -> None:
     weights = _weights(args, entry)
     network = entry.build(classes)
     load_weights(network, weights)
-    images, fit = images_of(args, entry, classes), fit_of(args, entry)
+    images, fit = images_of(args, entry, classes), picture_fit(args, entry)
     fitted = images.batches(
         args.batch,
         lambda picture: FITS[fit](picture, entry.preprocessing.size),
@@ -325,7 +325,7 @@ def _root(args: argparse.Namespace) -> Path:
     if args.root is None:
         return ROOT
     if not args.root.is_dir():
-        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is none")
+        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is not one")
     return Path(args.root)
 
 
