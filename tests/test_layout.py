@@ -223,10 +223,6 @@ def test_the_base_scores_are_these():
     assert set(truing.SCORES) == {*of_outputs, *NEEDS}
 
 
-SPELLED_OUT = {"contrast", "detection", "detector", "scores", "threshold"}
-"""Modules that evaluate their annotations, so that help shows what ArrayLike stands for."""
-
-
 def functions():
     """Return every public function, and the methods of every public class, by name."""
     found = {}
@@ -237,7 +233,7 @@ def functions():
         for method in vars(thing) if inspect.isclass(thing) else ():
             if not method.startswith("_") and callable(getattr(thing, method)):
                 found[f"{name}.{method}"] = getattr(thing, method)
-    return {name: thing for name, thing in found.items() if thing.__module__.split(".")[1] not in SPELLED_OUT}
+    return found
 
 
 @pytest.mark.parametrize("name", functions())

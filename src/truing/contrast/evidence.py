@@ -1,5 +1,7 @@
 """From the sums of known rows and of others to a fit."""
 
+from __future__ import annotations
+
 import numpy as np
 from scipy.linalg import eigh
 
