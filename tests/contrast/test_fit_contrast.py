@@ -107,7 +107,7 @@ def test_an_explanation_adds_up_to_the_score(job, same_mix):
 
 def test_columns_are_direction_distance_and_scores_by_hand(job):
     mix, known, _ = job
-    columns = Columns.of(known, "gen")
+    columns, _ = Columns.of(known, "gen")
     z = (mix.features - known.features.mean(axis=0)) / known.features.std(axis=0)
     r = np.linalg.norm(z, axis=1)
     scores = [
@@ -214,8 +214,7 @@ def test_every_kind_of_base_score_serves(inside, outside, base):
 def test_a_score_that_looks_at_known_rows_leaves_each_of_them_out(inside, outside):
     """Else rows learned from would be their own neighbours, and look more familiar than any others."""
     mix = truing.Outputs.concatenate([inside[400:], outside])
-    parts = SplitReference.of(inside[:200], inside[200:400], "knn")
-    own = parts.columns.scored(inside[:200], leave_out=True).scores[:, 0]
+    own = Columns.of(inside[:200], "knn")[1].scores[:, 0]
     for row in (0, 77, 199):
         others = inside[np.delete(np.arange(200), row)]
         alone = truing.knn(inside.features[row : row + 1], others.features, neighbours=2)  # One in a hundred.

@@ -59,15 +59,20 @@ class Columns:
     classes: int
 
     @classmethod
-    def of(cls, known: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None) -> Columns:
-        """Return the recipe with the means and deviations of `known` rows, which also serve as a score's bank."""
+    def of(
+        cls, known: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None
+    ) -> tuple[Columns, ScoredRows]:
+        """Return the recipe with the means and deviations of `known` rows, and what it makes of these.
+
+        They also serve as a score's bank, and each of them is then scored as if it were not in it.
+        """
         name = base_name(base)
         beside = () if known.logits is None else tuple(other for other in BESIDE if other != name)
         bank = known if isinstance(base, str) and "bank" in NEEDS.get(base, ()) else None
-        scores = _all_scores(known, base, beside, temperature, head, bank, leave_out=True)
+        scores = _all_scores(known, base, beside, temperature, head, bank, leave_out=bank is not None)
         origin, scale = _mean_and_deviation(known.features)
         score_origin, score_scale = _mean_and_deviation(scores)
-        return cls(
+        columns = cls(
             base=base,
             temperature=temperature,
             head=head,
@@ -79,6 +84,7 @@ class Columns:
             score_scale=np.where(score_scale > 0, score_scale, 1.0),
             classes=1 if known.logits is None else known.logits.shape[1],
         )
+        return columns, ScoredRows(known.features, scores, _predicted(known))
 
     @property
     def dimensions(self) -> int:
@@ -88,14 +94,11 @@ class Columns:
     def __len__(self) -> int:
         return self.dimensions + 1 + len(self.names)
 
-    def scored(self, outputs: Outputs, *, leave_out: bool = False) -> ScoredRows:
-        """Return what the columns of these rows are made of; `leave_out` says that they are the bank's own."""
+    def scored(self, outputs: Outputs) -> ScoredRows:
+        """Return what the columns of these rows are made of."""
         self.check(outputs)
-        beside = self.names[1:]
-        scores = _all_scores(outputs, self.base, beside, self.temperature, self.head, self.bank, leave_out=leave_out)
-        if outputs.logits is None:
-            return ScoredRows(outputs.features, scores, np.zeros(len(outputs), dtype=np.intp))
-        return ScoredRows(outputs.features, scores, outputs.logits.argmax(axis=1))
+        scores = _all_scores(outputs, self.base, self.names[1:], self.temperature, self.head, self.bank)
+        return ScoredRows(outputs.features, scores, _predicted(outputs))
 
     def check(self, outputs: Outputs) -> None:
         """Refuse rows of another width, or of another number of classes."""
@@ -140,12 +143,19 @@ def _all_scores(
     head: Head | None,
     bank: Outputs | None,
     *,
-    leave_out: bool,
+    leave_out: bool = False,
 ) -> Floats:
     """Return the base score and those beside it (n, s)."""
-    leave_out = leave_out and bank is not None
     first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
     return np.column_stack((first, *(base_scores(outputs, name) for name in beside)))
+
+
+def _predicted(outputs: Outputs) -> Classes:
+    """Return the predicted class (n,) of each row, 0 where there are no logits."""
+    if outputs.logits is None:
+        return np.zeros(len(outputs), dtype=np.intp)
+    classes: Classes = outputs.logits.argmax(axis=1)
+    return classes
 
 
 def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:

@@ -41,13 +41,13 @@ class SplitReference:
         cls, known: Outputs, held: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None
     ) -> SplitReference:
         """Return the two parts under a base score."""
-        columns = Columns.of(known, base, temperature, head)
+        columns, scored_known = Columns.of(known, base, temperature, head)
         scored = columns.scored(held)
         return cls(
             known,
             held,
             columns,
-            PlainSums.of(ClassMoments.of(columns, columns.scored(known, leave_out=True))),
+            PlainSums.of(ClassMoments.of(columns, scored_known)),
             PlainSums.of(ClassMoments.of(columns, scored)),
             scored,
             columns.matrix(scored),
