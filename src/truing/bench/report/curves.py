@@ -21,7 +21,7 @@ DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
 NO_VALUE = inf  # The value of a row without one.
 SMALL = 8.0
-TENS = (10, 100, 1000, 10000)
+TENS = (0.01, 0.1, 1, 10, 100, 1000, 10000)
 
 Curve = dict[float, float]
 
@@ -47,6 +47,9 @@ def metrics(conventions: str) -> tuple[Metric, Metric]:
     """Return what is drawn under these conventions."""
     column = "fpr95_paper" if conventions == "authors" else "fpr95"
     return Metric(column, "FPR95", True), Metric("auroc", "AUROC", False)
+
+
+DECIDED = (Metric("found", "found", False), Metric("false_alarms", "false alarms", True))
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,15 @@ class Line:
 def panels(rows: list[Row]) -> list[Panel]:
     """Return both metrics of each base score, from the rows of one case on one setting by one convention.
 
-    There are none for a case without an axis.
+    Where rows are known, what is found and what is refused by mistake are drawn, too. There are none for a case without
+    an axis.
     """
     if CASES[rows[0]["case"]].axis is None:
         return []
     return [
         _panel([row for row in rows if row["base"] == base], metric)
         for base in dict.fromkeys(row["base"] for row in rows)
-        for metric in metrics(rows[0]["conventions"])
+        for metric in (*metrics(rows[0]["conventions"]), *(DECIDED if CASES[rows[0]["case"]].has_reference else ()))
     ]
 
 
@@ -145,8 +149,9 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
             axes.set_xticks(range(len(values) + 1), [*(f"{value:g}" for value in values), "all"])
         if axis.scale == "log":
             axes.set_xscale("log")
-            axes.set_xticks(TENS, map(_short, TENS))
-            axes.set_xticks([value for value in values if value not in TENS], minor=True)
+            tens = [ten for ten in TENS if values[0] <= ten <= values[-1]]
+            axes.set_xticks(tens, map(_short, tens))
+            axes.set_xticks([value for value in values if value not in tens], minor=True)
             axes.tick_params(axis="x", which="minor", labelbottom=False)
         axes.margins(x=0.03)
         axes.set(xlabel=axis.name, ylabel=f"{metric.name}, %")
