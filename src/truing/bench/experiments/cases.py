@@ -283,7 +283,10 @@ CASES = {
     )
 }
 MAIN = next(case for case in CASES.values() if case.is_main)
-DEMO = tuple(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures"))
+DEMO = (
+    *(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures")),
+    replace(CASES["contrast"], methods=("DLR", CONTRAST)),
+)
 """What the demo runs on the embedded bank."""
 
 
