@@ -1,7 +1,7 @@
 """Figures of the ablations: FPR95 and AUROC against what a case varies, from rows and nothing else.
 
-Bold is the mean over the sets, thin each set; solid are rows that the fit saw, dashed rows that it had not seen;
-dotted is the base score as it is. A mean is over the same sets at every value.
+Bold is the mean over the sets, thin each set, save where rows are known; solid are rows that the fit saw, dashed rows
+that it had not seen; dotted is the base score as it is. A mean is over the same sets at every value.
 """
 
 from collections.abc import Sequence
@@ -144,7 +144,7 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
 
     def draw(axes: "Axes") -> None:
         for line in drawn:
-            _draw(axes, line, values if axis.scale == "ordinal" else None)
+            _draw(axes, line, values if axis.scale == "ordinal" else None, each_set=not CASES[case].has_reference)
         if axis.scale == "ordinal":
             axes.set_xticks(range(len(values) + 1), [*(f"{value:g}" for value in values), "all"])
         if axis.scale == "log":
@@ -181,8 +181,8 @@ def _whole(sets: dict[str, Curve]) -> list[str]:
     return [name for name, curve in sets.items() if name != POOL and len(curve) == len(values)]
 
 
-def _draw(axes: "Axes", line: Line, batches: list[float] | None) -> None:
-    """Draw one line; batches stand evenly, with the stream in one batch behind them."""
+def _draw(axes: "Axes", line: Line, batches: list[float] | None, *, each_set: bool) -> None:
+    """Draw one line, thin ones for `each_set` beside it; batches stand evenly, the stream in one batch behind them."""
 
     def points(curve: Curve) -> tuple[list[float], list[float]]:
         values = sorted(curve)
@@ -196,7 +196,7 @@ def _draw(axes: "Axes", line: Line, batches: list[float] | None) -> None:
     if line.is_level:
         axes.axhline(mean[NO_VALUE], **style)
     else:
-        if line.scored == "fitted" and not is_base:
+        if each_set and line.scored == "fitted" and not is_base:
             for curve in line.sets.values():
                 axes.plot(*points(curve), color=colour, linewidth=0.8, alpha=0.5)
         axes.plot(*points(mean), **style)

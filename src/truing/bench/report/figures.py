@@ -29,7 +29,7 @@ STROKES: dict[str, tuple[str, Any]] = {
     "ReAct + DLR, raw": ("#c2951c", (0, (5, 1.5))),
     "ReAct + DLR, clipped": ("#d0569d", (0, (5, 1.5))),
     CONTRAST: ("#3b6fb6", "solid"),
-    SAME_MIX: ("#3b6fb6", (0, (3, 1))),
+    SAME_MIX: ("#a3502d", (0, (3, 1))),
 }
 """The colours and dashes of the methods' lines."""
 OTHER_COLOURS = ("#7a5195", "#6b8e23", "#a3502d", "#2f8f9d")
