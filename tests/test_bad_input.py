@@ -83,6 +83,7 @@ FINE = {
     ("is_out", "threshold"): lambda bad: isinstance(bad, float) and np.isfinite(bad),
     ("react", "clip"): lambda bad: isinstance(bad, float) and np.isfinite(bad),
     ("Moments.solve", "ridge"): lambda bad: isinstance(bad, float) and bad == 0,
+    ("Detector", "base"): lambda bad: bad is None,  # The method's own.
     ("Detector", "components"): lambda bad: isinstance(bad, int) and bad == 9,  # Not before rows are seen.
 }
 

@@ -58,7 +58,7 @@ def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(capsys, 
 
 
 def test_detect_is_the_whole_job(here, capsys):
-    printed = run(capsys, "detect", "test.npz", "--reference", "held.npz", "-o", "scores.csv")
+    printed = run(capsys, "detect", "test.npz", "--reference", "held.npz", "--method", "dlr", "-o", "scores.csv")
     with (here / "scores.csv").open() as file:
         table = list(csv.DictReader(file))
     rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
@@ -235,8 +235,9 @@ def test_a_reader_that_has_read_enough_is_no_error(here):
 @pytest.mark.parametrize("rows", [1, 2, 12, 5_250_000])
 @pytest.mark.parametrize("reference", [None, 1, 1200])
 def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
-    facts = {"rows": rows, "dimensions": 1, "base": "msp", "method": "dlr", "rank": 1, "explained": 0.5}
-    facts |= {"fitted_rows": float(rows), "reference_rows": reference, "rate": {"accept": 0.9}, "threshold": None}
+    facts = {"rows": rows, "dimensions": 1, "base": "msp", "method": "dlr"}
+    facts |= {"fit": {"rank": 1, "explained": 0.5, "fitted_rows": float(rows)}, "out_share_at_least": None}
+    facts |= {"reference_rows": reference, "rate": {"accept": 0.9}, "threshold": None}
     facts |= {"refused": None if reference is None else min(rows, 1), "output": None, "notes": []}
     text = summary.text(facts)
     assert f"of {rows:,} row{'s' if rows > 1 else ''}\n" in text + "\n"

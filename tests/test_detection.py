@@ -95,20 +95,20 @@ def test_what_should_make_a_user_careful_is_noted(rows):
     assert "the base scores are all equal" in " ".join(detect(flat).notes)
     still = truing.Outputs(rows.features * 0 + 3, rows.logits)
     assert "the features do not vary" in " ".join(detect(still).notes)
-    few = detect(rows[:200], rows[200:210], false_alarm=0.05)
+    few = detect(rows[:200], rows[200:210], method="dlr", false_alarm=0.05)
     assert not few.is_out.any()
     assert "10 reference rows allow 0.091 at least" in " ".join(few.notes)
-    assert detect(rows[:200], rows[200:]).notes == ()
+    assert detect(rows[:200], rows[200:], method="dlr").notes == ()
 
 
 def test_truing_that_hurts_is_seen_without_labels(bank):
     """With few in-distribution rows in the mixture AUROC falls, and the reference tells."""
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
-    found = detect(joined(inside[:50], outside), inside[5000:5100])
+    found = detect(joined(inside[:50], outside), inside[5000:5100], method="dlr")
     before = truing.auroc(found.base_scores[:50], found.base_scores[50:])
     assert truing.auroc(found.scores[:50], found.scores[50:]) < before - 0.05
     assert "truing hurts here" in " ".join(found.notes)
-    helped = detect(joined(inside[:5000], outside), inside[5000:])
+    helped = detect(joined(inside[:5000], outside), inside[5000:], method="dlr")
     assert truing.auroc(helped.scores[:5000], helped.scores[5000:]) > 0.95
     assert "truing hurts here" not in " ".join(helped.notes)
 
@@ -129,7 +129,7 @@ def test_a_rate_without_a_reference_and_other_widths_are_refused(rows):
         detect("rows.npz")
     with pytest.raises(ValueError, match="penalty must be above 0"):
         detect(rows, method="rlr", penalty=0.0)
-    with pytest.raises(ValueError, match="method must be one of auto, dlr, rlr, online, got 'magic'"):
+    with pytest.raises(ValueError, match="method must be one of auto, none, dlr, rlr, online, contrast, got 'magic'"):
         detect(rows, method="magic")
 
 
@@ -175,7 +175,7 @@ def test_one_row_is_told_of_in_the_singular(rows):
 
 
 def test_a_detection_says_what_it_holds(rows):
-    found = detect(rows[:200], rows[200:], false_alarm=0.1)
+    found = detect(rows[:200], rows[200:], method="dlr", false_alarm=0.1)
     assert repr(found).startswith("Detection(200 rows, msp trued by dlr, ")
     assert found.rate.value == 0.1
     assert found.reference_rows == 100

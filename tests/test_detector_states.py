@@ -280,7 +280,7 @@ def test_a_copy_goes_its_own_way(rng):
     for copied in (copy.copy(detector), copy.deepcopy(detector), pickle.loads(pickle.dumps(detector))):
         copied.learn(rows)
         assert copied.moments.rows == 38
-        assert (copied.decay, copied.model) == (0.9, "a")
+        assert (copied.settings.decay, copied.settings.model) == (0.9, "a")
     assert detector.moments.rows == 20
 
 

@@ -92,13 +92,22 @@ SUMS = {
     "rounding": np.zeros(2),
     "parts": np.zeros(0, dtype=np.uint64),
 }
-SETTINGS = {"temperature": 1.0, "intercept": True, "components": None, "decay": 1.0, "model": None, "classes": None}
+SETTINGS = {
+    "method": "dlr",
+    "same_mix": False,
+    "temperature": 1.0,
+    "intercept": True,
+    "components": None,
+    "decay": 1.0,
+    "model": None,
+    "classes": None,
+}
 
 
 @pytest.mark.parametrize(
     ("kind", "header", "arrays", "message"),
     [
-        ("tea", {}, {}, "must be one of moments, fit, detector, got 'tea'"),
+        ("tea", {}, {}, "must be one of moments, fit, contrast, detector, got 'tea'"),
         ("fit", {}, {}, "does not hold a whole fit"),
         (
             "fit",
@@ -200,7 +209,7 @@ def test_moments_of_any_history_are_loaded_and_their_negatives_are_not(data):
 
 
 def test_only_our_things_are_saved(tmp_path):
-    with pytest.raises(TypeError, match="thing must be Moments, LinearFit or Detector, got list"):
+    with pytest.raises(TypeError, match="thing must be Moments, LinearFit, ContrastFit or Detector, got list"):
         truing.save([1], tmp_path / "x.npz")
     assert not list(tmp_path.iterdir())
 

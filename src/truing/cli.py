@@ -13,21 +13,22 @@ from . import __version__, summary
 from ._check import Floats, as_vector
 from ._json import as_json
 from .bench import cli as bench
+from .contrast import ContrastFit, fit_contrast
 from .detection import METHODS, ORDERS, detect
 from .fits import fit_direct, fit_robust
-from .io.columns import check_ending, files_of, read_scores, write_columns
+from .io.columns import check_ending, files_of, read_columns, read_scores, write_columns
 from .io.drafts import check_writable, real_path
 from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments
 from .outputs import Outputs
 from .saved import load, save
-from .scores import SCORES
+from .scores import SCORES, base_scores
 from .threshold import threshold_at
 
 # What the command line hands on to `detect`, where it is given.
 DETECT_OPTIONS = (
-    *("method", "base", "temperature", "intercept", "components"),
+    *("method", "base", "temperature", "intercept", "components", "same_mix"),
     *("accept", "false_alarm", "fdr", "keep", "penalty", "batch", "order"),
 )
 
@@ -51,34 +52,48 @@ def run_detect(args: argparse.Namespace) -> None:
     """Score every row anew and, given known in-distribution rows, tell which are out."""
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
+    _refuse(args, ("same_mix",), args.method not in ("auto", "contrast"), "--method contrast")
     if args.output is not None:
         check_ending(_apart(args.output, args.outputs, args.reference))
     outputs = Outputs.load(args.outputs)
     reference = None if args.reference is None else Outputs.load(args.reference)
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
+    options["head"] = _head(args.head)
     found = detect(outputs, reference, **options, progress=_progress)
     if args.output is not None:
         write_columns(args.output, summary.columns(found, streamed=args.method == "online"))
-    facts = summary.facts(found, args.output)
+    facts = summary.facts(found, outputs.features.shape[1], args.output)
     print(as_json(facts) if args.json else summary.text(facts))
 
 
 def run_score(args: argparse.Namespace) -> None:
     """Write the base score of every row."""
     check_ending(_apart(args.output, args.outputs))
-    outputs = Outputs.load(args.outputs)
-    write_columns(args.output, {"scores": SCORES[args.base](outputs, temperature=args.temperature)})
+    outputs, head = Outputs.load(args.outputs), _head(args.head)
+    bank = None if args.bank is None else Outputs.load(args.bank)
+    scores = base_scores(outputs, args.base or "msp", args.temperature, head=head, bank=bank)
+    write_columns(args.output, {"scores": scores})
 
 
 def run_fit(args: argparse.Namespace) -> None:
-    """Fit the base score on the features and write the fit."""
+    """Fit the base score on the features, or a contrast with known rows, and write the fit."""
+    _refuse(args, ("same_mix", "reference"), args.method != "contrast", "--method contrast")
+    if args.method == "contrast" and args.reference is None:
+        raise ValueError("--method contrast needs --reference: known in-distribution rows")
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
-    check_writable(_apart(args.output, args.outputs, args.moments))
+    check_writable(_apart(args.output, args.outputs, args.reference, args.moments))
     if args.moments is not None:
         check_writable(_apart(args.moments, args.outputs))
-    outputs = Outputs.load(args.outputs)
-    scores = SCORES[args.base](outputs, temperature=args.temperature)
+    outputs, head = Outputs.load(args.outputs), _head(args.head)
+    if args.method == "contrast":
+        if not args.intercept:
+            raise ValueError("--no-intercept does not go with --method contrast")
+        options = {name: getattr(args, name) for name in ("base", "same_mix") if getattr(args, name) is not None}
+        options |= {"temperature": args.temperature, "head": head, "components": args.components}
+        save(fit_contrast(outputs, Outputs.load(args.reference), **options), args.output)
+        return
+    scores = base_scores(outputs, args.base or "msp", args.temperature, head=head)
     shape: dict[str, Any] = {"intercept": args.intercept, "components": args.components}
     if args.method == "rlr":
         robust = {"keep": args.keep, "penalty": args.penalty}
@@ -95,9 +110,14 @@ def run_apply(args: argparse.Namespace) -> None:
     """Write the trued score of every row by an earlier fit."""
     check_ending(_apart(args.output, args.fit, args.outputs))
     fit = load(args.fit)
-    if not isinstance(fit, LinearFit):
+    outputs = Outputs.load(args.outputs)
+    if isinstance(fit, LinearFit):
+        scores = fit.predict(outputs.features)
+    elif isinstance(fit, ContrastFit):
+        scores = fit.predict(outputs)
+    else:
         raise ValueError(f"{args.fit} must hold a fit, got {type(fit).__name__}")
-    write_columns(args.output, {"scores": fit.predict(Outputs.load(args.outputs).features)})
+    write_columns(args.output, {"scores": scores})
 
 
 def run_threshold(args: argparse.Namespace) -> None:
@@ -131,6 +151,16 @@ def _progress(done: int, rows: int) -> None:
 def _in_a_line(text: str) -> str:
     """Return a text as one line, control characters as escapes: a name may hold any, a line break too."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text.strip())
+
+
+def _head(path: Path | None) -> tuple[Any, Any] | None:
+    """Read the weight and the bias of a last layer."""
+    if path is None:
+        return None
+    arrays = read_columns(path, needed="weight", wanted=("weight", "bias"))
+    if "bias" not in arrays:
+        raise ValueError(f"{path} must hold weight and bias, got weight")
+    return arrays["weight"], arrays["bias"]
 
 
 def _scores(path: Path) -> Floats:
@@ -186,17 +216,24 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     file, share = _path, float
-    base, fitting = _Parser(add_help=False), _Parser(add_help=False)
+    base, fitting, knowing = (_Parser(add_help=False) for _ in range(3))
     base.add_argument("outputs", type=file, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow")
-    base.add_argument("--base", default="msp", choices=SCORES, help="base score (default: %(default)s)")
+    base.add_argument("--base", choices=SCORES, help="base score (default: gen for contrast, else msp)")
+    base.add_argument(
+        "--head", type=file, metavar="HEAD", help="last layer, .npz: weight and bias, for scores that need it"
+    )
     base.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
     fitting.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
     fitting.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit as the paper prints it")
     fitting.add_argument("--keep", type=share, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
     fitting.add_argument("--penalty", type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
 
-    part = command(run_detect, "truing detect test.npz --reference held.npz -o scores.csv", base, fitting)
-    part.add_argument("--reference", type=file, metavar="HELD", help="known in-distribution rows, to decide against")
+    knowing.add_argument("--reference", type=file, metavar="HELD", help="known in-distribution rows, not trained on")
+    knowing.add_argument(
+        "--same-mix", action="store_true", default=None, help="contrast: classes are as frequent as in HELD"
+    )
+
+    part = command(run_detect, "truing detect test.npz --reference held.npz -o scores.csv", base, knowing, fitting)
     part.add_argument("--method", default="auto", choices=METHODS, help="the fit (default: %(default)s)")
     rate = part.add_mutually_exclusive_group()
     rate.add_argument("--accept", type=share, help="share of the reference to accept (default: 0.95)")
@@ -210,10 +247,13 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--json", action="store_true", help="print the summary as JSON")
 
     part = command(run_score, "truing score test.npz --base energy -o scores.npy", base)
+    part.add_argument("--bank", type=file, metavar="KNOWN", help="known rows, for scores that look at some")
     part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the scores go")
 
-    part = command(run_fit, "truing fit test.npz --base msp --method rlr -o fit.npz", base, fitting)
-    part.add_argument("--method", default="dlr", choices=("dlr", "rlr"), help="the fit (default: %(default)s)")
+    part = command(run_fit, "truing fit test.npz --base msp --method rlr -o fit.npz", base, knowing, fitting)
+    part.add_argument(
+        "--method", default="dlr", choices=("dlr", "rlr", "contrast"), help="the fit (default: %(default)s)"
+    )
     part.add_argument("--moments", type=file, metavar="M", help="write the moments behind the fit here too")
     part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the fit goes")
 

@@ -3,18 +3,21 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from ._check import Bools, Floats, as_choice, as_count, as_number, as_share, counted
-from .detector import Detector, RowKeys
+from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
+from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, check_apart, split
+from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
-from .scores import Base, base_name, base_scores, check_base
-from .threshold import Rate, decide_at
+from .row_keys import RowKeys
+from .scores import NEEDS, Base, Head, base_name, base_scores, check_base
+from .threshold import Rate, decide_at, out_share_at_least
 
-METHODS = ("auto", "dlr", "rlr", "online")
+METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
 ORDERS = ("learn-first", "score-first")
 
 # The share of the reference to accept where no rate is given.
@@ -22,6 +25,9 @@ ACCEPT = 0.95
 
 # A fit repeats the base score when its rows are about as many as its dimensions (the paper's sample-number ablation).
 FEW_ROWS = 3
+
+# A share of out rows, surely so, from which the reference itself is doubted.
+_NEARLY_ALL = 0.9
 
 # Some rows, and the fit to score them with; None where nothing was learned before them.
 Step = tuple[slice, LinearFit | None]
@@ -31,10 +37,13 @@ Step = tuple[slice, LinearFit | None]
 class Detection:
     """What `detect` found, one number per row (n,), and the fit at its end.
 
-    `base` and `method` are those used, "auto" resolved, and `rate` the error rate decided at. `fitted_rows` (n,) is the
-    weight of the rows behind each row's fit, 0 where no fit existed yet and the base score stands in. Without a
-    reference there are no p-values and no decisions: refusing a share of an unknown mixture is not one. `threshold` is
-    there when one serves all rows. `notes` say what a user should know before trusting these numbers.
+    `base` and `method` are those used, "auto" resolved, and `rate` the error rate decided at, against `reference_rows`
+    known rows: half of the reference where the other half was learned from. `fitted_rows` (n,) is the weight of the
+    rows behind each row's fit, 0 where no fit existed yet and the base score stands in. Without a reference there are
+    no p-values and no decisions: refusing a share of an unknown mixture is not one. `threshold` is there when one
+    serves all rows, and so is `out_share_at_least`: the share of out rows is that large or larger, with 95 %
+    confidence.
+    `notes` say what a user should know before trusting these numbers.
     """
 
     base: str
@@ -42,16 +51,18 @@ class Detection:
     base_scores: Floats
     scores: Floats
     fitted_rows: Floats
-    fit: LinearFit
+    fit: LinearFit | ContrastFit | None
     reference_rows: int | None = None
     rate: Rate | None = None
     p_values: Floats | None = None
     is_out: Bools | None = None
     threshold: float | None = None
+    out_share_at_least: float | None = None
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        held = f"{counted(len(self.scores))}, {self.base} trued by {self.method}"
+        trued = "" if self.method == "none" else f" trued by {self.method}"
+        held = f"{counted(len(self.scores))}, {self.base}{trued}"
         if self.is_out is not None and self.rate is not None:
             held += f", {int(self.is_out.sum()):,} out at {self.rate.name} {self.rate.value:g}"
         return f"Detection({held}{''.join('; ' + note for note in self.notes)})"
@@ -62,13 +73,16 @@ def detect(
     reference: Outputs | None = None,
     *,
     method: str = "auto",
-    base: Base = "msp",
+    base: Base | None = None,
     temperature: float = 1.0,
     intercept: bool = True,
     components: int | None = None,
+    head: Head | None = None,
     accept: float | None = None,
     false_alarm: float | None = None,
     fdr: float | None = None,
+    same_mix: bool = False,
+    rng: np.random.Generator | None = None,
     keep: float = 0.8,
     penalty: float = 1e-5,
     batch: int = 32,
@@ -78,7 +92,8 @@ def detect(
     """Return trued scores for `outputs` and, given known in-distribution rows, which rows are out.
 
     The reference joins the fit, so that its rows and in-distribution test rows are scored alike; only
-    `score-first`, where test rows are not in their fit either, leaves it out.
+    `score-first`, where test rows are not in their fit either, leaves it out. A contrast, and a base score that looks
+    at known rows, take one half of the reference to learn from and decide against the other half.
 
     Parameters
     ----------
@@ -87,14 +102,23 @@ def detect(
     reference
         Known in-distribution rows, held out from training.
     method
-        dlr, rlr or online; auto is dlr.
+        none (the base score as it is), dlr, rlr, online or contrast; auto is contrast with a reference that is large
+        enough to be halved, else dlr.
     base, temperature
-        The base score, a name in `SCORES` or a function of the outputs, and the temperature of its softmax.
+        The base score, a name in `SCORES` or a function of the outputs, and the temperature of its softmax. By default
+        gen for a contrast, else msp, or the outputs' own scores where they have no logits.
     intercept, components
         Whether the fit has an intercept, and how many leading principal components it is confined to.
+    head
+        The (weight, bias) of the network's last layer, for base scores that need it.
     accept, false_alarm, fdr
         At most one: the share of the reference to accept (0.95 where none is given), the chance that an
         in-distribution row is called out, or the false discovery rate. Online it holds batch by batch.
+    same_mix
+        For a contrast: whether classes are known to be as frequent among the in-distribution rows at hand as in the
+        reference. If not, a difference in their numbers is no evidence.
+    rng
+        Halves the reference; by default always in the same way.
     keep, penalty
         The share of rows that rlr trusts, and its λ.
     batch, order
@@ -104,73 +128,119 @@ def detect(
     """
     as_choice(method, "method", dict.fromkeys(METHODS))
     as_choice(order, "order", dict.fromkeys(ORDERS))
-    check_base(base)
     as_count(batch, "batch")
     as_share(keep, "keep")
     as_number(penalty, "penalty", above=0.0)
+    as_truth(same_mix, "same_mix")
     rate = _rate(reference, accept, false_alarm, fdr)
-    method = "dlr" if method == "auto" else method
-    rows = _scored(as_outputs(outputs, "outputs"), base, temperature)
-    known = None
-    if reference is not None:
-        _check_alike(outputs, as_outputs(reference, "reference"))
-        known = _scored(reference, base, temperature)
+    _check_alike(as_outputs(outputs, "outputs"), reference)
+    method, why = _method(method, reference, rate, intercept=as_truth(intercept, "intercept"))
+    base = _base(base, method, outputs)
+    learned, held = _halves(reference, method, base, rng)
 
-    if method == "rlr":
-        fit = _robust_fit(rows, known, keep=keep, penalty=penalty, intercept=intercept, components=components)
-        steps: Iterator[Step] = iter([(slice(0, len(rows)), fit)])
+    shape: dict[str, Any] = {"intercept": intercept, "components": components}
+    if learned is not None and held is not None and reference is not None and method == "contrast":
+        check_apart(outputs, reference)
+        parts = SplitReference.of(learned, held, base, temperature, head)
+        found = _contrasted(outputs, parts, rate, same_mix=same_mix, components=components)
+        progress(len(outputs), len(outputs))
     else:
-        detector = Detector("given", intercept=intercept, components=components)
-        # Direct regression is a stream of one batch.
-        steps = _stream(detector, rows, known, *((batch, order) if method == "online" else (len(rows), ORDERS[0])))
-    found = _follow(steps, rows, known, rate, progress)
-    name, given = base_name(base), rows._need("scores")
-    detection = Detection(name, method, given, scores=found.scores, fitted_rows=found.fitted_rows, fit=found.fit)
-    if known is not None:
+        rows = _scored(outputs, base, temperature, head, learned)
+        known = None if held is None else _scored(held, base, temperature, head, learned)
+        if method == "none":
+            steps: Iterator[Step] = iter([(slice(0, len(rows)), None)])
+        elif method == "rlr":
+            fit = _robust_fit(rows, known, keep=keep, penalty=penalty, **shape)
+            steps = iter([(slice(0, len(rows)), fit)])
+        elif method == "online":
+            steps = _stream(Detector("given", **shape), rows, known, batch, order)
+        else:  # Direct regression is a stream of one batch.
+            steps = _stream(Detector("given", **shape), rows, known, len(rows), ORDERS[0])
+        found = _follow(steps, rows, known, rate, progress)
+
+    detection = Detection(
+        base_name(base),
+        method,
+        found.base_scores,
+        scores=found.scores,
+        fitted_rows=found.fitted_rows,
+        fit=found.fit,
+        notes=tuple(why),
+    )
+    if held is not None:
         detection = replace(
             detection,
-            reference_rows=len(known),
+            reference_rows=len(held),
             rate=rate,
             p_values=found.p_values,
             is_out=found.is_out,
             threshold=found.threshold,
+            out_share_at_least=None if method == "online" else out_share_at_least(found.p_values, rows_in=len(held)),
         )
-    return replace(detection, notes=tuple(_notes(detection, rows, known, components, found.above / len(rows))))
+    known_rows = [part.features for part in (learned, held) if part is not None]
+    notes = _notes(detection, found, components, outputs.features, known_rows)
+    return replace(detection, notes=(*detection.notes, *notes))
 
 
 @dataclass(eq=False)
 class _Found:
     """What is known after some steps: of every row (n,), and the last fit."""
 
+    base_scores: Floats
+    base_scores_in: Floats | None  # Of the known rows that are decided against (m,).
     scores: Floats
     fitted_rows: Floats
     p_values: Floats
     is_out: Bools
-    fit: LinearFit
+    fit: LinearFit | ContrastFit | None = None
     threshold: float | None = None
-    above: float = 0.0  # How many rows a reference row outscores, on average.
+    above: float = 0.0  # How many rows a known row outscores, on average.
+
+    @classmethod
+    def nothing(cls, base_scores: Floats, base_scores_in: Floats | None) -> "_Found":
+        """Return what is known before the first step."""
+        n = len(base_scores)
+        return cls(
+            base_scores, base_scores_in, base_scores.copy(), np.zeros(n), np.ones(n), np.zeros(n, dtype=np.bool_)
+        )
+
+    def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
+        """Decide some rows by their scores, against those of known rows."""
+        decision = decide_at(rate, scores_in, self.scores[part])
+        self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
+        self.above += _chance_above(scores_in, self.scores[part]) * (part.stop - part.start)
+        if part == slice(0, len(self.scores)):
+            self.threshold = decision.threshold
 
 
 def _follow(
     steps: Iterator[Step], rows: Outputs, known: Outputs | None, rate: Rate, progress: Callable[[int, int], None]
 ) -> _Found:
-    """Score and decide the rows of each step with its fit."""
-    n = len(rows)
-    none = LinearFit(np.zeros(rows.features.shape[1]), 0.0, 0.0, 0, 0.0)
-    found = _Found(rows._need("scores").copy(), np.zeros(n), np.ones(n), np.zeros(n, dtype=np.bool_), none)
+    """Score and decide the rows of each step with its fit; without one the base score stands in."""
+    found = _Found.nothing(rows._need("scores"), None if known is None else known._need("scores"))
     for part, fit in steps:
         if fit is not None:
             found.scores[part] = fit.predict(rows.features[part])
             found.fitted_rows[part] = fit.rows
             found.fit = fit
         if known is not None:
-            scores_in = known._need("scores") if fit is None else fit.predict(known.features)
-            decision = decide_at(rate, scores_in, found.scores[part])
-            found.p_values[part], found.is_out[part] = decision.p_values, decision.is_out
-            found.above += _chance_above(scores_in, found.scores[part]) * (part.stop - part.start)
-            if part == slice(0, n):
-                found.threshold = decision.threshold
-        progress(part.stop, n)
+            found.decide(part, known._need("scores") if fit is None else fit.predict(known.features), rate)
+        progress(part.stop, len(rows))
+    return found
+
+
+def _contrasted(
+    outputs: Outputs, parts: SplitReference, rate: Rate, *, same_mix: bool, components: int | None
+) -> _Found:
+    """Score the rows by a contrast with one part of the known rows, and decide against the other part."""
+    rows = parts.columns.scored(outputs)
+    others = ClassMoments.of(parts.columns, rows)
+    fit = parts.contrast(others, with_held=True, same_mix=same_mix, components=components)
+    assert fit.scores_in is not None
+    found = _Found.nothing(rows.scores[:, 0], parts.held_scored.scores[:, 0])
+    found.scores, found.fit = fit.predict_scored(rows), fit
+    found.fitted_rows[:] = fit.rows
+    found.decide(slice(0, len(rows)), fit.scores_in, rate)
     return found
 
 
@@ -179,11 +249,14 @@ def _stream(detector: Detector, rows: Outputs, known: Outputs | None, batch: int
         detector.calibrate(known)
     for start in range(0, len(rows), batch):
         part = slice(start, min(start + batch, len(rows)))
+        fit: Any = None
         if order == "learn-first":
             detector.learn(rows[part])
-            yield part, detector.current_fit
-        else:
-            yield part, detector.fit_of_learned() if start else None
+            fit = detector.current_fit
+        elif start:
+            fit = detector.fit_of_learned()
+        yield part, fit
+        if order != "learn-first":
             detector.learn(rows[part])
 
 
@@ -204,8 +277,46 @@ def _robust_fit(
     return fit_robust(features, scores, keep=keep, penalty=penalty, intercept=intercept, components=components)
 
 
-def _scored(outputs: Outputs, base: Base, temperature: float) -> Outputs:
-    return Outputs(outputs.features, scores=base_scores(outputs, base, temperature))
+def _method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bool) -> tuple[str, list[str]]:
+    """Return the method to use, and why where that was left open."""
+    if method == "contrast" and reference is None:
+        raise ValueError("method contrast needs a reference: known in-distribution rows")
+    if method == "contrast" and not intercept:
+        raise ValueError("intercept must be True for the method contrast, got False")
+    if method != "auto":
+        return method, []
+    if reference is None or not intercept:
+        return "dlr", []
+    fewest = max(2 * rate.fewest_rows(), FEWEST_TO_SPLIT)
+    if len(reference) < fewest:
+        has = counted(len(reference))
+        return "dlr", [f"by dlr: a contrast at this rate halves a reference of {fewest:,} rows or more, this has {has}"]
+    return "contrast", []
+
+
+def _base(base: Base | None, method: str, outputs: Outputs) -> Base:
+    """Return the base score to use."""
+    if base is None:
+        if outputs.logits is None and outputs.scores is not None:
+            return "given"
+        return DEFAULT_BASE["contrast" if method == "contrast" else "dlr"]
+    check_base(base)
+    return base
+
+
+def _halves(
+    reference: Outputs | None, method: str, base: Base, rng: np.random.Generator | None
+) -> tuple[Outputs | None, Outputs | None]:
+    """Return what of the reference is learned from, if anything, and what is decided against."""
+    if reference is None:
+        return None, None
+    if method == "contrast" or (isinstance(base, str) and "bank" in NEEDS.get(base, ())):
+        return split(reference, rng)
+    return None, reference
+
+
+def _scored(outputs: Outputs, base: Base, temperature: float, head: Head | None, bank: Outputs | None) -> Outputs:
+    return Outputs(outputs.features, scores=base_scores(outputs, base, temperature, head=head, bank=bank))
 
 
 def _rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
@@ -216,7 +327,10 @@ def _rate(reference: Outputs | None, accept: float | None, false_alarm: float | 
     return Rate.of(accept, false_alarm, fdr)
 
 
-def _check_alike(outputs: Outputs, reference: Outputs) -> None:
+def _check_alike(outputs: Outputs, reference: Outputs | None) -> None:
+    if reference is None:
+        return
+    as_outputs(reference, "reference")
     for name, own, other in (
         ("feature", outputs.features, reference.features),
         ("logit", outputs.logits, reference.logits),
@@ -230,16 +344,28 @@ def _check_alike(outputs: Outputs, reference: Outputs) -> None:
 
 
 def _notes(
-    found: Detection, rows: Outputs, known: Outputs | None, components: int | None, auroc_after: float
+    detection: Detection, found: _Found, components: int | None, features: Matrix, known: list[Matrix]
 ) -> Iterator[str]:
     """Yield what a user should know before trusting these numbers."""
-    fit, before = found.fit, int(np.count_nonzero(found.fitted_rows == 0))
-    few = int(np.count_nonzero((found.fitted_rows > 0) & (found.fitted_rows < FEW_ROWS * max(1, fit.rank))))
-    if known is None:
+    if not known:
         yield "no in/out: refusing a share of an unknown mixture is no decision; give a reference"
-    fitted = found.base_scores if known is None else np.concatenate((found.base_scores, known._need("scores")))
-    if np.ptp(fitted) == 0:
+    scores = [found.base_scores] if found.base_scores_in is None else [found.base_scores, found.base_scores_in]
+    if np.ptp(np.concatenate(scores)) == 0:
         yield "the base scores are all equal: there is nothing to true"
+    if isinstance(found.fit, LinearFit):
+        yield from _notes_on_fit(found, found.fit, components)
+    elif found.fit is not None:
+        yield from found.fit.notes()
+    if found.base_scores_in is not None and detection.rate is not None:
+        yield from detection.rate.notes(len(found.base_scores_in))
+        yield from RowKeys.of(*known).notes(features)
+        yield from _notes_on_shares(detection)
+        yield from _notes_on_order(found, found.base_scores_in)
+
+
+def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:
+    before = int(np.count_nonzero(found.fitted_rows == 0))
+    few = int(np.count_nonzero((found.fitted_rows > 0) & (found.fitted_rows < FEW_ROWS * max(1, fit.rank))))
     yield from fit.notes(components)
     if few:
         yield (
@@ -248,19 +374,25 @@ def _notes(
         )
     if before:
         yield f"{counted(before)} came before any fit, scored by the base score alone: see the column trued"
-    if known is not None and found.rate is not None:
-        yield from _notes_on_reference(found, found.rate, rows, known, auroc_after)
 
 
-def _notes_on_reference(
-    found: Detection, rate: Rate, rows: Outputs, known: Outputs, auroc_after: float
-) -> Iterator[str]:
-    yield from rate.notes(len(known))
-    yield from RowKeys.of(known.features).notes(rows.features)
-    # The chance that a reference row outscores a row is higher the more rows are out and the better they are told. It
-    # must fall by two standard errors of one, at most 1/12 (1/n + 1/m) in square, before truing is said to hurt.
-    margin = 2 * math.sqrt((1 / len(rows) + 1 / len(known)) / 12)
-    auroc_before = _chance_above(known._need("scores"), found.base_scores)
+def _notes_on_shares(detection: Detection) -> Iterator[str]:
+    if detection.out_share_at_least is not None and detection.out_share_at_least >= _NEARLY_ALL:
+        yield (
+            f"{detection.out_share_at_least:.0%} of the rows or more look out: is the reference of the same network "
+            "and camera, and was it held out from training?"
+        )
+
+
+def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
+    """Yield what the order of known rows and rows at hand says.
+
+    The chance that a known row outscores a row is higher the more rows are out and the better they are told. It must
+    fall by two standard errors of one, at most 1/12 (1/n + 1/m) in square, before truing is said to hurt.
+    """
+    margin = 2 * math.sqrt((1 / len(found.scores) + 1 / len(base_scores_in)) / 12)
+    auroc_before = _chance_above(base_scores_in, found.base_scores)
+    auroc_after = found.above / len(found.scores)
     if auroc_before < 0.5 - margin:
         yield f"the rows score higher than the reference, with a chance of {1 - auroc_before:.3f}: are the two swapped?"
     if auroc_after < auroc_before - margin:

@@ -8,109 +8,30 @@ nobody.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
-from ._check import Floats, Matrix, as_count, as_number, as_share, as_truth
-from .incremental import IncrementalMoments
+from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
+from .contrast import ClassMoments, ContrastFit, SplitReference
 from .least_squares import LinearFit
 from .moments import Moments
 from .outputs import Outputs, as_outputs
-from .scores import Base, base_name, base_scores, check_base
+from .scores import Base, Head, as_pair, base_name, check_base
+from .states import METHODS, ContrastState, DirectState, Reference, Settings, State
 from .threshold import Decision, Rate, decide_at
 
-# Rows looked up in the reference to see whether they are taken from it, the share of them from which that is noted, and
-# the share of the reference's own rows that must be distinct.
-_LOOKED_UP = 1000
-_SHARED = 0.02
-_DISTINCT = 0.999
-
-
-@dataclass(frozen=True, eq=False)
-class RowKeys:
-    """A number for each row (m,), in ascending order, by which equal rows are found: they have equal numbers.
-
-    `are_distinct` says that next to none of the rows repeats another.
-    """
-
-    keys: Floats
-    are_distinct: bool
-
-    @classmethod
-    def of(cls, features: Matrix) -> "RowKeys":
-        """Return the keys of these rows."""
-        keys = np.sort(cls._made(features))
-        return cls(keys, bool(np.count_nonzero(np.diff(keys)) >= _DISTINCT * (len(keys) - 1)))
-
-    def notes(self, features: Matrix) -> list[str]:
-        """Return a note if some of these rows are among those; none where those repeat rows themselves."""
-        if not self.are_distinct:
-            return []
-        some = self._made(features[:: -(-len(features) // _LOOKED_UP)])
-        place = np.minimum(np.searchsorted(self.keys, some), len(self.keys) - 1)
-        share = float((self.keys[place] == some).mean())
-        if share < _SHARED:
-            return []
-        return [f"{share:.0%} of the rows are rows of the reference: p-values and rates hold for others alone"]
-
-    @staticmethod
-    def _made(features: Matrix) -> Floats:
-        d = features.shape[1]
-        return LinearFit(np.cos(np.arange(1, d + 1)), 0.0, 0.0, 0, 0.0).predict(features)
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """Known in-distribution rows: features (m, d), base scores (m,), the moments of both, and keys of the rows."""
-
-    features: Matrix
-    scores: Floats
-    moments: Moments
-    keys: RowKeys
-
-    @classmethod
-    def of(cls, features: Matrix, scores: Floats) -> "Reference":
-        """Return the reference of these rows."""
-        # Copied, so that nobody else can change them, and always in the same order of memory.
-        matrix, vector = np.array(features, order="C"), np.array(scores)
-        return cls(matrix, vector, Moments.of(matrix, vector), RowKeys.of(matrix))
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """All that a detector knows at one time; `joined` is what was learned and the reference, where there are both.
-
-    `classes` is the number of logits of the rows it was given, None as long as none had any.
-    """
-
-    reference: Reference | None = None
-    learned: IncrementalMoments | None = None
-    joined: IncrementalMoments | None = None
-    classes: int | None = None
-    _fits: dict[bool, LinearFit] = field(default_factory=dict)
-
-    @property
-    def dimensions(self) -> int | None:
-        """Number of feature columns, once there are any."""
-        sums = self.learned or self.reference
-        return None if sums is None else sums.moments.dimensions
-
-    def fit(self, intercept: bool, components: int | None, *, with_reference: bool) -> LinearFit:
-        """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
-        if self.learned is None:
-            raise ValueError("nothing learned yet: call learn first")
-        if with_reference not in self._fits:
-            sums = self.joined if with_reference and self.joined is not None else self.learned
-            self._fits[with_reference] = sums.solve(intercept, components)
-        return self._fits[with_reference]
+# The base score of each method where none is given.
+DEFAULT_BASE = {"dlr": "msp", "contrast": "gen"}
 
 
 class Detector:
-    """Online DLR (Algorithm 3): a sum of moments, solved when a score is asked for.
+    """A stream under truing: sums of the learned rows, solved when a score is asked for.
+
+    The method is Online DLR (Algorithm 3), or a contrast of the learned rows with known ones.
 
     >>> detector = Detector("given")
     >>> detector.learn(Outputs(features=[[0.0], [1.0]], scores=[1.0, 3.0]))
@@ -120,54 +41,75 @@ class Detector:
     Parameters
     ----------
     base
-        The base score: a name in `SCORES`, or a function that takes `Outputs` and returns a score per row.
+        The base score: a name in `SCORES`, or a function that takes `Outputs` and returns a score per row. By default
+        msp, and gen for a contrast.
+    method
+        dlr, or contrast, which is calibrated before it learns.
     temperature
         Of the softmax in the base score.
     intercept
-        Whether the fit has one; the paper prints it without.
+        Whether the regression has one; the paper prints it without.
     components
         Fit within so many leading principal components of the features.
     decay
         What every earlier row's weight is multiplied by at each `learn`, for streams that drift.
+    same_mix
+        For a contrast: whether classes are known to be as frequent among in-distribution rows as in the reference.
+    head
+        The (weight, bias) of the network's last layer, for base scores that need it.
     model
         A name of the network, if you like. Outputs that name another one are refused.
     """
 
     def __init__(
         self,
-        base: Base = "msp",
+        base: Base | None = None,
         *,
+        method: str = "dlr",
         temperature: float = 1.0,
         intercept: bool = True,
         components: int | None = None,
         decay: float = 1.0,
+        same_mix: bool = False,
+        head: Head | None = None,
         model: str | None = None,
     ) -> None:
+        as_choice(method, "method", dict.fromkeys(METHODS))
+        base = DEFAULT_BASE[method] if base is None else base
         check_base(base)
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a name, got {type(model).__name__}")
-        self.base = base
-        self.temperature = as_number(temperature, "temperature", at_least=1e-100)
-        self.intercept = as_truth(intercept, "intercept")
-        self.components = None if components is None else as_count(components, "components")
-        self.decay = as_share(decay, "decay")
-        self.model = model
-        self.state = State()
+        self.settings = Settings(
+            base,
+            method,
+            temperature=as_number(temperature, "temperature", at_least=1e-100),
+            intercept=as_truth(intercept, "intercept"),
+            components=None if components is None else as_count(components, "components"),
+            decay=as_share(decay, "decay"),
+            same_mix=as_truth(same_mix, "same_mix"),
+            head=None if head is None else tuple(np.array(part) for part in as_pair(head)),
+            model=model,
+        )
+        self.state: State = DirectState() if method == "dlr" else ContrastState()
         self._renew_lock()
 
     @property
-    def moments(self) -> Moments | None:
-        """Moments of the learned rows."""
-        learned = self.state.learned
-        return None if learned is None else learned.moments
+    def base(self) -> Base:
+        """The base score."""
+        return self.settings.base
 
     @property
-    def reference(self) -> Reference | None:
+    def moments(self) -> Moments | ClassMoments | None:
+        """Sums of the learned rows; those of a contrast are of its columns, by class."""
+        return self.state.sums
+
+    @property
+    def reference(self) -> Reference | SplitReference | None:
         """The known in-distribution rows, once calibrated."""
         return self.state.reference
 
     @property
-    def current_fit(self) -> LinearFit:
+    def current_fit(self) -> LinearFit | ContrastFit:
         """The fit in use: of all learned and reference rows."""
         return self._fit(self.state, with_reference=True)
 
@@ -178,13 +120,15 @@ class Detector:
     def calibrate(self, reference: Outputs) -> None:
         """Take these known in-distribution rows, in place of any earlier ones, to decide against.
 
-        They join every fit with weight 1, so that they and in-distribution test rows stand in it alike.
+        Under direct regression they join every fit with weight 1, so that they and in-distribution test rows stand in
+        it alike. A contrast learns from one half of them and decides against the other, always the same halves; it
+        takes no other reference once it has learned rows.
         """
-        known = Reference.of(as_outputs(reference, "reference").features, self.base_scores(reference))
+        as_outputs(reference, "reference")
 
         def calibrated(old: State) -> State:
-            classes = self._checked_classes(old, reference)
-            return State(known, old.learned, _joined(old.learned, known), classes)
+            self._check_alike(old, reference)
+            return old.with_reference(reference, self.settings)
 
         self._change(calibrated)
 
@@ -194,8 +138,9 @@ class Detector:
         Something must have been learned: a reference alone is no fit of the rows at hand.
         """
         state = self.state
-        self._checked_classes(state, as_outputs(outputs, "outputs"))
-        return self._fit(state, with_reference=True).predict(outputs.features)
+        self._check_alike(state, as_outputs(outputs, "outputs"))
+        self._check_learned(state)
+        return self._scores(state, state.read(outputs))
 
     def decide(
         self,
@@ -207,7 +152,8 @@ class Detector:
     ) -> Decision:
         """Return scores, p-values and which rows are out, for rows that were not learned.
 
-        The fit holds earlier rows alone: the reference is left out of it, as these rows are.
+        The fit holds earlier rows alone: the rows that are decided against are left out of it, as these rows are. A
+        contrast that has learned nothing decides by its base score.
 
         Parameters
         ----------
@@ -217,11 +163,15 @@ class Detector:
             Exactly one: the share of the reference to accept; the chance that an in-distribution row is called out; or
             the expected share of in-distribution rows among those called out in this batch (Benjamini-Hochberg).
         """
-        return self._decide(self.state, outputs, Rate.of(accept, false_alarm, fdr), with_reference=False)
+        rate, state = Rate.of(accept, false_alarm, fdr), self.state
+        if state.reference is None:
+            raise ValueError(_UNCALIBRATED)
+        self._check_alike(state, as_outputs(outputs, "outputs"))
+        return self._decide(state, state.read(outputs), rate, with_reference=False)
 
     def learn_and_score(self, outputs: Outputs) -> Floats:
         """Learn these rows, then return their trued scores (n,), by a fit in which they are (Algorithm 3)."""
-        return self._fit(self._learn(outputs), with_reference=True).predict(outputs.features)
+        return self._scores(*self._learn(outputs))
 
     def learn_and_decide(
         self,
@@ -239,24 +189,30 @@ class Detector:
         rate = Rate.of(accept, false_alarm, fdr)
         if self.reference is None:
             raise ValueError(_UNCALIBRATED)
-        return self._decide(self._learn(outputs), outputs, rate, with_reference=True)
+        return self._decide(*self._learn(outputs), rate, with_reference=True)
 
-    def fit_of_learned(self) -> LinearFit:
-        """Return the fit of the learned rows alone, without the reference."""
+    def fit_of_learned(self) -> LinearFit | ContrastFit:
+        """Return the fit of the learned rows, without the known ones that are decided against."""
         return self._fit(self.state, with_reference=False)
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,), before truing."""
-        return base_scores(as_outputs(outputs, "outputs"), self.base, self.temperature)
+        outputs, reference = as_outputs(outputs, "outputs"), self.state.reference
+        if isinstance(reference, SplitReference):  # Whose score may look at known rows.
+            scores: Floats = reference.columns.scored(outputs).scores[:, 0]
+            return scores
+        return self.settings.base_scores(outputs)
 
     def __repr__(self) -> str:
         state = self.state
         held = [f"base {base_name(self.base)}"]
+        if self.settings.method != "dlr":
+            held.insert(0, self.settings.method)
         if state.dimensions is not None:
             held.append(f"{state.dimensions:,} features")
-        held.append("nothing learned" if state.learned is None else f"{state.learned.moments.rows:,.10g} rows learned")
+        held.append("nothing learned" if state.sums is None else f"{state.sums.rows:,.10g} rows learned")
         if state.reference is not None:
-            held.append(f"{len(state.reference.scores):,} reference rows")
+            held.append(f"{len(state.reference):,} reference rows")
         return f"Detector({', '.join(held)})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -267,24 +223,18 @@ class Detector:
         vars(self).update(parts)
         self._renew_lock()
 
-    def _learn(self, outputs: Outputs) -> State:
-        """Learn these rows and return the state in which they are."""
-        scores = self.base_scores(outputs)
-        follow = self.intercept and self.components is None
+    def _learn(self, outputs: Outputs) -> tuple[State, Any]:
+        """Learn these rows, and return the state in which they are and what it read of them."""
+        as_outputs(outputs, "outputs")
+        rows: Any = None
 
         def with_rows(old: State) -> State:
-            classes = self._checked_classes(old, outputs)
-            if old.learned is None:
-                learned = IncrementalMoments.of(Moments.of(outputs.features, scores))
-            else:
-                learned = old.learned.updated(outputs.features, scores, self.decay, follow=follow)
-            if old.joined is None or self.decay != 1.0:  # A reference is never decayed.
-                joined = _joined(learned, old.reference)
-            else:
-                joined = old.joined.updated(outputs.features, scores, 1.0, follow=follow)
-            return State(old.reference, learned, joined, classes)
+            nonlocal rows
+            self._check_alike(old, outputs)
+            rows = old.read(outputs)
+            return old.with_rows(rows, self.settings)
 
-        return self._change(with_rows)
+        return self._change(with_rows), rows
 
     def _renew_lock(self) -> None:
         self._changing = RLock()
@@ -300,32 +250,35 @@ class Detector:
                     self.state = new
                     return new
 
-    def _decide(self, state: State, outputs: Outputs, rate: Rate, *, with_reference: bool) -> Decision:
-        if state.reference is None:
-            raise ValueError(_UNCALIBRATED)
-        self._checked_classes(state, as_outputs(outputs, "outputs"))
-        fit = self._fit(state, with_reference=with_reference)
-        scores_in, scores = fit.predict(state.reference.features), fit.predict(outputs.features)
-        decision = decide_at(rate, scores_in, scores)
-        notes = (*decision.notes, *state.reference.keys.notes(outputs.features), *fit.notes(self.components))
-        return replace(decision, notes=notes)
+    def _scores(self, state: State, rows: Any) -> Floats:
+        return state.scores(rows, self.settings)
 
-    def _fit(self, state: State, *, with_reference: bool) -> LinearFit:
-        return state.fit(self.intercept, self.components, with_reference=with_reference)
+    def _decide(self, state: State, rows: Any, rate: Rate, *, with_reference: bool) -> Decision:
+        found = state.compared(rows, self.settings, with_reference=with_reference)
+        decision = decide_at(rate, found.scores_in, found.scores)
+        return replace(decision, notes=(*decision.notes, *found.notes))
 
-    def _checked_classes(self, state: State, outputs: Outputs) -> int | None:
-        """Return the number of classes known with these rows, which must be of the same network as earlier ones."""
-        if None not in (self.model, outputs.model) and self.model != outputs.model:
-            raise ValueError(f"outputs must be of the model {self.model!r}, as the detector is, got {outputs.model!r}")
+    def _fit(self, state: State, *, with_reference: bool) -> LinearFit | ContrastFit:
+        self._check_learned(state)
+        return state.fit(self.settings, with_reference=with_reference)
+
+    def _check_learned(self, state: State) -> None:
+        if state.sums is None:
+            raise ValueError("nothing learned yet: call learn first")
+
+    def _check_alike(self, state: State, outputs: Outputs) -> None:
+        """Refuse rows of another network than those before them."""
+        model, components = self.settings.model, self.settings.components
+        if None not in (model, outputs.model) and model != outputs.model:
+            raise ValueError(f"outputs must be of the model {model!r}, as the detector is, got {outputs.model!r}")
         width = outputs.features.shape[1]
         if state.dimensions is not None and state.dimensions != width:
             raise ValueError(f"features must have {state.dimensions} columns, as before, got {width}")
-        if self.components is not None and self.components > width:
-            raise ValueError(f"components must be at most the {width} columns of the features, got {self.components}")
+        if components is not None and components > width:
+            raise ValueError(f"components must be at most the {width} columns of the features, got {components}")
         classes = None if outputs.logits is None else outputs.logits.shape[1]
         if state.classes is not None and classes is not None and state.classes != classes:
             raise ValueError(f"logits must have {state.classes} columns, as before, got {classes}")
-        return classes if state.classes is None else state.classes
 
 
 _detectors: "WeakSet[Detector]" = WeakSet()
@@ -342,9 +295,3 @@ if hasattr(os, "register_at_fork"):
 
 
 _UNCALIBRATED = "decisions need known in-distribution rows: call calibrate first"
-
-
-def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:
-    if learned is None or reference is None:
-        return None
-    return IncrementalMoments.of(learned.moments + reference.moments)

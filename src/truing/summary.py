@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ._check import counted
+from .contrast import ContrastFit
 from .detection import Detection
+from .least_squares import LinearFit
 
 
 def columns(found: Detection, *, streamed: bool) -> dict[str, Any]:
@@ -18,25 +20,24 @@ def columns(found: Detection, *, streamed: bool) -> dict[str, Any]:
         columns["rank"] = 1 + np.searchsorted(np.sort(found.scores), found.scores)
     if found.is_out is not None:
         columns |= {"p_values": found.p_values, "is_out": found.is_out}
-    if not found.fitted_rows.all():
+    if found.fit is not None and not found.fitted_rows.all():
         columns["trued"] = found.fitted_rows > 0
     return columns
 
 
-def facts(found: Detection, output: Path | None) -> dict[str, Any]:
+def facts(found: Detection, dimensions: int, output: Path | None) -> dict[str, Any]:
     """Return what there is to say of the whole, as plain values."""
     return {
         "rows": len(found.scores),
-        "dimensions": len(found.fit.coef),
+        "dimensions": dimensions,
         "base": found.base,
         "method": found.method,
-        "rank": found.fit.rank,
-        "explained": found.fit.explained,
-        "fitted_rows": found.fit.rows,
+        "fit": _facts_of_fit(found.fit),
         "reference_rows": found.reference_rows,
         "rate": None if found.rate is None else {found.rate.name: found.rate.value},
         "threshold": found.threshold,
         "refused": None if found.is_out is None else int(found.is_out.sum()),
+        "out_share_at_least": found.out_share_at_least,
         # A name need not be text, and what is printed must be.
         "output": None if output is None else fsencode(output).decode(errors="backslashreplace"),
         "notes": list(found.notes),
@@ -45,18 +46,48 @@ def facts(found: Detection, output: Path | None) -> dict[str, Any]:
 
 def text(facts: dict[str, Any]) -> str:
     """Return the facts in a few lines."""
+    trued = "" if facts["method"] == "none" else f", trued by {facts['method']}"
     lines = [
         f"rows       {facts['rows']:,} of {counted(facts['dimensions'], 'feature')}",
-        f"score      {facts['base']}, trued by {facts['method']}",
-        f"fit        rank {facts['rank']}, explains {facts['explained']:.1%} of the variance "
-        f"of {counted(facts['fitted_rows'])}",
+        f"score      {facts['base']}{trued}",
     ]
+    if facts["fit"] is not None:
+        lines.append(f"fit        {_fit_in_words(facts['fit'])}")
     if facts["refused"] is not None:
         (rate, level), threshold = next(iter(facts["rate"].items())), facts["threshold"]
         reference = counted(facts["reference_rows"], "reference row")
         at = "" if threshold is None or not isfinite(threshold) else f", threshold {threshold:.6g}"
         lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {reference}{at}")
         lines.append(f"refused    {counted(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
+        if facts["out_share_at_least"]:
+            lines.append(f"out rows   {facts['out_share_at_least']:.1%} at least, with 95 % confidence")
     if facts["output"] is not None:
         lines.append(f"wrote      {facts['output']}")
     return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
+
+
+def _facts_of_fit(fit: LinearFit | ContrastFit | None) -> dict[str, Any] | None:
+    if fit is None:
+        return None
+    if isinstance(fit, LinearFit):
+        return {"rank": fit.rank, "explained": fit.explained, "fitted_rows": fit.rows}
+    return {
+        "fitted_rows": fit.rows,
+        "known_rows": fit.known_rows,
+        "prior": fit.prior,
+        "log_evidence": fit.log_evidence,
+        "trust": fit.trust,
+        "evidence_share": fit.evidence_share,
+        "directions": fit.directions,
+        "out_share": fit.out_share,
+    }
+
+
+def _fit_in_words(fit: dict[str, Any]) -> str:
+    rows = counted(fit["fitted_rows"])
+    if "rank" in fit:
+        return f"rank {fit['rank']}, explains {fit['explained']:.1%} of the variance of {rows}"
+    return (
+        f"{rows} against {counted(fit['known_rows'], 'known row')}: {fit['evidence_share']:.0%} evidence, the rest "
+        f"{fit['prior']}; about {fit['out_share']:.0%} out"
+    )

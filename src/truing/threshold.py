@@ -4,12 +4,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln
 
-from ._check import Bools, Floats, as_number, as_share, as_vector
+from ._check import Bools, Floats, as_count, as_number, as_share, as_vector
 
 # A share of in-distribution rows refused, over the one asked for, from which a note says so.
 _MORE_THAN_ASKED = 1.25
+
+# Levels below this count as this.
+_LOWEST_LEVEL = 1e-9
 
 
 def threshold_at(scores_in: ArrayLike, *, accept: float = 0.95) -> float:
@@ -65,6 +69,47 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
     return chosen
 
 
+def out_share_at_least(p: ArrayLike, *, rows_in: int, confidence: float = 0.95, level: float = 0.05) -> float:
+    r"""Return a lower bound on the share of out rows, which holds with at least the given confidence.
+
+    Of $N$ in-distribution rows, $r$ or more have a p-value up to $j / (m + 1)$, made with $m$ = `rows_in` known rows,
+    if at most $j - 1$ of the lowest $r + j - 1$ of both are known ones: a hypergeometric chance. The bound is
+    the smallest number of out rows that leaves that chance above 1 - `confidence`, given how many p-values are up to
+    `level`. Rows must be exchangeable with the known ones where they are in-distribution, and scored by one rule.
+
+    >>> out_share_at_least([0.01] * 50 + [0.5] * 50, rows_in=99)
+    0.43
+    """
+    values = as_vector(p, "p")
+    m = as_count(rows_in, "rows_in")
+    confidence, level = as_share(confidence, "confidence"), as_share(level, "level")
+    j = max(1, math.floor(level * (m + 1) + 1e-9))
+    low = int(np.count_nonzero(values <= j / (m + 1) * (1 + 1e-12)))
+    least, most = 0, low
+    while least < most:  # The chance rises with the number of out rows.
+        middle = (least + most) // 2
+        if _chance_of(low - middle, len(values) - middle, m, j) > 1 - confidence:
+            most = middle
+        else:
+            least = middle + 1
+    return least / len(values)
+
+
+def _chance_of(r: int, rows: int, known: int, j: int) -> float:
+    """Return the chance that r or more of so many rows lie below the j-th lowest known one."""
+    if r <= 0:
+        return 1.0
+    drawn = r + j - 1
+    lowest = np.arange(max(0, drawn - rows), min(j - 1, known) + 1)
+    chances = _log_choose(known, lowest) + _log_choose(rows, drawn - lowest) - _log_choose(known + rows, drawn)
+    return float(np.exp(chances).sum())
+
+
+def _log_choose(n: int, k: NDArray[np.intp] | int) -> Floats:
+    number: Floats = gammaln(n + 1) - gammaln(np.asarray(k) + 1) - gammaln(n - np.asarray(k) + 1)
+    return number
+
+
 @dataclass(frozen=True, eq=False)
 class Rate:
     """The one error rate of a decision, by its `name`: accept, false_alarm or fdr."""
@@ -81,6 +126,11 @@ class Rate:
             found = " and ".join(rate.name for rate in rates) or "none"
             raise ValueError(f"exactly one error rate must be given, accept, false_alarm or fdr, got {found}")
         return rates[0]
+
+    def fewest_rows(self) -> int:
+        """Return the fewest reference rows with which a row can be refused at this rate."""
+        level = 1 - self.value if self.name == "accept" else self.value
+        return math.ceil(1 / max(level, _LOWEST_LEVEL) - 1e-9) - 1
 
     def notes(self, rows_in: int) -> list[str]:
         """Return what so many reference rows make of the rate, where that is not what was asked for."""

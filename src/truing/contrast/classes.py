@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._check import Bools, Floats
-from .sums import ClassMoments
+from .sums import PlainSums
 
 # Standard errors by which the others must score less than known rows before anything is said of classes.
 _CLEAR = 2.0
@@ -35,7 +35,7 @@ class ClassShares:
     out_share: float
 
 
-def class_shares(known: ClassMoments, others: ClassMoments, coef: Floats, offsets: Floats) -> ClassShares:
+def class_shares(known: PlainSums, others: PlainSums, coef: Floats, offsets: Floats) -> ClassShares:
     """Return what the classes say, given the score's weights (p,) on the columns and its offset for each class (c,)."""
     ours, theirs = _Scores.of(known, known, coef, offsets), _Scores.of(others, known, coef, offsets)
     level = ours.shrunk_means()
@@ -68,12 +68,12 @@ class _Scores:
     squares: float
 
     @classmethod
-    def of(cls, rows: ClassMoments, known: ClassMoments, coef: Floats, offsets: Floats) -> "_Scores":
+    def of(cls, rows: PlainSums, known: PlainSums, coef: Floats, offsets: Floats) -> "_Scores":
         """Return those of a score, taken about its mean over the known rows."""
-        middle = known.moments.mean
+        middle = known.mean
         plain = rows.about(middle) @ coef
-        level = float((rows.moments.mean - middle) @ coef)
-        squares = float(coef @ rows.moments.comoment @ coef) + rows.rows * level**2
+        level = float((rows.mean - middle) @ coef)
+        squares = float(coef @ rows.comoment @ coef) + rows.rows * level**2
         squares += float(-2 * offsets @ plain + rows.counts @ offsets**2)
         return cls(rows.rows, rows.counts, plain - rows.counts * offsets, squares)
 

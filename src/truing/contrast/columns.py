@@ -6,20 +6,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import BLOCK_NUMBERS, Floats
+from .._check import BLOCK_NUMBERS, Floats, Matrix
 from ..outputs import Outputs
 from ..scores import NEEDS, Base, Head, base_name, base_scores
 
 # Scores of the logits that stand beside the base score.
 BESIDE = ("gen", "energy", "msp")
 
-# A column that varies less than this share of its size, or of the largest column's, is taken for constant.
+# A column that varies less than this share of its size is constant but for rounding.
 _CONSTANT = 1e-13
 
-# Rows that are made at once at least: sums of blocks are added, and that costs as much as some thousand rows.
-_LEAST_ROWS = 8192
+# Rows made at once, at least: adding the sums of a block costs as much as some thousand rows.
+_MIN_BLOCK_ROWS = 8192
 
 Classes = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """What columns are made of: features (n, d), base scores (n, s), and the predicted class (n,) of each row."""
+
+    features: Matrix
+    scores: Floats
+    classes: Classes
+
+    def __len__(self) -> int:
+        return len(self.features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +40,9 @@ class Columns:
 
     With the mean and the standard deviations of the known rows as `origin` and `scale` (d,), a row of features z is
     $r\,v$ with $v$ of length one, $r\,v = (z - \mathrm{origin}) / \mathrm{scale}$. Its columns are $v$, $r$, and the
-    scores called `names`, the base score first. No unit or offset of a feature changes them. `classes` is the number of
-    logits, 1 where there are none: the predicted class of a row is its largest logit.
+    scores called `names`, the base score first, each less its known mean and over its known standard deviation,
+    `score_origin` and `score_scale` (s,). No unit or offset of a feature or of a score changes them. `classes` is the
+    number of logits, 1 where there are none: the predicted class of a row is its largest logit.
     """
 
     base: Base
@@ -39,30 +52,29 @@ class Columns:
     names: tuple[str, ...]
     origin: Floats
     scale: Floats
+    score_origin: Floats
+    score_scale: Floats
     classes: int
 
     @classmethod
     def of(cls, known: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None) -> "Columns":
-        """Return the recipe with the origin and scale of `known` rows, which also serve as a score's bank."""
-        features = known.features
-        first = features[0].astype(np.float64)
-        # About a row's own value nothing is left of a constant column.
-        origin = first + (features - first).mean(axis=0)
-        deviation = np.abs(features - origin)
-        largest = deviation.max(axis=0)
-        unit = np.where(largest > 0, largest, 1.0)
-        spread = np.sqrt(((deviation / unit) ** 2).mean(axis=0)) * unit
-        varies = spread > _CONSTANT * np.abs(origin)
+        """Return the recipe with the means and deviations of `known` rows, which also serve as a score's bank."""
         name = base_name(base)
         beside = () if known.logits is None else tuple(other for other in BESIDE if other != name)
+        bank = known if isinstance(base, str) and "bank" in NEEDS.get(base, ()) else None
+        scores = _all_scores(known, base, beside, temperature, head, bank, leave_out=True)
+        origin, scale = _mean_and_deviation(known.features)
+        score_origin, score_scale = _mean_and_deviation(scores)
         return cls(
             base=base,
             temperature=temperature,
             head=head,
-            bank=known if isinstance(base, str) and "bank" in NEEDS.get(base, ()) else None,
+            bank=bank,
             names=(name, *beside),
             origin=origin,
-            scale=np.where(varies, np.where(spread > 0, spread, 1.0), np.inf),
+            scale=np.where(scale > 0, scale, np.inf),  # What is constant in the known rows is no direction.
+            score_origin=score_origin,
+            score_scale=np.where(score_scale > 0, score_scale, 1.0),
             classes=1 if known.logits is None else known.logits.shape[1],
         )
 
@@ -74,38 +86,14 @@ class Columns:
     def __len__(self) -> int:
         return self.dimensions + 1 + len(self.names)
 
-    def scores(self, outputs: Outputs, *, leave_out: bool = False) -> Floats:
-        """Return the scores (n, s) of these rows; `leave_out` says that they are the bank's own."""
-        scores = np.empty((len(outputs), len(self.names)))
-        needed = {"head": self.head, "bank": self.bank, "leave_out": leave_out and self.bank is not None}
-        scores[:, 0] = base_scores(outputs, self.base, self.temperature, **needed)  # type: ignore[arg-type]
-        for place, name in enumerate(self.names[1:], start=1):
-            scores[:, place] = base_scores(outputs, name)
-        return scores
-
-    def predicted(self, outputs: Outputs) -> Classes:
-        """Return the predicted class (n,) of these rows, 0 where there are no logits."""
-        if outputs.logits is None:
-            return np.zeros(len(outputs), dtype=np.intp)
-        predicted: Classes = outputs.logits.argmax(axis=1)
-        return predicted
-
-    def blocks(self, outputs: Outputs, *, leave_out: bool = False) -> Iterator[tuple[slice, Floats, Classes]]:
-        """Yield (rows, their columns, their predicted classes), some rows at a time."""
+    def scored(self, outputs: Outputs, *, leave_out: bool = False) -> ScoredRows:
+        """Return what the columns of these rows are made of; `leave_out` says that they are the bank's own."""
         self.check(outputs)
-        scores, classes = self.scores(outputs, leave_out=leave_out), self.predicted(outputs)
-        d = self.dimensions
-        size = max(_LEAST_ROWS, BLOCK_NUMBERS // len(self))
-        for start in range(0, len(outputs), size):
-            rows = slice(start, min(start + size, len(outputs)))
-            block = np.empty((rows.stop - start, len(self)))
-            np.subtract(outputs.features[rows], self.origin, out=block[:, :d])
-            block[:, :d] /= self.scale
-            distance = np.sqrt(np.einsum("ij,ij->i", block[:, :d], block[:, :d]))
-            block[:, :d] /= np.where(distance > 0, distance, 1.0)[:, None]
-            block[:, d] = distance
-            block[:, d + 1 :] = scores[rows]
-            yield rows, block, classes[rows]
+        beside = self.names[1:]
+        scores = _all_scores(outputs, self.base, beside, self.temperature, self.head, self.bank, leave_out=leave_out)
+        if outputs.logits is None:
+            return ScoredRows(outputs.features, scores, np.zeros(len(outputs), dtype=np.intp))
+        return ScoredRows(outputs.features, scores, outputs.logits.argmax(axis=1))
 
     def check(self, outputs: Outputs) -> None:
         """Refuse rows of another width, or of another number of classes."""
@@ -117,3 +105,53 @@ class Columns:
             wanted = "no logits" if self.classes == 1 else f"{self.classes} logits"
             found = "none" if outputs.logits is None else str(classes)
             raise ValueError(f"outputs must have {wanted}, as the reference has, got {found}")
+
+    def blocks(self, rows: ScoredRows) -> Iterator[tuple[slice, Floats]]:
+        """Yield (some of the rows, their columns)."""
+        size = max(_MIN_BLOCK_ROWS, BLOCK_NUMBERS // len(self))
+        for start in range(0, len(rows), size):
+            part = slice(start, min(start + size, len(rows)))
+            yield part, self._made(rows.features[part], rows.scores[part])
+
+    def matrix(self, rows: ScoredRows) -> Floats:
+        """Return the columns (n, p) of all rows."""
+        return self._made(rows.features, rows.scores)
+
+    def _made(self, features: Matrix, scores: Floats) -> Floats:
+        d = self.dimensions
+        columns = np.empty((len(features), len(self)))
+        direction = columns[:, :d]
+        np.subtract(features, self.origin, out=direction)
+        direction /= self.scale
+        distance = np.sqrt(np.einsum("ij,ij->i", direction, direction))
+        direction /= np.where(distance > 0, distance, 1.0)[:, None]
+        columns[:, d] = distance
+        columns[:, d + 1 :] = (scores - self.score_origin) / self.score_scale
+        return columns
+
+
+def _all_scores(
+    outputs: Outputs,
+    base: Base,
+    beside: tuple[str, ...],
+    temperature: float,
+    head: Head | None,
+    bank: Outputs | None,
+    *,
+    leave_out: bool,
+) -> Floats:
+    """Return the base score and those beside it (n, s)."""
+    leave_out = leave_out and bank is not None
+    first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
+    return np.column_stack((first, *(base_scores(outputs, name) for name in beside)))
+
+
+def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:
+    """Return the mean and the standard deviation of each column, 0 where that is but rounding."""
+    first = matrix[0].astype(np.float64)
+    mean = first + (matrix - first).mean(axis=0)  # About a row's own value nothing is left of a constant column.
+    deviation = np.abs(matrix - mean)
+    largest = deviation.max(axis=0)
+    unit = np.where(largest > 0, largest, 1.0)  # Squares of numbers of any size stay in range.
+    spread = np.sqrt(((deviation / unit) ** 2).mean(axis=0)) * unit
+    return mean, np.where(spread > _CONSTANT * np.abs(mean), spread, 0.0)

@@ -80,12 +80,13 @@ def class_ratio(problem: Problem, prior: Floats) -> float:
     """Return the ratio ρ of class effects that maximises the marginal likelihood of the prior score alone (step 2)."""
     onto = _with_prior(prior)
     products, sums = onto.T @ problem.products @ onto, problem.class_sums @ onto
+    squares = (sums[:, :, None] * sums[:, None, :]).reshape(len(sums), 9)  # Of each class.
     degrees = problem.rows - 2
 
     def log_likelihood(logarithms: Floats) -> Floats:
-        ratio = np.exp(logarithms)[:, None]
+        ratio = np.exp(logarithms[0])[:, None]
         taken = ratio / (1 + ratio * problem.counts)
-        left = products - np.einsum("rk,ki,kj->rij", taken, sums, sums)
+        left = products - (taken @ squares).reshape(-1, 3, 3)
         determinant = left[:, 0, 0] * left[:, 1, 1] - left[:, 0, 1] ** 2
         explained = (
             left[:, 1, 1] * left[:, 0, 2] ** 2
@@ -95,11 +96,11 @@ def class_ratio(problem: Problem, prior: Floats) -> float:
         residual = np.maximum(left[:, 2, 2] - explained, _SMALLEST * left[:, 2, 2])
         volume = np.log1p(ratio * problem.counts).sum(axis=1) + np.log(determinant)
         value: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
-        return value
+        return value[None]
 
     best, value = _maximum(log_likelihood)
-    none = float(log_likelihood(np.array([-np.inf]))[0])
-    return float(np.exp(best)) if value > none else 0.0
+    none = log_likelihood(np.array([[-np.inf]]))
+    return float(np.exp(best[0])) if value[0] > none[0, 0] else 0.0
 
 
 def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | None = None) -> Posterior:
@@ -119,18 +120,26 @@ def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | No
     slopes = np.linalg.solve(constant_and_prior, across)
     left = left - across.T @ slopes
     with one_thread():
-        variances, basis = eigh(left[:-1, :-1])
+        variances, basis = eigh(left[:-1, :-1], driver="evd", check_finite=False)
     variances = np.maximum(variances, 0.0)
     along = basis.T @ left[:-1, -1]
     total, degrees = float(left[-1, -1]), problem.rows - 2
 
     powers = (variances / max(float(variances.mean()), _SMALLEST)) ** _POWERS[:, None]
-    likelihoods = [_log_likelihood(variances, along, total, degrees, power) for power in powers]
-    best = [_maximum(likelihood) for likelihood in likelihoods]
-    chosen = int(np.argmax([value for _, value in best]))
+
+    def log_likelihood(logarithms: Floats) -> Floats:  # Of log γ, for each power (step 4).
+        spread = np.exp(logarithms)[..., None] * powers[:, None, :]
+        grown = spread * variances
+        explained = (spread / (1 + grown)) @ along**2
+        residual = np.maximum(total - explained, _SMALLEST * total)
+        value: Floats = -0.5 * (degrees * np.log(residual / degrees) + np.log1p(grown).sum(axis=-1))
+        return value
+
+    best, values = _maximum(log_likelihood, len(powers))
+    chosen = int(np.argmax(values))
     alone = -0.5 * degrees * np.log(total / degrees)
-    gain = max(0.0, best[chosen][1] - alone)
-    spread = powers[chosen] * np.exp(best[chosen][0]) if gain > 0 else np.zeros_like(variances)
+    gain = max(0.0, float(values[chosen]) - alone)
+    spread = powers[chosen] * np.exp(best[chosen]) if gain > 0 else np.zeros_like(variances)
     shrunk = spread / (1 + spread * variances)
 
     weights = basis @ (shrunk * along)
@@ -157,26 +166,11 @@ def _with_prior(prior: Floats) -> Floats:
     return onto
 
 
-def _log_likelihood(
-    variances: Floats, along: Floats, total: float, degrees: float, power: Floats
-) -> Callable[[Floats], Floats]:
-    """Return the log marginal likelihood as a function of log γ (step 4)."""
-
-    def log_likelihood(logarithms: Floats) -> Floats:
-        spread = np.exp(logarithms)[:, None] * power
-        explained = (spread * along**2 / (1 + spread * variances)).sum(axis=1)
-        residual = np.maximum(total - explained, _SMALLEST * total)
-        volume = np.log1p(spread * variances).sum(axis=1)
-        value: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
-        return value
-
-    return log_likelihood
-
-
-def _maximum(function: Callable[[Floats], Floats]) -> tuple[float, float]:
-    """Return where a function of log ratios is largest, to a sixteenth, and its value there."""
-    middle = _COARSE[int(np.argmax(function(_COARSE)))]
-    near = middle + _FINE
+def _maximum(function: Callable[[Floats], Floats], number: int = 1) -> tuple[Floats, Floats]:
+    """Return where each of so many functions of log ratios is largest, to a sixteenth, and its value there."""
+    each = np.arange(number)
+    middle = _COARSE[np.argmax(function(np.tile(_COARSE, (number, 1))), axis=1)]
+    near = middle[:, None] + _FINE
     values = function(near)
-    place = int(np.argmax(values))
-    return float(near[place]), float(values[place])
+    place = np.argmax(values, axis=1)
+    return near[each, place], values[each, place]

@@ -1,4 +1,7 @@
-"""Sums over rows by predicted class: all that a contrast needs of them."""
+"""Sums over rows by predicted class: all that a contrast needs of them.
+
+`ClassMoments` are kept and merged, to twice the working precision; `PlainSums` are what one fit is made of.
+"""
 
 from dataclasses import dataclass
 
@@ -7,8 +10,7 @@ from scipy.sparse import csr_array
 
 from .._check import Floats
 from ..moments import Moments
-from ..outputs import Outputs
-from .columns import Classes, Columns
+from .columns import Classes, Columns, ScoredRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,20 +25,10 @@ class ClassMoments:
     sums: Floats
 
     @classmethod
-    def of(cls, columns: Columns, outputs: Outputs, *, leave_out: bool = False) -> "ClassMoments":
+    def of(cls, columns: Columns, rows: ScoredRows) -> "ClassMoments":
         """Return the sums of these rows."""
-        parts = [
-            cls._of_block(block, classes, columns.classes)
-            for _, block, classes in columns.blocks(outputs, leave_out=leave_out)
-        ]
+        parts = [_of_block(block, rows.classes[part], columns.classes) for part, block in columns.blocks(rows)]
         return sum(parts[1:], start=parts[0])
-
-    @classmethod
-    def _of_block(cls, block: Floats, classes: Classes, number: int) -> "ClassMoments":
-        n = len(block)
-        membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
-        counts = np.bincount(classes, minlength=number).astype(np.float64)
-        return cls(Moments.of(block[:, :-1], block[:, -1]), counts, membership @ block)
 
     @property
     def rows(self) -> float:
@@ -55,7 +47,37 @@ class ClassMoments:
         """Return the sums with every row's weight multiplied by `factor`."""
         return ClassMoments(self.moments.decayed(factor), factor * self.counts, factor * self.sums)
 
+
+@dataclass(frozen=True, eq=False)
+class PlainSums:
+    """Weight, mean (p,) and co-moment (p, p) of the columns, and of each class its rows (c,) and its sums (c, p)."""
+
+    rows: float
+    mean: Floats
+    comoment: Floats
+    counts: Floats
+    sums: Floats
+
+    @classmethod
+    def of(cls, sums: ClassMoments) -> "PlainSums":
+        """Return the sums in working precision."""
+        return cls(sums.rows, sums.moments.mean, sums.moments.comoment, sums.counts, sums.sums)
+
+    def __add__(self, more: "PlainSums") -> "PlainSums":
+        """Return the sums over both sets of rows (Chan, Golub & LeVeque 1983)."""
+        rows = self.rows + more.rows
+        step = more.mean - self.mean
+        mean = self.mean + more.rows / rows * step
+        comoment = self.comoment + more.comoment + (self.rows * more.rows / rows * step)[:, None] * step
+        return PlainSums(rows, mean, comoment, self.counts + more.counts, self.sums + more.sums)
+
     def about(self, point: Floats) -> Floats:
         """Return the columns' sums (c, p) of each class about `point` (p,)."""
-        about: Floats = self.sums - np.outer(self.counts, point)
-        return about
+        return self.sums - self.counts[:, None] * point
+
+
+def _of_block(block: Floats, classes: Classes, number: int) -> ClassMoments:
+    n = len(block)
+    membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
+    counts = np.bincount(classes, minlength=number).astype(np.float64)
+    return ClassMoments(Moments.of(block[:, :-1], block[:, -1]), counts, membership @ block)

@@ -22,6 +22,7 @@ __all__ = [
     "SCORES",
     "Base",
     "Head",
+    "as_pair",
     "ash",
     "base_name",
     "base_scores",
@@ -219,6 +220,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
 def _as_head(name: str, head: Head | None) -> tuple[ArrayLike, ArrayLike]:
     if head is None:
         raise ValueError(f"the score {name} needs the network's last layer: give head=(weight, bias)")
+    return as_pair(head)
+
+
+def as_pair(head: Head) -> tuple[ArrayLike, ArrayLike]:
+    """Return (weight, bias) of a last layer."""
     if not isinstance(head, Sequence) or len(head) != 2:
         found = f"{len(head)} things" if isinstance(head, Sequence) else type(head).__name__
         raise TypeError(f"head must be a pair (weight, bias) of arrays, got {found}")

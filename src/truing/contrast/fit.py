@@ -1,0 +1,104 @@
+"""ContrastFit: what a contrast found, a linear map from columns to a score."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._check import Floats, counted
+from ..least_squares import LinearFit
+from ..outputs import Outputs, as_outputs
+from .columns import Classes, Columns, ScoredRows
+
+# Fewer rows at hand say little.
+_FEW_ROWS = 100
+
+# A contrast that is less sure than this that there is something to learn keeps to its prior score.
+_LITTLE_TRUST = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What made rows look in or out: terms of each row's score, which is their sum.
+
+    `features` (n, d) is the part of the direction in which the row lies, feature by feature, `distance` (n,) that of
+    how far out it lies, `scores` that of each base score by name (n,), and `predicted_class` (n,) that of its class.
+    Negative terms speak for out.
+    """
+
+    features: Floats
+    distance: Floats
+    scores: dict[str, Floats]
+    predicted_class: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class ContrastFit:
+    r"""A linear map from the columns of `columns` to a score, about a `centre`, and an offset for each class.
+
+    The score is $(x - \mathrm{centre})^\top$ `coef` (p,) + `class_offsets` (c,); the centre is the known rows' mean.
+    `prior` names the prior score. `log_evidence` is the log marginal likelihood over that of the prior score alone,
+    `trust` the posterior probability that there is something to learn, by which the departure from the prior score is
+    weighed, `evidence_share` the departure's share of the score's variance, `directions` the effective number of
+    directions that it uses, and `out_share` the estimated share of out rows among the `rows` at hand. `known_rows` were
+    learned from. `scores_in` (m,) are the scores of the known rows that were held back to decide against.
+    """
+
+    columns: Columns
+    coef: Floats
+    class_offsets: Floats
+    centre: Floats
+    prior: str
+    prior_coef: Floats
+    log_evidence: float
+    trust: float
+    evidence_share: float
+    directions: float
+    out_share: float
+    rows: float
+    known_rows: float
+    scores_in: Floats | None = None
+
+    def predict(self, outputs: Outputs) -> Floats:
+        """Return the score (n,) of every row; higher is more in-distribution."""
+        return self.predict_scored(self.columns.scored(as_outputs(outputs, "outputs")))
+
+    def predict_scored(self, rows: ScoredRows) -> Floats:
+        """Return the score (n,) of rows whose base scores are known."""
+        scores = np.empty(len(rows))
+        for part, block in self.columns.blocks(rows):
+            scores[part] = self.predict_columns(block, rows.classes[part])
+        return scores
+
+    def predict_columns(self, matrix: Floats, classes: Classes) -> Floats:
+        """Return the score (n,) of rows whose columns (n, p) and predicted classes (n,) are known."""
+        linear = LinearFit(self.coef, -float(self.centre @ self.coef), self.rows, 0, 0.0)
+        scores: Floats = linear.predict(matrix) + self.class_offsets[classes]
+        return scores
+
+    def explain(self, outputs: Outputs) -> Explanation:
+        """Return what each part of a row adds to its score, compared with the mean known row."""
+        rows = self.columns.scored(as_outputs(outputs, "outputs"))
+        d = self.columns.dimensions
+        parts = (self.columns.matrix(rows) - self.centre) * self.coef
+        scores = {name: parts[:, d + 1 + place] for place, name in enumerate(self.columns.names)}
+        return Explanation(parts[:, :d], parts[:, d], scores, self.class_offsets[rows.classes])
+
+    def notes(self) -> list[str]:
+        """Return what a user should know before trusting it."""
+        if self.rows == 0:
+            return [f"nothing learned yet: rows are ranked by {self.prior} alone"]
+        notes = []
+        if self.rows < _FEW_ROWS:
+            notes.append(f"few rows to learn from, {self.rows:,.10g}: what sets out rows apart shows in hundreds")
+        if self.trust < _LITTLE_TRUST:
+            notes.append(
+                f"little tells the rows at hand from known ones: they are ranked much as {self.prior} ranks them, the "
+                f"evidence weighed by {self.trust:.2g}"
+            )
+        return notes
+
+    def __repr__(self) -> str:
+        return (
+            f"ContrastFit({counted(self.rows)} against {counted(self.known_rows)} known, prior {self.prior}, "
+            f"{self.evidence_share:.0%} evidence, about {self.out_share:.0%} out)"
+        )

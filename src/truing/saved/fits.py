@@ -1,0 +1,123 @@
+"""Fits as arrays: the linear fit, and the contrast."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .._check import as_count, as_number
+from ..contrast import Columns, ContrastFit
+from ..io.npz import Arrays
+from ..least_squares import LinearFit
+from ..outputs import Outputs
+from ..scores import Head, base_name, check_base
+from .sums import Header, check_numbers
+
+_CONTRAST_NUMBERS = ("log_evidence", "directions", "rows", "known_rows")
+_CONTRAST_SHARES = ("trust", "evidence_share", "out_share")
+_CONTRAST_ARRAYS = ("coef", "class_offsets", "centre", "prior_coef")
+_COLUMN_ARRAYS = ("origin", "scale", "score_origin", "score_scale")
+
+
+def store_fit(fit: LinearFit) -> tuple[Header, Arrays]:
+    """Return a linear fit as a header and arrays."""
+    header = {name: value for name, value in vars(fit).items() if name != "coef"}
+    # JSON has no infinity: an explained share that overflowed is text.
+    return {**header, "explained": repr(float(fit.explained))}, {"coef": fit.coef}
+
+
+def restore_fit(header: Header, arrays: Arrays) -> LinearFit:
+    """Return the linear fit of a header and arrays."""
+    coef = arrays["coef"]
+    intercept = as_number(header["intercept"], "intercept", at_least=-math.inf, at_most=math.inf)
+    check_numbers(np.append(coef, intercept), "coef and intercept", (len(coef) + 1,))
+    rank, collinear = (_up_to(len(coef), header[name], name) for name in ("rank", "collinear"))
+    if not isinstance(header["explained"], str):
+        raise TypeError(f"explained must be a share as text, got {type(header['explained']).__name__}")
+    explained = float(header["explained"])
+    if math.isnan(explained) or explained == math.inf:
+        raise ValueError(f"explained must be a share, got {explained}")
+    rows = as_number(header["rows"], "rows", at_least=0.0)
+    rounding = as_number(header["rounding"], "rounding", at_least=0.0)
+    return LinearFit(coef, intercept, rows, rank, explained, collinear, rounding)
+
+
+def store_contrast(fit: ContrastFit) -> tuple[Header, Arrays]:
+    """Return a contrast as a header and arrays; its base score must have a name."""
+    columns = fit.columns
+    check_named(columns.base, "ContrastFit")
+    header: Header = {name: getattr(fit, name) for name in ("prior", *_CONTRAST_NUMBERS, *_CONTRAST_SHARES)}
+    header |= {name: getattr(columns, name) for name in ("base", "temperature", "names", "classes")}
+    arrays: Arrays = {name: getattr(fit, name) for name in _CONTRAST_ARRAYS}
+    arrays |= {name: getattr(columns, name) for name in _COLUMN_ARRAYS}
+    arrays["scale"] = np.where(np.isfinite(columns.scale), columns.scale, 0.0)
+    if fit.scores_in is not None:
+        arrays["scores_in"] = fit.scores_in
+    return header, arrays | store_head(columns.head) | store_rows("bank", columns.bank)
+
+
+def restore_contrast(header: Header, arrays: Arrays) -> ContrastFit:
+    """Return the contrast of a header and arrays."""
+    d, c, p = len(arrays["origin"]), as_count(header["classes"], "classes"), len(arrays["coef"])
+    names = tuple(str(name) for name in header["names"])
+    shapes = {"coef": (p,), "class_offsets": (c,), "centre": (p,), "prior_coef": (p,), "origin": (d,), "scale": (d,)}
+    shapes |= {"score_origin": (len(names),), "score_scale": (len(names),)}
+    for name, shape in shapes.items():
+        check_numbers(arrays[name], name, shape)
+    if p != d + 1 + len(names) or header["prior"] not in names:
+        raise ValueError(f"columns must be {d} directions, a distance and the scores {names}, got {p}")
+    check_base(header["base"])
+    columns = Columns(
+        base=header["base"],
+        temperature=as_number(header["temperature"], "temperature", above=0.0),
+        head=restore_head(arrays),
+        bank=restore_rows("bank", arrays),
+        names=names,
+        origin=arrays["origin"],
+        scale=np.where(arrays["scale"] > 0, arrays["scale"], np.inf),
+        score_origin=arrays["score_origin"],
+        score_scale=arrays["score_scale"],
+        classes=c,
+    )
+    numbers = {name: as_number(header[name], name, at_least=0.0) for name in _CONTRAST_NUMBERS}
+    numbers |= {name: as_number(header[name], name, at_least=0.0, at_most=1.0) for name in _CONTRAST_SHARES}
+    scores_in = arrays.get("scores_in")
+    if scores_in is not None:
+        check_numbers(scores_in, "scores_in", (len(scores_in),))
+    own = {name: arrays[name] for name in _CONTRAST_ARRAYS}
+    return ContrastFit(columns, prior=header["prior"], scores_in=scores_in, **own, **numbers)  # type: ignore[arg-type]
+
+
+def store_head(head: Head | None) -> Arrays:
+    """Return the last layer as arrays, none where there is none."""
+    return {} if head is None else {"head_weight": np.asarray(head[0]), "head_bias": np.asarray(head[1])}
+
+
+def restore_head(arrays: Arrays) -> Head | None:
+    """Return the last layer of `store_head`."""
+    return (arrays["head_weight"], arrays["head_bias"]) if "head_weight" in arrays else None
+
+
+def store_rows(name: str, outputs: Outputs | None) -> Arrays:
+    """Return rows as arrays whose names begin with `name`, none where there are none."""
+    return {} if outputs is None else {f"{name}_{part}": column for part, column in outputs._columns().items()}
+
+
+def restore_rows(name: str, arrays: Arrays) -> Outputs | None:
+    """Return the rows of `store_rows`."""
+    parts: dict[str, Any] = {
+        part.removeprefix(f"{name}_"): array for part, array in arrays.items() if part.startswith(f"{name}_")
+    }
+    return Outputs(**parts) if parts else None
+
+
+def check_named(base: Any, kind: str) -> None:
+    """Refuse a base score that is a function: a file holds names."""
+    if not isinstance(base, str):
+        raise TypeError(f"thing must be a {kind} of a named base score, got one of {base_name(base)}")
+
+
+def _up_to(most: int, value: int, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value}")
+    return value

@@ -1,0 +1,88 @@
+"""Sums as arrays: moments, moments that grow by batches, and sums by class."""
+
+from typing import Any
+
+import numpy as np
+
+from .._check import Floats, as_number
+from ..contrast import ClassMoments
+from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse, spaced_square
+from ..io.npz import Arrays
+from ..moments import Moments
+
+Header = dict[str, Any]
+
+_MOMENTS = ("mean", "comoment", "mean_low", "comoment_low", "rounding")
+_ROUNDED_SQUARE = 2.0**-40  # Share of the largest sum of squares that is but rounding.
+
+
+def store_moments(moments: Moments) -> tuple[Header, Arrays]:
+    """Return moments as a header and arrays."""
+    arrays = {name: value for name, value in vars(moments).items() if name not in ("rows", "parts")}
+    return {"rows": moments.rows}, {**arrays, "parts": np.array(sorted(moments.parts), dtype=np.uint64)}
+
+
+def restore_moments(header: Header, arrays: Arrays) -> Moments:
+    """Return the moments of a header and arrays."""
+    d = len(arrays["mean"])
+    for name in _MOMENTS:
+        check_numbers(arrays[name], name, (d, d) if name.startswith("comoment") else (d,))
+    if d < 2 or arrays["rounding"].min() < 0:
+        raise ValueError("moments must be of a feature at least, and rounding not negative")
+    squares = arrays["comoment"].diagonal()
+    # Subtraction may leave of a square what rounding did, on either side of zero.
+    if (squares < -(arrays["rounding"] + _ROUNDED_SQUARE * np.abs(squares).max())).any():
+        raise ValueError(f"comoment must have sums of squares on its diagonal, got {squares.min():g}")
+    numbers: dict[str, Any] = {name: arrays[name] for name in _MOMENTS}
+    if arrays["parts"].dtype != np.uint64 or arrays["parts"].ndim != 1:
+        raise ValueError(f"parts must be digests (k,), got {arrays['parts'].dtype} {arrays['parts'].shape}")
+    parts = frozenset(int(part) for part in arrays["parts"])
+    return Moments(as_number(header["rows"], "rows", at_least=0.0), **numbers, parts=parts)
+
+
+def store_incremental(sums: IncrementalMoments) -> tuple[Header, Arrays]:
+    """Return moments with what is known of them: kept to the bit, so that a restored stream goes on as this one."""
+    header, arrays = store_moments(sums.moments)
+    if isinstance(sums.known, EigenvalueBound):
+        return {**header, "least": sums.known.eigenvalue_bound}, {**arrays, "norm": sums.known.norm}
+    if isinstance(sums.known, RunningInverse):
+        return header, {**arrays, "norm": sums.known.norm, "inverse": sums.known.inverse}
+    return header, arrays
+
+
+def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
+    """Return what `store_incremental` was given."""
+    norm, inverse = arrays.pop("norm", None), arrays.pop("inverse", None)
+    moments = restore_moments(header, arrays)
+    if norm is None:
+        return IncrementalMoments.of(moments)
+    check_numbers(norm, "norm", (len(norm),))
+    if inverse is None:
+        return IncrementalMoments.of(moments, EigenvalueBound(norm, as_number(header["least"], "least", at_least=0.0)))
+    check_numbers(inverse, "inverse", (len(norm), len(norm)))
+    # Laid out in memory as before, to give the same bits.
+    own = spaced_square(len(norm))
+    own[:] = inverse
+    return IncrementalMoments.of(moments, RunningInverse(norm, own))
+
+
+def store_class_moments(sums: ClassMoments) -> tuple[Header, Arrays]:
+    """Return sums by class as a header and arrays."""
+    header, arrays = store_moments(sums.moments)
+    return header, {**arrays, "counts": sums.counts, "sums": sums.sums}
+
+
+def restore_class_moments(header: Header, arrays: Arrays, classes: int) -> ClassMoments:
+    """Return the sums of a header and arrays, which must be of so many classes."""
+    counts, sums = arrays["counts"], arrays["sums"]
+    check_numbers(counts, "counts", (classes,))
+    check_numbers(sums, "sums", (classes, len(arrays["mean"])))
+    if counts.min() < 0:
+        raise ValueError(f"counts must not be negative, got {counts.min():g}")
+    return ClassMoments(restore_moments(header, arrays), counts, sums)
+
+
+def check_numbers(array: Floats, name: str, shape: tuple[int, ...]) -> None:
+    """Refuse an array of another shape or type, and numbers that are not finite."""
+    if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite float64 numbers of shape {shape}, got {array.dtype} {array.shape}")

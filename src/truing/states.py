@@ -1,0 +1,233 @@
+"""What a detector knows at one time, frozen: under direct regression, and under a contrast.
+
+Both answer to the same calls. `read` makes of outputs what the state learns and scores; `with_reference` and
+`with_rows` return a new state; `fit`, `scores` and `compared` return what it says.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._check import Floats, Matrix
+from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
+from .incremental import IncrementalMoments
+from .least_squares import LinearFit
+from .moments import Moments
+from .outputs import Outputs
+from .row_keys import RowKeys
+from .scores import Base, Head, base_scores
+
+METHODS = ("dlr", "contrast")
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What a detector was made with."""
+
+    base: Base
+    method: str
+    temperature: float = 1.0
+    intercept: bool = True
+    components: int | None = None
+    decay: float = 1.0
+    same_mix: bool = False
+    head: Head | None = None
+    model: str | None = None
+
+    def base_scores(self, outputs: Outputs) -> Floats:
+        """Return the base score of every row (n,)."""
+        return base_scores(outputs, self.base, self.temperature, head=self.head)
+
+
+class Comparison(NamedTuple):
+    """Scores of known rows (m,), scores of rows to decide (n,), and what a user should know of both."""
+
+    scores_in: Floats
+    scores: Floats
+    notes: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Known in-distribution rows: features (m, d), base scores (m,), the moments of both, and keys of the rows."""
+
+    features: Matrix
+    scores: Floats
+    moments: Moments
+    keys: RowKeys
+
+    @classmethod
+    def of(cls, features: Matrix, scores: Floats) -> "Reference":
+        """Return the reference of these rows."""
+        # Copied, so that nobody else can change them, and always in the same order of memory.
+        matrix, vector = np.array(features, order="C"), np.array(scores)
+        return cls(matrix, vector, Moments.of(matrix, vector), RowKeys.of(matrix))
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclass(frozen=True, eq=False)
+class DirectState:
+    """Sums of learned rows; `joined` is what was learned and the reference, where there are both.
+
+    `classes` is the number of logits of the rows it was given, None as long as none had any.
+    """
+
+    reference: Reference | None = None
+    learned: IncrementalMoments | None = None
+    joined: IncrementalMoments | None = None
+    classes: int | None = None
+    _fits: dict[bool, LinearFit] = field(default_factory=dict)
+
+    @property
+    def dimensions(self) -> int | None:
+        """Number of feature columns, once there are any."""
+        sums = self.learned or self.reference
+        return None if sums is None else sums.moments.dimensions
+
+    @property
+    def sums(self) -> Moments | None:
+        """Moments of the learned rows."""
+        return None if self.learned is None else self.learned.moments
+
+    def with_reference(self, reference: Outputs, settings: Settings) -> "DirectState":
+        """Return the state with these known rows in place of earlier ones."""
+        known = Reference.of(reference.features, settings.base_scores(reference))
+        classes = _classes(self.classes, reference)
+        return DirectState(known, self.learned, _joined(self.learned, known), classes)
+
+    def read(self, outputs: Outputs) -> Outputs:
+        """Return the rows as they are: their base score is needed when they are learned, and not to be scored."""
+        return outputs
+
+    def with_rows(self, rows: Outputs, settings: Settings) -> "DirectState":
+        """Return the state in which these rows are learned, with weight 1."""
+        features, scores = rows.features, settings.base_scores(rows)
+        follow = settings.intercept and settings.components is None
+        if self.learned is None:
+            learned = IncrementalMoments.of(Moments.of(features, scores))
+        else:
+            learned = self.learned.updated(features, scores, settings.decay, follow=follow)
+        if self.joined is None or settings.decay != 1.0:  # A reference is never decayed.
+            joined = _joined(learned, self.reference)
+        else:
+            joined = self.joined.updated(features, scores, 1.0, follow=follow)
+        return DirectState(self.reference, learned, joined, _classes(self.classes, rows))
+
+    def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
+        """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
+        if self.learned is None:
+            raise ValueError("nothing learned yet: call learn first")
+        if with_reference not in self._fits:
+            sums = self.joined if with_reference and self.joined is not None else self.learned
+            self._fits[with_reference] = sums.solve(settings.intercept, settings.components)
+        return self._fits[with_reference]
+
+    def scores(self, rows: Outputs, settings: Settings) -> Floats:
+        """Return the trued score (n,) of every row."""
+        return self.fit(settings, with_reference=True).predict(rows.features)
+
+    def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
+        """Return the scores of known rows, those of these rows, and notes."""
+        assert self.reference is not None
+        fit = self.fit(settings, with_reference=with_reference)
+        notes = [*self.reference.keys.notes(rows.features), *fit.notes(settings.components)]
+        return Comparison(fit.predict(self.reference.features), fit.predict(rows.features), notes)
+
+
+@dataclass(frozen=True, eq=False)
+class ContrastState:
+    """Known rows in two parts, and the sums of learned rows."""
+
+    reference: SplitReference | None = None
+    learned: ClassMoments | None = None
+    keys: RowKeys | None = None
+    _fits: dict[bool, ContrastFit] = field(default_factory=dict)
+
+    @property
+    def dimensions(self) -> int | None:
+        """Number of feature columns, once there are any."""
+        return None if self.reference is None else self.reference.columns.dimensions
+
+    @property
+    def classes(self) -> int | None:
+        """Number of logits of the rows it was given, None where they have none."""
+        return None if self.reference is None or self.reference.columns.classes == 1 else self.reference.columns.classes
+
+    @property
+    def sums(self) -> ClassMoments | None:
+        """Sums of the learned rows."""
+        return self.learned
+
+    def with_reference(self, reference: Outputs, settings: Settings) -> "ContrastState":
+        """Return the state with these known rows, of which one half is learned from."""
+        return self.with_parts(*split(reference), settings)
+
+    def with_parts(self, known: Outputs, held: Outputs, settings: Settings) -> "ContrastState":
+        """Return the state with known rows to learn from, and others to decide against."""
+        if self.learned is not None:
+            raise ValueError(
+                "reference cannot be replaced once a contrast has learned rows against it: make a new Detector"
+            )
+        known, held = _copied(known), _copied(held)
+        parts = SplitReference.of(known, held, settings.base, settings.temperature, settings.head)
+        return ContrastState(parts, None, RowKeys.of(known.features, held.features))
+
+    def read(self, outputs: Outputs) -> ScoredRows:
+        """Return the rows with all scores that the contrast looks at."""
+        return self._need_reference().columns.scored(outputs)
+
+    def with_rows(self, rows: ScoredRows, settings: Settings) -> "ContrastState":
+        """Return the state in which these rows are learned, with weight 1."""
+        parts = self._need_reference()
+        sums = ClassMoments.of(parts.columns, rows)
+        learned = sums if self.learned is None else self.learned.decayed(settings.decay) + sums
+        return ContrastState(parts, learned, self.keys)
+
+    def fit(self, settings: Settings, *, with_reference: bool) -> ContrastFit:
+        """Return the contrast of known rows with learned ones, and with the known ones held back if wanted.
+
+        As long as nothing was learned it is the base score.
+        """
+        if with_reference not in self._fits:
+            self._fits[with_reference] = self._need_reference().contrast(
+                self.learned, with_held=with_reference, same_mix=settings.same_mix, components=settings.components
+            )
+        return self._fits[with_reference]
+
+    def scores(self, rows: ScoredRows, settings: Settings) -> Floats:
+        """Return the score (n,) of every row."""
+        return self.fit(settings, with_reference=True).predict_scored(rows)
+
+    def compared(self, rows: ScoredRows, settings: Settings, *, with_reference: bool) -> Comparison:
+        """Return the scores of the known rows held back, those of these rows, and notes."""
+        assert self.keys is not None
+        fit = self.fit(settings, with_reference=with_reference)
+        assert fit.scores_in is not None
+        return Comparison(fit.scores_in, fit.predict_scored(rows), [*self.keys.notes(rows.features), *fit.notes()])
+
+    def _need_reference(self) -> SplitReference:
+        if self.reference is None:
+            raise ValueError("a contrast needs known in-distribution rows to learn: call calibrate first")
+        return self.reference
+
+
+State = DirectState | ContrastState
+
+
+def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:
+    if learned is None or reference is None:
+        return None
+    return IncrementalMoments.of(learned.moments + reference.moments)
+
+
+def _classes(before: int | None, outputs: Outputs) -> int | None:
+    return outputs.logits.shape[1] if before is None and outputs.logits is not None else before
+
+
+def _copied(outputs: Outputs) -> Outputs:
+    """Return the same rows, so that nobody else can change them, and always in the same order of memory."""
+    columns: dict[str, Any] = {name: np.array(column, order="C") for name, column in outputs._columns().items()}
+    return Outputs(**columns)

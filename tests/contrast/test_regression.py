@@ -1,0 +1,114 @@
+"""The regression of membership against dense n × n algebra, and against rows in another order."""
+
+import numpy as np
+import pytest
+from scipy.linalg import block_diag
+
+from truing.contrast.regression import Problem, class_ratio, posterior
+
+
+def make(rng, rows=60, columns=5, classes=4):
+    """Return columns (n, p), membership (n,), predicted classes (n,) and the problem made of them."""
+    X = rng.normal(size=(rows, columns)) * [1.0, 0.2, 3.0, 1.0, 0.5][:columns]
+    k = rng.integers(classes, size=rows)
+    y = (X[:, 0] + 0.5 * X[:, 1] + 0.3 * (k == 1) + rng.normal(size=rows) > 0).astype(float)
+    everything = np.column_stack((np.ones(rows), X, y))
+    members = np.eye(classes)[k]
+    return X, y, members, Problem(everything.T @ everything, members.T @ everything, members.sum(axis=0))
+
+
+def dense(X, y, members, prior, ratio, spread):
+    """Return REML's log likelihood, the weights of X, and the prior score's weight with its standard error."""
+    n = len(y)
+    F = np.column_stack((np.ones(n), X @ prior))
+    V = np.eye(n) + ratio * members @ members.T + X @ spread @ X.T
+    Vi = np.linalg.inv(V)
+    inner = np.linalg.inv(F.T @ Vi @ F)
+    fixed = inner @ F.T @ Vi @ y
+    left = Vi @ (y - F @ fixed)
+    noise = float(y @ left) / (n - 2)
+    value = -0.5 * ((n - 2) * np.log(noise) + np.linalg.slogdet(V)[1] - np.linalg.slogdet(inner)[1])
+    return value, spread @ X.T @ left, fixed[1], np.sqrt(noise * inner[1, 1])
+
+
+def products_left(X, members, prior, ratio):
+    """Return the columns' product once the constant, the prior score and class effects are taken out."""
+    n = len(X)
+    F = np.column_stack((np.ones(n), X @ prior))
+    Vi = np.linalg.inv(np.eye(n) + ratio * members @ members.T)
+    return X.T @ (Vi - Vi @ F @ np.linalg.inv(F.T @ Vi @ F) @ F.T @ Vi) @ X
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.03, 2.0])
+def test_the_posterior_is_that_of_the_dense_model_and_its_likelihood_the_largest(rng, ratio):
+    for _ in range(5):
+        X, y, members, problem = make(rng)
+        prior = np.array([0.0, 0.0, 0.0, 0.0, 1.0])
+        found = posterior(problem, prior, ratio)
+        values, basis = np.linalg.eigh(products_left(X, members, prior, ratio))
+        values = np.maximum(values, 0.0)
+        alone = dense(X, y, members, prior, ratio, np.zeros((5, 5)))[0]
+
+        def at(log_gamma, power, values=values, basis=basis, X=X, y=y, members=members, prior=prior):
+            spread = (basis * np.exp(log_gamma) * (values / values.mean()) ** power) @ basis.T
+            return dense(X, y, members, prior, ratio, spread)
+
+        grid = [(g, a) for g in np.linspace(-12, 2, 57) for a in (0.0, 0.5, 1.0, 1.5, 2.0)]
+        best = max(at(*point)[0] for point in grid)
+        assert found.gain == pytest.approx(max(0.0, best - alone), abs=0.02)
+        if found.gain > 0.1:
+            gammas = np.linspace(-24, 6, 481)  # The grid of the code itself: coarse steps of 1, fine ones of 1/8.
+            gamma = max(gammas, key=lambda g: at(g, found.power)[0])
+            value, weights, a, error = at(gamma, found.power)
+            np.testing.assert_allclose(found.weights, weights, atol=0.05 * np.abs(weights).max())
+            assert found.gain == pytest.approx(value - alone, abs=0.02)
+            assert found.prior_weight == pytest.approx(a, abs=0.1 * error)
+            assert found.standard_error == pytest.approx(error, rel=0.05)
+
+
+def test_class_effects_are_as_large_as_the_dense_likelihood_says(rng):
+    for strength in (0.0, 0.5, 3.0):
+        X, _, members, _ = make(rng, rows=200)
+        effects = strength * rng.normal(size=4)
+        y = (members @ effects + rng.normal(size=200) > 0).astype(float)
+        everything = np.column_stack((np.ones(200), X, y))
+        problem = Problem(everything.T @ everything, members.T @ everything, members.sum(axis=0))
+        prior = np.eye(5)[4]
+        ratio = class_ratio(problem, prior)
+        nothing = np.zeros((5, 5))
+        ours = dense(X, y, members, prior, ratio, nothing)[0]
+        best = max(dense(X, y, members, prior, r, nothing)[0] for r in (0.0, *np.exp(np.linspace(-12, 4, 65))))
+        assert ours == pytest.approx(best, abs=0.02)
+
+
+def test_taking_out_class_effects_is_a_sum_over_classes(rng):
+    X, y, members, problem = make(rng)
+    everything = np.column_stack((np.ones(len(X)), X, y))
+    for ratio in (0.0, 0.1, 10.0):
+        Vi = np.linalg.inv(np.eye(len(X)) + ratio * members @ members.T)
+        np.testing.assert_allclose(problem.without_classes(ratio), everything.T @ Vi @ everything, atol=1e-9)
+
+
+def test_without_signal_there_is_no_gain_on_average(rng):
+    """The likelihood of the departure may exceed that of none by chance, and then by little."""
+    gains = []
+    for _ in range(100):
+        X, _, members, _ = make(rng, rows=200)
+        y = rng.permutation(np.arange(200) < 80).astype(float)
+        everything = np.column_stack((np.ones(200), X, y))
+        problem = Problem(everything.T @ everything, members.T @ everything, members.sum(axis=0))
+        gains.append(posterior(problem, np.eye(5)[4], 0.0).gain)
+    assert np.mean(gains) < 0.5
+    assert np.quantile(gains, 0.95) < 2.0  # What a departure must overcome before it is trusted by half.
+
+
+def test_weights_confined_to_a_basis_lie_in_it(rng):
+    X, y, members, problem = make(rng)
+    within = block_diag(np.linalg.qr(rng.normal(size=(4, 2)))[0], 1.0)
+    found = posterior(problem, np.eye(5)[4], 0.0, within)
+    np.testing.assert_allclose(within @ (within.T @ found.weights), found.weights, atol=1e-12)
+    everything = np.column_stack((np.ones(len(X)), X @ within, y))
+    inner = posterior(
+        Problem(everything.T @ everything, members.T @ everything, members.sum(axis=0)), np.eye(3)[2], 0.0
+    )
+    np.testing.assert_allclose(within @ inner.weights, found.weights, atol=1e-9)

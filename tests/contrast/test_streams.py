@@ -1,0 +1,193 @@
+"""A stream under contrast: a sum, restored to the bit, shared by threads, and as good as the whole job at its end."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing.contrast import split
+
+
+@pytest.fixture(scope="module")
+def rows() -> truing.Outputs:
+    parts = (truing.sample("cifar10-test")[:900], truing.sample("svhn")[:100])
+    mix = truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in parts])
+    return mix[np.random.default_rng(0).permutation(1000)]
+
+
+@pytest.fixture(scope="module")
+def known() -> truing.Outputs:
+    held = truing.sample("cifar10-test")[5000:5600]
+    return truing.Outputs(held.features, held.logits)
+
+
+def detector_of(known, **options) -> truing.Detector:
+    detector = truing.Detector(method="contrast", **options)
+    detector.calibrate(known)
+    return detector
+
+
+@pytest.mark.parametrize("options", [{}, {"same_mix": True}, {"components": 12}, {"base": "knn"}, {"base": "energy"}])
+def test_after_the_last_batch_the_fit_is_that_of_the_whole_job(rows, known, options):
+    detector = detector_of(known, **options)
+    for start in range(0, 1000, 64):
+        decision = detector.learn_and_decide(rows[start : start + 64], fdr=0.1)
+    found = truing.detect(rows, known, method="contrast", fdr=0.1, **options)
+    np.testing.assert_allclose(detector.score(rows), found.scores, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(decision.scores, found.scores[960:], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(decision.p_values, found.p_values[960:])
+    assert detector.moments.rows == 1000
+
+
+def test_one_batch_learned_and_decided_is_the_whole_job(rows, known):
+    decision = detector_of(known).learn_and_decide(rows, false_alarm=0.05)
+    found = truing.detect(rows, known, false_alarm=0.05)
+    assert found.method == "contrast"
+    np.testing.assert_array_equal(decision.is_out, found.is_out)
+    np.testing.assert_array_equal(decision.p_values, found.p_values)
+
+
+def test_rows_not_learned_are_decided_by_a_fit_without_the_rows_held_back(rows, known):
+    detector = detector_of(known)
+    detector.learn(rows[:800])
+    decision = detector.decide(rows[800:], false_alarm=0.05)
+    parts = detector.reference
+    fit = parts.contrast(detector.moments, with_held=False, same_mix=False, components=None)
+    np.testing.assert_array_equal(decision.scores, fit.predict(rows[800:]))
+    _, held = split(known)
+    np.testing.assert_allclose(decision.p_values, truing.p_values(fit.predict(held), decision.scores))
+
+
+def test_a_first_batch_is_decided_by_the_base_score_with_a_note(rows, known):
+    detector = detector_of(known)
+    decision = detector.decide(rows[:1], false_alarm=0.05)
+    _, held = split(known)
+    expected = truing.p_values(truing.gen(held.logits), truing.gen(rows.logits[:1]))
+    np.testing.assert_allclose(decision.p_values, expected)
+    assert "nothing learned yet: rows are ranked by gen alone" in decision.notes
+    with pytest.raises(ValueError, match="nothing learned yet"):
+        detector.score(rows)
+    with pytest.raises(ValueError, match="nothing learned yet"):
+        _ = detector.current_fit
+
+
+def test_decay_weighs_each_batch_by_its_age(rows, known):
+    detector = detector_of(known, decay=0.5)
+    for start in range(0, 300, 100):
+        detector.learn(rows[start : start + 100])
+    assert detector.moments.rows == pytest.approx(100 * (1 + 0.5 + 0.25))
+    assert detector.moments.counts.sum() == pytest.approx(175)
+    assert detector.reference.known.rows == 300  # The reference is never decayed.
+
+
+def test_what_is_missing_or_comes_too_late_is_said_and_changes_nothing(rows, known):
+    detector = truing.Detector(method="contrast")
+    with pytest.raises(ValueError, match="a contrast needs known in-distribution rows to learn: call calibrate first"):
+        detector.learn(rows)
+    with pytest.raises(ValueError, match="call calibrate first"):
+        detector.learn_and_decide(rows, fdr=0.1)
+    with pytest.raises(ValueError, match="reference must have 4 rows at least"):
+        detector.calibrate(known[:2])
+    assert detector.moments is None
+    detector.calibrate(known[:100])
+    detector.calibrate(known)  # As long as nothing was learned.
+    detector.learn(rows[:50])
+    state = detector.state
+    for call, message in (
+        (lambda: detector.calibrate(known), "reference cannot be replaced once a contrast has learned"),
+        (lambda: detector.learn(truing.Outputs(rows.features[:, :3], rows.logits)), "features must have 64 columns"),
+        (lambda: detector.learn(truing.Outputs(rows.features, rows.logits[:, :3])), "logits must have 10 columns"),
+        (lambda: detector.learn(truing.Outputs(rows.features)), "outputs must have 10 logits"),
+        (lambda: detector.decide(rows, fdr=2.0), "fdr must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+        assert detector.state is state
+    with pytest.raises(ValueError, match="method must be one of dlr, contrast, got 'tea'"):
+        truing.Detector(method="tea")
+
+
+def test_a_detector_says_what_it_holds(rows, known):
+    detector = detector_of(known)
+    assert repr(detector) == "Detector(contrast, base gen, 64 features, nothing learned, 600 reference rows)"
+    detector.learn(rows)
+    assert "1,000 rows learned" in repr(detector)
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_restored_stream_goes_on_to_the_bit(data, rows, known, tmp_path):
+    """Generated sequences: of two detectors that see the same, one is saved and restored now and then."""
+    options = data.draw(
+        st.sampled_from([{}, {"decay": 0.97}, {"same_mix": True}, {"base": "knn"}, {"components": 5}, {"base": "msp"}])
+    )
+    plain, restored = detector_of(known, **options), detector_of(known, **options)
+    for _ in range(data.draw(st.integers(1, 5))):
+        start = data.draw(st.integers(0, 990))
+        batch = rows[start : start + data.draw(st.integers(1, 60))]
+        one, other = (each.learn_and_decide(batch, false_alarm=0.1) for each in (plain, restored))
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.p_values, other.p_values)
+        if data.draw(st.booleans()):
+            truing.save(restored, tmp_path / "detector.npz")
+            restored = truing.load(tmp_path / "detector.npz")
+    np.testing.assert_array_equal(plain.current_fit.coef, restored.current_fit.coef)
+    np.testing.assert_array_equal(plain.fit_of_learned().coef, restored.fit_of_learned().coef)
+    np.testing.assert_array_equal(plain.moments.moments.comoment, restored.moments.moments.comoment)
+
+
+@pytest.mark.parametrize("options", [{}, {"same_mix": True}, {"base": "knn"}, {"components": 7}])
+def test_a_fit_is_saved_and_restored_to_the_bit(rows, known, options, tmp_path):
+    fit = truing.fit_contrast(rows, known, **options)
+    truing.save(fit, tmp_path / "fit.npz")
+    back = truing.load(tmp_path / "fit.npz")
+    assert repr(back) == repr(fit)
+    np.testing.assert_array_equal(back.predict(rows), fit.predict(rows))
+    np.testing.assert_array_equal(back.scores_in, fit.scores_in)
+    np.testing.assert_array_equal(back.explain(rows).features, fit.explain(rows).features)
+
+
+def test_a_head_is_saved_with_what_needs_it(rows, known, rng, tmp_path):
+    head = (rng.normal(size=(10, 64)), rng.normal(size=10))
+    fit = truing.fit_contrast(rows, known, base="scale", head=head)
+    detector = detector_of(known, base="scale", head=head)
+    detector.learn(rows)
+    for thing, name in ((fit, "fit.npz"), (detector, "detector.npz")):
+        truing.save(thing, tmp_path / name)
+    np.testing.assert_array_equal(truing.load(tmp_path / "fit.npz").predict(rows), fit.predict(rows))
+    np.testing.assert_array_equal(truing.load(tmp_path / "detector.npz").score(rows), detector.score(rows))
+
+
+def test_a_function_as_base_score_is_not_saved(rows, known, tmp_path):
+    score = lambda outputs: truing.energy(outputs.logits)  # noqa: E731
+    for thing in (truing.fit_contrast(rows, known, base=score), detector_of(known, base=score)):
+        with pytest.raises(TypeError, match="of a named base score"):
+            truing.save(thing, tmp_path / "x.npz")
+
+
+def test_threads_lose_no_rows(rows, known):
+    detector = detector_of(known)
+    detector.learn(rows[:10])
+
+    def work(number: int) -> int:
+        for start in range(0, 200, 20):
+            detector.learn_and_decide(rows[100 * number + start % 100 :][:20], false_alarm=0.1)
+            detector.decide(rows[:5], false_alarm=0.1)
+        return 200
+
+    with ThreadPoolExecutor(8) as pool:
+        learned = sum(pool.map(work, range(8)))
+    assert detector.moments.rows == 10 + learned
+    assert detector.moments.counts.sum() == 10 + learned
+
+
+def test_a_reference_changed_afterwards_changes_nothing(rows, known):
+    features = known.features.copy()
+    detector = detector_of(truing.Outputs(features, known.logits))
+    detector.learn(rows)
+    before = detector.score(rows)
+    features[:] = 0
+    np.testing.assert_array_equal(detector.score(rows), before)
