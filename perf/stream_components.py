@@ -71,7 +71,7 @@ def kept_basis(known: Outputs, seen: int, batches_kept: int) -> Iterator[np.ndar
         batch = known[start : start + BATCH]
         moments = moments + Moments.of(batch.features, batch.scores)
         if number % batches_kept == 0:
-            principal = moments._principal(COMPONENTS)
+            principal = moments._principal_components(COMPONENTS)
         yield moments._solve_within(principal, intercept=True).predict(batch.features)
 
 

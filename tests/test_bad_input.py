@@ -9,13 +9,22 @@ import truing
 
 # Every public function with good arguments: what is wrong is then one of them, and the error must name it.
 Z, F, S = np.arange(24.0).reshape(8, 3) % 7, np.arange(32.0).reshape(8, 4) % 5, np.arange(8.0) ** 2 % 11
+KNOWN = {"features_in": np.arange(27.0).reshape(9, 3) ** 2 % 10, "logits_in": np.arange(36.0).reshape(9, 4) ** 2 % 13}
+HEAD = {"weight": np.arange(12.0).reshape(4, 3) ** 2 % 7, "bias": np.arange(4.0)}
 GOOD = {
     "Outputs": (truing.Outputs, {"features": Z, "logits": F, "scores": S}),
     "msp": (truing.msp, {"logits": F, "temperature": 2.0}),
     "energy": (truing.energy, {"logits": F, "temperature": 2.0}),
     "kl_uniform": (truing.kl_uniform, {"logits": F, "temperature": 2.0}),
     "max_logit": (truing.max_logit, {"logits": F}),
+    "gen": (truing.gen, {"logits": F, "temperature": 2.0, "gamma": 0.5, "top": 3}),
     "gradnorm": (truing.gradnorm, {"features": Z, "logits": F, "temperature": 2.0}),
+    "scale": (truing.scale, {"features": Z, **HEAD, "percentile": 0.5, "temperature": 2.0}),
+    "ash": (truing.ash, {"features": Z, **HEAD, "percentile": 0.5, "temperature": 2.0}),
+    "fdbd": (truing.fdbd, {"features": Z, "logits": F, "weight": HEAD["weight"], "mean": np.full(3, 2.0)}),
+    "nci": (truing.nci, {"features": Z, "logits": F, "weight": HEAD["weight"], "mean": np.full(3, 2.0), "alpha": 0.1}),
+    "vim": (truing.vim, {"features": Z, "logits": F, **HEAD, **KNOWN, "dimensions": 1}),
+    "knn": (truing.knn, {"features": Z, "features_in": KNOWN["features_in"], "neighbours": 2}),
     "react": (truing.react, {"features": Z, "weight": np.ones((4, 3)), "bias": np.ones(4), "clip": 1.0}),
     "react_clip": (truing.react_clip, {"features_in": Z, "share": 0.9}),
     "Moments.of": (truing.Moments.of, {"features": Z, "scores": S}),
@@ -36,7 +45,15 @@ GOOD = {
     "evaluate": (truing.evaluate, {"scores_in": S, "scores_out": S, "convention": "paper"}),
     "Detector": (truing.Detector, {"base": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
 }
+ELSEWHERE = {"Detection", "detect", "ContrastFit", "fit_contrast", "sample", "save", "load"}
+"""What takes outputs, files and names in place of arrays: tests/test_wrong_input.py and the tests of each."""
+
 every_function = pytest.mark.parametrize("name", GOOD)
+
+
+def test_every_public_function_is_here():
+    made = {"HuberFit", "LinearFit", "Decision", "Report", "SCORES"}  # By the functions, not by users; and a table.
+    assert set(truing.__all__) - made - ELSEWHERE == {name.partition(".")[0] for name in GOOD if name[:6] != "Linear"}
 
 
 @every_function
@@ -66,22 +83,29 @@ def spoiled(draw, good):
     }[way]
 
 
-def wrong(good):
-    """Return a strategy of unacceptable values in place of a good one."""
+def wrong(good, *, any_number=False):
+    """Return a strategy of unacceptable values in place of a good one; of `any_number`, no finite one is."""
     if isinstance(good, np.ndarray):
         return spoiled(good)
-    anything = [None, "many", [1.0], np.nan, np.inf, -np.inf, -1.0, 0.0, 1j, True, object()]
+    anything = [None, "many", [1.0], np.nan, np.inf, -np.inf, 1j, True, object()]
+    if any_number:
+        return st.sampled_from(anything)
     if isinstance(good, str):
         return st.one_of(st.text(max_size=6).filter(lambda text: text not in truing.SCORES), st.sampled_from([1, None]))
     if isinstance(good, int):
         return st.one_of(st.sampled_from([0, -3, 9, 1.5, "many", True]))
-    return st.one_of(st.sampled_from(anything), st.floats(max_value=0, allow_nan=False))
+    return st.one_of(st.sampled_from(anything), st.floats(max_value=0, allow_nan=False), st.sampled_from([-1.0, 0.0]))
 
+
+ANY_NUMBER = {("is_out", "threshold"), ("react", "clip")}
 
 # Where what is wrong elsewhere is fine.
 FINE = {
-    ("is_out", "threshold"): lambda bad: isinstance(bad, float) and np.isfinite(bad),
-    ("react", "clip"): lambda bad: isinstance(bad, float) and np.isfinite(bad),
+    ("gen", "top"): lambda bad: isinstance(bad, int) and bad == 9,  # Of fewer classes it takes all.
+    ("scale", "percentile"): lambda bad: isinstance(bad, float) and bad == 0,  # Nothing is cut.
+    ("ash", "percentile"): lambda bad: isinstance(bad, float) and bad == 0,
+    ("nci", "alpha"): lambda bad: isinstance(bad, float) and bad == 0,
+    ("knn", "neighbours"): lambda bad: isinstance(bad, int) and bad == 9,  # All of the known rows.
     ("Moments.solve", "ridge"): lambda bad: isinstance(bad, float) and bad == 0,
     ("Detector", "base"): lambda bad: bad is None,  # The method's own.
     ("Detector", "components"): lambda bad: isinstance(bad, int) and bad == 9,  # Not before rows are seen.
@@ -94,7 +118,7 @@ FINE = {
 def test_bad_input_is_refused_by_name(name, data):
     function, arguments = GOOD[name]
     argument = data.draw(st.sampled_from(sorted(arguments)))
-    bad = data.draw(wrong(arguments[argument]))
+    bad = data.draw(wrong(arguments[argument], any_number=(name, argument) in ANY_NUMBER))
     assume(not FINE.get((name, argument), lambda bad: False)(bad))
     with pytest.raises((ValueError, TypeError)) as caught:
         function(**{**arguments, argument: bad})
@@ -111,7 +135,9 @@ PAIRED = [name for name in GOOD if len(tables(name)) > 1 and "scores_in" not in 
 
 
 def test_the_functions_of_paired_rows_are_these():
-    assert PAIRED == ["Outputs", "gradnorm", "Moments.of", "fit_direct", "fit_robust", "huber"]
+    scores = ["gradnorm", "fdbd", "nci", "vim"]
+    fits = ["Moments.of", "fit_direct", "fit_robust", "huber"]
+    assert sorted(PAIRED) == sorted(["Outputs", *scores, *fits])
 
 
 @pytest.mark.parametrize("name", PAIRED)
@@ -132,7 +158,7 @@ def test_whole_numbers_truths_and_lists_are_numbers_too(name):
     for convert in (lambda a: a.astype(np.int8), lambda a: a.tolist()):
         changed = {k: convert(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
         assert repr(function(**changed)) == repr(function(**arguments))
-    function(**{k: v > 2 if isinstance(v, np.ndarray) else v for k, v in arguments.items()})
+    function(**{k: v > 2 if k in tables(name) else v for k, v in arguments.items()})
 
 
 def test_inputs_are_never_written_to():

@@ -425,6 +425,6 @@ def test_what_a_setting_holds_for_is_found_by_trying():
         library = made(is_per_thread=is_per_thread)
         for count in (1, 2, 5):
             library.set(count)
-            assert blas._tried(library.get, library.set).is_per_thread is is_per_thread
+            assert blas._probed(library.get, library.set).is_per_thread is is_per_thread
             assert library.get() == count
-    assert blas._tried(lambda: None, lambda count: 1 // 0) is None
+    assert blas._probed(lambda: None, lambda count: 1 // 0) is None

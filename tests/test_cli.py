@@ -256,3 +256,49 @@ def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["detect", "test.npz", "--method", "online", "--batch", "100"]) == 0
     assert "100 of 200 rows (50%)" in capsys.readouterr().err
+
+
+def test_a_contrast_is_fitted_applied_and_detected_by_commands(here, capsys):
+    run(capsys, "fit", "test.npz", "--method", "contrast", "--reference", "held.npz", "-o", "fit.npz")
+    run(capsys, "apply", "fit.npz", "test.npz", "-o", "trued.npy")
+    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
+    np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, held).predict(rows))
+    printed = run(capsys, "detect", "test.npz", "--reference", "held.npz", "--same-mix", "--base", "energy")
+    assert "energy, trued by contrast" in printed
+    facts = json.loads(run(capsys, "detect", "test.npz", "--reference", "held.npz", "--json"))
+    assert facts["fit"]["prior"] in ("gen", "energy", "msp")
+    assert facts["fit"]["known_rows"] == facts["reference_rows"] == 50
+
+
+def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):
+    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
+    head = {"weight": rng.normal(size=(rows.logits.shape[1], 5)), "bias": rng.normal(size=rows.logits.shape[1])}
+    np.savez("head.npz", **head)
+    run(capsys, "score", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "scores.npy")
+    np.testing.assert_array_equal(np.load("scores.npy"), truing.scale(rows.features, head["weight"], head["bias"]))
+    run(capsys, "score", "test.npz", "--base", "knn", "--bank", "held.npz", "-o", "near.npy")
+    np.testing.assert_array_equal(np.load("near.npy"), truing.knn(rows.features, held.features))
+    run(capsys, "detect", "test.npz", "--reference", "held.npz", "--base", "ash", "--head", "head.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "test.npz", "--method", "contrast", "-o", "f.npz"], "--method contrast needs --reference"),
+        (["fit", "test.npz", "--reference", "held.npz", "-o", "f.npz"], "--reference goes with --method contrast"),
+        (["fit", "test.npz", "--same-mix", "-o", "f.npz"], "--same-mix goes with --method contrast"),
+        (["detect", "test.npz", "--same-mix", "--method", "dlr"], "--same-mix goes with --method contrast"),
+        (["detect", "test.npz", "--method", "contrast"], "method contrast needs a reference"),
+        (["detect", "test.npz", "--base", "scale"], "needs the network's last layer"),
+        (["score", "test.npz", "--base", "knn", "-o", "s.npy"], "needs known in-distribution rows"),
+        (["detect", "test.npz", "--base", "scale", "--head", "held.npz"], "weight"),
+        (
+            ["fit", "test.npz", "--method", "contrast", "--reference", "held.npz", "--no-intercept", "-o", "f.npz"],
+            "--no-intercept does not go with --method contrast",
+        ),
+    ],
+)
+def test_options_of_a_contrast_that_do_not_fit_are_refused(here, capsys, arguments, message):
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
+    assert not (here / "f.npz").exists()

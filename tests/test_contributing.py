@@ -1,11 +1,47 @@
 """What CONTRIBUTING.md says of adding a thing in one place."""
 
 import json
+import re
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 import truing
 from truing.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+FORMULAS = re.findall(r"^\| ((?:Eq|Algorithm).*?) \| .* \| `(.*)` \|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_help_lists_every_target():
+    targets = re.search(r"^\.PHONY: (help .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["make", target] for target in targets]
+
+
+def test_every_formula_of_the_method_has_a_line():
+    cited = {int(number) for cell, _ in FORMULAS for number in re.findall(r"\d+", re.sub(r"Algorithm \d+", "", cell))}
+    assert cited == set(range(1, 19)) - {3, 4, 9}  # On the way to others: energies, and the linear model.
+    assert re.findall(r"Algorithm (\d)", str(FORMULAS)) == ["2", "3"]  # The first is DLR, step by step.
+
+
+@pytest.mark.parametrize(("cited", "place"), FORMULAS, ids=[cited for cited, _ in FORMULAS])
+def test_what_stands_beside_a_formula_cites_it(cited, place):
+    module, _, name = place.rpartition(".")
+    if place.startswith("torch"):
+        pytest.importorskip("torch")
+    if module.endswith(".Moments"):
+        thing = getattr(truing.Moments, name)
+    else:
+        thing = getattr(import_module(f"truing.{module}"), name)
+    for citation in re.findall(r"Eq\. [\d, ]*\d|Algorithm \d", cited):
+        assert citation in thing.__doc__
 
 
 def test_a_base_score_added_to_the_table_is_a_choice_everywhere(monkeypatch, tmp_path, capsys):

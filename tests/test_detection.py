@@ -219,3 +219,62 @@ def test_ties_with_the_reference_are_no_sign_of_a_swap(bank):
     notes = " ".join(detect(inside[:3000], inside[5000:], temperature=0.2).notes)
     assert "swapped" not in notes
     assert "hurts" not in notes
+
+
+def test_a_reference_makes_a_contrast_and_none_makes_dlr(rows):
+    both = detect(rows[:200], rows[200:])
+    assert (both.method, both.base, both.reference_rows) == ("contrast", "gen", 50)
+    alone = detect(rows)
+    assert (alone.method, alone.base) == ("dlr", "msp")
+    few = detect(rows[:200], rows[200:210], false_alarm=0.05)
+    assert few.method == "dlr"
+    assert "by dlr: a contrast at this rate halves a reference of 38 rows or more, this has 10 rows" in few.notes
+    assert detect(rows[:200], rows[200:238], false_alarm=0.05).method == "contrast"
+    assert detect(rows[:200], rows[200:], intercept=False).method == "dlr"
+    assert detect(rows[:200], rows[200:], base="energy").base == "energy"
+    given = truing.Outputs(rows.features, scores=truing.energy(rows.logits))
+    assert detect(given[:200], given[200:]).base == "given"
+
+
+def test_a_contrast_is_decided_against_the_half_that_was_not_learned_from(rows):
+    found = detect(rows[:200], rows[200:], method="contrast", base="energy", false_alarm=0.1)
+    fit = truing.fit_contrast(rows[:200], rows[200:], base="energy")
+    np.testing.assert_array_equal(found.scores, fit.predict(rows[:200]))
+    np.testing.assert_array_equal(found.p_values, truing.p_values(fit.scores_in, found.scores))
+    np.testing.assert_array_equal(found.base_scores, truing.energy(rows.logits[:200]))
+    assert found.fitted_rows.tolist() == [200.0] * 200
+
+
+def test_no_method_decides_by_the_base_score_as_it_is(rows):
+    found = detect(rows[:200], rows[200:], method="none", base="energy", false_alarm=0.1)
+    np.testing.assert_array_equal(found.scores, truing.energy(rows.logits[:200]))
+    np.testing.assert_array_equal(found.p_values, truing.p_values(truing.energy(rows.logits[200:]), found.scores))
+    assert found.fit is None
+    assert repr(found).startswith("Detection(200 rows, energy, ")
+
+
+def test_a_base_score_that_looks_at_known_rows_gets_half_of_the_reference(rows):
+    for method in ("none", "dlr", "rlr", "online", "contrast"):
+        found = detect(rows[:200], rows[200:], method=method, base="knn", false_alarm=0.1)
+        assert found.reference_rows == 50
+        assert 0 < found.p_values.min() <= found.p_values.max() <= 1
+
+
+def test_what_a_contrast_cannot_do_is_refused(rows):
+    for options, message in (
+        ({"reference": None}, "method contrast needs a reference"),
+        ({"intercept": False}, "intercept must be True for the method contrast"),
+        ({"reference": rows[:200]}, "reference must be other rows than the outputs, got the same"),
+        ({"reference": rows[200:203]}, "reference must have 4 rows at least"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            detect(rows[:200], **{"reference": rows[200:], "method": "contrast", **options})
+
+
+def test_rows_that_are_nearly_all_out_make_the_reference_doubtful(bank):
+    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "mnist")
+    for method in ("contrast", "dlr"):
+        found = detect(joined(inside[:20], outside), inside[5000:], method=method)
+        assert "of the rows or more look out: is the reference of the same network" in " ".join(found.notes)
+        fine = detect(joined(inside[:1000], outside), inside[5000:], method=method)
+        assert "look out" not in " ".join(fine.notes)

@@ -15,7 +15,8 @@ from truing.bench.report.tables import all_tables
 from truing.cli import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_PYTHON = ["README.md", "files.md", "networks.md", "scores.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -39,7 +40,11 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_with_python_are_these():
+    assert [page.name for page in PAGES if blocks(page, "python")] == WITH_PYTHON
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name in WITH_PYTHON], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_and_prints_what_it_shows(here, page, capsys):
     for code in blocks(page, "python"):
         exec(compile(code, str(page), "exec"), {})

@@ -363,3 +363,12 @@ def test_a_million_rows_take_little_more_memory_than_they_are(rng, penalty):
     tracemalloc.stop()
     assert fit.gap <= TOLERANCE
     assert features.nbytes + peak <= 2.5 * features.nbytes
+
+
+@either_intercept
+def test_coefficients_that_no_double_holds_are_refused_in_one_line(rng, intercept):
+    """Without a warning on the way, which would be an error here."""
+    sizes = 10.0 ** np.array([-150, 0, 60, 93, 60, -150])
+    features, scores = rng.normal(size=(28, 6)) * sizes, rng.normal(size=28) * 1e90
+    with pytest.raises(ArithmeticError, match="huber needs coefficients beyond the largest double"):
+        huber_rows(Rows.unit(features), scores, 1e-5, intercept=intercept)

@@ -343,6 +343,37 @@ def test_rows_taken_away_in_other_parts_are_not_trusted_to_leave_nothing(rng):
 
 
 @settings(max_examples=150)
+@given(
+    sizes=st.lists(st.sampled_from([-300, -150, -100, -10, 0, 30, 93, 99]), min_size=1, max_size=6),
+    size_of_scores=st.sampled_from([-100, -20, 0, 20, 90]),
+    is_constant=st.booleans(),
+    intercept=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_columns_hundreds_of_powers_of_ten_apart_get_finite_coefficients(
+    sizes, size_of_scores, is_constant, intercept, seed
+):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(12, len(sizes))).clip(-3, 3) * 10.0 ** np.array(sizes)
+    if is_constant:
+        features[:, 0] = 10.0 ** sizes[0]
+    scores = rng.normal(size=12) * 10.0**size_of_scores
+    for components in (None, 1, len(sizes)):
+        fit = truing.fit_direct(features, scores, intercept=intercept, components=components)
+        assert np.isfinite([*fit.coef, fit.intercept, *fit.predict(features)]).all()
+        assert fit.rank <= len(sizes)
+
+
+def test_a_column_of_numbers_that_cannot_be_squared_counts_as_zero(rng):
+    """Through the origin, where a constant column would otherwise make up for the intercept."""
+    features, scores = rng.normal(3, 1, size=(20, 2)), rng.normal(5, 1, size=20)
+    tiny = np.full((20, 1), 1e-300)
+    fit = truing.fit_direct(np.column_stack((features, tiny)), scores, intercept=False)
+    expected = np.linalg.lstsq(features, scores, rcond=None)[0]
+    np.testing.assert_allclose(fit.coef, [*expected, 0.0], rtol=1e-9)
+
+
+@settings(max_examples=150)
 @given(data=st.data())
 def test_whatever_is_added_and_taken_away_is_solved(data):
     """Every sequence of sums and differences ends in a fit of finite numbers, with ridge and without."""

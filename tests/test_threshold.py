@@ -1,4 +1,5 @@
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing.threshold import Rate
+from truing.threshold import Rate, decide_at, out_share_at_least
 
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
 shares = st.floats(0.01, 1.0)
@@ -75,3 +76,40 @@ def test_exactly_one_rate_decides():
 def test_p_outside_zero_to_one_is_refused():
     with pytest.raises(ValueError, match=r"p must lie in \[0, 1\], got 0.5 to 2"):
         truing.benjamini_hochberg([0.5, 2.0])
+
+
+def test_the_bound_on_the_out_share_is_the_one_of_every_arrangement():
+    """By brute force over all orders of a few known and in-distribution rows, the others below them all."""
+    for known, rows, out in ((4, 3, 0), (5, 4, 2), (3, 5, 1)):
+        bounds = []
+        inside = rows - out
+        for places in combinations(range(known + inside), known):  # Where the known rows stand in the order.
+            ranks = np.ones(known + inside, dtype=bool)
+            ranks[list(places)] = False
+            scores_in, scores = np.flatnonzero(~ranks), np.flatnonzero(ranks)
+            p = truing.p_values(scores_in, np.concatenate((scores, np.full(out, -1))))
+            bounds.append(out_share_at_least(p, rows_in=known, confidence=0.7, level=0.5))
+        assert np.mean(np.array(bounds) > out / rows + 1e-12) <= 0.3
+
+
+@pytest.mark.parametrize("out", [0, 10, 60])
+@pytest.mark.parametrize("level", [0.05, 0.2])
+def test_the_out_share_is_at_least_its_bound_with_the_stated_confidence(rng, out, level):
+    misses, bounds = 0, []
+    for _ in range(400):
+        scores_in, inside = rng.normal(size=99), rng.normal(size=100 - out)
+        p = truing.p_values(scores_in, np.concatenate((inside, rng.normal(-4, 1, size=out))))
+        bounds.append(out_share_at_least(p, rows_in=99, confidence=0.9, level=level))
+        misses += bounds[-1] > out / 100
+    assert misses / 400 <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 400)
+    if out == 60:
+        assert np.mean(bounds) > 0.4  # And it says something.
+
+
+def test_the_fewest_reference_rows_of_a_rate_let_a_row_be_refused():
+    for rate in (Rate("accept", 0.95), Rate("false_alarm", 0.05), Rate("fdr", 0.1), Rate("false_alarm", 0.01)):
+        fewest = rate.fewest_rows()
+        decided = decide_at(rate, np.arange(float(fewest)), np.array([-1.0]))
+        assert decided.is_out.all()
+        if rate.name != "accept":
+            assert not decide_at(rate, np.arange(float(fewest - 1)), np.array([-1.0])).is_out.any()

@@ -96,21 +96,21 @@ class _Pins:
         self._stack: list[_Pin] = []
 
     def join(self, user: one_thread) -> None:
-        self._settle()
+        self._release_unused()
         latest = self._stack[-1:]
         before = [(library, count) for library in self.libraries if (count := library.get()) != 1]
         if latest and not before:
-            self._rely(latest[0], user)
+            self._add_user(latest[0], user)
             return
         pin = _Pin(before)
-        self._rely(pin, user)
+        self._add_user(pin, user)
         self._stack.append(pin)
         for library, _ in before:
             library.set(1)
 
     def leave(self, pin: _Pin, user: one_thread) -> None:
         pin.users.pop(ref(user), None)
-        self._settle()
+        self._release_unused()
 
     def leave_to_this_thread(self) -> None:
         """Drop every use by another thread: a forked child has only the one that forked."""
@@ -118,13 +118,13 @@ class _Pins:
             for user, thread in list(pin.users.items()):
                 if thread != get_ident():
                     del pin.users[user]
-        self._settle()
+        self._release_unused()
 
-    def _rely(self, pin: _Pin, user: one_thread) -> None:
+    def _add_user(self, pin: _Pin, user: one_thread) -> None:
         user._joined += ((self, pin),)
         pin.users[ref(user)] = get_ident()
 
-    def _settle(self) -> None:
+    def _release_unused(self) -> None:
         if self.thread not in (None, get_ident()):
             return  # Another thread cannot set the libraries of this one, which will when it next leaves a block.
         while (latest := self._stack[-1:]) and not latest[0].is_in_use():
@@ -194,7 +194,7 @@ def _library(controller: LibController) -> Library | None:
         return _mkl(controller.dynlib)
     if controller.internal_api == "openblas":
         return _openblas(controller.dynlib)
-    return _tried(controller.get_num_threads, controller.set_num_threads)
+    return _probed(controller.get_num_threads, controller.set_num_threads)
 
 
 def _mkl(dynlib: ctypes.CDLL) -> Library | None:
@@ -219,7 +219,7 @@ def _openblas(dynlib: ctypes.CDLL) -> Library | None:
         if get is not None and put is not None:
             layer = _function(dynlib, f"{before}openblas_get_parallel{after}")
             if layer is not None and layer() == _OPENMP:
-                return _openmp(dynlib) or _tried(get, put)
+                return _openmp(dynlib) or _probed(get, put)
             return Library(get, put, is_per_thread=False)
     return None
 
@@ -228,10 +228,10 @@ def _openmp(dynlib: ctypes.CDLL) -> Library | None:
     # What OpenBLAS asks at each call; its own setting is ignored before 0.3.34 if built with OpenMP.
     get = _function(dynlib, "omp_get_max_threads")
     put = _function(dynlib, "omp_set_num_threads", argument=True)
-    return None if get is None or put is None else _tried(get, put)
+    return None if get is None or put is None else _probed(get, put)
 
 
-def _tried(get: Callable[[], int], put: Callable[[int], object]) -> Library | None:
+def _probed(get: Callable[[], int], put: Callable[[int], object]) -> Library | None:
     """Return a library of which versions differ in what a setting holds for: set it in another thread, and look."""
     try:
         before = get()

@@ -156,7 +156,9 @@ def _as_floats(values: ArrayLike, name: str) -> Matrix:
     except (RuntimeError, TypeError) as error:
         if package[0] == "torch":  # On another device, in a graph of gradients, or of a type that NumPy lacks.
             wanted = f"{name}.detach().cpu().float().numpy()"
-            raise TypeError(f"{name} must be an array, got a torch tensor that is none: give {wanted}") from None
+            raise TypeError(
+                f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}"
+            ) from None
         raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None

@@ -1,5 +1,7 @@
 """The whole job in one call: base scores, a fit of the rows at hand, trued scores, in or out."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -197,7 +199,7 @@ class _Found:
     above: float = 0.0  # How many rows a known row outscores, on average.
 
     @classmethod
-    def nothing(cls, base_scores: Floats, base_scores_in: Floats | None) -> "_Found":
+    def nothing(cls, base_scores: Floats, base_scores_in: Floats | None) -> _Found:
         """Return what is known before the first step."""
         n = len(base_scores)
         return cls(

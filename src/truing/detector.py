@@ -6,6 +6,8 @@ frozen state, which a change replaces whole, one change at a time; who reads tak
 nobody.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -281,7 +283,7 @@ class Detector:
             raise ValueError(f"logits must have {state.classes} columns, as before, got {classes}")
 
 
-_detectors: "WeakSet[Detector]" = WeakSet()
+_detectors: WeakSet[Detector] = WeakSet()
 
 
 def _renew_locks() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ._check import Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
 from .huber_regression import huber_rows
 from .least_squares import LinearFit
-from .moments import Moments, Principal
+from .moments import Moments, PrincipalComponents
 from .rows import Rows
 
 # Residuals that differ by less than this share of the scores' usual spread are equal,
@@ -42,7 +42,7 @@ def fit_robust(
     intercept: bool = True,
     components: int | None = None,
 ) -> LinearFit:
-    """Return the least-squares fit of the rows that a robust regression trusts most: RLR (Algorithm 2).
+    """Return the least-squares fit of the rows that a robust regression trusts most: RLR (Eq. 16, Algorithm 2).
 
     `keep` = 1 is `fit_direct`. With `components` the basis comes from all rows, the regression from the
     trusted ones.
@@ -101,7 +101,7 @@ class SharedFeatures:
         self, scores: Floats, keeps: Sequence[float], *, penalty: float = 1e-5, intercept: bool = True
     ) -> list[LinearFit]:
         """Return `fit_robust` of these features for each kept share: kept sets are nested, so moments add up."""
-        counts = [_kept(keep, len(self.matrix)) for keep in keeps]
+        counts = [_kept_rows(keep, len(self.matrix)) for keep in keeps]
         order = np.arange(len(self.matrix))
         if min(counts, default=len(order)) < len(order):
             order = self.trust_order(scores, penalty=penalty, intercept=intercept)
@@ -125,15 +125,17 @@ class SharedFeatures:
         return _order(self.matrix, scores, np.abs(robust.residual))
 
     @cached_property
-    def _principal(self) -> Principal | None:
-        return None if self.components is None else _principal(Rows(self.matrix), self.components)
+    def _principal_components(self) -> PrincipalComponents | None:
+        return None if self.components is None else _principal_components(Rows(self.matrix), self.components)
 
     @cached_property
     def _regressors(self) -> Matrix:
         """What scores are regressed on: the features, or with components the coordinates (n, k) about their mean."""
-        if self._principal is None:
+        if self._principal_components is None:
             return self.matrix
-        return Rows(self.matrix).about(self._principal.origin).onto(self._principal.basis).features
+        return (
+            Rows(self.matrix).about(self._principal_components.origin).onto(self._principal_components.basis).features
+        )
 
     @cached_property
     def _unit_rows(self) -> Rows:
@@ -141,51 +143,51 @@ class SharedFeatures:
         unit = Rows.unit(self.matrix)
         if self.components is None:
             return unit
-        principal = _principal(unit, self.components)
+        principal = _principal_components(unit, self.components)
         # Where all rows are one, nothing tells them apart but their scores.
         basis = principal.basis if principal.basis.size else np.zeros((len(principal.origin), 1))
         return unit.about(principal.origin).onto(basis)
 
     def _of_features(self, fit: LinearFit) -> LinearFit:
         """Return a fit of the regressors as one of the features."""
-        if self._principal is None:
+        if self._principal_components is None:
             return fit
-        coef = self._principal.basis @ fit.coef
-        return replace(fit, coef=coef, intercept=fit.intercept - float(self._principal.origin @ coef))
+        coef = self._principal_components.basis @ fit.coef
+        return replace(fit, coef=coef, intercept=fit.intercept - float(self._principal_components.origin @ coef))
 
 
-def _principal(rows: Rows, components: int) -> Principal:
-    return Moments._of_rows(rows, np.zeros(len(rows.features)))._principal(components)
+def _principal_components(rows: Rows, components: int) -> PrincipalComponents:
+    return Moments._of_rows(rows, np.zeros(len(rows.features)))._principal_components(components)
 
 
 def _order(matrix: Matrix, scores: Floats, sizes: Floats) -> NDArray[np.intp]:
     """Return the rows from the smallest residual to the largest; ties as `trust_order` says."""
-    size = _in_grains(sizes, scores)
+    size = _in_tie_units(sizes, scores)
     order = np.argsort(size)
     tied = np.diff(size[order]) == 0
     for keys in (-scores[:, None], matrix):
         if tied.any():
             group = np.concatenate(([0], np.cumsum(~tied)))
             some = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
-            among = np.lexsort((*keys[order[some]].T[::-1], group[some]))
-            order[some] = order[some][among]
+            by_keys = np.lexsort((*keys[order[some]].T[::-1], group[some]))
+            order[some] = order[some][by_keys]
         tied &= np.diff(scores[order]) == 0
     return order
 
 
-def _in_grains(size: Floats, scores: Floats) -> Floats:
+def _in_tie_units(size: Floats, scores: Floats) -> Floats:
     """Return the sizes in whole numbers of what counts as equal, at the scale of most scores and not of outliers."""
     exponent = -int(np.frexp(np.abs(scores).max())[1])
     scaled = np.ldexp(scores, exponent)
     deviation = np.abs(scaled - np.median(scaled))
     varied = deviation[deviation > 0]
     spread = float(np.median(varied)) if len(varied) else 0.0
-    grain = max(_TIE_SHARE_OF_SPREAD * spread, _TIE_SHARE_OF_SCORES * float(np.median(np.abs(scaled)))) or 1.0
-    whole: Floats = np.round(np.ldexp(size, exponent) / grain)
+    tie_width = max(_TIE_SHARE_OF_SPREAD * spread, _TIE_SHARE_OF_SCORES * float(np.median(np.abs(scaled)))) or 1.0
+    whole: Floats = np.round(np.ldexp(size, exponent) / tie_width)
     return whole
 
 
-def _kept(keep: float, rows: int) -> int:
+def _kept_rows(keep: float, rows: int) -> int:
     count = int(as_share(keep, "keep") * rows + 1e-9)
     if count < 1:
         raise ValueError(f"keep must leave at least one of {rows} rows, got {keep}")

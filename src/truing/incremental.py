@@ -160,16 +160,16 @@ class IncrementalMoments:
         """
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
             moments, centred = _with_batch(self.moments, features, scores, decay)
-            grown = IncrementalMoments.of(moments)
-            live = np.count_nonzero(grown.live)
+            updated = IncrementalMoments.of(moments)
+            live = np.count_nonzero(updated.live)
             if not follow or live == 0 or moments.rows <= live:
-                return grown
-            same = grown.live.tobytes() == self.live.tobytes()
+                return updated
+            same = updated.live.tobytes() == self.live.tobytes()
             if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
                 bound = self.known if same and isinstance(self.known, EigenvalueBound) else None
-                return grown._with_bound(bound, decay)
+                return updated._with_bound(bound, decay)
             inverse = self.known if same and isinstance(self.known, RunningInverse) else None
-            return grown._with_inverse(inverse, centred, decay)
+            return updated._with_inverse(inverse, centred, decay)
 
     def solve(self, intercept: bool, components: int | None) -> LinearFit:
         """Return what `moments.solve` would."""

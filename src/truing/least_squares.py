@@ -27,26 +27,28 @@ from ._double import EPS
 
 # Eigenvalues of a correlation matrix up to this share of the largest are what rounding leaves of a dependence: up to 17
 # units of EPS were seen over duplicated and summed columns, 3 to 128 of them, 50 to a million rows.
-DEPENDENT = 64 * EPS
+RANK_TOLERANCE = 64 * EPS
 
 # With every eigenvalue of the correlation matrix above this, Cholesky and eigenvectors agree to 1e-8.
 CHOLESKY_EIGENVALUE = 1e-7
 
 # What rounding may then change in a fit, as a share of the scores' spread.
-CHOLESKY_ROUNDING = DEPENDENT / CHOLESKY_EIGENVALUE
+CHOLESKY_ROUNDING = RANK_TOLERANCE / CHOLESKY_EIGENVALUE
 
 # A column varies when its standard deviation is above this share of its mean: rounding leaves less of a constant.
-_CONSTANT = 1000 * EPS
+_CONSTANT_TOLERANCE = 1000 * EPS
 
-# Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant.
+# Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant, and one
+# whose numbers are all smaller as zero.
 _UNDERFLOWING_SQUARE = 1e-290
 
-# A column with a smaller part in a dependence, in units of its standard deviation, has none.
-_NO_PART = 1e-7
-_SOME_PART = 1e-3  # And with more than this it has one, however inexact the directions are.
+# Entries of null vectors, in units of the columns' standard deviations, up to which they count as zero; where rounding
+# has made the null space less exact than that, up to more, but never more than the second.
+_NULL_ENTRY_TOLERANCE = 1e-7
+_MAX_NULL_ENTRY_TOLERANCE = 1e-3
 
-# A mean that far outside the span of centred rows, in units of their standard deviation, is inside.
-_NO_LEVEL = 1e-9
+# A mean no further than this from the span of the centred rows, in units of their standard deviation, is in it.
+_IN_SPAN_TOLERANCE = 1e-9
 
 # Norms within this factor of one another are alike.
 _MAX_NORM_RATIO = 1e3
@@ -150,33 +152,33 @@ def minimum_norm(
     norm = np.sqrt(np.where(vary, comoment.diagonal()[:-1], 0.0) + ridge)
     if not intercept:  # A constant column makes up for it.
         norm = np.where(live, norm, np.abs(mean[:-1]) * np.sqrt(rows))
-        live = norm > 0
-    lost = int(np.count_nonzero(~live & (rounding[:-1] > 0)))
+        live = norm > np.sqrt(_UNDERFLOWING_SQUARE)
+    lost_columns = int(np.count_nonzero(~live & (rounding[:-1] > 0)))
     problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
     if not live.any():
-        return Solution(np.zeros(len(live)), 0, lost, 0.0)
+        return Solution(np.zeros(len(live)), 0, lost_columns, 0.0)
     factor = cholesky_factor(problem.correlations.copy())
     smallest = 0.0 if factor is None else smallest_eigenvalue(factor)
-    if factor is not None and smallest > max(CHOLESKY_EIGENVALUE, 4 * problem.noise):
+    if factor is not None and smallest > max(CHOLESKY_EIGENVALUE, 4 * problem.subtraction_error):
         scaled, rank = problem.by_cholesky(factor, intercept), len(problem.norm)
-        cost = max(CHOLESKY_ROUNDING, problem.noise / smallest)
+        rounding_cost = max(CHOLESKY_ROUNDING, problem.subtraction_error / smallest)
     else:
-        scaled, rank, cost = problem.by_eigenvectors(intercept)
+        scaled, rank, rounding_cost = problem.by_eigenvectors(intercept)
     coef = np.zeros(len(live))
     coef[live] = scaled / problem.norm
     score_square = max(float(comoment[-1, -1]), 0.0)
     if not intercept:
-        cost = max(cost, problem.cost_of_level(scaled, score_square))
-    if problem.noise and rounding[-1]:  # What subtraction left in the products with the score.
-        left = problem.noise * rounding[-1] / max(smallest, CHOLESKY_EIGENVALUE)
-        cost = max(cost, float(np.sqrt(left / score_square)) if score_square > 0 else 1.0)
-    return Solution(coef, rank, len(problem.norm) + lost, min(cost, 1.0))
+        rounding_cost = max(rounding_cost, problem.rounding_through_origin(scaled, score_square))
+    if problem.subtraction_error and rounding[-1]:  # What subtraction left in the products with the score.
+        left = problem.subtraction_error * rounding[-1] / max(smallest, CHOLESKY_EIGENVALUE)
+        rounding_cost = max(rounding_cost, float(np.sqrt(left / score_square)) if score_square > 0 else 1.0)
+    return Solution(coef, rank, len(problem.norm) + lost_columns, min(rounding_cost, 1.0))
 
 
 def varying(rows: float, mean: Floats, comoment: Floats, rounding: Floats) -> Bools:
     """Return which features (d,) vary by more than rounding does, and by enough to be squared."""
     squares = comoment.diagonal()[:-1]
-    enough = np.maximum(rows * (_CONSTANT * mean[:-1]) ** 2, rounding[:-1])
+    enough = np.maximum(rows * (_CONSTANT_TOLERANCE * mean[:-1]) ** 2, rounding[:-1])
     live: Bools = squares > np.maximum(enough, _UNDERFLOWING_SQUARE)
     return live
 
@@ -203,17 +205,17 @@ def smallest_eigenvalue(factor: Floats) -> float:
 class _Standardised:
     """A least-squares problem whose k columns, less their mean, are scaled to unit norm.
 
-    `cross` (k,) are the columns' products with the score, `level` (k,) and `level_score` the means, and `noise` is what
-    subtraction may have left in an eigenvalue of `correlations` (k, k).
+    `cross` (k,) are the columns' products with the score, `scaled_mean` (k,) and `mean_score` the means, and
+    `subtraction_error` is what subtraction may have left in an eigenvalue of `correlations` (k, k).
     """
 
     rows: float
     norm: Floats
     correlations: Floats
     cross: Floats
-    level: Floats
-    level_score: float
-    noise: float
+    scaled_mean: Floats
+    mean_score: float
+    subtraction_error: float
 
     @classmethod
     def of(
@@ -224,60 +226,62 @@ class _Standardised:
         correlations.flat[:: len(norm) + 1] += ridge
         correlations *= (1 / norm)[:, None]
         correlations *= 1 / norm
-        noise = float((rounding[:-1][live] / norm / norm).sum())
-        cross, level = comoment[-1, :-1][live] / norm, mean[:-1][live] / norm
-        return cls(rows, norm, correlations, cross, level, float(mean[-1]), noise)
+        subtraction_error = float((rounding[:-1][live] / norm / norm).sum())
+        cross, scaled_mean = comoment[-1, :-1][live] / norm, mean[:-1][live] / norm
+        return cls(rows, norm, correlations, cross, scaled_mean, float(mean[-1]), subtraction_error)
 
     def by_cholesky(self, factor: Floats, intercept: bool) -> Floats:
         """Return the coefficients (k,), of which there is one choice."""
         scaled = lapack.dpotrs(factor, self.cross, lower=True)[0]
         if not intercept:
             # About zero the Gram matrix has the square of the mean beside the co-moment: Sherman & Morrison (1950).
-            along = lapack.dpotrs(factor, self.level, lower=True)[0]
-            missing = self.level_score - self.level @ scaled
-            scaled += along * (self.rows * missing / (1 + self.rows * (self.level @ along)))
+            along = lapack.dpotrs(factor, self.scaled_mean, lower=True)[0]
+            mean_residual = self.mean_score - self.scaled_mean @ scaled
+            scaled += along * (self.rows * mean_residual / (1 + self.rows * (self.scaled_mean @ along)))
         return np.asarray(scaled)
 
-    def cost_of_level(self, scaled: Floats, score_square: float) -> float:
+    def rounding_through_origin(self, scaled: Floats, score_square: float) -> float:
         """Return the `rounding` of a fit through the origin, which must cancel what its columns' means add up to."""
-        spread = np.sqrt(score_square) if score_square > 0 else np.sqrt(self.rows) * abs(self.level_score)
-        cancelled = np.sqrt(self.rows) * float(np.abs(self.level) @ np.abs(scaled))
-        return float(min(DEPENDENT * cancelled / spread, 1.0)) if spread > 0 else 0.0
+        spread = np.sqrt(score_square) if score_square > 0 else np.sqrt(self.rows) * abs(self.mean_score)
+        cancelled = np.sqrt(self.rows) * float(np.abs(self.scaled_mean) @ np.abs(scaled))
+        return float(min(RANK_TOLERANCE * cancelled / spread, 1.0)) if spread > 0 else 0.0
 
     def by_eigenvectors(self, intercept: bool) -> tuple[Floats, int, float]:
         """Return the coefficients (k,) that are shortest in the features' own units, their rank and rounding."""
         values, vectors = eigh(self.correlations)
-        limit = DEPENDENT * values[-1] + self.noise
+        limit = RANK_TOLERANCE * values[-1] + self.subtraction_error
         used = values > limit
         values, basis, null = values[used], vectors[:, used], vectors[:, ~used]
-        turned = limit / values.min(initial=1.0)  # How far rounding may have turned and stretched the two spaces.
-        tolerance = min(max(_NO_PART, 10 * turned), _SOME_PART)
+        subspace_error = limit / values.min(initial=1.0)  # Of the range and the null space (Davis & Kahan 1970).
+        tolerance = min(max(_NULL_ENTRY_TOLERANCE, 10 * subspace_error), _MAX_NULL_ENTRY_TOLERANCE)
         scaled = basis @ (basis.T @ self.cross / values)
         if intercept:
-            return _of_minimum_norm(scaled, basis, null, self.norm, tolerance), basis.shape[1], turned
-        missing = self.level_score - self.level @ scaled
-        outside = self._mean_outside(null, turned)
+            return _of_minimum_norm(scaled, basis, null, self.norm, tolerance), basis.shape[1], subspace_error
+        mean_residual = self.mean_score - self.scaled_mean @ scaled
+        outside = self._mean_outside(null, subspace_error)
         if outside is None:  # Sherman & Morrison, as above.
-            direction = basis @ (basis.T @ self.level / values)
-            fitted = scaled + direction * (self.rows * missing / (1 + self.rows * (self.level @ direction)))
+            direction = basis @ (basis.T @ self.scaled_mean / values)
+            fitted = scaled + direction * (self.rows * mean_residual / (1 + self.rows * (self.scaled_mean @ direction)))
         else:  # What no centred row has fits the mean score alone.
             direction, null = outside
             basis = np.column_stack((basis, direction))
-            fitted = scaled + direction * (missing / (direction @ self.level))
+            fitted = scaled + direction * (mean_residual / (direction @ self.scaled_mean))
         shortest = _of_minimum_norm(fitted, basis, null, self.norm, tolerance)
-        # A large mean feels what is far too small to change a centred row.
-        moved = self.level @ (fitted - shortest)
-        if moved:
-            shortest = shortest + direction * (moved / (direction @ self.level))
-        return shortest, basis.shape[1], turned
+        # What is far too small to change a centred row may still change the fitted mean, where means are large.
+        mean_shift = self.scaled_mean @ (fitted - shortest)
+        if mean_shift:
+            shortest = shortest + direction * (mean_shift / (direction @ self.scaled_mean))
+        return shortest, basis.shape[1], subspace_error
 
-    def _mean_outside(self, null: Floats, turned: float) -> tuple[Floats, Floats] | None:
+    def _mean_outside(self, null: Floats, subspace_error: float) -> tuple[Floats, Floats] | None:
         """Return the direction (k,) of the mean outside the span of centred rows and what `null` is without it."""
-        outside, root = null.T @ self.level, np.sqrt(self.rows)
-        if root * np.linalg.norm(outside) <= max(_NO_LEVEL, turned) * (1 + root * np.linalg.norm(self.level)):
+        outside, root = null.T @ self.scaled_mean, np.sqrt(self.rows)
+        if root * np.linalg.norm(outside) <= max(_IN_SPAN_TOLERANCE, subspace_error) * (
+            1 + root * np.linalg.norm(self.scaled_mean)
+        ):
             return None
-        turn = qr(outside[:, None])[0]
-        return null @ turn[:, 0], null @ turn[:, 1:]
+        rotation = qr(outside[:, None])[0]
+        return null @ rotation[:, 0], null @ rotation[:, 1:]
 
 
 def _of_minimum_norm(scaled: Floats, basis: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
@@ -295,10 +299,10 @@ def _of_minimum_norm(scaled: Floats, basis: Floats, null: Floats, norm: Floats, 
 def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) -> Floats:
     """Return the vector in the span of `null` (k, m) nearest to `scaled` (k,), each number divided by its `norm`."""
     order = np.argsort(norm)
-    basis = _without_noise(null[order], norm[order], tolerance)
+    basis = _without_rounding(null[order], norm[order], tolerance)
     # With rows sorted by size, and pivots, Householder's QR keeps the digits of each row (Cox & Higham 1998).
     rotation, triangle, pivots = qr(basis / norm[order, None], mode="economic", pivoting=True)
-    some = np.flatnonzero(triangle.diagonal())  # A direction that was all noise has none.
+    some = np.flatnonzero(triangle.diagonal())  # A direction that was all rounding has none.
     if not some.size:
         return np.zeros(len(scaled))
     part = np.zeros(basis.shape[1])
@@ -308,20 +312,20 @@ def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) ->
     return nearest
 
 
-def _without_noise(null: Floats, norm: Floats, tolerance: float) -> Floats:
-    """Return a basis of the same space with zeros where rows of smaller `norm` (k,), in ascending order, have no part.
+def _without_rounding(null: Floats, norm: Floats, tolerance: float) -> Floats:
+    """Return a basis of the same space with zeros for entries that are but rounding; `norm` (k,) ascends.
 
     Units, and so norms, may lie many powers of ten apart. In the smallest even rounding would outweigh what there is in
-    the largest. So a band of like norms takes, of the directions that remain, those it has a part in; of the others it
-    then has none.
+    the largest. So each band of similar norms, from the smallest, keeps those of the remaining directions in which its
+    entries are not zero, and is set to zero in the others.
     """
     bands = np.floor(np.log(norm / norm[0]) / np.log(_MAX_NORM_RATIO))
     basis, taken = null.copy(), 0
     for number in np.unique(bands[bands < bands[-1]]):
         band = np.flatnonzero(bands == number)
         if taken < null.shape[1]:
-            _, sizes, turn = np.linalg.svd(basis[band, taken:])
-            basis[:, taken:] = basis[:, taken:] @ turn.T
+            _, sizes, rotation = np.linalg.svd(basis[band, taken:])
+            basis[:, taken:] = basis[:, taken:] @ rotation.T
             taken += int(np.count_nonzero(sizes > tolerance))
             basis[band, taken:] = 0.0
     return basis

@@ -32,10 +32,10 @@ from ._check import (
     counted,
 )
 from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
-from .least_squares import DEPENDENT, LinearFit, Solution, minimum_norm
+from .least_squares import RANK_TOLERANCE, LinearFit, Solution, minimum_norm
 from .rows import Rows
 
-# What rounding may leave in a sum of squares, as a share of it: twice what was seen (see DEPENDENT).
+# What rounding may leave in a sum of squares, as a share of it: twice what was seen (see RANK_TOLERANCE).
 _SUM_ROUNDING = 32 * EPS
 
 # A block of fewer rows makes a poor matrix product; one of more rows loses digits.
@@ -53,12 +53,12 @@ _MAX_PARTS = 4096
 # Rows whose mean is taken to be near that of all.
 _SAMPLED_FOR_MEAN = 64
 
-# Squares about the shift, over those about the mean, from which it is worth to sum again about the mean.
-_FAR_FROM_MEAN = 4.0
+# Squares about the shift, over those about the mean, above which the rows are summed again about the mean.
+_MAX_SHIFT_RATIO = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class Principal:
+class PrincipalComponents:
     """An orthonormal `basis` (d, k) of feature space, about an `origin` (d,)."""
 
     origin: Floats
@@ -110,7 +110,7 @@ class Moments:
             sample = np.column_stack((rows.take(some), scores[some]))
             shift = sample[0] + (sample - sample[0]).mean(axis=0)
             moments, squares = _summed_about(shift, rows, scores)
-            if (squares > _FAR_FROM_MEAN * np.diagonal(moments.comoment)).any():  # The sample has misled.
+            if (squares > _MAX_SHIFT_RATIO * np.diagonal(moments.comoment)).any():  # The sample has misled.
                 moments, _ = _summed_about(moments.mean, rows, scores)
         return moments
 
@@ -120,7 +120,7 @@ class Moments:
         return len(self.mean) - 1
 
     def __add__(self, more: Moments) -> Moments:
-        """Return the moments of both sets of rows."""
+        """Return the moments of both sets of rows: sums of products add up (Eq. 17, 18)."""
         _check_same_dimensions(self, more)
         parts = self.parts | more.parts
         twice = self.parts & more.parts  # Which of the two is taken away later could not be told.
@@ -165,28 +165,28 @@ class Moments:
                 sums = (self.rows, self.mean, self.comoment, self.rounding)
                 found = minimum_norm(*sums, intercept=intercept, ridge=ridge)
                 return self._linear_fit(found, intercept, np.zeros(self.dimensions))
-        return self._solve_within(self._principal(components), intercept=intercept, ridge=ridge)
+        return self._solve_within(self._principal_components(components), intercept=intercept, ridge=ridge)
 
-    def _principal(self, components: int) -> Principal:
+    def _principal_components(self, components: int) -> PrincipalComponents:
         """Return the leading principal components of the features, fewer where the rank is lower."""
         d = self.dimensions
         k = as_count(components, "components", at_most=d)
         with one_thread():
             scaled, exponent = _without_underflow(self.comoment[:d, :d])
             values, vectors = eigh(scaled, subset_by_index=(d - k, d - 1), overwrite_a=True)
-        used = values > DEPENDENT * values[-1] + np.ldexp(self.rounding[:d].sum(), -exponent)
-        return Principal(self.mean[:d], vectors[:, used])
+        used = values > RANK_TOLERANCE * values[-1] + np.ldexp(self.rounding[:d].sum(), -exponent)
+        return PrincipalComponents(self.mean[:d], vectors[:, used])
 
-    def _solve_within(self, principal: Principal, *, intercept: bool, ridge: float = 0.0) -> LinearFit:
+    def _solve_within(self, principal: PrincipalComponents, *, intercept: bool, ridge: float = 0.0) -> LinearFit:
         """Return the fit of these rows confined to given principal components, as `solve` does to its own."""
         with one_thread():
-            onto = self._onto(principal)
+            onto = self._projected(principal)
             sums = (onto.rows, onto.mean, onto.comoment, onto.rounding)
             inner = minimum_norm(*sums, intercept=intercept, ridge=ridge)
             found = Solution(principal.basis @ inner.coef, inner.rank, inner.full_rank, inner.rounding)
             return self._linear_fit(found, intercept, principal.origin)
 
-    def _onto(self, principal: Principal) -> Moments:
+    def _projected(self, principal: PrincipalComponents) -> Moments:
         """Return the moments of the rows' coordinates (n, k) in a basis."""
         k = principal.basis.shape[1]
         basis = np.zeros((self.dimensions + 1, k + 1))
@@ -200,12 +200,13 @@ class Moments:
 
     def _linear_fit(self, found: Solution, intercept: bool, origin: Floats) -> LinearFit:
         """Return the fit with these coefficients: its constant, and the share of variance that it explains."""
-        over = np.append(found.coef, -1.0)  # Times a row [features, score], what the fit is over the score.
-        level = float(self.mean @ over)
-        constant = -level if intercept else -float(origin @ found.coef)
-        left = max(float(over @ (self.comoment @ over)), 0.0) + self.rows * (level + constant) ** 2
-        total = float(self.comoment[-1, -1])
-        explained = 1.0 - left / total if total > 0.0 else float(left <= 0.0)
+        error_weights = np.append(found.coef, -1.0)  # Times a row [features, score]: the fit, less the score.
+        mean_error = float(self.mean @ error_weights)
+        constant = -mean_error if intercept else -float(origin @ found.coef)
+        residual_square = max(float(error_weights @ (self.comoment @ error_weights)), 0.0)
+        residual_square += self.rows * (mean_error + constant) ** 2
+        total_square = float(self.comoment[-1, -1])
+        explained = 1.0 - residual_square / total_square if total_square > 0.0 else float(residual_square <= 0.0)
         for_want_of_rows = found.rank == self.rows - intercept  # Then directions are missing that depend on nothing.
         collinear = 0 if for_want_of_rows else found.full_rank - found.rank
         return LinearFit(found.coef, constant, self.rows, found.rank, explained, collinear, found.rounding)
@@ -285,9 +286,9 @@ def _row_blocks(size: int) -> Iterator[slice]:
 
 
 def _without_underflow(square: Floats) -> tuple[Floats, int]:
-    """Return a matrix by a power of two, so that its largest entry is about one, and without entries far below that.
+    """Return a matrix scaled by a power of two to a largest entry of about one, entries far below that set to zero.
 
-    LAPACK finds eigenvectors that are no numbers where entries lie hundreds of powers of ten apart. What is dropped
+    LAPACK finds eigenvectors that are not finite where entries lie hundreds of powers of ten apart. What is dropped
     is far below the rounding of any eigenvalue that is used.
     """
     exponent = int(np.frexp(max(square.max(), -square.min()))[1])

@@ -46,7 +46,7 @@ class Rows:
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield (rows, those rows); views of the features where nothing is to be done to them."""
         for rows, block in blocks(self.features):
-            yield rows, self._placed(block, rows)
+            yield rows, self._transformed(block, rows)
 
     def about(self, point: Floats) -> "Rows":
         """Return the rows less `point`."""
@@ -66,7 +66,7 @@ class Rows:
 
     def take(self, index: NDArray[np.intp]) -> Floats:
         """Return the rows at `index`."""
-        return self._placed(self.features[index].astype(np.float64, copy=False), index)
+        return self._transformed(self.features[index].astype(np.float64, copy=False), index)
 
     def read(self, rows: slice, out: Floats) -> None:
         """Write those rows into `out`."""
@@ -78,7 +78,7 @@ class Rows:
         if self.origin is not None:
             out -= self.origin
 
-    def _placed(self, block: Floats, rows: slice | NDArray[np.intp]) -> Floats:
+    def _transformed(self, block: Floats, rows: slice | NDArray[np.intp]) -> Floats:
         own = None if self.features.dtype == np.float64 else block  # A block of float64 may be the input itself.
         if self.scale is not None:
             block = own = np.multiply(block, self.scale[rows, None], out=own)
@@ -87,8 +87,11 @@ class Rows:
         return block if self.origin is None else np.subtract(block, self.origin, out=own)
 
 
-def spread(n: int, count: int) -> NDArray[np.intp]:
-    """Return `count` of n indices, a few perhaps twice, evenly spread and in step with no period of the rows."""
+def low_discrepancy_sample(n: int, count: int) -> NDArray[np.intp]:
+    """Return `count` of n indices, a few perhaps twice, evenly spread and never in step with a period of the rows.
+
+    It is the Kronecker sequence of the golden ratio.
+    """
     golden = (5**0.5 - 1) / 2
     return np.sort((np.arange(count) * golden % 1 * n).astype(np.intp))
 

@@ -4,6 +4,8 @@ Both answer to the same calls. `read` makes of outputs what the state learns and
 `with_rows` return a new state; `fit`, `scores` and `compared` return what it says.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -58,7 +60,7 @@ class Reference:
     keys: RowKeys
 
     @classmethod
-    def of(cls, features: Matrix, scores: Floats) -> "Reference":
+    def of(cls, features: Matrix, scores: Floats) -> Reference:
         """Return the reference of these rows."""
         # Copied, so that nobody else can change them, and always in the same order of memory.
         matrix, vector = np.array(features, order="C"), np.array(scores)
@@ -92,7 +94,7 @@ class DirectState:
         """Moments of the learned rows."""
         return None if self.learned is None else self.learned.moments
 
-    def with_reference(self, reference: Outputs, settings: Settings) -> "DirectState":
+    def with_reference(self, reference: Outputs, settings: Settings) -> DirectState:
         """Return the state with these known rows in place of earlier ones."""
         known = Reference.of(reference.features, settings.base_scores(reference))
         classes = _classes(self.classes, reference)
@@ -102,7 +104,7 @@ class DirectState:
         """Return the rows as they are: their base score is needed when they are learned, and not to be scored."""
         return outputs
 
-    def with_rows(self, rows: Outputs, settings: Settings) -> "DirectState":
+    def with_rows(self, rows: Outputs, settings: Settings) -> DirectState:
         """Return the state in which these rows are learned, with weight 1."""
         features, scores = rows.features, settings.base_scores(rows)
         follow = settings.intercept and settings.components is None
@@ -161,11 +163,11 @@ class ContrastState:
         """Sums of the learned rows."""
         return self.learned
 
-    def with_reference(self, reference: Outputs, settings: Settings) -> "ContrastState":
+    def with_reference(self, reference: Outputs, settings: Settings) -> ContrastState:
         """Return the state with these known rows, of which one half is learned from."""
         return self.with_parts(*split(reference), settings)
 
-    def with_parts(self, known: Outputs, held: Outputs, settings: Settings) -> "ContrastState":
+    def with_parts(self, known: Outputs, held: Outputs, settings: Settings) -> ContrastState:
         """Return the state with known rows to learn from, and others to decide against."""
         if self.learned is not None:
             raise ValueError(
@@ -179,7 +181,7 @@ class ContrastState:
         """Return the rows with all scores that the contrast looks at."""
         return self._need_reference().columns.scored(outputs)
 
-    def with_rows(self, rows: ScoredRows, settings: Settings) -> "ContrastState":
+    def with_rows(self, rows: ScoredRows, settings: Settings) -> ContrastState:
         """Return the state in which these rows are learned, with weight 1."""
         parts = self._need_reference()
         sums = ClassMoments.of(parts.columns, rows)

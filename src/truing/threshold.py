@@ -1,5 +1,7 @@
 """From scores to in or out: a threshold, or p-values against known in-distribution rows."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -118,7 +120,7 @@ class Rate:
     value: float
 
     @classmethod
-    def of(cls, accept: float | None = None, false_alarm: float | None = None, fdr: float | None = None) -> "Rate":
+    def of(cls, accept: float | None = None, false_alarm: float | None = None, fdr: float | None = None) -> Rate:
         """Return the one rate that is given."""
         given = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
         rates = [cls(name, as_share(value, name)) for name, value in given.items() if value is not None]

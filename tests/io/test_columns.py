@@ -191,7 +191,7 @@ def test_a_small_table_that_unpacks_to_a_huge_one_is_refused(tmp_path, monkeypat
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    monkeypatch.setattr(npz, "ALWAYS_BYTES", 2**20)
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED_BYTES", 2**20)
     table = pyarrow.table({"id": np.zeros(500_000), "scores": np.zeros(500_000)})
     path = tmp_path / f"x.{ending}"
     if ending == "parquet":
@@ -203,5 +203,5 @@ def test_a_small_table_that_unpacks_to_a_huge_one_is_refused(tmp_path, monkeypat
         ValueError, match=rf"x\.{ending} .*it unpacks to 4,000,000 bytes, more than the 1,[0-9]+,[0-9]+ "
     ):
         read_scores(path)
-    monkeypatch.setattr(npz, "ALWAYS_BYTES", 2**22)  # What is not wanted counts for nothing.
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED_BYTES", 2**22)  # What is not wanted counts for nothing.
     assert len(read_scores(path)) == 500_000

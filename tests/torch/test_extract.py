@@ -270,7 +270,7 @@ REFUSED = {
     "rows that are not images": (
         lambda: extract(nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 3)), nn.Linear(3, 2)), [torch.ones(4, 6)]),
         ValueError,
-        "one row an image, got 8 rows for 4 images in batch 0",
+        "one row per image, got 8 rows for 4 images in batch 0",
     ),
     "empty loader": (lambda: extract(nn.Linear(3, 2), []), ValueError, "at least one batch of images, got none"),
     "empty batches": (lambda: extract(nn.Linear(3, 2), [ROWS[:0]]), ValueError, "at least one batch of images"),
@@ -313,7 +313,7 @@ REFUSED = {
     "label too many": (
         lambda: extract(nn.Linear(3, 2), [(ROWS, LABELS)]),
         ValueError,
-        "one an image, got 20 for 4 images in batch 0",
+        "one per image, got 20 for 4 images in batch 0",
     ),
     "not finite": (
         lambda: extract(nn.Linear(3, 2), [ROWS, ROWS * torch.nan]),

@@ -28,10 +28,12 @@ def test_each_batch_is_learned_and_then_scored(network, batches):
     assert detector.moments.rows == 96
 
 
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
 @pytest.mark.parametrize("level", [{"accept": 0.8}, {"false_alarm": 0.2}, {"fdr": 0.2}])
-def test_a_calibrated_detector_decides(network, batches, level):
+def test_a_calibrated_detector_decides(network, batches, level, method):
     network.eval()
-    detector, by_hand, reference = truing.Detector(), truing.Detector(), extract(network, batches[:3])
+    detector, by_hand = (truing.Detector(method=method) for _ in range(2))
+    reference = extract(network, batches[:3])
     detector.calibrate(reference)
     by_hand.calibrate(reference)
     with OnlineModel(network, detector=detector, **level) as online, torch.no_grad():

@@ -25,7 +25,7 @@ from .inputs.datasets.table import DATASETS, TRAINING, listing, load
 from .inputs.networks.preprocessing import FITS
 from .inputs.networks.schedules import SCHEDULES
 from .inputs.networks.table import NETWORKS, Network
-from .inputs.request import FEATURES, check_numbers, fit_of, images_of, noise_seed, odin_of
+from .inputs.request import FEATURES, check_numbers, images_of, noise_seed, odin_of, picture_fit
 from .progress import log, show_progress
 from .writing import write_text
 
@@ -38,6 +38,9 @@ ROOT = Path("datasets")
 BANKS, RESULTS = Path("banks"), Path("results")
 ALL = "all"
 EXTRA = install("networks")
+
+AddCommand = Callable[[Callable[[argparse.Namespace], None], str], argparse.ArgumentParser]
+"""From what a command runs, and an example of it, to its parser."""
 
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -60,45 +63,10 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
         return added
 
     with_root(run_data, "truing bench data --root datasets")
-
-    part = with_root(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
-    part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
-    part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
-    part.add_argument(
-        "--epochs", default=EPOCHS, type=int, metavar="N", help="passes over the images (default: %(default)s)"
-    )
-    folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
-    part.add_argument("--out", type=Path, metavar="DIR", help=folder)
-    part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
-    part.add_argument("--batch", default=128, type=int, help="images a step (default: %(default)s)")
-    part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
-    part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
-    part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
-    part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
-    part.add_argument("--autocast", action="store_true", help="in bfloat16, where torch thinks it right")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
-
-    part = with_root(
-        run_extract, "truing bench extract --network resnet56 --weights w.safetensors --data svhn -o svhn.npz"
-    )
-    part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
-    part.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors, a torch checkpoint or a BiT .npz")
-    part.add_argument("--classes", type=int, metavar="N", help="of the checkpoint, where not those of the table")
-    known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
-    part.add_argument("--data", required=True, metavar="SET", help=known)
-    part.add_argument("--labels", action="store_true", help="an .npz of your own: its labels are the network's classes")
-    part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
-    part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
-    part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
-    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
-    part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
-    part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
-    part.add_argument("--head", type=Path, metavar="FILE", help="write the head's weight and bias here too, for ReAct")
-    part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
-    part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
-    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the .npz goes")
-    _add_experiments(command)
+    _add_train(with_root)
+    _add_extract(with_root)
+    _add_run(command)
+    _add_report(command)
 
 
 def run_data(args: argparse.Namespace) -> None:
@@ -147,7 +115,7 @@ def run_extract(args: argparse.Namespace) -> None:
     weights = _weights(args, entry)
     network = entry.build(classes)
     load_weights(network, weights)
-    images, fit = images_of(args, entry, classes), fit_of(args, entry)
+    images, fit = images_of(args, entry, classes), picture_fit(args, entry)
     fitted = images.batches(
         args.batch,
         lambda picture: FITS[fit](picture, entry.preprocessing.size),
@@ -284,10 +252,49 @@ def _check_apart(paths: Mapping[str, Path | None]) -> None:
                 raise ValueError(f"{other} and {name} must be two files, got {path} for both")
 
 
-def _add_experiments(
-    command: Callable[[Callable[[argparse.Namespace], None], str], argparse.ArgumentParser],
-) -> None:
-    """Add `run` and `report`, with a function that adds one command."""
+def _add_train(command: AddCommand) -> None:
+    part = command(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
+    part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
+    part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
+    part.add_argument(
+        "--epochs", default=EPOCHS, type=int, metavar="N", help="passes over the images (default: %(default)s)"
+    )
+    folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
+    part.add_argument("--out", type=Path, metavar="DIR", help=folder)
+    part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+    part.add_argument("--batch", default=128, type=int, help="images per step (default: %(default)s)")
+    part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
+    part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
+    part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
+    part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
+    part.add_argument("--autocast", action="store_true", help="in bfloat16, where torch thinks it right")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+
+
+def _add_extract(command: AddCommand) -> None:
+    part = command(
+        run_extract, "truing bench extract --network resnet56 --weights w.safetensors --data svhn -o svhn.npz"
+    )
+    part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
+    part.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors, a torch checkpoint or a BiT .npz")
+    part.add_argument("--classes", type=int, metavar="N", help="of the checkpoint, where not those of the table")
+    known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
+    part.add_argument("--data", required=True, metavar="SET", help=known)
+    part.add_argument("--labels", action="store_true", help="an .npz of your own: its labels are the network's classes")
+    part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
+    part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
+    part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
+    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
+    part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
+    part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
+    part.add_argument("--head", type=Path, metavar="FILE", help="write the head's weight and bias here too, for ReAct")
+    part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+    part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the .npz goes")
+
+
+def _add_run(command: AddCommand) -> None:
     part = command(run_run, "truing bench run table online --setting cifar10-resnet56 --banks banks")
     slow = ", ".join(name for name, case in CASES.items() if case.slow)
     about = f"{', '.join(CASES)}; {ALL} is every one but {slow}, which take minutes"
@@ -303,6 +310,8 @@ def _add_experiments(
         "-o", dest="output", type=Path, default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
     )
 
+
+def _add_report(command: AddCommand) -> None:
     part = command(run_report, "truing bench report results -o report.html --tables tables.md")
     part.add_argument(
         "results", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
@@ -316,7 +325,7 @@ def _root(args: argparse.Namespace) -> Path:
     if args.root is None:
         return ROOT
     if not args.root.is_dir():
-        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is none")
+        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is not one")
     return Path(args.root)
 
 

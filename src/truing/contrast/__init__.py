@@ -14,6 +14,8 @@ sums over rows: they merge, subtract and decay. In the order in which a fit pass
     fit.py         the result
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from .._check import as_truth

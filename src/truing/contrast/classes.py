@@ -9,6 +9,8 @@ score, which in the score's own units is
 $$ -\frac{v}{D} \Bigl( \log \frac{\pi_k}{1 - \pi_k} - \log \frac{\pi}{1 - \pi} \Bigr). $$
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +70,7 @@ class _Scores:
     squares: float
 
     @classmethod
-    def of(cls, rows: PlainSums, known: PlainSums, coef: Floats, offsets: Floats) -> "_Scores":
+    def of(cls, rows: PlainSums, known: PlainSums, coef: Floats, offsets: Floats) -> _Scores:
         """Return those of a score, taken about its mean over the known rows."""
         middle = known.mean
         plain = rows.about(middle) @ coef

@@ -1,5 +1,7 @@
 """The columns that a contrast regresses on: where a row lies, how far out, and what the base scores say of it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -57,7 +59,7 @@ class Columns:
     classes: int
 
     @classmethod
-    def of(cls, known: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None) -> "Columns":
+    def of(cls, known: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None) -> Columns:
         """Return the recipe with the means and deviations of `known` rows, which also serve as a score's bank."""
         name = base_name(base)
         beside = () if known.logits is None else tuple(other for other in BESIDE if other != name)

@@ -1,5 +1,7 @@
 """From the sums of known rows and of others to a fit."""
 
+from __future__ import annotations
+
 import numpy as np
 from scipy.linalg import eigh
 
@@ -112,7 +114,7 @@ def _problem(known: PlainSums, others: PlainSums, shift: Floats) -> tuple[Proble
     total = -both.counts @ shift
     ours = known.rows * (known.mean - mean) - known.counts @ shift
     variance = np.diagonal(squares) / n - (total / n) ** 2
-    varies = variance > _CONSTANT * np.maximum(mean**2, variance.max(initial=0.0) * _CONSTANT)
+    varies = variance > _CONSTANT * mean**2
     scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
     p = len(mean)
     products = np.zeros((p + 2, p + 2))

@@ -1,5 +1,7 @@
 """ContrastFit: what a contrast found, a linear map from columns to a score."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

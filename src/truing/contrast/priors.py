@@ -1,5 +1,7 @@
 """The prior score of a contrast: the base score, unless another tells known rows from the others clearly better."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

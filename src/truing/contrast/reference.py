@@ -1,5 +1,7 @@
 """Known in-distribution rows in two parts: to learn from, and to decide against."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +39,7 @@ class SplitReference:
     @classmethod
     def of(
         cls, known: Outputs, held: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None
-    ) -> "SplitReference":
+    ) -> SplitReference:
         """Return the two parts under a base score."""
         columns = Columns.of(known, base, temperature, head)
         scored = columns.scored(held)

@@ -16,6 +16,8 @@ all of the above but w has been taken out. In steps:
 5. The mean of w follows, and by how much the log marginal likelihood exceeds that of the prior score alone.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,6 +3,8 @@
 `ClassMoments` are kept and merged, to twice the working precision; `PlainSums` are what one fit is made of.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +27,7 @@ class ClassMoments:
     sums: Floats
 
     @classmethod
-    def of(cls, columns: Columns, rows: ScoredRows) -> "ClassMoments":
+    def of(cls, columns: Columns, rows: ScoredRows) -> ClassMoments:
         """Return the sums of these rows."""
         parts = [_of_block(block, rows.classes[part], columns.classes) for part, block in columns.blocks(rows)]
         return sum(parts[1:], start=parts[0])
@@ -35,15 +37,15 @@ class ClassMoments:
         """The rows' weight."""
         return self.moments.rows
 
-    def __add__(self, more: "ClassMoments") -> "ClassMoments":
+    def __add__(self, more: ClassMoments) -> ClassMoments:
         """Return the sums over both sets of rows."""
         return ClassMoments(self.moments + more.moments, self.counts + more.counts, self.sums + more.sums)
 
-    def __sub__(self, old: "ClassMoments") -> "ClassMoments":
+    def __sub__(self, old: ClassMoments) -> ClassMoments:
         """Return the sums over the rows that remain when `old` ones are taken away."""
         return ClassMoments(self.moments - old.moments, self.counts - old.counts, self.sums - old.sums)
 
-    def decayed(self, factor: float) -> "ClassMoments":
+    def decayed(self, factor: float) -> ClassMoments:
         """Return the sums with every row's weight multiplied by `factor`."""
         return ClassMoments(self.moments.decayed(factor), factor * self.counts, factor * self.sums)
 
@@ -59,11 +61,11 @@ class PlainSums:
     sums: Floats
 
     @classmethod
-    def of(cls, sums: ClassMoments) -> "PlainSums":
+    def of(cls, sums: ClassMoments) -> PlainSums:
         """Return the sums in working precision."""
         return cls(sums.rows, sums.moments.mean, sums.moments.comoment, sums.counts, sums.sums)
 
-    def __add__(self, more: "PlainSums") -> "PlainSums":
+    def __add__(self, more: PlainSums) -> PlainSums:
         """Return the sums over both sets of rows (Chan, Golub & LeVeque 1983)."""
         rows = self.rows + more.rows
         step = more.mean - self.mean

@@ -27,8 +27,8 @@ from .solver import solve
 
 __all__ = ["TOLERANCE", "HuberFit", "huber", "huber_rows"]
 
-_LEAST_PENALTY = 2.0**-960  # Of the largest score: the least absolute deviations, and still a normal number.
-_MOST_PENALTY = 2.0**100  # Of the largest score: for far less already, the fit is that of least squares.
+_MIN_PENALTY = 2.0**-960  # Of the largest score: the least absolute deviations, and still a normal number.
+_MAX_PENALTY = 2.0**100  # Of the largest score: for far less already, the fit is that of least squares.
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,11 @@ class HuberFit:
 def huber(features: ArrayLike, scores: ArrayLike, penalty: float, *, intercept: bool = True) -> HuberFit:
     r"""Return the minimiser of $\sum_i h_\lambda(s_i - z_i^\top \beta - a)$, λ being the penalty.
 
-    $h_\lambda(r)$ is $r^2/2$ up to λ and $\lambda|r| - \lambda^2/2$ beyond it. Directions in which the rows vary no
-    more than rounding does get no coefficient. Where more than one fit is least, as for centred features without an
-    intercept when all scores have one sign, it is any of them. A gap that stays above `TOLERANCE` is an
-    ArithmeticError, and so are coefficients that no double can hold.
+    That is RLR's regression (Eq. 13, 14) with its γ minimised out. $h_\lambda(r)$ is $r^2/2$ up to λ and
+    $\lambda|r| - \lambda^2/2$ beyond it. Directions in which the rows vary no more than rounding does get no
+    coefficient. Where more than one fit is least, as for centred features without an intercept when all scores have
+    one sign, it is any of them. A gap that stays above `TOLERANCE` is an ArithmeticError, and so are coefficients that
+    no double can hold.
 
     >>> huber([[0.0], [1.0], [2.0], [3.0], [4.0]], [1.0, 3.0, 5.0, 7.0, -9.0], 1e-3).coef.round(2)
     array([2.])
@@ -75,10 +76,10 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
     exponent = int(np.frexp(np.abs(target).max())[1])
     target = np.ldexp(target, -exponent)
     scaled = _scaled_penalty(penalty, exponent)
-    with one_thread():
+    with one_thread(), np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
         design = Design.of(rows, target, centre, exponent, intercept)
         certificate, passes = solve(design, target, scaled)
-        coef, constant = design.returned(certificate.point.theta)
+        coef, constant = design.in_callers_units(certificate.point.theta)
     _check_solved(certificate, coef, constant, penalty)
     residual = np.ldexp(certificate.point.residual, exponent)
     gamma = residual - np.clip(residual, -penalty, penalty)
@@ -95,7 +96,7 @@ def _middle(scores: Floats) -> float:
 def _scaled_penalty(penalty: float, exponent: int) -> float:
     """Return the penalty in units of the scores' size, between bounds beyond which it makes no difference."""
     with np.errstate(over="ignore", under="ignore"):
-        return min(max(float(np.ldexp(penalty, -exponent)), _LEAST_PENALTY), _MOST_PENALTY)
+        return min(max(float(np.ldexp(penalty, -exponent)), _MIN_PENALTY), _MAX_PENALTY)
 
 
 def _check_solved(certificate: Certificate, coef: Floats, constant: float, penalty: float) -> None:

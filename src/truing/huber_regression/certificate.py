@@ -1,7 +1,7 @@
 """A proof that a fit is optimal: a dual point, and how far its objective is below the fit's.
 
 For any u with |uᵢ| ≤ 1 and Wᵀu = 0 no fit has a loss, over the penalty λ, below Σ sᵢuᵢ − λuᵢ²/2. At the minimum
-u = clip(r / λ, ±1) reaches it. Away from it, what is left of Wᵀu is taken off first.
+u = clip(r / λ, ±1) reaches it. Away from it, the infeasibility Wᵀu ≠ 0 is taken off first.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ TOLERANCE = 1e-9
 # Up to so many inliers for each unknown, a dual point is made feasible on them alone.
 MAX_INLIERS_PER_UNKNOWN = 20
 
-_ROUNDINGS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
+_ROUNDING_UNITS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-12  # For each row: spread over all rows it costs less than the tolerance.
-_CHEAP = 1e-2  # Share of the tolerance that rows just beyond the width may cost together.
+_ADJUSTABLE_SHARE = 1e-2  # Share of the tolerance that rows just beyond the width may cost together.
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +59,17 @@ def _certified(
     beyond = np.abs(point.residual) - solved
     inliers = np.flatnonzero(beyond <= rounding)
     adjustable = _adjustable(beyond, inliers, huber_loss(point.residual, solved), design.unknowns)
-    dual, left = _dual_point(design, point, adjustable, solved)
+    dual, infeasibility = _dual_point(design, point, adjustable, solved)
     if penalty < solved:
         excess = point.residual[inliers] - penalty * dual[inliers]
         step = np.linalg.lstsq(design.take(inliers), excess, rcond=None)[0]
         point = design.point_of_rows(target, point.theta + step, penalty)
     loss = huber_loss(point.residual, penalty)
-    gap = _gap(point.residual, dual, penalty) + _cost_of_gradient(left, point.residual, loss, penalty)
+    gap = _gap(point.residual, dual, penalty) + _cost_of_infeasibility(infeasibility, point.residual, loss, penalty)
     gap = min(gap, loss)  # The gap of u = 0.
     if gap > TOLERANCE * loss:
         slope = np.maximum(np.minimum(np.abs(point.residual) / penalty, 1.0), np.abs(dual))
-        loss = max(loss, _ROUNDINGS / TOLERANCE * float(slope @ design.rounding(target, point.theta)))
+        loss = max(loss, _ROUNDING_UNITS / TOLERANCE * float(slope @ design.rounding(target, point.theta)))
     return Certificate(point, gap / loss if gap > 0 else 0.0)
 
 
@@ -81,7 +81,7 @@ def _gap(residual: Floats, dual: Floats, penalty: float) -> float:
     return float(penalty / 2 * np.square(within / penalty - same_side).sum() + (size - within) @ (1 - same_side))
 
 
-def _cost_of_gradient(left: Floats, residual: Floats, loss: float, penalty: float) -> float:
+def _cost_of_infeasibility(infeasibility: Floats, residual: Floats, loss: float, penalty: float) -> float:
     """Return how much lower a better fit θ′ may be because Wᵀu is not quite zero: ‖Wᵀu‖ times a bound on ‖θ′ − θ‖.
 
     √n ‖θ′ − θ‖ = ‖r − r′‖ ≤ ‖r‖ + ‖r′‖, and a loss of at most P means that ‖r′‖ ≤ √(2λP) for inliers, 2P for the rest.
@@ -89,52 +89,52 @@ def _cost_of_gradient(left: Floats, residual: Floats, loss: float, penalty: floa
     largest = float(np.abs(residual).max())
     own = largest * float(np.linalg.norm(residual / largest)) if largest > 0 else 0.0
     better = sqrt(2 * penalty * loss) + 2 * loss
-    return float(np.linalg.norm(left)) * (own + better) / sqrt(len(residual))
+    return float(np.linalg.norm(infeasibility)) * (own + better) / sqrt(len(residual))
 
 
 def _adjustable(beyond: Floats, inliers: NDArray[np.intp], loss: float, unknowns: int) -> NDArray[np.intp]:
     """Return the inliers and, if few, the rows so little beyond them that their dual may be anything at little cost."""
-    cheap = np.flatnonzero(beyond <= _CHEAP * TOLERANCE * loss / len(beyond))
+    cheap = np.flatnonzero(beyond <= _ADJUSTABLE_SHARE * TOLERANCE * loss / len(beyond))
     return inliers if len(cheap) > MAX_INLIERS_PER_UNKNOWN * unknowns else np.union1d(cheap, inliers)
 
 
 def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: float) -> tuple[Floats, Floats]:
-    """Return u near clip(r / λ) with |u| ≤ 1 and Wᵀu = 0, and what rounding leaves of Wᵀu.
+    """Return u near clip(r / λ) with |u| ≤ 1 and Wᵀu = 0, and its infeasibility Wᵀu.
 
     Where inliers are few, or Wᵀu is not small, it is taken off these alone, so that the others stay at ±1 to the last
     bit. What they cannot take is spread over all rows. Last, all is shrunk to at most 1.
     """
     dual = np.clip(point.residual / width, -1.0, 1.0)
-    left = point.gradient / width
+    infeasibility = point.gradient / width
     enough = EPS * float(np.abs(dual).sum())
     few = len(near) <= MAX_INLIERS_PER_UNKNOWN * design.unknowns
-    if few or np.abs(left).sum() > _SMALL_GRADIENT * len(dual):
-        dual[near], left = _corrected(design.take(near), dual[near], left, enough)
-    if np.abs(left).sum() > enough:
-        coef = design.lift @ (left / len(dual))
+    if few or np.abs(infeasibility).sum() > _SMALL_GRADIENT * len(dual):
+        dual[near], infeasibility = _corrected(design.take(near), dual[near], infeasibility, enough)
+    if np.abs(infeasibility).sum() > enough:
+        coef = design.whitening @ (infeasibility / len(dual))
 
         def spread_over(where: slice, block: Floats) -> Floats:
             dual[where] -= block @ coef[:-1] + coef[-1]
             return dual[where]
 
-        left = design.sum_of_rows(spread_over)
+        infeasibility = design.sum_of_rows(spread_over)
     shrink = max(float(np.abs(dual).max()), 1.0)
-    return dual / shrink, left / shrink
+    return dual / shrink, infeasibility / shrink
 
 
-def _corrected(rows: Floats, dual: Floats, left: Floats, enough: float) -> tuple[Floats, Floats]:
-    """Return the dual of some rows, changed so that `left`, Wᵀu of all rows, falls to `enough`, and what is left of it.
+def _corrected(rows: Floats, dual: Floats, infeasibility: Floats, enough: float) -> tuple[Floats, Floats]:
+    """Return the dual of some rows, changed until the `infeasibility`, Wᵀu of all rows, is at most `enough`, and Wᵀu.
 
     A projection at a time: rows that it takes beyond ±1 stay there, and the others are projected again.
     """
     free = np.ones(len(dual), dtype=np.bool_)
     for _ in range(_MAX_CORRECTIONS):
-        if not free.any() or np.abs(left).sum() <= enough:
+        if not free.any() or np.abs(infeasibility).sum() <= enough:
             break
         change = np.zeros(len(dual))
-        change[free] = rows[free] @ np.linalg.lstsq(rows[free].T @ rows[free], left, rcond=None)[0]
+        change[free] = rows[free] @ np.linalg.lstsq(rows[free].T @ rows[free], infeasibility, rcond=None)[0]
         moved = np.clip(dual - change, -1.0, 1.0)
-        left = left + (moved - dual) @ rows
+        infeasibility = infeasibility + (moved - dual) @ rows
         dual = moved
         free &= np.abs(dual) < 1
-    return dual, left
+    return dual, infeasibility

@@ -15,6 +15,9 @@ from .._double import EPS
 # Inliers for each unknown that a width must have for its Hessian to be sound.
 INLIERS_PER_UNKNOWN = 3
 
+# Share of a width that rounding, of earlier and larger residuals too, may come to.
+MAX_ROUNDING_SHARE = 2.0**-10
+
 _WIDTH_RATIO = 4.0  # Each width over the next, on the way down to the penalty.
 _MAX_WIDTHS = 1024  # More than there are from the largest double to the smallest.
 _WORKING_SET_PER_UNKNOWN = 16  # Rows for each unknown in Newton's working set, at least,
@@ -22,14 +25,13 @@ _WORKING_SET_WIDTHS = 6.0  # and every row whose residual is within so many widt
 _WORKING_SET_GROWTH = 4.0  # Factor on that reach when a row outside of the set turned out to matter.
 _RIDGE = 1e-13  # Share of its trace that keeps a Hessian of too few rows solvable.
 _GRADIENT_TOLERANCE = 1e-13  # Gradient, as a share of the terms it sums, at which Newton has arrived.
-_FLAT = 0.5  # Slope along a step, as a share of that at its start, which ends the line search.
-_UNBOUNDED = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
-_ROUNDED_OFF = 2.0**-10  # Share of a width that rounding may come to.
+_SLOPE_TOLERANCE = 0.5  # Slope along a step, as a share of that at its start, which ends the line search.
+_UNBOUNDED_RATIO = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
 _MAX_TRIALS = 200  # Of a line search: it doubles or halves at each.
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Subproblem:
     """The problem min over x of Σ huber(rᵢ − wᵢᵀx) + xᵀ `quadratic` x / 2 − `linear`ᵀ x.
 
     The sum is over `rows` (m, k) with residual r (m,); the other two terms are what all other rows come to for as
@@ -41,48 +43,48 @@ class Part:
     quadratic: Floats
     linear: Floats
 
-    def moved(self, step: Floats, fitted: Floats) -> "Part":
+    def shifted(self, step: Floats, fitted: Floats) -> "Subproblem":
         """Return the problem about x = `step`, whose fitted values are rows @ step."""
-        return Part(self.rows, self.residual - fitted, self.quadratic, self.linear - self.quadratic @ step)
+        return Subproblem(self.rows, self.residual - fitted, self.quadratic, self.linear - self.quadratic @ step)
 
     def gradient(self, width: float) -> Floats:
         """Return the direction of steepest descent at x = 0."""
         total: Floats = self.linear + np.clip(self.residual, -width, width) @ self.rows
         return total
 
-    def within(self, working_set: Bools, width: float) -> "Part":
+    def within(self, working_set: Bools, width: float) -> "Subproblem":
         """Return the problem on the working set, the other rows taken to stay outliers."""
         outliers = np.where(working_set, 0.0, np.sign(self.residual) * width)
         rows = self.rows.compress(working_set, axis=0)
-        return Part(rows, self.residual[working_set], self.quadratic, self.linear + outliers @ self.rows)
+        return Subproblem(rows, self.residual[working_set], self.quadratic, self.linear + outliers @ self.rows)
 
 
-def minimise_by_continuation(part: Part, penalty: float, *, first: int, last: int) -> Floats:
+def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int, last: int) -> Floats:
     """Return the minimiser x at width `penalty`, by way of wider losses.
 
     The widest loss has `first` inliers. One that has fewer than `last` ends the descent to the penalty, and so does a
     problem that too few rows leave unbounded, or a width that rounding hides.
     """
-    unknowns = len(part.linear)
+    unknowns = len(problem.linear)
     x = np.zeros(unknowns)
     width = penalty
-    if not part.quadratic.any():
-        count = min(max(first, INLIERS_PER_UNKNOWN * unknowns), len(part.residual))
-        width = max(width, _smallest(np.abs(part.residual), count))
+    if not problem.quadratic.any():
+        count = min(max(first, INLIERS_PER_UNKNOWN * unknowns), len(problem.residual))
+        width = max(width, _smallest(np.abs(problem.residual), count))
     wider = 0.0
     largest = 0.0
-    here = part
+    here = problem
     for _ in range(_MAX_WIDTHS):
-        # Rows outside of this part pull by the whole width, at every width.
-        linear = part.linear * (width / penalty) - part.quadratic @ x
+        # Outliers that are not among these rows have a gradient in proportion to the width.
+        linear = problem.linear * (width / penalty) - problem.quadratic @ x
         step, moved = _minimise_at_width(replace(here, linear=linear), width, wider, rough=width > penalty)
         if step is None:
             break
         x = x + step
         largest = max(largest, float(np.abs(x).max(initial=0.0)))
-        if EPS * largest > _ROUNDED_OFF * width:  # Steps that were large leave rounding errors that matter here.
-            moved = part.residual - part.rows @ x
-        here = replace(part, residual=moved)
+        if EPS * largest > MAX_ROUNDING_SHARE * width:  # Steps that were large leave rounding errors that matter here.
+            moved = problem.residual - problem.rows @ x
+        here = replace(problem, residual=moved)
         if width == penalty or np.count_nonzero(np.abs(here.residual) < width) < last:
             break
         if width < EPS * np.abs(x).max(initial=0.0):  # Rounding alone decides what is within a narrower width.
@@ -99,13 +101,13 @@ def huber_loss(residual: Floats, width: float) -> float:
     return float(share @ (size - np.minimum(size, width) / 2))
 
 
-def _minimise_at_width(part: Part, width: float, wider: float, *, rough: bool) -> tuple[Floats | None, Floats]:
+def _minimise_at_width(problem: Subproblem, width: float, wider: float, *, rough: bool) -> tuple[Floats | None, Floats]:
     """Return the minimiser at one width, by way of a working set of rows, and the residual there.
 
     There is no minimiser where nothing bounds the problem.
     """
-    size = np.abs(part.residual)
-    least = _WORKING_SET_PER_UNKNOWN * len(part.linear)
+    size = np.abs(problem.residual)
+    least = _WORKING_SET_PER_UNKNOWN * len(problem.linear)
     reach = _WORKING_SET_WIDTHS * width
     if np.count_nonzero(size <= reach) < least:
         reach = _smallest(size, least)
@@ -113,57 +115,59 @@ def _minimise_at_width(part: Part, width: float, wider: float, *, rough: bool) -
         working_set = size <= reach
         if np.count_nonzero(working_set) > len(size) / 2:  # A copy of most rows saves nothing.
             break
-        step = _newton(part.within(working_set, width), width, wider, rough=rough)
+        step = _newton(problem.within(working_set, width), width, wider, rough=rough)
         if step is not None:
-            moved = part.residual - part.rows @ step
-            if not np.any(~working_set & ((np.abs(moved) < width) | (moved * np.sign(part.residual) < 0))):
+            moved = problem.residual - problem.rows @ step
+            if not np.any(~working_set & ((np.abs(moved) < width) | (moved * np.sign(problem.residual) < 0))):
                 return step, moved
         reach = _WORKING_SET_GROWTH * max(reach, width)
-    step = _newton(part, width, wider, rough=rough)
-    return step, part.residual if step is None else part.residual - part.rows @ step
+    step = _newton(problem, width, wider, rough=rough)
+    return step, problem.residual if step is None else problem.residual - problem.rows @ step
 
 
-def _newton(part: Part, width: float, wider: float, *, rough: bool) -> Floats | None:
+def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> Floats | None:
     """Return the minimiser at one width, or what the first whole step gives if `rough`; None where nothing bounds it.
 
     As the width falls the minimum moves along a line for as long as the inliers stay the same. Where they are few, a
     step with those of the `wider` loss comes first, if it leads down.
     """
-    unknowns = len(part.linear)
-    terms = float(np.abs(part.linear).sum())
-    x = _extrapolated(part, width, wider)
+    unknowns = len(problem.linear)
+    terms = float(np.abs(problem.linear).sum())
+    x = _extrapolated(problem, width, wider)
     if x.any():
-        part = part.moved(x, part.rows @ x)
+        problem = problem.shifted(x, problem.rows @ x)
     length = 0.0
     for attempt in range(50 + 4 * unknowns):
-        gradient = part.gradient(width)
-        terms_here = terms + float(np.minimum(np.abs(part.residual), width).sum())
+        gradient = problem.gradient(width)
+        terms_here = terms + float(np.minimum(np.abs(problem.residual), width).sum())
         if np.abs(gradient).sum() <= _GRADIENT_TOLERANCE * terms_here:
             break
         if attempt > 0 and (length == 0 or (rough and length == 1)):
             break
-        inliers = np.abs(part.residual) < width
-        step = _newton_step(part.rows.compress(inliers, axis=0), part.quadratic, gradient)
-        fitted = part.rows @ step
-        length = _line_search(part, step, fitted, width)
+        inliers = np.abs(problem.residual) < width
+        step = _newton_step(problem.rows.compress(inliers, axis=0), problem.quadratic, gradient)
+        fitted = problem.rows @ step
+        length = _line_search(problem, step, fitted, width)
         if length == np.inf:
             return None
         x = x + length * step
-        part = part.moved(length * step, length * fitted)
+        problem = problem.shifted(length * step, length * fitted)
     return x
 
 
-def _extrapolated(part: Part, width: float, wider: float) -> Floats:
+def _extrapolated(problem: Subproblem, width: float, wider: float) -> Floats:
     """Return the step on which the inliers of the wider loss stay inliers; none if they are many, or it leads up."""
-    nothing = np.zeros(len(part.linear))
-    inliers = np.abs(part.residual) < wider
+    nothing = np.zeros(len(problem.linear))
+    inliers = np.abs(problem.residual) < wider
     if not len(nothing) <= np.count_nonzero(inliers) < 2 * len(nothing):
         return nothing
-    pulls = np.where(inliers, part.residual, np.clip(part.residual, -width, width))
-    step = _newton_step(part.rows.compress(inliers, axis=0), part.quadratic, part.linear + pulls @ part.rows)
-    other_rows = float(step @ (part.quadratic @ (step / width) / 2 - part.linear / width))
-    moved = part.residual - part.rows @ step
-    return step if huber_loss(moved, width) + other_rows < huber_loss(part.residual, width) else nothing
+    clipped = np.where(inliers, problem.residual, np.clip(problem.residual, -width, width))
+    step = _newton_step(
+        problem.rows.compress(inliers, axis=0), problem.quadratic, problem.linear + clipped @ problem.rows
+    )
+    other_rows = float(step @ (problem.quadratic @ (step / width) / 2 - problem.linear / width))
+    moved = problem.residual - problem.rows @ step
+    return step if huber_loss(moved, width) + other_rows < huber_loss(problem.residual, width) else nothing
 
 
 def _newton_step(inliers: Floats, quadratic: Floats, gradient: Floats) -> Floats:
@@ -173,12 +177,12 @@ def _newton_step(inliers: Floats, quadratic: Floats, gradient: Floats) -> Floats
     return np.asarray(lapack.dposv(hessian, gradient)[1])
 
 
-def _line_search(part: Part, step: Floats, fitted: Floats, width: float) -> float:
+def _line_search(problem: Subproblem, step: Floats, fitted: Floats, width: float) -> float:
     """Return the length at which the slope along a step is small: 0 if it leads up, infinite if it never ends."""
-    linear = float(step @ part.linear)
-    quadratic = float(step @ part.quadratic @ step)
-    start = linear + float(np.clip(part.residual, -width, width) @ fitted)
-    size = float(np.abs(part.residual).max(initial=0.0)) + width
+    linear = float(step @ problem.linear)
+    quadratic = float(step @ problem.quadratic @ step)
+    start = linear + float(np.clip(problem.residual, -width, width) @ fitted)
+    size = float(np.abs(problem.residual).max(initial=0.0)) + width
     moves = float(np.abs(fitted).max(initial=0.0))
     if start <= 0:
         return 0.0
@@ -186,10 +190,10 @@ def _line_search(part: Part, step: Floats, fitted: Floats, width: float) -> floa
     slope_low, slope_high = start, -np.inf
     trial = min(1.0, 10 * size / moves) if moves > 0 else 1.0
     for _ in range(_MAX_TRIALS):
-        if low * moves >= _UNBOUNDED * size or (moves == 0 and quadratic == 0):
+        if low * moves >= _UNBOUNDED_RATIO * size or (moves == 0 and quadratic == 0):
             return np.inf
-        slope = linear - trial * quadratic + float(np.clip(part.residual - trial * fitted, -width, width) @ fitted)
-        if abs(slope) <= _FLAT * start or high - low < EPS * high:
+        slope = linear - trial * quadratic + float(np.clip(problem.residual - trial * fitted, -width, width) @ fitted)
+        if abs(slope) <= _SLOPE_TOLERANCE * start or high - low < EPS * high:
             return trial
         # The secant, with the slope at the end that stays halved: else one end may never move (Dowell & Jarratt 1971).
         if slope > 0:

@@ -1,7 +1,7 @@
 """The columns of a regression in coordinates in which they are orthonormal, and points in these coordinates.
 
 Every problem is solved at one scale: scores and tiny columns are divided by powers of two, which rounds nothing, so
-that no square under- or overflows. The rows are centred, and W = [rows − mean, 1] @ lift has WᵀW = n·I.
+that no square under- or overflows. The rows are centred, and W = [rows − mean, 1] @ whitening has WᵀW = n·I.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ROWS_PER_GATHER = 2048
 MAX_STORED_NUMBERS = 2**21
 
 _TINY_SQUARE = 1e-200  # A mean square below this may be what underflow has left.
-_DOUBTFUL = 1e-8  # Share of the largest eigenvalue below which those of a Gram matrix have lost half of their digits.
+_ILL_CONDITIONED = 1e-8  # Ratio of eigenvalues of a Gram matrix below which the smaller has lost half of its digits.
 _ROUNDED_ENTRY = 2.0**-36  # Share of its largest entry below which those of a direction are but rounding.
 _ROUNDING_SHARE = 2.0**-10  # A direction is dropped if rounding the features disturbs it by more than this share.
 
@@ -49,15 +49,15 @@ class Units:
         """The size of the centre in units of the target."""
         return float(np.ldexp(abs(self.centre), -self.score_exponent))
 
-    def returned(self, coef: Floats, shift: float, mean: Floats) -> tuple[Floats, float]:
+    def in_callers_units(self, coef: Floats, shift: float, mean: Floats) -> tuple[Floats, float]:
         """Return coefficients and intercept in the caller's units, from those about the mean."""
         with np.errstate(over="ignore", under="ignore"):
             own: Floats = np.ldexp(coef, self.score_exponent - self.exponents)
             level = np.ldexp(np.longdouble(shift) - _dot(mean, coef), self.score_exponent)
             return own, float(level + self.centre) if self.intercept else 0.0
 
-    def about_mean(self, coef: Floats, intercept: float, mean: Floats) -> tuple[Floats, float]:
-        """Return what `returned` came from, but for its rounding."""
+    def in_scaled_units(self, coef: Floats, intercept: float, mean: Floats) -> tuple[Floats, float]:
+        """Return coefficients and constant about the mean in scaled units: the inverse of `in_callers_units`."""
         inner: Floats = np.ldexp(coef, self.exponents - self.score_exponent)
         level = np.longdouble(intercept) - self.centre if self.intercept else np.longdouble(0.0)
         return inner, float(np.ldexp(level, -self.score_exponent) + _dot(mean, inner))
@@ -65,14 +65,14 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """W = [rows, 1] @ lift, the rows being about their mean; `stored` is W itself, where it is small.
+    """W = [rows, 1] @ whitening, the rows being about their mean; `stored` is W itself, where it is small.
 
     `least_squares` is the fit of least squares.
     """
 
     rows: Rows
     mean: Floats
-    lift: Floats
+    whitening: Floats
     units: Units
     least_squares: Floats
     stored: Floats | None = None
@@ -92,9 +92,9 @@ class Design:
         exponents = np.zeros(d, dtype=np.intc) if rows.exponents is None else rows.exponents
         units = Units(centre, score_exponent, exponents, intercept)
         centred = rows.about(mean)
-        lift = _whitening(moments, centred, intercept)
+        whitening = _whitening_map(moments, centred, intercept)
         cross = np.append(moments.comoment[-1, :-1] / n, moments.mean[-1])
-        design = cls(centred, mean, lift, units, least_squares=lift.T @ cross)
+        design = cls(centred, mean, whitening, units, least_squares=whitening.T @ cross)
         if len(target) * design.unknowns > MAX_STORED_NUMBERS:
             return design
         stored = design.take(np.arange(len(target)))
@@ -103,12 +103,12 @@ class Design:
     @property
     def unknowns(self) -> int:
         """The number of columns of W."""
-        return int(self.lift.shape[1])
+        return int(self.whitening.shape[1])
 
-    def returned(self, theta: Floats) -> tuple[Floats, float]:
+    def in_callers_units(self, theta: Floats) -> tuple[Floats, float]:
         """Return the coefficients and the intercept of a fit, as the caller is given them."""
-        full = self.lift @ theta
-        return self.units.returned(full[:-1], float(full[-1]), self.mean)
+        full = self.whitening @ theta
+        return self.units.in_callers_units(full[:-1], float(full[-1]), self.mean)
 
     def point(self, target: Floats, theta: Floats, penalty: float) -> Point:
         """Return the point at `theta`."""
@@ -119,7 +119,7 @@ class Design:
 
     def point_of_rows(self, target: Floats, theta: Floats, penalty: float) -> Point:
         """Return the point at `theta`, from the rows themselves and the numbers that the caller is given."""
-        coef, shift = self.units.about_mean(*self.returned(theta), self.mean)
+        coef, shift = self.units.in_scaled_units(*self.in_callers_units(theta), self.mean)
         residual = target - shift
 
         def clipped(where: slice, block: Floats) -> Floats:
@@ -130,16 +130,16 @@ class Design:
 
     def sum_of_rows(self, weights: Callable[[slice, Floats], Floats]) -> Floats:
         """Return Σ weightᵢ wᵢ (k,), the weights being made from each block of rows."""
-        total = np.zeros(len(self.lift))
+        total = np.zeros(len(self.whitening))
         for where, block in self.rows.blocks():
             weight = weights(where, block)
             total[:-1] += weight @ block
             total[-1] += weight.sum()
-        return total @ self.lift
+        return total @ self.whitening
 
     def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
         """Return what rounding may have added to each residual, or to those at `index`, to within a small factor."""
-        coef, shift = self.units.about_mean(*self.returned(theta), self.mean)
+        coef, shift = self.units.in_scaled_units(*self.in_callers_units(theta), self.mean)
         level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef)) + self.units.scaled_centre
         if index is not None:
             some: Floats = EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
@@ -157,26 +157,26 @@ class Design:
         part = np.empty((len(index), self.unknowns))
         for start in range(0, len(index), ROWS_PER_GATHER):
             some = slice(start, start + ROWS_PER_GATHER)
-            np.matmul(self.rows.take(index[some]), self.lift[:-1], out=part[some])
-            part[some] += self.lift[-1]
+            np.matmul(self.rows.take(index[some]), self.whitening[:-1], out=part[some])
+            part[some] += self.whitening[-1]
         return part
 
     def gram(self, chosen: Bools) -> Floats:
         """Return Σ wᵢ wᵢᵀ over the chosen rows."""
         if not chosen.any():
             return np.zeros((self.unknowns, self.unknowns))
-        raw = np.zeros((len(self.lift), len(self.lift)))
+        raw = np.zeros((len(self.whitening), len(self.whitening)))
         for where, block in self.rows.blocks():
             part = block[chosen[where]]
             raw[:-1, :-1] += part.T @ part
             raw[-1, :-1] += part.sum(axis=0)
         raw[:-1, -1] = raw[-1, :-1]
         raw[-1, -1] = np.count_nonzero(chosen)
-        return self.lift.T @ raw @ self.lift
+        return self.whitening.T @ raw @ self.whitening
 
 
-def _whitening(moments: Moments, rows: Rows, intercept: bool) -> Floats:
-    """Return the lift (d + 1, k): k combinations of the columns of [rows, 1] that are orthonormal.
+def _whitening_map(moments: Moments, rows: Rows, intercept: bool) -> Floats:
+    """Return the whitening (d + 1, k): k combinations of the columns of [rows, 1] that are orthonormal.
 
     Directions in which the rows vary no more than rounding them does are left out. The Gram matrix tells them from
     others only down to the root of the rounding error; below that the rows are read again in the coordinates found.
@@ -194,22 +194,22 @@ def _whitening(moments: Moments, rows: Rows, intercept: bool) -> Floats:
     values, vectors = np.linalg.eigh(coef.T @ moment @ coef + np.outer(level, level))
     floor = (d + n**0.5) * EPS * max(values[-1], EPS**2)
     coef = coef @ (vectors / np.sqrt(np.maximum(values, floor)))
-    if values[0] <= _DOUBTFUL * values[-1]:
+    if values[0] <= _ILL_CONDITIONED * values[-1]:
         values, vectors = np.linalg.eigh(_gram_of(rows, np.vstack([coef, constant @ coef])))
         coef = coef @ (vectors / np.sqrt(np.maximum(values, EPS * floor)))
     # What rounding the features to double precision adds to each direction, whose own size is one.
     rounding = EPS * np.linalg.norm(size[:, None] * coef, axis=0)
     kept = rounding <= _ROUNDING_SHARE
     coef = _without_null_part(coef[:, kept], coef[:, ~kept], size)
-    lift = np.vstack([coef, _dot(constant, coef).astype(np.float64)])
-    return np.column_stack([lift, np.eye(d + 1)[:, d]]) if intercept else lift
+    whitening = np.vstack([coef, _dot(constant, coef).astype(np.float64)])
+    return np.column_stack([whitening, np.eye(d + 1)[:, d]]) if intercept else whitening
 
 
-def _gram_of(rows: Rows, lift: Floats) -> Floats:
-    """Return WᵀW / n for the columns [rows, 1] @ lift."""
-    gram = np.zeros((lift.shape[1], lift.shape[1]))
+def _gram_of(rows: Rows, whitening: Floats) -> Floats:
+    """Return WᵀW / n for the columns [rows, 1] @ whitening."""
+    gram = np.zeros((whitening.shape[1], whitening.shape[1]))
     for _, block in rows.blocks():
-        white = block @ lift[:-1] + lift[-1]
+        white = block @ whitening[:-1] + whitening[-1]
         gram += white.T @ white
     return gram / len(rows.features)
 

@@ -7,16 +7,15 @@ from numpy.typing import NDArray
 
 from .._check import Floats
 from .._double import EPS
-from ..rows import spread
+from ..rows import low_discrepancy_sample
 from .certificate import TOLERANCE, Certificate, certify
-from .continuation import INLIERS_PER_UNKNOWN, Part, huber_loss, minimise_by_continuation
+from .continuation import INLIERS_PER_UNKNOWN, MAX_ROUNDING_SHARE, Subproblem, huber_loss, minimise_by_continuation
 from .design import ROWS_PER_GATHER, Design, Point
 
 _NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
 _MAX_ROUNDS_OF_ALL_ROWS = 8
-_LEAST_WIDTH = 2.0**12  # Times the residuals' rounding: narrower, and that decides which rows are inliers.
-_CONTAMINATED = 1e8  # Times the scores that the residuals of least squares are when a few rows are absurd.
-_ROUNDED_OFF = 2.0**-10  # Share of a width that the rounding of earlier, larger residuals may come to.
+_MIN_WIDTH_OVER_ROUNDING = 2.0**12  # Times the residuals' rounding: narrower, and that decides which rows are inliers.
+_CONTAMINATION_RATIO = 1e8  # Times the scores that the residuals of least squares are when a few rows are absurd.
 
 
 def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, int]:
@@ -33,13 +32,13 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
     passes = 2
     for _ in range(int(log2(n)) + 1 + _MAX_ROUNDS_OF_ALL_ROWS):
         near = _nearest(point.residual, width, near_rows if near_rows < n / 2 else n)
-        after = design.point(target, point.theta + _step_of_near(design, point, near, width, first), width)
+        after = design.point(target, point.theta + _step_over_near_rows(design, point, near, width, first), width)
         passes += 2
         if _others_stayed(point, after, near, width):
             certificate = certify(design, target, after, penalty, width)
             passes += 1
             best = certificate if certificate.gap <= best.gap else best
-            if certificate.gap <= TOLERANCE and _settled(design, target, point, after, penalty):
+            if certificate.gap <= TOLERANCE and _rounding_is_negligible(design, target, point, after, penalty):
                 break
             point = after
         elif huber_loss(after.residual, width) <= huber_loss(point.residual, width):
@@ -55,41 +54,43 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
     return best, passes
 
 
-def _settled(design: Design, target: Floats, before: Point, after: Point, penalty: float) -> bool:
+def _rounding_is_negligible(design: Design, target: Floats, before: Point, after: Point, penalty: float) -> bool:
     """Return whether rounding the residuals before, which may have been far larger, is not felt in those after."""
-    rounded_off = EPS * _typical(before.residual)
-    return rounded_off <= _ROUNDED_OFF * _solvable_width(design, target, after.theta, penalty)
+    rounded_off = EPS * _median_size(before.residual)
+    return rounded_off <= MAX_ROUNDING_SHARE * _solvable_width(design, target, after.theta, penalty)
 
 
 def _start_from_sample(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
     """Return the fit of a sample, and how many rows may be on the other side of ±penalty for all rows."""
     n = len(target)
     size = design.unknowns
-    theta = _uncontaminated(design, target)
+    theta = _initial_fit(design, target)
     sampled = int((n * size) ** (2 / 3) / 2)  # Balances sampled and near rows: Portnoy & Koenker 1997.
     if n <= ROWS_PER_GATHER or not 0 < sampled < n / 2:
         return theta, n
-    index = spread(n, sampled)
+    index = low_discrepancy_sample(n, sampled)
     rows = design.take(index)
     none = np.zeros((size, size))
-    part = Part(rows, target[index] - rows @ theta, none, none.sum(axis=0))
-    step = minimise_by_continuation(part, penalty, first=sampled // 2, last=INLIERS_PER_UNKNOWN * size)
+    problem = Subproblem(rows, target[index] - rows @ theta, none, none.sum(axis=0))
+    step = minimise_by_continuation(problem, penalty, first=sampled // 2, last=INLIERS_PER_UNKNOWN * size)
     return theta + step, int(_NEAR_STANDARD_ERRORS * n * (size / sampled) ** 0.5)
 
 
-def _uncontaminated(design: Design, target: Floats) -> Floats:
+def _initial_fit(design: Design, target: Floats) -> Floats:
     """Return the fit of least squares, or none where absurd scores have carried it far away from all other rows."""
-    index = _some(len(target))
+    index = _few_rows(len(target))
     residual = target[index] - design.take(index) @ design.least_squares
     usual = float(np.median(np.abs(target[index])))
-    if 0 < _CONTAMINATED * usual < np.median(np.abs(residual)):
+    if 0 < _CONTAMINATION_RATIO * usual < np.median(np.abs(residual)):
         return np.zeros(design.unknowns)
     return design.least_squares
 
 
 def _solvable_width(design: Design, target: Floats, theta: Floats, penalty: float) -> float:
     """Return the penalty, or what is well above the rounding of the residuals where that is more."""
-    return max(penalty, _LEAST_WIDTH * float(np.median(design.rounding(target, theta, _some(len(target))))))
+    return max(
+        penalty, _MIN_WIDTH_OVER_ROUNDING * float(np.median(design.rounding(target, theta, _few_rows(len(target)))))
+    )
 
 
 def _nearest(residual: Floats, width: float, count: int) -> NDArray[np.intp]:
@@ -99,7 +100,7 @@ def _nearest(residual: Floats, width: float, count: int) -> NDArray[np.intp]:
     return np.sort(np.argpartition(np.abs(np.abs(residual) - width), count - 1)[:count])
 
 
-def _step_of_near(design: Design, point: Point, near: NDArray[np.intp], width: float, first: int) -> Floats:
+def _step_over_near_rows(design: Design, point: Point, near: NDArray[np.intp], width: float, first: int) -> Floats:
     """Return the step to the minimum if no row but the near ones crosses ±width.
 
     The others are then a quadratic and a linear term.
@@ -109,8 +110,8 @@ def _step_of_near(design: Design, point: Point, near: NDArray[np.intp], width: f
     inliers = np.abs(point.residual) <= width
     inliers[near] = False
     linear = point.gradient - np.clip(residual, -width, width) @ rows
-    part = Part(rows, residual, design.gram(inliers), linear)
-    return minimise_by_continuation(part, width, first=first, last=0)
+    problem = Subproblem(rows, residual, design.gram(inliers), linear)
+    return minimise_by_continuation(problem, width, first=first, last=0)
 
 
 def _others_stayed(before: Point, after: Point, near: NDArray[np.intp], width: float) -> bool:
@@ -126,10 +127,10 @@ def _side(residual: Floats, width: float) -> Floats:
     return side
 
 
-def _typical(values: Floats) -> float:
-    return float(np.median(np.abs(values[_some(len(values))])))
+def _median_size(values: Floats) -> float:
+    return float(np.median(np.abs(values[_few_rows(len(values))])))
 
 
-def _some(n: int) -> NDArray[np.intp]:
+def _few_rows(n: int) -> NDArray[np.intp]:
     """Return a few rows' indices, or those of all if they are few."""
-    return np.arange(n) if n <= ROWS_PER_GATHER else spread(n, ROWS_PER_GATHER)
+    return np.arange(n) if n <= ROWS_PER_GATHER else low_discrepancy_sample(n, ROWS_PER_GATHER)

@@ -20,17 +20,17 @@ from .seal import BLANK, CHUNK_BYTES, check_seal, seal
 Arrays = dict[str, NDArray[Any]]
 
 # A compressed file may unpack to this many times its size; small ones of constants to more.
-MOST_TIMES = 100
-ALWAYS_BYTES = 2**26
+MAX_EXPANSION = 100
+ALWAYS_ALLOWED_BYTES = 2**26
 
 # NumPy writes 128 bytes before most arrays, and itself reads no more than this.
 HEADER_BYTES = 10_000
 
 # Of a zip: a local header, the record at its end, and the longest comment that may follow.
-LOCAL_HEADER, END_RECORD, LONGEST_COMMENT = 30, 22, 2**16 - 1
+LOCAL_HEADER, END_RECORD, MAX_COMMENT_BYTES = 30, 22, 2**16 - 1
 
 # A message lists so many names.
-MOST_NAMES = 12
+MAX_NAMES_LISTED = 12
 
 
 def write_npz(path: AnyPath, arrays: Arrays) -> None:
@@ -49,9 +49,9 @@ def read_npz(
 ) -> Arrays:
     """Read the wanted arrays of an `.npz`, or all, when their sizes are within bounds.
 
-    Without compression the arrays take no more memory than the file has bytes; with it, no more than `MOST_TIMES`
-    as much, or `ALWAYS_BYTES` where that is more. What the zip's directory says is checked before any of them is
-    made, and again while they are read.
+    Without compression the arrays take no more memory than the file has bytes; with it, no more than `MAX_EXPANSION`
+    as much, or `ALWAYS_ALLOWED_BYTES` where that is more. What the zip's directory says is checked before any of them
+    is made, and again while they are read.
     """
     source = check_readable(path)
     with naming(path), source.open("rb") as file:
@@ -70,7 +70,7 @@ def read_npz(
         except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
             raise ValueError(f"{path} must be an .npz file of plain arrays: {reason(error)}") from None
     if needed is not None:
-        check_held(path, needed, list(members))
+        check_contains(path, needed, list(members))
     return arrays
 
 
@@ -85,7 +85,7 @@ def read_npy(path: AnyPath) -> NDArray[Any]:
         raise ValueError(f"{path} must be an .npy file of plain numbers: {reason(error)}") from None
 
 
-def check_held(path: AnyPath, needed: str, held: Sequence[str]) -> None:
+def check_contains(path: AnyPath, needed: str, held: Sequence[str]) -> None:
     """Refuse a file without what is needed, telling what it holds."""
     if needed not in held:
         raise ValueError(f"{path} must hold {needed}, got {listing(held)}")
@@ -93,13 +93,13 @@ def check_held(path: AnyPath, needed: str, held: Sequence[str]) -> None:
 
 def listing(names: Sequence[str]) -> str:
     """Return some names, or the first of many, in a line."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "") or "nothing"
+    more = len(names) - MAX_NAMES_LISTED
+    return ", ".join(names[:MAX_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "") or "nothing"
 
 
 def check_size(unpacked: int, size: int) -> None:
     """Refuse what a file of some size unpacks to where it is beyond bounds."""
-    most = max(MOST_TIMES * size, ALWAYS_BYTES)
+    most = max(MAX_EXPANSION * size, ALWAYS_ALLOWED_BYTES)
     if unpacked > most:
         raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
 
@@ -111,7 +111,7 @@ def reason(error: Exception) -> str:
 
 def _check_end(file: BinaryIO) -> None:
     """Refuse a zip cut off within its last record, the comment, which `zipfile` would read as a shorter one."""
-    file.seek(max(0, file.seek(0, SEEK_END) - END_RECORD - LONGEST_COMMENT))
+    file.seek(max(0, file.seek(0, SEEK_END) - END_RECORD - MAX_COMMENT_BYTES))
     tail = file.read()
     start = tail.rfind(b"PK\x05\x06")
     comment = tail[start + END_RECORD :]

@@ -25,7 +25,7 @@ from pyarrow.types import (
 )
 
 from .drafts import check_readable, naming, replacing
-from .npz import Arrays, check_held, check_size, listing, reason
+from .npz import Arrays, check_contains, check_size, listing, reason
 from .seal import BLANK, check_seal, seal
 
 # Both kinds of file end in a footer, its length in four bytes, and these.
@@ -48,7 +48,7 @@ def read_table(path: Path, wanted: Sequence[str], needed: str) -> Arrays:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
             raise ValueError(f"{path} must be a readable {kind} file: {reason(error)}") from None
-    check_held(path, needed, held)
+    check_contains(path, needed, held)
     if needed not in arrays:
         raise ValueError(f"{path} must have at least one row, got none")
     return arrays

@@ -4,6 +4,8 @@ A score is one number per row, and higher means more in-distribution,
 here and everywhere in truing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Scores of features and the linear head that makes logits of them, $f = W z + b$."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax

@@ -1,5 +1,7 @@
 """Known in-distribution rows that a score looks at."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from .._check import Floats, Matrix, as_truth, blocks

@@ -1,5 +1,7 @@
 """The distance to known rows as a score."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """Formulas with matrix products, a tile of rows at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The share of a feature outside the principal directions of known ones, as one more logit."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import lstsq

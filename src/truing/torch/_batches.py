@@ -30,17 +30,17 @@ class Batch:
     labels: NDArray[np.int64] | None
 
     @contextmanager
-    def fits(self) -> Iterator[None]:
+    def naming_errors(self) -> Iterator[None]:
         """Name this batch in an error of torch's in the block; running out of memory becomes a MemoryError."""
-        with _fits(self.number, self.images, self.images.device):
+        with _naming_errors(self.number, self.images, self.images.device):
             yield
 
     def columns(self, arrays: Arrays) -> Arrays:
-        """Return the arrays, checked to be finite and one row an image, with the labels of this batch."""
+        """Return the arrays, checked to be finite and one row per image, with the labels of this batch."""
         for name, array in arrays.items():
             if len(array) != len(self.images):
                 raise ValueError(
-                    f"{name} must have one row an image, got {len(array)} rows "
+                    f"{name} must have one row per image, got {len(array)} rows "
                     f"for {len(self.images)} images in batch {self.number}"
                 )
             if array.ndim == 2:
@@ -58,21 +58,21 @@ def batches(
         raise TypeError(f"loader must give batches, got {type(loader).__name__}: {way}")
     if not isinstance(loader, Iterable):
         raise TypeError(f"loader must be an iterable of batches, got {type(loader).__name__}")
-    told = progress and sys.stderr.isatty()
-    of, rows, start = length_hint(loader), 0, perf_counter()
+    is_shown = progress and sys.stderr.isatty()
+    total, rows, start = length_hint(loader), 0, perf_counter()
     try:
         for number, batch in enumerate(loader):
             images, labels = _split(batch, number)
-            with _fits(number, images, device):
+            with _naming_errors(number, images, device):
                 moved = images.to(device, non_blocking=True)
             yield Batch(number, moved, labels)
             rows += len(images)
-            if told:
-                count = f"{number + 1} of {of}" if of else f"{number + 1}"
+            if is_shown:
+                count = f"{number + 1} of {total}" if total else f"{number + 1}"
                 line = f"{title()}: {count} batches, {rows} rows, {rows / (perf_counter() - start):.0f} rows/s"
                 print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
     finally:
-        if told:
+        if is_shown:
             print(file=sys.stderr)
 
 
@@ -107,7 +107,7 @@ def _labels(labels: Any, rows: int, number: int) -> NDArray[np.int64] | None:
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != 1:
         return None
     if len(labels) != rows:
-        raise ValueError(f"labels must be one an image, got {len(labels)} for {rows} images in batch {number}")
+        raise ValueError(f"labels must be one per image, got {len(labels)} for {rows} images in batch {number}")
     return labels.astype(np.int64)
 
 
@@ -118,7 +118,7 @@ def _is_whole(label: Any) -> bool:
 
 
 @contextmanager
-def _fits(number: int, images: Tensor, device: torch.device) -> Iterator[None]:
+def _naming_errors(number: int, images: Tensor, device: torch.device) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:

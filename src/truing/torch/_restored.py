@@ -89,7 +89,7 @@ class _ModuleState:
     def __init__(self, part: nn.Module) -> None:
         self.part, self.training = part, part.training
         self.parameters, self.buffers = dict(part._parameters), dict(part._buffers)
-        self.passing, self.attributes = set(part._non_persistent_buffers_set), dict(vars(part))
+        self.non_persistent, self.attributes = set(part._non_persistent_buffers_set), dict(vars(part))
 
     def put_back(self) -> None:
         part = self.part
@@ -105,7 +105,7 @@ class _ModuleState:
                 del now[name]
         part._parameters.update(self.parameters)
         part._buffers.update(self.buffers)
-        part._non_persistent_buffers_set = self.passing
+        part._non_persistent_buffers_set = self.non_persistent
 
 
 def _check_unchanged(counted: list[tuple[str, nn.Parameter, int]]) -> None:

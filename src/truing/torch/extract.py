@@ -39,7 +39,7 @@ def extract(
     ----------
     loader
         Any iterable of batches: image tensors, (images, labels, …), or dicts with a key such as `image` or
-        `pixel_values`. Labels are kept where they are whole numbers, one an image.
+        `pixel_values`. Labels are kept where they are whole numbers, one per image.
     head
         A module of the model or its dotted name; by default the `nn.Linear` whose output the model returns. Of a
         1×1 `nn.Conv2d`, input and output are averaged over the picture.
@@ -54,7 +54,7 @@ def extract(
         where = device_of(model, device)
 
         def one(batch: Batch) -> Arrays:
-            with batch.fits():
+            with batch.naming_errors():
                 _, features, logits = watched.run(batch.images)
                 check_unchanged()
                 return batch.columns(columns(features, logits))

@@ -35,7 +35,7 @@ def odin(
 ) -> Outputs:
     r"""Return Outputs whose scores are ODIN's: $S(\tilde x; T)$, $\tilde x = x - ε\,\mathrm{sign}(-∇_x \log S(x; T))$.
 
-    S is `msp` at `temperature` T. With `epsilon=0` no gradient is taken: the scores are `msp(logits, T)`.
+    S is `msp` at `temperature` T (Eq. 7, 8). With `epsilon=0` no gradient is taken: the scores are `msp(logits, T)`.
 
     >>> model, images = nn.Identity(), torch.tensor([[1.0, 0.0]])
     >>> [odin(model, [images], head=model, temperature=1, epsilon=e).scores.round(3) for e in (0, 0.5)]
@@ -46,7 +46,7 @@ def odin(
     head, device
         As for `extract`.
     std
-        What the images were divided by, a number a channel: ε is divided by it too, so that ε is in units of
+        What the images were divided by, one number per channel: ε is divided by it too, so that ε is in units of
         the pixels before that, as in the authors' code. Not divided where absent.
     features
         `"clean"`: features and logits are those of the image itself (Algorithm 1). `"perturbed"`: those of the
@@ -81,7 +81,7 @@ class _Perturbation:
 
     def columns(self, batch: Batch) -> Arrays:
         """Return the features, logits and scores of a batch."""
-        with batch.fits():
+        with batch.naming_errors():
             with torch.inference_mode(False), torch.enable_grad():
                 images = _differentiable(batch)
                 still = self._run(images)

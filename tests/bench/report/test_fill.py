@@ -62,12 +62,10 @@ def test_a_finding_that_no_longer_holds_is_an_error(committed):
         "paper table | CIFAR-10 | msp + nonsense | FPR95",
         "rows_in R56",
         "best R56 table | msp | FPR95",
-        *FUNCTIONS,
+        *(name for name in FUNCTIONS if name != "code"),  # That takes nothing.
     ],
 )
 def test_an_expression_that_names_nothing_is_refused_with_its_line(committed, expression):
-    if expression == "code":  # It takes nothing.
-        return
     with pytest.raises(ValueError, match="line 1 of the template"):
         fill("{{" + expression + "}}", committed)
 

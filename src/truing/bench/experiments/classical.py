@@ -1,6 +1,6 @@
 """Three traditional detectors as the paper sets them: fitted on the features of the test mix itself, without labels.
 
-Each returns one score a row, higher = more in-distribution, of the rows it is fitted on or, where given, of `unseen`
+Each returns one score per row, higher = more in-distribution, of the rows it is fitted on or, where given, of `unseen`
 ones; the randomness comes from the caller.
 """
 

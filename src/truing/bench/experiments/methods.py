@@ -129,5 +129,5 @@ def principal_coordinates(features: Matrix, components: int | None) -> Callable[
     """Return the map of rows to the leading principal components of these; without components, to themselves."""
     if components is None:
         return lambda rows: rows
-    principal = Moments.of(features, np.zeros(len(features)))._principal(components)
+    principal = Moments.of(features, np.zeros(len(features)))._principal_components(components)
     return lambda rows: (rows - principal.origin) @ principal.basis

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .cases import CASES, CONVENTIONS
-from .provenance import Facts
+from .provenance import Facts, network_of
 from .settings import SETTINGS, Setting, setting_of
 
 Row = dict[str, Any]
@@ -156,6 +156,10 @@ class Results:
             for name, facts in files_of(about).items():
                 found[name] = {**found.get(name, {}), **facts}
         return found
+
+    def networks(self, setting: str) -> dict[str, str | None]:
+        """Return the network that every file behind the rows of a setting names; None where it names none."""
+        return {name: network_of(facts) for name, facts in self.files(setting).items()}
 
 
 def read(folder: Path) -> Results:

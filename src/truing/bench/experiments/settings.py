@@ -42,7 +42,7 @@ OFFICIAL_ROWS = {
 }
 """The number of images in each of the sets that the paper uses, as their makers publish them."""
 
-_SMALL = {
+_STAND_INS_OF_CIFAR = {
     "svhn": "svhn-recropped",
     "dtd10": "dtd10",
     "tinyimagenet-resize": "tinyimagenet-resize",
@@ -50,7 +50,7 @@ _SMALL = {
     "scenes": "scenes",
     "mnist": "mnist",
 }
-_FOUR = ("svhn", "dtd10", "tinyimagenet-crop", "scenes")
+_COMBINED = ("svhn", "dtd10", "tinyimagenet-crop", "scenes")
 _CIFAR = {
     "textures": "Textures",
     "svhn": "SVHN",
@@ -69,24 +69,24 @@ SETTINGS = {
             "CIFAR-10",
             "ResNet-56, 93.39 % right, 64 features",
             "cifar10-test",
-            {**_SMALL, "cifar100": "cifar100"},
-            combined=_FOUR,
+            {**_STAND_INS_OF_CIFAR, "cifar100": "cifar100"},
+            combined=_COMBINED,
         ),
         Setting(
             "cifar10-wrn40-2",
             "CIFAR-10",
             "WRN-40-2 trained for five epochs, 86.03 % right, 128 features",
             "cifar10-test",
-            {**_SMALL, "cifar100": "cifar100"},
-            combined=_FOUR,
+            {**_STAND_INS_OF_CIFAR, "cifar100": "cifar100"},
+            combined=_COMBINED,
         ),
         Setting(
             "cifar100-resnet14",
             "CIFAR-100",
             "ResNet-14, 66.01 % right, 64 features",
             "cifar100-test",
-            {**_SMALL, "cifar10": "cifar10"},
-            combined=_FOUR,
+            {**_STAND_INS_OF_CIFAR, "cifar10": "cifar10"},
+            combined=_COMBINED,
             mixture="gmm-100",
         ),
         Setting(

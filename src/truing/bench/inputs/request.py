@@ -21,7 +21,7 @@ _COLDEST = 1e-100  # As for any score.
 
 
 def check_numbers(args: argparse.Namespace) -> None:
-    """Refuse counts below one and seeds that are none, by the names of their options."""
+    """Refuse counts below one and invalid seeds, by the names of their options."""
     for name in ("batch", "classes", "rows"):
         if vars(args)[name] is not None:
             as_count(vars(args)[name], f"--{name}")
@@ -39,7 +39,7 @@ def noise_seed(args: argparse.Namespace) -> int | None:
     return int(args.seed or 0) if args.data in NOISES else None
 
 
-def fit_of(args: argparse.Namespace, network: Network) -> str:
+def picture_fit(args: argparse.Namespace, network: Network) -> str:
     """Return the name of how the set's pictures meet the network's size."""
     if args.fit is not None:
         return str(args.fit)

@@ -91,55 +91,48 @@ def train(
 
     The folder is made when there is nothing left to refuse.
 
-    The log has a line an epoch: its number, mean loss, accuracy on `test_images`, last rate, and the
-    seconds since this call began. `report` is given each line, `progress` a sentence a step.
+    The log has one line per epoch: its number, mean loss, accuracy on `test_images`, last rate, and the
+    seconds since this call began. `report` is given each line, `progress` one sentence per step.
     """
-    course = _Course.of(recipe, train_images)
+    plan = _Plan.of(recipe, train_images)
     run = _start(recipe, device)
     if resume:
-        _resume(run, recipe, course.data, out / CHECKPOINT, device)
-    elif (out / CHECKPOINT).exists():
-        raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    check_writable(out / CHECKPOINT)
-    first, began, saved = run.step, time.monotonic(), time.monotonic()
-    while run.step < course.total:
-        inputs, wanted = course.batch(run.step)
-        rate = course.rate(run.step)
-        run.loss += _step(run, recipe, rate, inputs.to(device, memory_format=_LAYOUT), wanted.to(device))
+        _resume(run, recipe, plan.data, out / CHECKPOINT, device)
+    _prepare_folder(out, resume)
+    first_step, began, saved = run.step, time.monotonic(), time.monotonic()
+    while run.step < plan.total_steps:
+        inputs, labels = plan.batch(run.step)
+        rate = plan.rate(run.step)
+        run.loss += _step(run, recipe, rate, inputs.to(device, memory_format=_LAYOUT), labels.to(device))
         run.step += 1
-        seconds, mean = time.monotonic() - began, run.loss / (run.step % course.steps or course.steps)
-        left = clock(seconds / (run.step - first) * (course.total - run.step))
-        progress(f"step {run.step:,} of {course.total:,}, loss {mean:.3f}, {left} left")
-        ended = run.step % course.steps == 0
-        if ended:
-            tested = extract(run.network, test_images.batches(_EVALUATION_ROWS), course.preprocessing, device)
-            line = {"epoch": run.step // course.steps, "loss": mean, "accuracy": float(tested.correct().mean())}
-            run.log.append({**line, "rate": rate, "seconds": round(seconds, 1)})
+        seconds = time.monotonic() - began
+        progress(_progress_line(run, plan, seconds / (run.step - first_step)))
+        epoch_ended = run.step % plan.steps_per_epoch == 0
+        if epoch_ended:
+            run.log.append(_end_epoch(run, plan, test_images, device) | {"rate": rate, "seconds": round(seconds, 1)})
             report(run.log[-1])
-            run.loss = 0.0
-        if ended or time.monotonic() - saved >= checkpoint_seconds:
-            _save(run, recipe, course.data, out)
+        if epoch_ended or time.monotonic() - saved >= checkpoint_seconds:
+            _save(run, recipe, plan.data, out)
             saved = time.monotonic()
     _save_weights(run.network, out / WEIGHTS)
     return run.log
 
 
 @dataclass(frozen=True, eq=False)
-class _Course:
-    """What every step of a run is given, by its number alone: its batch of moved images, and its rate."""
+class _Plan:
+    """What every step of a run is given, by its number alone: its batch of augmented images, and its rate."""
 
     recipe: Recipe
     pictures: NDArray[np.uint8]
     labels: NDArray[np.int64]
     preprocessing: Preprocessing
     schedule: Callable[[float], float]
-    steps: int  # In an epoch.
+    steps_per_epoch: int
     data: Data
 
     @classmethod
-    def of(cls, recipe: Recipe, images: Images) -> "_Course":
-        """Return the course of a recipe on labelled images."""
+    def of(cls, recipe: Recipe, images: Images) -> "_Plan":
+        """Return the plan of a recipe on labelled images."""
         if images.labels is None:
             raise ValueError("images must have labels to train on")
         schedule = as_choice(recipe.schedule, "schedule", SCHEDULES)
@@ -149,21 +142,21 @@ class _Course:
         return cls(recipe, pictures, labels, preprocessing, schedule, steps, _fingerprint(pictures, labels))
 
     @property
-    def total(self) -> int:
-        """Steps in all."""
-        return self.steps * self.recipe.epochs
+    def total_steps(self) -> int:
+        """Steps of all epochs."""
+        return self.steps_per_epoch * self.recipe.epochs
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the inputs (b, 3, h, w) and the labels (b,) of a step."""
         seed, rows = self.recipe.seed, self.recipe.batch
-        order = np.random.default_rng([seed, 0, step // self.steps]).permutation(len(self.pictures))
-        some = order[step % self.steps * rows :][:rows]
-        moved = augmented(self.pictures[some], np.random.default_rng([seed, 1, step]))
-        return torch.from_numpy(self.preprocessing.normalised(moved)), torch.from_numpy(self.labels[some])
+        order = np.random.default_rng([seed, 0, step // self.steps_per_epoch]).permutation(len(self.pictures))
+        some = order[step % self.steps_per_epoch * rows :][:rows]
+        pictures = augmented(self.pictures[some], np.random.default_rng([seed, 1, step]))
+        return torch.from_numpy(self.preprocessing.normalised(pictures)), torch.from_numpy(self.labels[some])
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
-        return self.recipe.rate * self.schedule(step / self.total)
+        return self.recipe.rate * self.schedule(step / self.total_steps)
 
 
 def clock(seconds: float) -> str:
@@ -174,6 +167,24 @@ def clock(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _progress_line(run: Run, plan: _Plan, seconds_per_step: float) -> str:
+    left = clock(seconds_per_step * (plan.total_steps - run.step))
+    return f"step {run.step:,} of {plan.total_steps:,}, loss {_mean_loss(run, plan):.3f}, {left} left"
+
+
+def _mean_loss(run: Run, plan: _Plan) -> float:
+    """Return the mean over the steps of this epoch, or of the one that has just ended."""
+    return run.loss / (run.step % plan.steps_per_epoch or plan.steps_per_epoch)
+
+
+def _end_epoch(run: Run, plan: _Plan, test_images: Images, device: str) -> Line:
+    """Return the number, mean loss and accuracy of the epoch that has just ended; the loss starts again at zero."""
+    tested = extract(run.network, test_images.batches(_EVALUATION_ROWS), plan.preprocessing, device)
+    mean = _mean_loss(run, plan)
+    run.loss = 0.0
+    return {"epoch": run.step // plan.steps_per_epoch, "loss": mean, "accuracy": float(tested.correct().mean())}
 
 
 def _step(run: Run, recipe: Recipe, rate: float, inputs: Tensor, labels: Tensor) -> float:
@@ -213,6 +224,13 @@ def _start(recipe: Recipe, device: str) -> Run:
         network.parameters(), lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay, nesterov=True
     )
     return Run(network, optimizer)
+
+
+def _prepare_folder(out: Path, resume: bool) -> None:
+    if not resume and (out / CHECKPOINT).exists():
+        raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    check_writable(out / CHECKPOINT)
 
 
 def _fingerprint(pictures: NDArray[np.uint8], labels: NDArray[np.int64]) -> Data:

@@ -3,7 +3,6 @@
 from collections import Counter
 
 from ..experiments.cases import CASES
-from ..experiments.provenance import network_of
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .table import Table
@@ -15,7 +14,7 @@ NO_CODE = "code that the rows do not name"
 def network_named(results: Results, name: str) -> str:
     """Return the network behind a setting's rows as its files name it; by the setting's own words where none does."""
     setting, files = results.settings[name], results.files(name)
-    said = {file: network_of(facts) for file, facts in files.items()}
+    said = results.networks(name)
     named = list(dict.fromkeys(network for network in said.values() if network is not None))
     if not named:
         return f"{setting.network} ({UNSAID})"
