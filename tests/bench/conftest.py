@@ -80,4 +80,5 @@ def mix(embedded):
     inside, outside = embedded.inside[::10], embedded.outside["svhn"][::10]
     features = np.concatenate([inside.features, outside.features])
     logits = np.concatenate([inside.logits, outside.logits])
-    return Mix(features, {"msp": truing.msp(logits), "energy": truing.energy(logits)}, len(inside))
+    scores = {"msp": truing.msp(logits), "energy": truing.energy(logits)}
+    return Mix(features, scores, len(inside), logits, inside.labels)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from truing.bench.experiments.cases import CASES, display_name, is_run, sets_of
+from truing.bench.experiments.cases import CASES, CONTRASTS, display_name, is_run, sets_of
 from truing.bench.experiments.figure_rows import figure_rows
 from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import Job
@@ -72,11 +72,15 @@ def _rows(case, setting, rng):
         for base in bases:
             level = WITHOUT_VALUE.get(case.name, ())
             own = METHODS.get(case.name, ("DLR",)) if base != "gradnorm" else ()
+            if case.has_reference:
+                own = [method for method in case.methods if base == "gen" or method not in CONTRASTS]
             varied = [] if case.name == "intercept" else ["none"]
             varied = [method for method in (*varied, *own) if method not in level]
             for method, value in [*((method, None) for method in level), *((m, v) for m in varied for v in values)]:
-                for scored in ("fitted",) if method in ("none", "ReAct") else ("fitted", "unseen"):
-                    yield _row(display_name(setting, files), base, method, scored, value, case.name, rng)
+                is_fitted = case.has_reference or method in ("none", "ReAct")
+                for scored in ("fitted",) if is_fitted else ("fitted", "unseen"):
+                    row = _row(display_name(setting, files), base, method, scored, value, case.name, rng)
+                    yield row | ({"found": row["aupr"], "false_alarms": row["fpr95"]} if case.has_reference else {})
 
 
 def _row(outside, base, method, scored, value, case, rng):

@@ -297,7 +297,7 @@ def _add_extract(command: AddCommand) -> None:
 def _add_run(command: AddCommand) -> None:
     part = command(run_run, "truing bench run table online --setting cifar10-resnet56 --banks banks")
     slow = ", ".join(name for name, case in CASES.items() if case.slow)
-    about = f"{', '.join(CASES)}; {ALL} is every one but {slow}, which takes minutes"
+    about = f"{', '.join(CASES)}; {ALL} is every one but {slow}, which take minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
     sets = f"{', '.join(SETTINGS)}, or a .toml file of your own (default: those with files)"
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)

@@ -7,6 +7,7 @@ import pytest
 
 from truing.bench.experiments.cases import (
     CASES,
+    CONTRASTS,
     CONVENTIONS,
     HEAD,
     METHOD_ORDER,
@@ -37,10 +38,13 @@ def test_a_case_is_run_by_a_protocol_that_there_is_with_methods_that_rows_may_na
 
 @every_case
 def test_what_is_made_of_a_case_is_known_to_the_report(case):
-    assert set(case.tables) <= {"means", "pool", "by-set", "means-of-each-set", "by-subset"}
+    assert set(case.tables) <= {"means", "pool", "by-set", "means-of-each-set", "by-subset", "by-value"}
     assert case.axis is None or case.values
     assert case.beside in {"", *CASES}
     assert bool(case.values) == bool(case.varied)
+    assert case.values or "by-value" not in case.tables
+    assert case.has_reference == bool(set(case.methods or ()) & set(CONTRASTS))
+    assert case.has_reference == ("not the paper’s method" in case.title) == bool(case.about)
     with PRINTED.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert set(case.paper_tables) <= {row["table"] for row in rows}

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from truing.bench.experiments.cases import CASES, sets_of
+from truing.bench.experiments.cases import CASES, CONTRASTS, sets_of
 from truing.bench.experiments.settings import SETTINGS
 from truing.bench.report import curves, distributions, dumbbells, figures, scatters
 
@@ -64,9 +64,10 @@ def test_figures_are_xml_in_the_page_s_ink_and_share_no_id(every_panel):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_there_is_a_figure_of_both_metrics_for_every_base_score(every_panel, case):
+def test_there_is_a_figure_of_every_metric_for_every_base_score(every_panel, case):
     captions = [panel.caption.partition(";")[0].partition(" on ")[0] for panel in every_panel[case]]
-    assert captions == [f"{base}: {name}" for base in CASES[case].bases for name in ("FPR95", "AUROC")]
+    names = ("FPR95", "AUROC", *(("found", "false alarms") if CASES[case].has_reference else ()))
+    assert captions == [f"{base}: {name}" for base in CASES[case].bases for name in names]
 
 
 @pytest.mark.parametrize("metric", [FPR95, AUROC], ids=lambda metric: metric.name)
@@ -174,3 +175,26 @@ def test_every_point_is_drawn_in_the_colour_of_its_set():
             for colour in (figures.IN, figures.OUT)
         }
         assert list(counts.values()) == [row["is_out"].count(0), row["is_out"].count(1)]
+
+
+def test_every_method_has_a_line_of_its_own_colour_or_mark():
+    assert len({figures.stroke(method)[0] for method in ("none", "DLR", "RLR", *CONTRASTS)}) == 5
+
+
+def test_with_known_rows_means_alone_are_drawn_and_ticks_lie_within_the_values(every_panel):
+    for case, ticks in (("out-share", ["0.01", "0.1"]), ("rows-at-hand", ["100", "1k"])):
+        svg = every_panel[case][-1].svg
+        assert "opacity: 0.5" not in svg
+        groups = [group for group in ElementTree.fromstring(svg).iter() if "-xtick_" in group.get("id", "")]
+        assert [text for group in groups if (text := "".join(group.itertext()).strip())] == ticks
+    assert "opacity: 0.5" in every_panel["rate"][0].svg
+
+
+def test_the_overview_leaves_room_for_its_legend():
+    """A line of the legend is 0.15 inches high, and as wide as three names."""
+    rows = [row for row in rows_of("table") if row["base"] in ("msp", "energy")]
+    more = [{**row, "method": "Online DLR"} for row in rows if row["method"] == "DLR"]
+    heights = [
+        float(re.search(r'viewBox="0 0 \S+ (\S+)"', dumbbells.overview(part)[0].svg)[1]) for part in (rows, rows + more)
+    ]
+    assert heights[1] - heights[0] == pytest.approx(0.15 * 72, abs=0.1)

@@ -198,6 +198,37 @@ def test_tables_come_in_the_order_of_settings_and_cases():
     ]
 
 
+def with_reference(case, base="msp", method="none", **more):
+    return row("dtd10", method, case=case, base=base, found=0.3, false_alarms=0.049, **more)
+
+
+def test_with_known_rows_a_table_says_what_was_found_and_whose_method_contrast_is():
+    rows = [with_reference("contrast"), with_reference("contrast", "gen", "contrast", fpr95=0.2)]
+    mean, *by_set = tables_of(rows)["truing", "cifar10-resnet56", "contrast"]
+    assert mean.heads == ("base, method", "FPR95", "AUROC", "found", "false alarms", "repeats")
+    assert list(cells(mean, "gen + contrast").values())[1:] == ["20.0", "90.0", "30.0", "4.9", "1"]
+    assert "Contrast is not the paper’s method" in mean.notes[0]
+    titles = ["FPR95", "AUROC", "AUPR, in-distribution positive", "found", "false alarms"]
+    assert [table.title for table in by_set] == [f"cifar10-resnet56: {title}, set by set" for title in titles]
+
+
+def test_a_table_by_value_has_a_column_for_each_value_with_the_mean_over_the_sets():
+    rows = [with_reference("out-share", value=value, auroc=auroc) for value, auroc in ((0.2, 0.7), (0.005, 0.6))]
+    rows += [{**one, "outside": "mnist", "auroc": one["auroc"] + 0.1} for one in rows]
+    auroc, fpr95, found, alarms = tables_of(rows)["truing", "cifar10-resnet56", "out-share"]
+    assert auroc.heads == ("base, method; out share", "0.005", "0.2")
+    assert auroc.lines == (("msp", "65.0", "75.0"),)
+    assert [table.lines[0][1] for table in (fpr95, found, alarms)] == ["50.0", "30.0", "4.9"]
+
+
+def test_the_means_with_known_rows_stand_below_the_summary():
+    titles = [table.title for table in summary(Results([row("dtd10"), with_reference("contrast")]))]
+    assert titles == [
+        "cifar10-resnet56: mean over the sets",
+        "cifar10-resnet56: mean over the sets, with known rows",
+    ]
+
+
 def test_the_summary_is_of_our_own_conventions():
     titles = [table.title for table in summary(Results([row("dtd10"), row("dtd10", conventions="authors")]))]
     assert titles == ["cifar10-resnet56: mean over the sets"]

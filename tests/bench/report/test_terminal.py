@@ -1,8 +1,9 @@
+import re
 from statistics import fmean
 
 import pytest
 
-from truing.bench.report.terminal import MEAN, fitted, hurts, lines, notes, per_cent, text
+from truing.bench.report.terminal import MEAN, decided, fitted, hurts, lines, notes, per_cent, text
 
 
 def row(method, fpr95, auroc, *, base="msp", outside="svhn"):
@@ -13,14 +14,37 @@ def row(method, fpr95, auroc, *, base="msp", outside="svhn"):
 def test_the_text_prints_the_numbers_of_every_row_on_its_line(ran):
     rows = ran.rows
     blocks = text(rows).split("\n\n")[:2]
+    contrast = {row["outside"]: row for row in decided(rows) if row["method"] == "contrast"}
     for base, block in zip(("msp", "energy"), blocks, strict=True):
         assert block.startswith(base)
-        printed = {line.split()[0]: line.replace("*", " ").split() for line in block.splitlines()}
+        printed = {line.split()[0]: re.split(r"[ */]+", line) for line in block.splitlines()}
         for outside in ("svhn", "dtd10", "cifar100"):
             own = {row["method"]: row for row in fitted(rows) if (row["base"], row["outside"]) == (base, outside)}
-            methods = [own[method] for method in ("none", "DLR", "RLR", "Online DLR")]
+            methods = [*(own[method] for method in ("none", "DLR", "RLR", "Online DLR")), contrast[outside]]
             wanted = [f"{100 * row[name]:.1f}" for row in methods for name in ("fpr95", "auroc")]
             assert [word for word in printed[outside] if "." in word] == wanted
+
+
+def test_what_is_found_with_known_rows_has_a_column_for_each_base_score_dlr_and_contrast(ran):
+    block = next(block for block in text(ran.rows).split("\n\n") if block.startswith("found at 5 %"))
+    names = {"msp": ("msp", "none"), "msp + DLR": ("msp", "DLR"), "energy": ("energy", "none")}
+    names |= {"energy + DLR": ("energy", "DLR"), "contrast": ("gen", "contrast")}
+    head, *printed = block.splitlines()
+    assert re.split(r" {2,}", head)[2:] == list(names)
+    rows = {(row["base"], row["method"], row["outside"]): row for row in decided(ran.rows)}
+    for outside in ("svhn", "dtd10", "cifar100"):
+        (line,) = [line for line in printed if line.startswith(outside)]
+        assert line.split()[2:] == [per_cent(rows[*key, outside]["found"]) for key in names.values()]
+    sets = ("svhn", "dtd10", "cifar100")
+    alarms = [fmean(rows[*key, outside]["false_alarms"] for outside in sets) for key in names.values()]
+    assert printed[-1].split()[3:] == list(map(per_cent, alarms))
+
+
+def test_the_notes_say_whose_method_contrast_is_and_what_it_is_given(ran):
+    (note,) = [note for note in notes(ran.rows) if note.startswith("contrast")]
+    assert "not the paper's method" in note
+    assert "500 of the 1,000 in-distribution ones" in note
+    assert not [note for note in notes(fitted(ran.rows)) if "contrast" in note]
 
 
 def test_the_mean_is_the_plain_mean_over_the_sets(ran):

@@ -15,6 +15,8 @@ Seed = int | tuple[int, ...]
 SEEDS: tuple[Seed, ...] = tuple((SEED, repeat) for repeat in range(REPEATS))  # One for each repeat.
 IN_PER_OUT = 5  # In-distribution rows for each row of the other set.
 PENALTY, KEEP = 1e-5, 0.8
+KNOWN_SHARE = 0.25  # Of the in-distribution rows: known ones to learn from, and as many to decide against.
+FALSE_ALARM = 0.05  # At which rows are refused where some are known.
 POOL = "all sets"  # What all of a setting's sets together are called.
 
 CONVENTIONS = ("truing", "authors")
@@ -32,8 +34,15 @@ METHOD_ORDER = (
     "ReAct",
     "ReAct + DLR, raw",
     "ReAct + DLR, clipped",
+    "contrast",
+    "contrast, same mix",
 )
 """The order in which tables name what was done to a base score."""
+
+CONTRASTS = {"contrast": False, "contrast, same mix": True}
+"""Methods that learn from known rows, which are not the paper's: whether they are told that the classes are mixed as
+there."""
+CONTRAST, SAME_MIX = CONTRASTS
 
 
 @dataclass(frozen=True)
@@ -58,10 +67,13 @@ class Case:
     sets: str = "single"  # Or noise-sets, subsets, single-and-pool.
     wide: bool = True  # Whether it is run where features are confined to principal components, too.
     by_authors: bool = False  # Whether the authors' conventions say anything else of it.
+    has_reference: bool = False  # Whether some in-distribution rows are known, so that methods can refuse rows.
     needs_head: bool = False  # Whether it reads the weight and bias of the network's last layer.
     slow: bool = False  # Minutes where the others take seconds.
     is_main: bool = False  # Whether its means are the summary.
-    tables: tuple[str, ...] = ("means",)  # And pool, by-set, means-of-each-set, by-subset.
+    is_beside_main: bool = False  # Whether its means stand below the summary.
+    about: str = ""  # What its tables say below them.
+    tables: tuple[str, ...] = ("means",)  # And pool, by-set, means-of-each-set, by-subset, by-value.
     beside: str = ""  # The case whose rows stand in its table too, in place of its own base scores.
     counts: str = "fewer"  # Which numbers of rows are noted below a table: of fewer ones, the total, or none.
     axis: Axis | None = None  # Of the curves over its values, where these are drawn.
@@ -72,6 +84,12 @@ class Case:
 PAPER_BASES = ("msp", "energy", "odin", "odin-perturbed", "kl_uniform")
 _MAIN_TABLES = ("cifar", "imagenet", "cifar-detail", "imagenet-detail")
 _IMAGENET = ("ImageNet-1k",)
+_KNOWN = (
+    "Contrast is not the paper’s method. Of the in-distribution rows one half, drawn anew for each repeat, is known."
+    " Base scores, DLR and RLR decide against all known rows, which join the fits; contrast learns from half of them"
+    " and decides against the others. The rest and the other set are the rows at hand. Found: the share of out rows"
+    " refused at 5 % false alarms, by p-values; false alarms: the share of in-distribution rows refused."
+)
 
 CASES = {
     case.name: case
@@ -191,6 +209,70 @@ CASES = {
             beside="table",
         ),
         Case(
+            "contrast",
+            "Contrast, beside the others with the same known rows (not the paper’s method)",
+            ("msp", "energy", "gen"),
+            "decide with known rows",
+            ("DLR", "RLR", *CONTRASTS),
+            has_reference=True,
+            is_beside_main=True,
+            about=_KNOWN,
+            tables=("means", "by-set"),
+        ),
+        Case(
+            "out-share",
+            "With known rows, by the share of out rows (contrast is not the paper’s method)",
+            ("msp", "energy", "gen"),
+            "vary out share",
+            ("DLR", "RLR", *CONTRASTS),
+            (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8),
+            "out share",
+            has_reference=True,
+            slow=True,
+            about=f"{_KNOWN} As many rows of each set as the share allows.",
+            tables=("by-value",),
+            counts="none",
+            axis=Axis("share of out rows at hand", "log"),
+        ),
+        Case(
+            "rows-at-hand",
+            "With known rows, by the number of rows at hand (contrast is not the paper’s method)",
+            ("msp", "energy", "gen"),
+            "vary rows at hand",
+            ("DLR", "RLR", *CONTRASTS),
+            (50, 100, 200, 500, 1000, 2000, 5000),
+            "rows",
+            has_reference=True,
+            slow=True,
+            about=f"{_KNOWN} One row in five is out.",
+            tables=("by-value",),
+            counts="none",
+            axis=Axis("rows at hand, one in five out", "log"),
+        ),
+        Case(
+            "other-mix",
+            "With known rows, three in ten classes at hand (contrast is not the paper’s method)",
+            ("energy", "gen"),
+            "drop classes",
+            ("DLR", *CONTRASTS),
+            has_reference=True,
+            about=f"{_KNOWN} Of the in-distribution rows at hand only those of three in ten classes are left, which are"
+            " drawn anew for each repeat; the known rows are of all classes.",
+            tables=("means", "by-set"),
+        ),
+        Case(
+            "other-mix-dirichlet",
+            "With known rows, class shares at hand from a Dirichlet(0.3) (contrast is not the paper’s method)",
+            ("energy", "gen"),
+            "draw class shares",
+            ("DLR", *CONTRASTS),
+            has_reference=True,
+            about=f"{_KNOWN} Three in ten of the in-distribution rows at hand are left, drawn by class shares from a"
+            " Dirichlet(0.3), which are drawn anew for each repeat; in the known rows all classes are as frequent as in"
+            " the set.",
+            tables=("means", "by-set"),
+        ),
+        Case(
             "pictures",
             "What features and scores look like",
             ("msp", "energy"),
@@ -201,7 +283,10 @@ CASES = {
     )
 }
 MAIN = next(case for case in CASES.values() if case.is_main)
-DEMO = tuple(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures"))
+DEMO = (
+    *(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures")),
+    replace(CASES["contrast"], methods=("DLR", CONTRAST)),
+)
 """What the demo runs on the embedded bank."""
 
 

@@ -14,7 +14,7 @@ from ...detector import Detector
 from ...fits import SharedFeatures, fit_direct
 from ...outputs import Outputs
 from ...shaping import react_clip
-from .cases import CONVENTIONS, IN_PER_OUT, PENALTY, SEED, SEEDS, Case, Seed
+from .cases import CONVENTIONS, IN_PER_OUT, KNOWN_SHARE, PENALTY, SEED, SEEDS, Case, Seed
 from .classical import CLASSICAL
 from .methods import (
     Measurement,
@@ -28,10 +28,14 @@ from .methods import (
     trusted_by_authors,
 )
 from .mixes import Index, Mix
+from .reference import Reference, compare_with_reference
 from .settings import Setting
 
 RATE_ROWS = 5000
 SAMPLED_ROWS = 20_000  # In-distribution rows of all samples of one size together.
+OUT_SHARE = 0.2  # Of the rows at hand, where their number is varied.
+CLASSES_LEFT = 0.3  # The share of classes at hand, or of rows where class shares are drawn.
+CONCENTRATION = 0.3  # Of the Dirichlet distribution that class shares are drawn from.
 UNTRUED = ("gradnorm",)  # Base scores that are measured as they are.
 
 Value = float | None
@@ -206,6 +210,63 @@ def detect_outliers(job: Job) -> Measurements:
             yield None, ((name, "none", "unseen"), metrics(*unseen.split(scores)))
 
 
+def decide_with_known_rows(job: Job) -> Measurements:
+    """Give every method the same known rows, and the rest to decide."""
+    for rest, reference, _ in _with_known(job):
+        yield from _decided(job, None, rest, reference)
+
+
+def vary_out_share(job: Job) -> Measurements:
+    """Decide with known rows at every share of out rows, on as many rows as there are for it."""
+    for rest, reference, _ in _with_known(job):
+        for share in job.case.values:
+            total = min(rest.rows_in / (1 - share), rest.rows_out / share)
+            part = rest.first(round((1 - share) * total), max(1, round(share * total)))
+            yield from _decided(job, share, part, reference)
+
+
+def vary_rows_at_hand(job: Job) -> Measurements:
+    """Decide with known rows on every number of rows at hand that there are enough for."""
+    for rest, reference, _ in _with_known(job):
+        for size in map(int, job.case.values):
+            rows_out = round(OUT_SHARE * size)
+            if size - rows_out <= rest.rows_in and rows_out <= rest.rows_out:
+                yield from _decided(job, size, rest.first(size - rows_out, rows_out), reference)
+
+
+def drop_classes(job: Job) -> Measurements:
+    """Decide with known rows of all classes where only some of the classes are at hand."""
+    for rest, reference, rng in _with_known(job):
+        classes = rng.permutation(np.unique(rest.classes()))
+        left = np.isin(rest.classes(), classes[: max(1, round(CLASSES_LEFT * len(classes)))])
+        part = rest.take(np.flatnonzero(left), np.arange(rest.rows_out))
+        yield from _decided(job, None, part, reference)
+
+
+def draw_class_shares(job: Job) -> Measurements:
+    """Decide with known rows where classes are more or less frequent at hand, by shares from a Dirichlet."""
+    for rest, reference, rng in _with_known(job):
+        _, number, counts = np.unique(rest.classes(), return_inverse=True, return_counts=True)
+        shares = rng.dirichlet(np.full(len(counts), CONCENTRATION))
+        # Without replacement, each next row by its weight (Efraimidis & Spirakis 2006): the smallest of such times.
+        with np.errstate(divide="ignore"):
+            times = rng.exponential(size=rest.rows_in) / (shares / counts)[number]
+        drawn = np.argsort(times)[: max(1, round(CLASSES_LEFT * rest.rows_in))]
+        yield from _decided(job, None, rest.take(drawn, np.arange(rest.rows_out)), reference)
+
+
+def _with_known(job: Job) -> Iterator[tuple[Mix, Reference, np.random.Generator]]:
+    """Yield the rows at hand and the known rows of each repeat, and its randomness."""
+    for mix, rng, _ in job.repeats():
+        known, held, rest = mix.with_known(rng, KNOWN_SHARE)
+        yield rest, Reference(known, held), rng
+
+
+def _decided(job: Job, value: Value, mix: Mix, reference: Reference) -> Measurements:
+    for measured in compare_with_reference(mix, reference, job.case, job.setting, job.conventions):
+        yield value, measured
+
+
 def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tuple[Floats, Floats]:
     """Return every row's score after its batch was learnt, and before; not a number in the first batch."""
     detector, after, before = Detector("given"), np.empty(len(order)), np.full(len(order), np.nan)
@@ -221,10 +282,15 @@ def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tup
 
 PROTOCOLS: dict[str, Callable[[Job], Measurements]] = {
     "compare": compare_methods,
+    "decide with known rows": decide_with_known_rows,
     "detect outliers": detect_outliers,
+    "draw class shares": draw_class_shares,
+    "drop classes": drop_classes,
     "stream": stream,
     "vary ReAct's share": vary_react_share,
     "vary kept share": vary_kept_share,
+    "vary out share": vary_out_share,
     "vary rate": vary_rate,
+    "vary rows at hand": vary_rows_at_hand,
     "vary sample size": vary_sample_size,
 }

@@ -26,7 +26,8 @@ Row = dict[str, Any]
 """What came out, flat as its JSON is. `case`, `setting` and `conventions`; `outside`, the other set; and then either
 
 - `base`, `method`, `scored` ("fitted" or "unseen"), perhaps the `value` of what the case varies, `repeats`, and the
-  means of the metrics over these, by their names, with their spread as `fpr95_sd` and the like; or
+  means of the metrics over these, by their names, with their spread as `fpr95_sd` and the like; where some rows are
+  known, `found` and `false_alarms` among them; or
 - `picture`, and what that is drawn from (_PICTURES).
 """
 About = dict[str, Any]

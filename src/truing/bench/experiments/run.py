@@ -15,7 +15,7 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from ..code import code_version
-from .cases import IN_PER_OUT, KEEP, PENALTY, REPEATS, SEED, Case, display_name
+from .cases import FALSE_ALARM, IN_PER_OUT, KEEP, KNOWN_SHARE, PENALTY, REPEATS, SEED, Case, display_name
 from .figure_rows import PROTOCOL, figure_rows
 from .methods import Measurement
 from .protocols import PROTOCOLS, RATE_ROWS, SAMPLED_ROWS, Job, Value
@@ -26,7 +26,7 @@ from .tasks import Locate, Task, tasks
 
 Progress = Callable[[Iterator[str], int, str], None]
 
-_SPREAD = ("fpr95", "fpr95_paper", "auroc")
+_SPREAD = ("fpr95", "fpr95_paper", "auroc", "found", "false_alarms")
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]
         "keep": KEEP,
         "in_for_one_out": IN_PER_OUT,
         **own.get(case.protocol, {}),
+        **({"known_share": KNOWN_SHARE, "false_alarm": FALSE_ALARM} if case.has_reference else {}),
         **{name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")},
         "bases": list(case.bases),
         "values": list(case.values),

@@ -5,7 +5,7 @@ folders of their own below it (docs/reproduce.md has the commands that make them
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -55,11 +55,14 @@ class Task:
             if part.features.shape[1] != (width := parts[0].features.shape[1]):
                 raise ValueError(f"{name} must have {width} features as {names[0]} has, got {part.features.shape[1]}")
         scores = [self._scores(part) for part in parts]
-        return Mix(
+        mix = Mix(
             np.concatenate([part.features for part in parts]),
             {base: np.concatenate([one[base] for one in scores]) for base in scores[0]},
             len(parts[0]),
         )
+        if not self.case.has_reference:
+            return mix
+        return replace(mix, logits=np.concatenate([part._need("logits") for part in parts]), labels=parts[0].labels)
 
     def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
         """Return a function from features and a clip to the base scores of the network's head on the clipped ones."""

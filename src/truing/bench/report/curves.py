@@ -1,7 +1,7 @@
 """Figures of the ablations: FPR95 and AUROC against what a case varies, from rows and nothing else.
 
-Bold is the mean over the sets, thin each set; solid are rows that the fit saw, dashed rows that it had not seen;
-dotted is the base score as it is. A mean is over the same sets at every value.
+Bold is the mean over the sets, thin each set, save where rows are known; solid are rows that the fit saw, dashed rows
+that it had not seen; dotted is the base score as it is. A mean is over the same sets at every value.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
 NO_VALUE = inf  # The value of a row without one.
 SMALL = 8.0
-TENS = (10, 100, 1000, 10000)
+TENS = (0.01, 0.1, 1, 10, 100, 1000, 10000)
 
 Curve = dict[float, float]
 
@@ -47,6 +47,9 @@ def metrics(conventions: str) -> tuple[Metric, Metric]:
     """Return what is drawn under these conventions."""
     column = "fpr95_paper" if conventions == "authors" else "fpr95"
     return Metric(column, "FPR95", True), Metric("auroc", "AUROC", False)
+
+
+DECIDED = (Metric("found", "found", False), Metric("false_alarms", "false alarms", True))
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,15 @@ class Line:
 def panels(rows: list[Row]) -> list[Panel]:
     """Return both metrics of each base score, from the rows of one case on one setting by one convention.
 
-    There are none for a case without an axis.
+    Where rows are known, what is found and what is refused by mistake are drawn, too. There are none for a case without
+    an axis.
     """
     if CASES[rows[0]["case"]].axis is None:
         return []
     return [
         _panel([row for row in rows if row["base"] == base], metric)
         for base in dict.fromkeys(row["base"] for row in rows)
-        for metric in metrics(rows[0]["conventions"])
+        for metric in (*metrics(rows[0]["conventions"]), *(DECIDED if CASES[rows[0]["case"]].has_reference else ()))
     ]
 
 
@@ -140,13 +144,14 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
 
     def draw(axes: "Axes") -> None:
         for line in drawn:
-            _draw(axes, line, values if axis.scale == "ordinal" else None)
+            _draw(axes, line, values if axis.scale == "ordinal" else None, each_set=not CASES[case].has_reference)
         if axis.scale == "ordinal":
             axes.set_xticks(range(len(values) + 1), [*(f"{value:g}" for value in values), "all"])
         if axis.scale == "log":
             axes.set_xscale("log")
-            axes.set_xticks(TENS, map(_short, TENS))
-            axes.set_xticks([value for value in values if value not in TENS], minor=True)
+            tens = [ten for ten in TENS if values[0] <= ten <= values[-1]]
+            axes.set_xticks(tens, map(_short, tens))
+            axes.set_xticks([value for value in values if value not in tens], minor=True)
             axes.tick_params(axis="x", which="minor", labelbottom=False)
         axes.margins(x=0.03)
         axes.set(xlabel=axis.name, ylabel=f"{metric.name}, %")
@@ -176,8 +181,8 @@ def _whole(sets: dict[str, Curve]) -> list[str]:
     return [name for name, curve in sets.items() if name != POOL and len(curve) == len(values)]
 
 
-def _draw(axes: "Axes", line: Line, batches: list[float] | None) -> None:
-    """Draw one line; batches stand evenly, with the stream in one batch behind them."""
+def _draw(axes: "Axes", line: Line, batches: list[float] | None, *, each_set: bool) -> None:
+    """Draw one line, thin ones for `each_set` beside it; batches stand evenly, the stream in one batch behind them."""
 
     def points(curve: Curve) -> tuple[list[float], list[float]]:
         values = sorted(curve)
@@ -191,7 +196,7 @@ def _draw(axes: "Axes", line: Line, batches: list[float] | None) -> None:
     if line.is_level:
         axes.axhline(mean[NO_VALUE], **style)
     else:
-        if line.scored == "fitted" and not is_base:
+        if each_set and line.scored == "fitted" and not is_base:
             for curve in line.sets.values():
                 axes.plot(*points(curve), color=colour, linewidth=0.8, alpha=0.5)
         axes.plot(*points(mean), **style)

@@ -1,5 +1,6 @@
 """Figures of before and after: a line for each base score, or each combination of sets, with a mark for each method."""
 
+from math import ceil
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ MARKS: dict[str, dict[str, Any]] = {
 OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}
 WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches; PITCH is from line to line.
+COLUMNS = 3  # Of the overview's legend.
 LETTER = 0.05  # How much higher a turned name stands with each letter.
 
 Marks = dict[tuple[str, str], list[float]]
@@ -67,13 +69,13 @@ def _overview(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
         axes.set_yticks(range(len(bases)), bases)
         axes.tick_params(axis="y", length=0)
         axes.set(xlabel=f"{metric.name}, %")
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.3, 1), ncols=3, fontsize=SMALL, borderaxespad=0.2)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.3, 1), ncols=COLUMNS, fontsize=SMALL, borderaxespad=0.2)
 
     read = [
         f"{base} {', '.join(f'{_label(*kind)} {value:.1f}' for kind, value in means[base].items())}" for base in bases
     ]
     return Panel(
-        _svg(draw, rows, "overview", metric, len(bases), 1.5 * PITCH, 0.45),
+        _svg(draw, rows, "overview", metric, len(bases), 1.5 * PITCH, 0.15 + 0.15 * ceil(len(marks) / COLUMNS)),
         f"{setting}: {metric.name}, mean over {sets}",
         f"{case.title} ({case.name}, {setting}): mean {metric.name} in per cent over {sets}. {'; '.join(read)}.",
     )

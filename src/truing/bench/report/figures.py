@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from ...io.extras import install
+from ..experiments.cases import CONTRAST, SAME_MIX
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +28,8 @@ STROKES: dict[str, tuple[str, Any]] = {
     "ReAct": ("#7f78c4", "solid"),
     "ReAct + DLR, raw": ("#c2951c", (0, (5, 1.5))),
     "ReAct + DLR, clipped": ("#d0569d", (0, (5, 1.5))),
+    CONTRAST: ("#3b6fb6", "solid"),
+    SAME_MIX: ("#a3502d", (0, (3, 1))),
 }
 """The colours and dashes of the methods' lines."""
 OTHER_COLOURS = ("#7a5195", "#6b8e23", "#a3502d", "#2f8f9d")

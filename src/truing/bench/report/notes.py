@@ -10,6 +10,8 @@ from .paper import Printed
 
 def notes(setting: Setting, case: Case, rows: list[Row], beside: list[Printed]) -> Iterator[str]:
     """Yield what a reader of a table of means must know: which sets, which rows, what the paper leaves open."""
+    if case.about:
+        yield case.about
     sets = list(dict.fromkeys(row["outside"] for row in rows))
     missing = [name for name in setting.outside.values() if name not in sets]
     if missing and "by-set" in case.tables:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from ..experiments.cases import CASES
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .table import Table
@@ -68,7 +69,7 @@ def _used(rows: list[Row], setting: Setting) -> dict[tuple[str, str], str]:
     """Return the rows of a run on each set by itself, of the kind that most rows tell: in-distribution and other."""
     found: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
-        if row["scored"] == "fitted" and "value" not in row:
+        if row["scored"] == "fitted" and "value" not in row and not CASES[row["case"]].has_reference:
             folder = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}.get(row["base"], "")
             counts = found.setdefault((folder, row["outside"]), Counter())
             counts[f"{row['rows_in']:,.0f} + {row['rows_out']:,.0f}"] += 1

@@ -18,6 +18,10 @@ from .provenance import network_named
 from .table import Table
 from .terminal import per_cent
 
+DECIDED = {"found": "found", "false_alarms": "false alarms"}
+"""Columns of rows that say what was refused, and their names in print."""
+
+MEAN = "mean over the sets"
 _EMPTY = ""
 _Key = tuple[str, str, float | None]
 """Of a line: base score, method, and the value of what the case varies."""
@@ -42,10 +46,14 @@ def markdown_of(results: Results) -> str:
 
 
 def summary(results: Results, *, set_by_set: bool = False) -> list[Table]:
-    """Return what truing does to the mean over the sets, one table a setting, beside the paper; or set by set too."""
-    ours = CONVENTIONS[0]
-    found = [parts for (name, _, case), parts in all_tables(results).items() if name == ours and CASES[case].is_main]
-    return [table for parts in found for table in (parts if set_by_set else parts[:1])]
+    """Return what truing does to the mean over the sets, one table a setting, beside the paper; or set by set too.
+
+    What is done with known rows has a table of its own.
+    """
+    ours = {key: parts for key, parts in all_tables(results).items() if key[0] == CONVENTIONS[0]}
+    means = [parts[0] for (*_, case), parts in ours.items() if CASES[case].is_main or CASES[case].is_beside_main]
+    single = [table for (*_, case), parts in ours.items() if CASES[case].is_main for table in parts[1:]]
+    return means + single if set_by_set else means
 
 
 def with_methods_of(results: Results, cases: tuple[str, ...]) -> Results:
@@ -83,7 +91,8 @@ def _of_case(
         rows = [row for row in known if row["base"] in case.bases] + [row for row in rows if row["method"] != "none"]
     for kind in case.tables:
         if kind == "means":
-            yield means([row for row in rows if row["outside"] != POOL])
+            title = f"{MEAN}, with known rows" if case.has_reference else MEAN
+            yield means([row for row in rows if row["outside"] != POOL], title=title)
         elif kind == "pool":
             yield means([row for row in rows if row["outside"] == POOL], title="all sets in one pool")
         elif kind == "means-of-each-set":
@@ -91,11 +100,14 @@ def _of_case(
                 part = [row for row in rows if row["outside"] == outside]
                 yield means(part, outside=outside.removesuffix("-noise"), title=outside)
         elif kind == "by-set":
-            for column, words in ((metric, "FPR95"), ("auroc", "AUROC"), ("aupr", "AUPR, in-distribution positive")):
+            shown = {metric: "FPR95", "auroc": "AUROC", "aupr": "AUPR, in-distribution positive"}
+            for column, words in (shown | (DECIDED if case.has_reference else {})).items():
                 yield _by_set(setting, rows, column, words, sizes)
         elif kind == "by-subset":
             yield _by_subset(setting, rows, metric, "FPR95")
             yield _by_subset(setting, rows, "auroc", "AUROC")
+        elif kind == "by-value":
+            yield from _by_value(setting, case, rows, metric)
 
 
 def _means(
@@ -106,7 +118,7 @@ def _means(
     metric: str,
     network: str,
     outside: str = AVERAGE,
-    title: str = "mean over the sets",
+    title: str = MEAN,
 ) -> Table:
     """Return a line for each base score, method and value: rows of the fit, unseen rows, the paper, the difference.
 
@@ -134,6 +146,8 @@ def _parts(rows: list[Row]) -> dict[_Key, dict[str, list[Row]]]:
 
 def _heads_of_means(setting: Setting, case: Case, has_paper: bool) -> tuple[str, ...]:
     heads = ["base, method", *([case.varied] if case.varied else [])]
+    if case.has_reference:
+        return *heads, "FPR95", "AUROC", *DECIDED.values(), "repeats"
     for name in ("FPR95", "AUROC"):
         heads += [name, f"{name} unseen"]
         heads += [f"{name} paper"] if has_paper else []
@@ -153,6 +167,9 @@ def _line_of_means(
     base, method, value = key
     shared = found if paper is None or paper.sets is None else _of_sets(found, paper.sets)
     cells = [_name(base, method), *([] if not case.varied else [_value(value)])]
+    if case.has_reference:
+        cells += [_printed(fmean(row[column] for row in found["fitted"])) for column in (metric, "auroc", *DECIDED)]
+        return *cells, _repeats(found)
     for column, of in ((metric, _fpr_of), ("auroc", _auroc_of)):
         printed = None if paper is None else of(paper.printed)
         cells += _compared(shared, column, printed, has_paper, setting.official)
@@ -244,6 +261,23 @@ def _by_subset(setting: Setting, rows: list[Row], metric: str, words: str) -> Ta
     columns = dict(_lines(setting, rows, metric, sets))
     lines = tuple((name, *(cells[place] for cells in columns.values())) for place, name in enumerate(sets))
     return Table(_title(setting, words), ("sets", *columns), lines)
+
+
+def _by_value(setting: Setting, case: Case, rows: list[Row], metric: str) -> Iterator[Table]:
+    """Yield means over the sets, a table for each metric: a line for each method, a column for each value."""
+    told = tuple(notes(setting, case, rows, []))
+    values = sorted({row["value"] for row in rows})
+    groups: dict[str, dict[float, list[Row]]] = {}
+    for row in sorted(rows, key=line_place):
+        groups.setdefault(_name(row["base"], row["method"]), {}).setdefault(row["value"], []).append(row)
+    for column, words in ({"auroc": "AUROC", metric: "FPR95"} | DECIDED).items():
+        lines = [
+            (name, *(_printed(fmean(row[column] for row in found[value])) for value in values))
+            for name, found in groups.items()
+        ]
+        heads = (f"base, method; {case.varied}", *map(_value, values))
+        yield Table(_title(setting, f"{words}, mean over the sets"), heads, tuple(lines), told)
+        told = ()  # Once is enough.
 
 
 def _lines(setting: Setting, rows: list[Row], metric: str, sets: list[str]) -> Iterator[tuple[str, list[str]]]:

@@ -1,6 +1,6 @@
-"""Rows as a table for a terminal: before and after truing, a line for each set.
+"""Rows as a table for a terminal: before and after truing, a line for each set; and what is found with known rows.
 
-FPR95 and AUROC are printed in per cent with one decimal, and the best of a line is judged by what is printed.
+Shares are printed in per cent with one decimal, and the best of a line is judged by what is printed.
 """
 
 import textwrap
@@ -10,7 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
-from ..experiments.cases import KEEP, PENALTY, SEED, method_place
+from ..experiments.cases import CONTRAST, FALSE_ALARM, KEEP, PENALTY, SEED, method_place
 from ..experiments.records import Row
 
 WIDTH = 100
@@ -48,6 +48,9 @@ def lines(rows: list[Row]) -> list[Line]:
     groups: dict[str, dict[str, dict[str, Row]]] = {}
     for row in fitted(rows):
         groups.setdefault(row["base"], {}).setdefault(row["outside"], {})[row["method"]] = row
+    for row in decided(rows):
+        for sets in groups.values() if row["method"] == CONTRAST else ():  # It has one answer for every base score.
+            sets[row["outside"]][CONTRAST] = row
     found: list[Line] = []
     for base, sets in groups.items():
         found += [_line(base, outside, own, rows_out(own)) for outside, own in sets.items()]
@@ -59,8 +62,13 @@ def lines(rows: list[Row]) -> list[Line]:
 
 
 def fitted(rows: list[Row]) -> list[Row]:
-    """Return the rows that the table tells of: those of the fit."""
-    return [row for row in rows if row.get("scored") == "fitted"]
+    """Return the rows that the table tells of: those of the fit, where no rows are known."""
+    return [row for row in rows if row.get("scored") == "fitted" and "found" not in row]
+
+
+def decided(rows: list[Row]) -> list[Row]:
+    """Return the rows that say what was found with known rows."""
+    return [row for row in rows if "found" in row]
 
 
 def rows_out(own: dict[str, Row]) -> int:
@@ -73,6 +81,7 @@ def text(rows: list[Row]) -> str:
     table = lines(rows)
     bases = dict.fromkeys(line.base for line in table)
     blocks = ["\n".join(_block([line for line in table if line.base == base])) for base in bases]
+    blocks += ["\n".join(_found(decided(rows), list(bases)))] if decided(rows) else []
     return "\n\n".join([*blocks, *map(_wrap, [hurts(rows), *notes(rows)])])
 
 
@@ -81,7 +90,7 @@ def notes(rows: list[Row]) -> list[str]:
     penalty = np.format_float_scientific(PENALTY, trim="-", exp_digits=1)
     batch = next((row["value"] for row in rows if row.get("method") == "Online DLR"), 0)
     inside = fitted(rows)[0]["rows_in"]
-    return [
+    told = [
         f"In-distribution: {inside:,} rows of CIFAR-10 test. Each line adds the rows of one other set"
         " (as many as the column out says) and trues all of them together, without labels. Features and"
         " logits: a ResNet-56 trained on CIFAR-10. The mean is over the sets, unweighted.",
@@ -91,6 +100,16 @@ def notes(rows: list[Row]) -> list[str]:
         f"Scores have temperature 1; every fit has an intercept. RLR: penalty {penalty}, keep {KEEP:g}. Online: DLR on"
         f" a stream of batches of {batch}, rows shuffled with seed {SEED}, each batch learnt and then scored.",
     ]
+    if decided(rows):
+        rest = int(decided(rows)[0]["rows_in"])
+        told.append(
+            f"contrast is not the paper's method. It is given known rows: {inside - rest:,} of the {inside:,}"
+            f" in-distribution ones, drawn with seed {SEED}. It learns from half of them and decides against the other"
+            f" half; its numbers are of the {rest:,} left and the set, whatever the base score. In the table of what"
+            " is found all methods have the same known rows (which join the fit of DLR) and decide the same rows, by"
+            f" p-values. Found is the share of the set refused at {_rate()} false alarms."
+        )
+    return told
 
 
 def hurts(rows: list[Row]) -> str:
@@ -140,19 +159,55 @@ def _line(base: str, outside: str, own: dict[str, Row], count: int | None) -> Li
 
 
 def _block(table: list[Line]) -> Iterator[str]:
-    rule = "-" * (29 + 17 * len(table[0].cells))
-    head = "".join(f"{method:>16} " for method in table[0].cells)
-    yield f"{table[0].base:<21}{'out':>8}{head}".rstrip()
+    rule = "-" * (25 + 14 * len(table[0].cells))
+    head = "".join(f"{method:>13} " for method in table[0].cells)
+    yield f"{table[0].base:<19}{'out':>6}{head}".rstrip()
     yield rule
     for line in table:
         if line.outside == MEAN:
             yield rule
         cells = "".join(map(_cell, line.cells.values()))
-        yield f"{line.outside:<21}{line.count():>8}{cells}".rstrip()
+        yield f"{line.outside:<19}{line.count():>6}{cells}".rstrip()
 
 
 def _cell(cell: Cell) -> str:
-    return f"{cell.fpr95:>8}{' *'[cell.best_fpr95]}/{cell.auroc:>6}{' *'[cell.best_auroc]}"
+    return f"{cell.fpr95:>6}{' *'[cell.best_fpr95]}/{cell.auroc:>5}{' *'[cell.best_auroc]}"
+
+
+def _found(rows: list[Row], bases: list[str]) -> Iterator[str]:
+    """Yield a table of the out rows found, a column for each method on these base scores, and false alarms below."""
+    shown = [row for row in rows if row["base"] in bases] + [row for row in rows if row["method"] == CONTRAST]
+    columns: dict[str, dict[str, Row]] = {}
+    for row in shown:
+        columns.setdefault(_name(row), {})[row["outside"]] = row
+    head = f"{f'found at {_rate()}':<19}{'out':>6}" + "".join(f"{name:>{_width(name)}}" for name in columns)
+    yield head
+    yield "-" * len(head)
+    for outside in dict.fromkeys(row["outside"] for row in shown):
+        own = {name: sets[outside] for name, sets in columns.items()}
+        yield f"{outside:<19}{rows_out(own):>6,}" + _numbers({name: row["found"] for name, row in own.items()})
+    yield "-" * len(head)
+    for words, metric in ((MEAN, "found"), ("false alarms, mean", "false_alarms")):
+        means = {name: fmean(row[metric] for row in sets.values()) for name, sets in columns.items()}
+        yield f"{words:<25}" + _numbers(means)
+
+
+def _numbers(shares: dict[str, float]) -> str:
+    return "".join(f"{per_cent(share):>{_width(name)}}" for name, share in shares.items())
+
+
+def _width(name: str) -> int:
+    return max(len(name), 5) + 4
+
+
+def _name(row: Row) -> str:
+    """Return the name of a column: contrast has one base score, which goes unsaid."""
+    base, method = str(row["base"]), str(row["method"])
+    return {"none": base, CONTRAST: CONTRAST}.get(method, f"{base} + {method}")
+
+
+def _rate() -> str:
+    return f"{100 * FALSE_ALARM:g} %"
 
 
 def _wrap(paragraph: str) -> str:
