@@ -32,6 +32,7 @@ CORE = [
     "contrast",
     "threshold",
     "metrics",
+    "placements",
     "states",
     "detector",
     "detection",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing.threshold import Rate
+from truing.threshold import Rate, out_share_at_least, p_values
 
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
 shares = st.floats(0.01, 1.0)
@@ -75,3 +75,22 @@ def test_exactly_one_rate_decides():
 def test_p_outside_zero_to_one_is_refused():
     with pytest.raises(ValueError, match=r"p must lie in \[0, 1\], got 0.5 to 2"):
         truing.benjamini_hochberg([0.5, 2.0])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_the_bound_on_the_share_of_out_rows_holds_nineteen_times_in_twenty(share):
+    rng, holds, bounds = np.random.default_rng(0), 0, []
+    for _ in range(500):
+        known, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
+        rows = np.concatenate((inside, rng.normal(-2, 1, 100 - len(inside))))
+        bounds.append(out_share_at_least(p_values(known, rows), rows_in=150))
+        holds += bounds[-1] <= share
+    assert holds / 500 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 500)
+    assert np.mean(bounds) >= 0.4 * share
+
+
+def test_several_levels_bound_many_out_rows_that_are_not_told_apart_better_than_one():
+    rng = np.random.default_rng(0)
+    p = p_values(rng.normal(size=1000), rng.normal(-1, 1, 1000))
+    one = out_share_at_least(p, rows_in=1000, levels=(0.05,))
+    assert out_share_at_least(p, rows_in=1000) > one + 0.2

@@ -1,6 +1,5 @@
 """The whole job in one call: base scores, a fit of the rows at hand, trued scores, in or out."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
+from .placements import Placements, class_weights, predicted_classes
 from .row_keys import RowKeys
 from .scores import NEEDS, Base, Head, base_name, base_scores, check_base
 from .threshold import Rate, decide_at, out_share_at_least
@@ -28,6 +28,10 @@ FEW_ROWS = 3
 
 # A share of out rows, surely so, from which the reference itself is doubted.
 _NEARLY_ALL = 0.9
+
+# Fewer rows say nothing of their order, and a fall or rise is told from so many standard errors on.
+_ROWS_TO_COMPARE = 20
+_CLEAR = 2.0
 
 # Some rows, and the fit to score them with; None where nothing was learned before them.
 Step = tuple[slice, LinearFit | None]
@@ -146,6 +150,10 @@ def detect(
     else:
         rows = _scored(outputs, base, temperature, head, learned)
         known = None if held is None else _scored(held, base, temperature, head, learned)
+        found = _Found.nothing(rows._need("scores"))
+        if held is not None and known is not None:
+            weights = class_weights(predicted_classes(held), predicted_classes(outputs))
+            found = _Found.nothing(rows._need("scores"), known._need("scores"), weights)
         if method == "none":
             steps: Iterator[Step] = iter([(slice(0, len(rows)), None)])
         elif method == "rlr":
@@ -155,7 +163,7 @@ def detect(
             steps = _stream(Detector("given", **shape), rows, known, batch, order)
         else:  # Direct regression is a stream of one batch.
             steps = _stream(Detector("given", **shape), rows, known, len(rows), ORDERS[0])
-        found = _follow(steps, rows, known, rate, progress)
+        _follow(found, steps, rows, known, rate, progress)
 
     detection = Detection(
         base_name(base),
@@ -187,36 +195,51 @@ class _Found:
 
     base_scores: Floats
     base_scores_in: Floats | None  # Of the known rows that are decided against (m,).
+    weights_in: Floats | None  # That give them the rows' mix of classes (m,).
     scores: Floats
     fitted_rows: Floats
     p_values: Floats
     is_out: Bools
     fit: LinearFit | ContrastFit | None = None
     threshold: float | None = None
-    above: float = 0.0  # How many rows a known row outscores, on average.
+    placements: Placements | None = None  # By the scores.
 
     @classmethod
-    def nothing(cls, base_scores: Floats, base_scores_in: Floats | None) -> "_Found":
+    def nothing(
+        cls, base_scores: Floats, base_scores_in: Floats | None = None, weights_in: Floats | None = None
+    ) -> "_Found":
         """Return what is known before the first step."""
         n = len(base_scores)
         return cls(
-            base_scores, base_scores_in, base_scores.copy(), np.zeros(n), np.ones(n), np.zeros(n, dtype=np.bool_)
+            base_scores,
+            base_scores_in,
+            weights_in,
+            scores=base_scores.copy(),
+            fitted_rows=np.zeros(n),
+            p_values=np.ones(n),
+            is_out=np.zeros(n, dtype=np.bool_),
+            placements=None if base_scores_in is None else Placements.none(n, len(base_scores_in)),
         )
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
         decision = decide_at(rate, scores_in, self.scores[part])
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
-        self.above += _chance_above(scores_in, self.scores[part]) * (part.stop - part.start)
+        if self.weights_in is not None and self.placements is not None:
+            self.placements.put(part, Placements.of(scores_in, self.scores[part], self.weights_in))
         if part == slice(0, len(self.scores)):
             self.threshold = decision.threshold
 
 
 def _follow(
-    steps: Iterator[Step], rows: Outputs, known: Outputs | None, rate: Rate, progress: Callable[[int, int], None]
-) -> _Found:
+    found: _Found,
+    steps: Iterator[Step],
+    rows: Outputs,
+    known: Outputs | None,
+    rate: Rate,
+    progress: Callable[[int, int], None],
+) -> None:
     """Score and decide the rows of each step with its fit; without one the base score stands in."""
-    found = _Found.nothing(rows._need("scores"), None if known is None else known._need("scores"))
     for part, fit in steps:
         if fit is not None:
             found.scores[part] = fit.predict(rows.features[part])
@@ -225,7 +248,6 @@ def _follow(
         if known is not None:
             found.decide(part, known._need("scores") if fit is None else fit.predict(known.features), rate)
         progress(part.stop, len(rows))
-    return found
 
 
 def _contrasted(
@@ -236,7 +258,8 @@ def _contrasted(
     others = ClassMoments.of(parts.columns, rows)
     fit = parts.contrast(others, with_held=True, same_mix=same_mix, components=components)
     assert fit.scores_in is not None
-    found = _Found.nothing(rows.scores[:, 0], parts.held_scored.scores[:, 0])
+    known = parts.held_scored
+    found = _Found.nothing(rows.scores[:, 0], known.scores[:, 0], class_weights(known.classes, rows.classes))
     found.scores, found.fit = fit.predict_scored(rows), fit
     found.fitted_rows[:] = fit.rows
     found.decide(slice(0, len(rows)), fit.scores_in, rate)
@@ -257,13 +280,6 @@ def _stream(detector: Detector, rows: Outputs, known: Outputs | None, batch: int
         yield part, fit
         if order != "learn-first":
             detector.learn(rows[part])
-
-
-def _chance_above(scores_in: Floats, scores: Floats) -> float:
-    """Return the chance that a reference row outscores a row, ties counted half."""
-    known = np.sort(scores_in)
-    below = np.searchsorted(known, scores, side="left") + np.searchsorted(known, scores, side="right")
-    return 1 - float(below.mean()) / (2 * len(known))
 
 
 def _robust_fit(
@@ -359,7 +375,7 @@ def _notes(
         yield from detection.rate.notes(len(found.base_scores_in))
         yield from RowKeys.of(*known).notes(features)
         yield from _notes_on_shares(detection)
-        yield from _notes_on_order(found, found.base_scores_in)
+        yield from _notes_on_order(found)
 
 
 def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:
@@ -383,17 +399,21 @@ def _notes_on_shares(detection: Detection) -> Iterator[str]:
         )
 
 
-def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
-    """Yield what the order of known rows and rows at hand says.
+def _notes_on_order(found: _Found) -> Iterator[str]:
+    """Yield what the order of known rows and rows at hand says, where it is clear.
 
-    The chance that a known row outscores a row is higher the more rows are out and the better they are told. It must
-    fall by two standard errors of one, at most 1/12 (1/n + 1/m) in square, before truing is said to hurt.
+    The chance that a known row outscores a row is higher the more rows are out and the better they are told.
     """
-    margin = 2 * math.sqrt((1 / len(found.scores) + 1 / len(base_scores_in)) / 12)
-    auroc_before = _chance_above(base_scores_in, found.base_scores)
-    auroc_after = found.above / len(found.scores)
-    if auroc_before < 0.5 - margin:
-        yield f"the rows score higher than the reference, with a chance of {1 - auroc_before:.3f}: are the two swapped?"
-    if auroc_after < auroc_before - margin:
-        chances = f"{auroc_before:.3f} before truing, {auroc_after:.3f} after"
+    after = found.placements
+    if after is None or found.base_scores_in is None or found.weights_in is None:
+        return
+    if len(found.scores) < _ROWS_TO_COMPARE:
+        return
+    before = Placements.of(found.base_scores_in, found.base_scores, found.weights_in)
+    rise = after - before
+    if before.chance < 0.5 - _CLEAR * before.standard_error:
+        chance = f"{1 - before.chance:.3f}"
+        yield f"the rows score higher than the reference, with a chance of {chance}: are the two swapped?"
+    if rise.chance < -_CLEAR * rise.standard_error:
+        chances = f"{before.chance:.3f} before truing, {after.chance:.3f} after"
         yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"

@@ -1,6 +1,7 @@
 """From scores to in or out: a threshold, or p-values against known in-distribution rows."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,9 @@ from ._check import Bools, Floats, as_count, as_number, as_share, as_vector
 
 # A share of in-distribution rows refused, over the one asked for, from which a note says so.
 _MORE_THAN_ASKED = 1.25
+
+# Levels of p-values at which out rows are counted for a bound on their share.
+SHARE_LEVELS = (0.05, 0.25, 0.5)
 
 # Levels below this count as this.
 _LOWEST_LEVEL = 1e-9
@@ -69,30 +73,39 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
     return chosen
 
 
-def out_share_at_least(p: ArrayLike, *, rows_in: int, confidence: float = 0.95, level: float = 0.05) -> float:
+def out_share_at_least(
+    p: ArrayLike, *, rows_in: int, confidence: float = 0.95, levels: Sequence[float] = SHARE_LEVELS
+) -> float:
     r"""Return a lower bound on the share of out rows, which holds with at least the given confidence.
 
     Of $N$ in-distribution rows, $r$ or more have a p-value up to $j / (m + 1)$, made with $m$ = `rows_in` known rows,
     if at most $j - 1$ of the lowest $r + j - 1$ of both are known ones: a hypergeometric chance. The bound is
     the smallest number of out rows that leaves that chance above 1 - `confidence`, given how many p-values are up to
-    `level`. Rows must be exchangeable with the known ones where they are in-distribution, and scored by one rule.
+    a level. It is the largest of those at several levels, each at a confidence that makes up for their number
+    (Bonferroni): low levels tell few out rows, high ones out rows of which many are not told apart. Rows must be
+    exchangeable with the known ones where they are in-distribution, and scored by one rule.
 
-    >>> out_share_at_least([0.01] * 50 + [0.5] * 50, rows_in=99)
-    0.43
+    >>> out_share_at_least([0.01] * 50 + [k / 50 for k in range(1, 51)], rows_in=99)
+    0.44
     """
     values = as_vector(p, "p")
     m = as_count(rows_in, "rows_in")
-    confidence, level = as_share(confidence, "confidence"), as_share(level, "level")
+    miss = (1 - as_share(confidence, "confidence")) / len(levels)
+    return max(_out_rows_at_least(values, m, miss, as_share(level, "levels")) for level in levels) / len(values)
+
+
+def _out_rows_at_least(values: Floats, m: int, miss: float, level: float) -> int:
+    """Return a lower bound on the number of out rows by the p-values up to a level; `miss` is the chance to fail."""
     j = max(1, math.floor(level * (m + 1) + 1e-9))
     low = int(np.count_nonzero(values <= j / (m + 1) * (1 + 1e-12)))
     least, most = 0, low
     while least < most:  # The chance rises with the number of out rows.
         middle = (least + most) // 2
-        if _chance_of(low - middle, len(values) - middle, m, j) > 1 - confidence:
+        if _chance_of(low - middle, len(values) - middle, m, j) > miss:
             most = middle
         else:
             least = middle + 1
-    return least / len(values)
+    return least
 
 
 def _chance_of(r: int, rows: int, known: int, j: int) -> float:
