@@ -26,8 +26,10 @@ ACCEPT = 0.95
 # A fit repeats the base score when its rows are about as many as its dimensions (the paper's sample-number ablation).
 FEW_ROWS = 3
 
-# A share of out rows, surely so, from which the reference itself is doubted.
+# A share of out rows, surely so, from which the reference itself is doubted, and the levels of p-values that tell it:
+# rows of another camera may all look a little out.
 _NEARLY_ALL = 0.9
+_LEVELS = (0.05, 0.25, 0.5)
 
 # Fewer rows say nothing of their order, and a fall or rise is told from so many standard errors on.
 _ROWS_TO_COMPARE = 20
@@ -152,8 +154,8 @@ def detect(
         known = None if held is None else _scored(held, base, temperature, head, learned)
         found = _Found.nothing(rows._need("scores"))
         if held is not None and known is not None:
-            weights = class_weights(predicted_classes(held), predicted_classes(outputs))
-            found = _Found.nothing(rows._need("scores"), known._need("scores"), weights)
+            classes_in, classes = predicted_classes(held), predicted_classes(outputs)
+            found = _Found.nothing(rows._need("scores"), known._need("scores"), class_weights(classes_in, classes))
         if method == "none":
             steps: Iterator[Step] = iter([(slice(0, len(rows)), None)])
         elif method == "rlr":
@@ -195,14 +197,14 @@ class _Found:
 
     base_scores: Floats
     base_scores_in: Floats | None  # Of the known rows that are decided against (m,).
-    weights_in: Floats | None  # That give them the rows' mix of classes (m,).
+    weights_in: tuple[Floats, ...]  # Ways to weigh them: alike, and to the rows' mix of classes (m,).
     scores: Floats
     fitted_rows: Floats
     p_values: Floats
     is_out: Bools
     fit: LinearFit | ContrastFit | None = None
     threshold: float | None = None
-    placements: Placements | None = None  # By the scores.
+    placements: tuple[Placements, ...] = ()  # By the scores, for each way.
 
     @classmethod
     def nothing(
@@ -210,23 +212,24 @@ class _Found:
     ) -> "_Found":
         """Return what is known before the first step."""
         n = len(base_scores)
+        ways = () if weights_in is None else (np.ones(len(weights_in)), weights_in)
         return cls(
             base_scores,
             base_scores_in,
-            weights_in,
+            ways,
             scores=base_scores.copy(),
             fitted_rows=np.zeros(n),
             p_values=np.ones(n),
             is_out=np.zeros(n, dtype=np.bool_),
-            placements=None if base_scores_in is None else Placements.none(n, len(base_scores_in)),
+            placements=tuple(Placements.none(n, len(way)) for way in ways),
         )
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
         decision = decide_at(rate, scores_in, self.scores[part])
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
-        if self.weights_in is not None and self.placements is not None:
-            self.placements.put(part, Placements.of(scores_in, self.scores[part], self.weights_in))
+        for placements, weights in zip(self.placements, self.weights_in, strict=True):
+            placements.put(part, Placements.of(scores_in, self.scores[part], weights))
         if part == slice(0, len(self.scores)):
             self.threshold = decision.threshold
 
@@ -375,7 +378,7 @@ def _notes(
         yield from detection.rate.notes(len(found.base_scores_in))
         yield from RowKeys.of(*known).notes(features)
         yield from _notes_on_shares(detection)
-        yield from _notes_on_order(found)
+        yield from _notes_on_order(found, found.base_scores_in)
 
 
 def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:
@@ -392,28 +395,30 @@ def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iter
 
 
 def _notes_on_shares(detection: Detection) -> Iterator[str]:
-    if detection.out_share_at_least is not None and detection.out_share_at_least >= _NEARLY_ALL:
+    if detection.out_share_at_least is None or detection.p_values is None or detection.reference_rows is None:
+        return
+    bound = out_share_at_least(detection.p_values, rows_in=detection.reference_rows, levels=_LEVELS)
+    if bound >= _NEARLY_ALL:
         yield (
-            f"{detection.out_share_at_least:.0%} of the rows or more look out: is the reference of the same network "
-            "and camera, and was it held out from training?"
+            f"{bound:.0%} of the rows or more look out: is the reference of the same network and camera, and was it "
+            "held out from training?"
         )
 
 
-def _notes_on_order(found: _Found) -> Iterator[str]:
+def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
     """Yield what the order of known rows and rows at hand says, where it is clear.
 
-    The chance that a known row outscores a row is higher the more rows are out and the better they are told.
+    The chance that a known row outscores a row is higher the more rows are out and the better they are told. It must be
+    clear both as it is and at the rows' mix of classes: a change in the mix alone changes the first, and out rows that
+    are told by their class change the second.
     """
-    after = found.placements
-    if after is None or found.base_scores_in is None or found.weights_in is None:
-        return
     if len(found.scores) < _ROWS_TO_COMPARE:
         return
-    before = Placements.of(found.base_scores_in, found.base_scores, found.weights_in)
-    rise = after - before
-    if before.chance < 0.5 - _CLEAR * before.standard_error:
-        chance = f"{1 - before.chance:.3f}"
-        yield f"the rows score higher than the reference, with a chance of {chance}: are the two swapped?"
-    if rise.chance < -_CLEAR * rise.standard_error:
-        chances = f"{before.chance:.3f} before truing, {after.chance:.3f} after"
+    before = [Placements.of(base_scores_in, found.base_scores, weights) for weights in found.weights_in]
+    rises = [now - then for now, then in zip(found.placements, before, strict=True)]
+    chance = before[0].chance
+    if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):
+        yield f"the rows score higher than the reference, with a chance of {1 - chance:.3f}: are the two swapped?"
+    if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
+        chances = f"{chance:.3f} before truing, {found.placements[0].chance:.3f} after"
         yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"

@@ -13,9 +13,6 @@ from ._check import Bools, Floats, as_count, as_number, as_share, as_vector
 # A share of in-distribution rows refused, over the one asked for, from which a note says so.
 _MORE_THAN_ASKED = 1.25
 
-# Levels of p-values at which out rows are counted for a bound on their share.
-SHARE_LEVELS = (0.05, 0.25, 0.5)
-
 # Levels below this count as this.
 _LOWEST_LEVEL = 1e-9
 
@@ -74,19 +71,19 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
 
 
 def out_share_at_least(
-    p: ArrayLike, *, rows_in: int, confidence: float = 0.95, levels: Sequence[float] = SHARE_LEVELS
+    p: ArrayLike, *, rows_in: int, confidence: float = 0.95, levels: Sequence[float] = (0.05,)
 ) -> float:
     r"""Return a lower bound on the share of out rows, which holds with at least the given confidence.
 
     Of $N$ in-distribution rows, $r$ or more have a p-value up to $j / (m + 1)$, made with $m$ = `rows_in` known rows,
     if at most $j - 1$ of the lowest $r + j - 1$ of both are known ones: a hypergeometric chance. The bound is
     the smallest number of out rows that leaves that chance above 1 - `confidence`, given how many p-values are up to
-    a level. It is the largest of those at several levels, each at a confidence that makes up for their number
-    (Bonferroni): low levels tell few out rows, high ones out rows of which many are not told apart. Rows must be
-    exchangeable with the known ones where they are in-distribution, and scored by one rule.
+    a level. Of several levels it is the largest of their bounds, each at a confidence that makes up for their number
+    (Bonferroni): high levels tell rows that are out but not far. Rows must be exchangeable with the known ones where
+    they are in-distribution, and scored by one rule; another mix of classes does most harm at high levels.
 
     >>> out_share_at_least([0.01] * 50 + [k / 50 for k in range(1, 51)], rows_in=99)
-    0.44
+    0.46
     """
     values = as_vector(p, "p")
     m = as_count(rows_in, "rows_in")
