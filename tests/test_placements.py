@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from truing.placements import Placements, class_weights
+from truing.placements import Placements, class_weights, placements
 
 few_values = arrays(np.float64, st.integers(1, 12), elements=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 
@@ -18,7 +18,7 @@ def brute(scores_in, scores, weights):
 @given(scores_in=few_values, scores=few_values, seed=st.integers(0, 9))
 def test_the_chance_is_that_over_all_pairs_from_either_side(scores_in, scores, seed):
     weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(scores_in))
-    found = Placements.of(scores_in, scores, weights)
+    found = placements(scores_in, scores, [weights])[0]
     assert found.chance == pytest.approx(brute(scores_in, scores, weights), abs=1e-12)
     assert found.of_known.sum() == pytest.approx(found.of_rows.sum(), abs=1e-9)
     assert (found.of_known <= found.most + 1e-12).all()
@@ -26,11 +26,11 @@ def test_the_chance_is_that_over_all_pairs_from_either_side(scores_in, scores, s
 
 @given(scores_in=few_values, scores=few_values, cut=st.integers(0, 12))
 def test_placements_of_parts_are_those_of_the_whole(scores_in, scores, cut):
-    weights, whole = np.ones(len(scores_in)), Placements.of(scores_in, scores, np.ones(len(scores_in)))
+    weights, whole = np.ones(len(scores_in)), placements(scores_in, scores, [np.ones(len(scores_in))])[0]
     found = Placements.none(len(scores), len(scores_in))
     for part in (slice(0, min(cut, len(scores))), slice(min(cut, len(scores)), len(scores))):
         if part.start < part.stop:
-            found.put(part, Placements.of(scores_in, scores[part], weights))
+            found.put(part, placements(scores_in, scores[part], [weights])[0])
     for name in ("of_rows", "of_known", "most"):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-12)
     assert found.standard_error == pytest.approx(whole.standard_error, abs=1e-12)
@@ -40,9 +40,9 @@ def test_a_score_that_only_knows_the_class_places_no_row_above_another_mix_of_cl
     rng = np.random.default_rng(0)
     classes_in, classes = rng.choice(4, 400), rng.choice(4, 300, p=[0.7, 0.1, 0.1, 0.1])
     level = np.array([3.0, 1.0, 0.0, 2.0])
-    plain = Placements.of(level[classes_in], level[classes], np.ones(400))
+    plain = placements(level[classes_in], level[classes], [np.ones(400)])[0]
     assert plain.chance < 0.4
-    weighted = Placements.of(level[classes_in], level[classes], class_weights(classes_in, classes))
+    weighted = placements(level[classes_in], level[classes], [class_weights(classes_in, classes)])[0]
     assert weighted.chance == pytest.approx(0.5, abs=1e-12)
 
 
@@ -55,8 +55,8 @@ def test_the_standard_error_is_the_spread_over_draws_of_one_score_and_of_a_diffe
     rng, chances, errors = np.random.default_rng(0), [], []
     for _ in range(400):
         known, rows = rng.normal(0.3, 1, 80), rng.normal(0, 1, 120)
-        before = Placements.of(known, rows, np.ones(80))
-        after = Placements.of(known + rng.normal(0, 0.5, 80), rows + rng.normal(0, 0.5, 120), np.ones(80))
+        before = placements(known, rows, [np.ones(80)])[0]
+        after = placements(known + rng.normal(0, 0.5, 80), rows + rng.normal(0, 0.5, 120), [np.ones(80)])[0]
         chances.append((before.chance, (after - before).chance))
         errors.append((before.standard_error, (after - before).standard_error))
     spread, error = np.std(chances, axis=0), np.mean(errors, axis=0)

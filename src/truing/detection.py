@@ -12,7 +12,7 @@ from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
-from .placements import Placements, class_weights, predicted_classes
+from .placements import Placements, class_weights, placements, predicted_classes
 from .row_keys import RowKeys
 from .scores import NEEDS, Base, Head, base_name, base_scores, check_base
 from .threshold import Rate, decide_at, out_share_at_least
@@ -228,8 +228,8 @@ class _Found:
         """Decide some rows by their scores, against those of known rows."""
         decision = decide_at(rate, scores_in, self.scores[part])
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
-        for placements, weights in zip(self.placements, self.weights_in, strict=True):
-            placements.put(part, Placements.of(scores_in, self.scores[part], weights))
+        for found, more in zip(self.placements, placements(scores_in, self.scores[part], self.weights_in), strict=True):
+            found.put(part, more)
         if part == slice(0, len(self.scores)):
             self.threshold = decision.threshold
 
@@ -414,7 +414,7 @@ def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
     """
     if len(found.scores) < _ROWS_TO_COMPARE:
         return
-    before = [Placements.of(base_scores_in, found.base_scores, weights) for weights in found.weights_in]
+    before = placements(base_scores_in, found.base_scores, found.weights_in)
     rises = [now - then for now, then in zip(found.placements, before, strict=True)]
     chance = before[0].chance
     if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):

@@ -6,6 +6,7 @@ another mix of classes is not taken for out rows. Standard errors are those of D
 for the difference of two scores on the same rows they count what the two have in common.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,16 +29,6 @@ class Placements:
     of_rows: Floats
     of_known: Floats
     most: Floats
-
-    @classmethod
-    def of(cls, scores_in: Floats, scores: Floats, weights: Floats) -> "Placements":
-        """Return those of rows by their scores, and by the scores and weights (m,) of known rows."""
-        order = np.argsort(scores_in)
-        below = np.concatenate(([0.0], np.cumsum(weights[order])))
-        of_rows = 1 - _sum_of_sides(scores_in[order], scores, below) / (2 * below[-1])
-        counts = np.arange(len(scores) + 1, dtype=np.float64)
-        of_known = weights * _sum_of_sides(np.sort(scores), scores_in, counts) / (2 * below[-1])
-        return cls(of_rows, of_known, len(scores) * weights / below[-1])
 
     @classmethod
     def none(cls, rows: int, known: int) -> "Placements":
@@ -67,6 +58,23 @@ class Placements:
         return Placements(self.of_rows - before.of_rows, self.of_known - before.of_known, self.most)
 
 
+def placements(scores_in: Floats, scores: Floats, weights: Sequence[Floats]) -> tuple[Placements, ...]:
+    """Return those of rows by their scores and by those of known rows, for each way to weigh the latter (m,)."""
+    m, order = len(scores_in), np.argsort(scores_in)
+    ordered = scores_in[order]
+    # How many known rows lie below each row; and how many do, or tie with it.
+    places = [np.searchsorted(ordered, scores), np.searchsorted(ordered, scores, side="right")]
+    outscored = np.empty(m)
+    outscored[order] = sum(np.cumsum(np.bincount(place, minlength=m + 1))[:m] for place in places) / 2
+    found = []
+    for way in weights:
+        share = way / way.sum()
+        below = np.concatenate(([0.0], np.cumsum(share[order])))
+        of_rows = 1 - (below[places[0]] + below[places[1]]) / 2
+        found.append(Placements(of_rows, share * outscored, len(scores) * share))
+    return tuple(found)
+
+
 def class_weights(classes_in: Classes, classes: Classes) -> Floats:
     """Return weights of known rows (m,) that give them the mix of classes of the rows at hand, as far as they can."""
     number = int(max(classes_in.max(), classes.max())) + 1
@@ -81,9 +89,3 @@ def predicted_classes(outputs: Outputs) -> Classes:
         return np.zeros(len(outputs), dtype=np.intp)
     classes: Classes = outputs.logits.argmax(axis=1)
     return classes
-
-
-def _sum_of_sides(ordered: Floats, scores: Floats, below: Floats) -> Floats:
-    """Return twice what lies below each score (n,), ties counted half, by what lies below each place in an order."""
-    sides: Floats = below[np.searchsorted(ordered, scores)] + below[np.searchsorted(ordered, scores, side="right")]
-    return sides
