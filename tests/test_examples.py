@@ -185,3 +185,26 @@ def test_the_page_of_scores_shows_what_its_example_prints():
     for name in example["NAMES"]:
         cells = " | ".join(example["means"](example["measure"](folder, name)) for folder in folders)
         assert re.search(rf"^\| `{name}` \| .*\| {cells} \|", page, re.MULTILINE), (name, cells)
+
+
+def test_the_page_of_notes_is_that_of_its_rows():
+    notes = runpy.run_path(str(EXAMPLES / "measure_notes.py"))
+    rows = [json.loads(line) for line in (notes["RESULTS"] / "notes.jsonl").read_text().splitlines()]
+    assert {row["bank"] for row in rows} == set(notes["INSIDE"])
+    assert (notes["RESULTS"] / "notes.md").read_text() == notes["page"](rows)
+
+
+def test_the_words_by_which_notes_are_known_are_those_of_the_library():
+    notes, said = runpy.run_path(str(EXAMPLES / "measure_notes.py")), set()
+    inside, near = bank().inside, bank().outside["cifar100"]
+    rows, held = truing.Outputs.concatenate([inside[:1000], near[:1000]]), inside[5000:]
+    for found in (
+        truing.detect(rows, held[:10], method="dlr", false_alarm=0.05),
+        truing.detect(rows[:30], held),
+        truing.detect(bank().outside["svhn"], held),
+        truing.detect(rows, inside),
+        truing.detect(held, rows),
+        truing.detect(rows, held, method="dlr", base="energy"),
+    ):
+        said |= {name for name, words in notes["NOTES"].items() if words in " ".join(found.notes)}
+    assert said == set(notes["NOTES"])

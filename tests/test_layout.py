@@ -35,6 +35,7 @@ CORE = [
     "contrast",
     "threshold",
     "metrics",
+    "placements",
     "states",
     "detector",
     "detection",

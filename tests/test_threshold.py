@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing.threshold import Rate, decide_at, out_share_at_least
+from truing.threshold import Rate, decide_at, out_share_at_least, p_values
 
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
 shares = st.floats(0.01, 1.0)
@@ -88,7 +88,7 @@ def test_the_bound_on_the_out_share_is_the_one_of_every_arrangement():
             ranks[list(places)] = False
             scores_in, scores = np.flatnonzero(~ranks), np.flatnonzero(ranks)
             p = truing.p_values(scores_in, np.concatenate((scores, np.full(out, -1))))
-            bounds.append(out_share_at_least(p, rows_in=known, confidence=0.7, level=0.5))
+            bounds.append(out_share_at_least(p, rows_in=known, confidence=0.7, levels=(0.5,)))
         assert np.mean(np.array(bounds) > out / rows + 1e-12) <= 0.3
 
 
@@ -99,7 +99,7 @@ def test_the_out_share_is_at_least_its_bound_with_the_stated_confidence(rng, out
     for _ in range(400):
         scores_in, inside = rng.normal(size=99), rng.normal(size=100 - out)
         p = truing.p_values(scores_in, np.concatenate((inside, rng.normal(-4, 1, size=out))))
-        bounds.append(out_share_at_least(p, rows_in=99, confidence=0.9, level=level))
+        bounds.append(out_share_at_least(p, rows_in=99, confidence=0.9, levels=(level,)))
         misses += bounds[-1] > out / 100
     assert misses / 400 <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 400)
     if out == 60:
@@ -113,3 +113,22 @@ def test_the_fewest_reference_rows_of_a_rate_let_a_row_be_refused():
         assert decided.is_out.all()
         if rate.name != "accept":
             assert not decide_at(rate, np.arange(float(fewest - 1)), np.array([-1.0])).is_out.any()
+
+
+@pytest.mark.parametrize("levels", [(0.05,), (0.05, 0.25, 0.5)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_the_bound_on_the_share_of_out_rows_holds_nineteen_times_in_twenty(share, levels):
+    rng, holds, bounds = np.random.default_rng(0), 0, []
+    for _ in range(500):
+        known, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
+        rows = np.concatenate((inside, rng.normal(-2, 1, 100 - len(inside))))
+        bounds.append(out_share_at_least(p_values(known, rows), rows_in=150, levels=levels))
+        holds += bounds[-1] <= share
+    assert holds / 500 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 500)
+    assert np.mean(bounds) >= 0.4 * share
+
+
+def test_several_levels_bound_many_out_rows_that_are_not_told_apart_better_than_one():
+    rng = np.random.default_rng(0)
+    p = p_values(rng.normal(size=1000), rng.normal(-1, 1, 1000))
+    assert out_share_at_least(p, rows_in=1000, levels=(0.05, 0.25, 0.5)) > out_share_at_least(p, rows_in=1000) + 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
+from .placements import Placements, class_weights, placements
 from .row_keys import RowKeys
 from .scores import NEEDS, Base, Head, base_name, base_scores, check_base
 from .threshold import Rate, decide_at, out_share_at_least
@@ -28,8 +28,14 @@ ACCEPT = 0.95
 # A fit repeats the base score when its rows are about as many as its dimensions (the paper's sample-number ablation).
 FEW_ROWS = 3
 
-# A share of out rows, surely so, from which the reference itself is doubted.
+# A share of out rows, surely so, from which the reference itself is doubted, and the levels of p-values that tell it:
+# rows of another camera may all look a little out.
 _NEARLY_ALL = 0.9
+_LEVELS = (0.05, 0.25, 0.5)
+
+# Fewer rows say nothing of their order, and a fall or rise is told from so many standard errors on.
+_ROWS_TO_COMPARE = 20
+_CLEAR = 2.0
 
 # Some rows, and the fit to score them with; None where nothing was learned before them.
 Step = tuple[slice, LinearFit | None]
@@ -149,6 +155,10 @@ def detect(
     else:
         rows = _scored(outputs, base, temperature, head, learned)
         known = None if held is None else _scored(held, base, temperature, head, learned)
+        found = _Found.nothing(rows._need("scores"))
+        if held is not None and known is not None:
+            classes_in, classes = held._predicted_classes(), outputs._predicted_classes()
+            found = _Found.nothing(rows._need("scores"), known._need("scores"), class_weights(classes_in, classes))
         if method == "none":
             steps: Iterator[Step] = iter([(slice(0, len(rows)), None)])
         elif method == "rlr":
@@ -158,7 +168,7 @@ def detect(
             steps = _stream(Detector("given", **shape), rows, known, batch, order)
         else:  # Direct regression is a stream of one batch.
             steps = _stream(Detector("given", **shape), rows, known, len(rows), ORDERS[0])
-        found = _follow(steps, rows, known, rate, progress)
+        _follow(found, steps, rows, known, rate, progress)
 
     detection = Detection(
         base_name(base),
@@ -190,36 +200,52 @@ class _Found:
 
     base_scores: Floats
     base_scores_in: Floats | None  # Of the known rows that are decided against (m,).
+    weights_in: tuple[Floats, ...]  # Ways to weigh them: alike, and to the rows' mix of classes (m,).
     scores: Floats
     fitted_rows: Floats
     p_values: Floats
     is_out: Bools
     fit: LinearFit | ContrastFit | None = None
     threshold: float | None = None
-    above: float = 0.0  # How many rows a known row outscores, on average.
+    placements: tuple[Placements, ...] = ()  # By the scores, for each way.
 
     @classmethod
-    def nothing(cls, base_scores: Floats, base_scores_in: Floats | None) -> _Found:
+    def nothing(
+        cls, base_scores: Floats, base_scores_in: Floats | None = None, weights_in: Floats | None = None
+    ) -> _Found:
         """Return what is known before the first step."""
         n = len(base_scores)
+        ways = () if weights_in is None else (np.ones(len(weights_in)), weights_in)
         return cls(
-            base_scores, base_scores_in, base_scores.copy(), np.zeros(n), np.ones(n), np.zeros(n, dtype=np.bool_)
+            base_scores,
+            base_scores_in,
+            ways,
+            scores=base_scores.copy(),
+            fitted_rows=np.zeros(n),
+            p_values=np.ones(n),
+            is_out=np.zeros(n, dtype=np.bool_),
+            placements=tuple(Placements.none(n, len(way)) for way in ways),
         )
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
         decision = decide_at(rate, scores_in, self.scores[part])
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
-        self.above += _chance_above(scores_in, self.scores[part]) * (part.stop - part.start)
+        for found, more in zip(self.placements, placements(scores_in, self.scores[part], self.weights_in), strict=True):
+            found.put(part, more)
         if part == slice(0, len(self.scores)):
             self.threshold = decision.threshold
 
 
 def _follow(
-    steps: Iterator[Step], rows: Outputs, known: Outputs | None, rate: Rate, progress: Callable[[int, int], None]
-) -> _Found:
+    found: _Found,
+    steps: Iterator[Step],
+    rows: Outputs,
+    known: Outputs | None,
+    rate: Rate,
+    progress: Callable[[int, int], None],
+) -> None:
     """Score and decide the rows of each step with its fit; without one the base score stands in."""
-    found = _Found.nothing(rows._need("scores"), None if known is None else known._need("scores"))
     for part, fit in steps:
         if fit is not None:
             found.scores[part] = fit.predict(rows.features[part])
@@ -228,7 +254,6 @@ def _follow(
         if known is not None:
             found.decide(part, known._need("scores") if fit is None else fit.predict(known.features), rate)
         progress(part.stop, len(rows))
-    return found
 
 
 def _contrasted(
@@ -239,7 +264,8 @@ def _contrasted(
     others = ClassMoments.of(parts.columns, rows)
     fit = parts.contrast(others, with_held=True, same_mix=same_mix, components=components)
     assert fit.scores_in is not None
-    found = _Found.nothing(rows.scores[:, 0], parts.held_scored.scores[:, 0])
+    known = parts.held_scored
+    found = _Found.nothing(rows.scores[:, 0], known.scores[:, 0], class_weights(known.classes, rows.classes))
     found.scores, found.fit = fit.predict_scored(rows), fit
     found.fitted_rows[:] = fit.rows
     found.decide(slice(0, len(rows)), fit.scores_in, rate)
@@ -260,13 +286,6 @@ def _stream(detector: Detector, rows: Outputs, known: Outputs | None, batch: int
         yield part, fit
         if order != "learn-first":
             detector.learn(rows[part])
-
-
-def _chance_above(scores_in: Floats, scores: Floats) -> float:
-    """Return the chance that a reference row outscores a row, ties counted half."""
-    known = np.sort(scores_in)
-    below = np.searchsorted(known, scores, side="left") + np.searchsorted(known, scores, side="right")
-    return 1 - float(below.mean()) / (2 * len(known))
 
 
 def _robust_fit(
@@ -379,24 +398,30 @@ def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iter
 
 
 def _notes_on_shares(detection: Detection) -> Iterator[str]:
-    if detection.out_share_at_least is not None and detection.out_share_at_least >= _NEARLY_ALL:
+    if detection.out_share_at_least is None or detection.p_values is None or detection.reference_rows is None:
+        return
+    bound = out_share_at_least(detection.p_values, rows_in=detection.reference_rows, levels=_LEVELS)
+    if bound >= _NEARLY_ALL:
         yield (
-            f"{detection.out_share_at_least:.0%} of the rows or more look out: is the reference of the same network "
-            "and camera, and was it held out from training?"
+            f"{bound:.0%} of the rows or more look out: is the reference of the same network and camera, and was it "
+            "held out from training?"
         )
 
 
 def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
-    """Yield what the order of known rows and rows at hand says.
+    """Yield what the order of known rows and rows at hand says, where it is clear.
 
-    The chance that a known row outscores a row is higher the more rows are out and the better they are told. It must
-    fall by two standard errors of one, at most 1/12 (1/n + 1/m) in square, before truing is said to hurt.
+    The chance that a known row outscores a row is higher the more rows are out and the better they are told. It must be
+    clear both as it is and at the rows' mix of classes: a change in the mix alone changes the first, and out rows that
+    are told by their class change the second.
     """
-    margin = 2 * math.sqrt((1 / len(found.scores) + 1 / len(base_scores_in)) / 12)
-    auroc_before = _chance_above(base_scores_in, found.base_scores)
-    auroc_after = found.above / len(found.scores)
-    if auroc_before < 0.5 - margin:
-        yield f"the rows score higher than the reference, with a chance of {1 - auroc_before:.3f}: are the two swapped?"
-    if auroc_after < auroc_before - margin:
-        chances = f"{auroc_before:.3f} before truing, {auroc_after:.3f} after"
+    if len(found.scores) < _ROWS_TO_COMPARE:
+        return
+    before = placements(base_scores_in, found.base_scores, found.weights_in)
+    rises = [now - then for now, then in zip(found.placements, before, strict=True)]
+    chance = before[0].chance
+    if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):
+        yield f"the rows score higher than the reference, with a chance of {1 - chance:.3f}: are the two swapped?"
+    if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
+        chances = f"{chance:.3f} before truing, {found.placements[0].chance:.3f} after"
         yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"

@@ -99,6 +99,13 @@ class Outputs:
         right: Bools = logits.argmax(axis=1) == labels
         return right
 
+    def _predicted_classes(self) -> NDArray[np.intp]:
+        """Return the predicted class (n,) of each row: its largest logit, and 0 where there are none."""
+        if self.logits is None:
+            return np.zeros(len(self), dtype=np.intp)
+        classes: NDArray[np.intp] = self.logits.argmax(axis=1)
+        return classes
+
     def __len__(self) -> int:
         return len(self.features)
 

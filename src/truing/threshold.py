@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,30 +72,39 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
     return chosen
 
 
-def out_share_at_least(p: ArrayLike, *, rows_in: int, confidence: float = 0.95, level: float = 0.05) -> float:
+def out_share_at_least(
+    p: ArrayLike, *, rows_in: int, confidence: float = 0.95, levels: Sequence[float] = (0.05,)
+) -> float:
     r"""Return a lower bound on the share of out rows, which holds with at least the given confidence.
 
     Of $N$ in-distribution rows, $r$ or more have a p-value up to $j / (m + 1)$, made with $m$ = `rows_in` known rows,
     if at most $j - 1$ of the lowest $r + j - 1$ of both are known ones: a hypergeometric chance. The bound is
     the smallest number of out rows that leaves that chance above 1 - `confidence`, given how many p-values are up to
-    `level`. Rows must be exchangeable with the known ones where they are in-distribution, and scored by one rule.
+    a level. Of several levels it is the largest of their bounds, each at a confidence that makes up for their number
+    (Bonferroni): high levels tell rows that are out but not far. Rows must be exchangeable with the known ones where
+    they are in-distribution, and scored by one rule; another mix of classes does most harm at high levels.
 
-    >>> out_share_at_least([0.01] * 50 + [0.5] * 50, rows_in=99)
-    0.43
+    >>> out_share_at_least([0.01] * 50 + [k / 50 for k in range(1, 51)], rows_in=99)
+    0.46
     """
     values = as_vector(p, "p")
     m = as_count(rows_in, "rows_in")
-    confidence, level = as_share(confidence, "confidence"), as_share(level, "level")
+    miss = (1 - as_share(confidence, "confidence")) / len(levels)
+    return max(_out_rows_at_least(values, m, miss, as_share(level, "levels")) for level in levels) / len(values)
+
+
+def _out_rows_at_least(values: Floats, m: int, miss: float, level: float) -> int:
+    """Return a lower bound on the number of out rows by the p-values up to a level; `miss` is the chance to fail."""
     j = max(1, math.floor(level * (m + 1) + 1e-9))
     low = int(np.count_nonzero(values <= j / (m + 1) * (1 + 1e-12)))
     least, most = 0, low
     while least < most:  # The chance rises with the number of out rows.
         middle = (least + most) // 2
-        if _chance_of(low - middle, len(values) - middle, m, j) > 1 - confidence:
+        if _chance_of(low - middle, len(values) - middle, m, j) > miss:
             most = middle
         else:
             least = middle + 1
-    return least / len(values)
+    return least
 
 
 def _chance_of(r: int, rows: int, known: int, j: int) -> float:

@@ -84,7 +84,7 @@ class Columns:
             score_scale=np.where(score_scale > 0, score_scale, 1.0),
             classes=1 if known.logits is None else known.logits.shape[1],
         )
-        return columns, ScoredRows(known.features, scores, _predicted(known))
+        return columns, ScoredRows(known.features, scores, known._predicted_classes())
 
     @property
     def dimensions(self) -> int:
@@ -98,7 +98,7 @@ class Columns:
         """Return what the columns of these rows are made of."""
         self.check(outputs)
         scores = _all_scores(outputs, self.base, self.names[1:], self.temperature, self.head, self.bank)
-        return ScoredRows(outputs.features, scores, _predicted(outputs))
+        return ScoredRows(outputs.features, scores, outputs._predicted_classes())
 
     def check(self, outputs: Outputs) -> None:
         """Refuse rows of another width, or of another number of classes."""
@@ -148,14 +148,6 @@ def _all_scores(
     """Return the base score and those beside it (n, s)."""
     first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
     return np.column_stack((first, *(base_scores(outputs, name) for name in beside)))
-
-
-def _predicted(outputs: Outputs) -> Classes:
-    """Return the predicted class (n,) of each row, 0 where there are no logits."""
-    if outputs.logits is None:
-        return np.zeros(len(outputs), dtype=np.intp)
-    classes: Classes = outputs.logits.argmax(axis=1)
-    return classes
 
 
 def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:

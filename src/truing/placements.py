@@ -1,0 +1,84 @@
+r"""Placements: how known rows rank among the rows at hand, which compares two scores without labels.
+
+The chance that a known row outscores a row at hand is ½(1 − π) + π · AUROC, where π is the share of out rows: it orders
+scores as their AUROC does. Known rows are weighted to the mix of predicted classes that the rows at hand have, so that
+another mix of classes is not taken for out rows. Standard errors are those of DeLong, DeLong & Clarke-Pearson (1988);
+for the difference of two scores on the same rows they count what the two have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._check import Floats
+
+Classes = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """Of every row at hand (n,) the weighted share of known rows that outscore it, ties counted half.
+
+    `of_known` (m,) is what each known row adds to the sum of these shares, and `most` (m,) what it adds where it
+    outscores every row.
+    """
+
+    of_rows: Floats
+    of_known: Floats
+    most: Floats
+
+    @classmethod
+    def none(cls, rows: int, known: int) -> Placements:
+        """Return those of rows of which nothing is known yet."""
+        return cls(np.full(rows, 0.5), np.zeros(known), np.zeros(known))
+
+    def put(self, part: slice, more: Placements) -> None:
+        """Take those of some of the rows."""
+        self.of_rows[part] = more.of_rows
+        np.add(self.of_known, more.of_known, out=self.of_known)
+        np.add(self.most, more.most, out=self.most)
+
+    @property
+    def chance(self) -> float:
+        """The chance that a known row outscores a row at hand of its class."""
+        return float(self.of_rows.mean())
+
+    @property
+    def standard_error(self) -> float:
+        """Of the chance."""
+        of_rows = float(((self.of_rows - self.chance) ** 2).sum())
+        of_known = float(((self.of_known - self.chance * self.most) ** 2).sum())
+        return float(np.sqrt(of_rows + of_known)) / len(self.of_rows)
+
+    def __sub__(self, before: Placements) -> Placements:
+        """Return what another score of the same rows changes."""
+        return Placements(self.of_rows - before.of_rows, self.of_known - before.of_known, self.most)
+
+
+def placements(scores_in: Floats, scores: Floats, weights: Sequence[Floats]) -> tuple[Placements, ...]:
+    """Return those of rows by their scores and by those of known rows, for each way to weigh the latter (m,)."""
+    m, order = len(scores_in), np.argsort(scores_in)
+    ordered = scores_in[order]
+    # How many known rows lie below each row; and how many do, or tie with it.
+    places = [np.searchsorted(ordered, scores), np.searchsorted(ordered, scores, side="right")]
+    outscored = np.empty(m)
+    outscored[order] = sum(np.cumsum(np.bincount(place, minlength=m + 1))[:m] for place in places) / 2
+    found = []
+    for way in weights:
+        share = way / way.sum()
+        below = np.concatenate(([0.0], np.cumsum(share[order])))
+        of_rows = 1 - (below[places[0]] + below[places[1]]) / 2
+        found.append(Placements(of_rows, share * outscored, len(scores) * share))
+    return tuple(found)
+
+
+def class_weights(classes_in: Classes, classes: Classes) -> Floats:
+    """Return weights of known rows (m,) that give them the mix of classes of the rows at hand, as far as they can."""
+    number = int(max(classes_in.max(), classes.max())) + 1
+    known, rows = np.bincount(classes_in, minlength=number), np.bincount(classes, minlength=number)
+    weights: Floats = (rows / np.maximum(known, 1))[classes_in]
+    return weights if weights.any() else np.ones(len(classes_in))
