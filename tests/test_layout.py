@@ -13,8 +13,9 @@ from truing.scores import NEEDS
 
 SOURCE = Path(truing.__file__).parent
 CORE = [
-    "_check",
     "_blas",
+    "_threads",
+    "_check",
     "_double",
     "_json",
     "io",
@@ -143,6 +144,7 @@ SIGNATURES = {
     "aupr_out": "(scores_in, scores_out)",
     "fpr_at_tpr": "(scores_in, scores_out, *, tpr=0.95, convention='at-least')",
     "evaluate": "(scores_in, scores_out, *, convention='at-least', correct=None)",
+    "threads": "(n)",
     "save": "(thing, path)",
     "load": "(path)",
     "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, decay=1.0, "

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh, lapack, qr, solve_triangular
 
-from ._check import BLOCK_NUMBERS, Bools, Floats, as_matrix_unchecked, check_finite
+from ._check import Bools, Floats, as_matrix_unchecked, check_finite, row_blocks
 from ._double import EPS
+from ._threads import map_blocks
 
 # Eigenvalues of a correlation matrix up to this share of the largest are what rounding leaves of a dependence: up to 17
 # units of EPS were seen over duplicated and summed columns, 3 to 128 of them, 50 to a million rows.
@@ -102,15 +103,16 @@ class LinearFit:
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         scores = np.zeros(len(matrix))
+
         # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is copied into one layout, no
         # wider than it takes without a buffer, so that the order of its sum is the same for every row.
-        rows_at_once = max(1, BLOCK_NUMBERS // matrix.shape[1])
-        for start in range(0, len(matrix), rows_at_once):
-            rows = slice(start, start + rows_at_once)
+        def fill(rows: slice) -> None:
             for first in range(0, matrix.shape[1], _COLUMNS_AT_ONCE):
                 columns = slice(first, first + _COLUMNS_AT_ONCE)
                 block = np.array(matrix[rows, columns], dtype=np.float64, order="C")
                 scores[rows] += np.einsum("ij,j->i", block, self.coef[columns])
+
+        map_blocks(fill, row_blocks(matrix))
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
         scores += self.intercept

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
 from ._json import as_json
+from ._threads import map_blocks
 from .threshold import is_out, rows_for, threshold_at
+
+# So many scores are worth a thread.
+_MANY_SCORES = 2**15
 
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -140,7 +144,9 @@ class _Sorted:
 
     @classmethod
     def of(cls, scores_in: ArrayLike, scores_out: ArrayLike) -> _Sorted:
-        return cls(np.sort(as_vector(scores_in, "scores_in")), np.sort(as_vector(scores_out, "scores_out")))
+        both = as_vector(scores_in, "scores_in"), as_vector(scores_out, "scores_out")
+        inside, outside = map_blocks(np.sort, both, fewest=2 if min(map(len, both)) >= _MANY_SCORES else 3)
+        return cls(inside, outside)
 
     def seen_from_out(self) -> _Sorted:
         """Return the scores negated and the sets exchanged."""
@@ -148,7 +154,7 @@ class _Sorted:
 
     def accepted_out(self, thresholds: ArrayLike) -> Any:
         """Return how many out-of-distribution rows each threshold accepts."""
-        return len(self.outside) - np.searchsorted(self.outside, thresholds)
+        return len(self.outside) - _places(self.outside, thresholds)
 
     def firsts(self) -> NDArray[np.intp]:
         """Return for each in-distribution row the place of the first that scores the same."""
@@ -157,10 +163,24 @@ class _Sorted:
         return np.maximum.accumulate(places)
 
 
+def _places(ascending: Floats, values: ArrayLike, side: Literal["left", "right"] = "left") -> Any:
+    """Return where each value belongs among scores in ascending order, found on all cores."""
+    values = np.asarray(values)
+    if values.ndim == 0:
+        return np.searchsorted(ascending, values, side)
+    places = np.empty(len(values), dtype=np.intp)
+
+    def find(rows: slice) -> None:
+        places[rows] = np.searchsorted(ascending, values[rows], side)
+
+    map_blocks(find, [slice(start, start + _MANY_SCORES) for start in range(0, len(values), _MANY_SCORES)])
+    return places
+
+
 def _auroc(scores: _Sorted) -> float:
     # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
-    below = np.searchsorted(scores.outside, scores.inside)
-    upto = np.searchsorted(scores.outside, scores.inside, side="right")
+    below = _places(scores.outside, scores.inside)
+    upto = _places(scores.outside, scores.inside, side="right")
     return float((below.sum() + upto.sum()) / (2 * len(scores.inside) * len(scores.outside)))
 
 

@@ -32,6 +32,7 @@ from ._check import (
     counted,
 )
 from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
+from ._threads import add_blocks
 from .least_squares import DEPENDENT, LinearFit, Solution, minimum_norm
 from .rows import Rows
 
@@ -218,15 +219,23 @@ def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> tuple[Moments, F
     """Return the moments, and the columns' sums of squares (d + 1,) about `shift` that they were made from."""
     n, d = rows.features.shape
     size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, BLOCK_NUMBERS // (d + 2))))
-    block = np.ones((size, d + 2))
     gram, low = np.zeros((d + 2, d + 2)), np.zeros((d + 2, d + 2))
-    for start in range(0, n, size):
+
+    def products(start: int) -> Floats:
         where = slice(start, min(start + size, n))
-        some = block[: where.stop - start]
-        rows.read(where, some[:, :d])
-        some[:, d] = scores[where]
-        some[:, :-1] -= shift
-        gram, low = compensated(gram, low, some.T @ some)
+        block = np.empty((where.stop - start, d + 2))
+        rows.read(where, block[:, :d])
+        block[:, d] = scores[where]
+        block[:, :-1] -= shift
+        block[:, -1] = 1.0
+        gram: Floats = block.T @ block
+        return gram
+
+    def add(more: Floats) -> None:
+        nonlocal gram, low
+        gram, low = compensated(gram, low, more)
+
+    add_blocks(products, range(0, n, size), add)
     total = gram[-1, :-1]  # The column of ones adds up the others.
     mean, mean_low = two_sum(shift, total / n)
     comoment = gram[:-1, :-1] - np.outer(total, total / n)

@@ -6,7 +6,7 @@ from scipy.linalg import lstsq
 from scipy.special import logsumexp
 
 from .._blas import one_thread
-from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, blocks, check_same_rows
+from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
 from .heads import as_head
 from .known import check_known
 from .logits import as_logits, max_logit
@@ -116,12 +116,7 @@ def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
 
 
 def _second_moments(features: Matrix, origin: Floats) -> Floats:
-    d = features.shape[1]
-    moments = np.zeros((d, d))
-    with one_thread():
-        for _, block in blocks(features):
-            moments += (block - origin).T @ (block - origin)
-    return moments
+    return sum_of_blocks(lambda block: (block - origin).T @ (block - origin), features)
 
 
 def _residual_space(moments: Floats, dimensions: int) -> Floats:
