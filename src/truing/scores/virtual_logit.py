@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import lstsq
-from scipy.special import logsumexp
 
 from .._blas import one_thread
 from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
+from .exponentials import log_sum_exp
 from .heads import as_head
 from .known import check_known
 from .logits import as_logits, max_logit
@@ -72,7 +72,7 @@ def vim(
     def scores(z: Matrix, f: Matrix, residual: Floats) -> Floats:
         def formula(z: Floats, f: Floats) -> Floats:
             virtual_logit = alpha * np.linalg.norm((z - origin) @ residual, axis=1)
-            less: Floats = logsumexp(f, axis=1) - virtual_logit
+            less: Floats = log_sum_exp(f) - virtual_logit
             return less
 
         return check_defined(by_tiles(formula, z, f), "features must not be too far from the known ones")
