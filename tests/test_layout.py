@@ -13,6 +13,7 @@ from truing.scores import NEEDS
 
 SOURCE = Path(truing.__file__).parent
 CORE = [
+    "_linalg",
     "_blas",
     "_threads",
     "_check",
@@ -41,6 +42,7 @@ CORE = [
 IO = ["extras", "drafts", "seal", "npz", "archive", "tables", "columns"]
 SHELLS = ["torch", "onnx", "bench"]  # And summary, which is the command line's.
 FLAT = [name for name in CORE if name != "io"]
+STILL_EAGER = {"threshold.py", "contrast/evidence.py", "contrast/regression.py", "contrast/sums.py"}
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 
 
@@ -104,6 +106,15 @@ def test_importing_truing_loads_nothing_heavy():
     code = f"import sys, truing; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_scipy_is_loaded_when_it_is_first_needed():
+    for file in (file for core in CORE for file in files(core)):
+        for node in ast.parse(file.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            loads = any(name.split(".")[0] == "scipy" for name in names)
+            assert not loads or file.relative_to(SOURCE).as_posix() in STILL_EAGER, file
 
 
 def test_no_pickle_and_no_square_matrix_of_rows_in_the_source():

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh, lapack, qr, solve_triangular
 
+from . import _linalg
 from ._check import Bools, Floats, as_matrix_unchecked, check_finite, row_blocks
 from ._double import EPS
 from ._threads import map_blocks
@@ -192,13 +192,13 @@ def live_block(square: Floats, live: Bools) -> Floats:
 
 def cholesky_factor(matrix: Floats) -> Floats | None:
     """Return the lower Cholesky factor, in the matrix's place, or None; above its diagonal is anything."""
-    factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
+    factor, failed = _linalg.lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
     return None if failed else factor
 
 
 def smallest_eigenvalue(factor: Floats) -> float:
     """Return LAPACK's estimate of the smallest eigenvalue, by 1-norms, of the matrix with this Cholesky factor."""
-    return float(lapack.dpocon(factor, 1.0, uplo="L")[0])
+    return float(_linalg.lapack.dpocon(factor, 1.0, uplo="L")[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,10 +232,10 @@ class _Standardised:
 
     def by_cholesky(self, factor: Floats, intercept: bool) -> Floats:
         """Return the coefficients (k,), of which there is one choice."""
-        scaled = lapack.dpotrs(factor, self.cross, lower=True)[0]
+        scaled = _linalg.lapack.dpotrs(factor, self.cross, lower=True)[0]
         if not intercept:
             # About zero the Gram matrix has the square of the mean beside the co-moment: Sherman & Morrison (1950).
-            along = lapack.dpotrs(factor, self.level, lower=True)[0]
+            along = _linalg.lapack.dpotrs(factor, self.level, lower=True)[0]
             missing = self.level_score - self.level @ scaled
             scaled += along * (self.rows * missing / (1 + self.rows * (self.level @ along)))
         return np.asarray(scaled)
@@ -248,7 +248,7 @@ class _Standardised:
 
     def by_eigenvectors(self, intercept: bool) -> tuple[Floats, int, float]:
         """Return the coefficients (k,) that are shortest in the features' own units, their rank and rounding."""
-        values, vectors = eigh(self.correlations)
+        values, vectors = _linalg.eigh(self.correlations)
         limit = DEPENDENT * values[-1] + self.noise
         used = values > limit
         values, basis, null = values[used], vectors[:, used], vectors[:, ~used]
@@ -278,7 +278,7 @@ class _Standardised:
         outside, root = null.T @ self.level, np.sqrt(self.rows)
         if root * np.linalg.norm(outside) <= max(_NO_LEVEL, turned) * (1 + root * np.linalg.norm(self.level)):
             return None
-        turn = qr(outside[:, None])[0]
+        turn = _linalg.qr(outside[:, None])[0]
         return null @ turn[:, 0], null @ turn[:, 1:]
 
 
@@ -289,8 +289,8 @@ def _of_minimum_norm(scaled: Floats, basis: Floats, null: Floats, norm: Floats, 
     if norm.max() > _MAX_NORM_RATIO * norm.min() or basis.shape[1] > null.shape[1]:
         return scaled - _projection(scaled, null, norm, tolerance)
     # Few directions are used: the shortest coefficients are the ones that only they determine.
-    rotation, triangle = qr(basis * norm[:, None], mode="economic")
-    shortest: Floats = norm * (rotation @ solve_triangular(triangle, basis.T @ scaled, trans=1))
+    rotation, triangle = _linalg.qr(basis * norm[:, None], mode="economic")
+    shortest: Floats = norm * (rotation @ _linalg.solve_triangular(triangle, basis.T @ scaled, trans=1))
     return shortest
 
 
@@ -299,12 +299,14 @@ def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) ->
     order = np.argsort(norm)
     basis = _without_noise(null[order], norm[order], tolerance)
     # With rows sorted by size, and pivots, Householder's QR keeps the digits of each row (Cox & Higham 1998).
-    rotation, triangle, pivots = qr(basis / norm[order, None], mode="economic", pivoting=True)
+    rotation, triangle, pivots = _linalg.qr(basis / norm[order, None], mode="economic", pivoting=True)
     some = np.flatnonzero(triangle.diagonal())  # A direction that was all noise has none.
     if not some.size:
         return np.zeros(len(scaled))
     part = np.zeros(basis.shape[1])
-    part[pivots[some]] = solve_triangular(triangle[: len(some), some], rotation[:, some].T @ (scaled / norm)[order])
+    part[pivots[some]] = _linalg.solve_triangular(
+        triangle[: len(some), some], rotation[:, some].T @ (scaled / norm)[order]
+    )
     nearest = np.empty(len(scaled))
     nearest[order] = basis @ part
     return nearest

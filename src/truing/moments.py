@@ -14,8 +14,8 @@ from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh
 
+from . import _linalg
 from ._blas import one_thread
 from ._check import (
     BLOCK_NUMBERS,
@@ -174,7 +174,7 @@ class Moments:
         k = as_count(components, "components", at_most=d)
         with one_thread():
             scaled, exponent = _without_underflow(self.comoment[:d, :d])
-            values, vectors = eigh(scaled, subset_by_index=(d - k, d - 1), overwrite_a=True)
+            values, vectors = _linalg.eigh(scaled, subset_by_index=(d - k, d - 1), overwrite_a=True)
         used = values > DEPENDENT * values[-1] + np.ldexp(self.rounding[:d].sum(), -exponent)
         return Principal(self.mean[:d], vectors[:, used])
 

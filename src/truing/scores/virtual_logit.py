@@ -2,8 +2,8 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import lstsq
 
+from .. import _linalg
 from .._blas import one_thread
 from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
 from .exponentials import log_sum_exp
@@ -109,7 +109,7 @@ def _principal_dimensions(features_in: Matrix, dimensions: int | None, leave_out
 def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
     """Return the shortest feature whose logits are nearest to 0; what is rounding of the weights is not a direction."""
     with one_thread():
-        shortest: Floats = lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
+        shortest: Floats = _linalg.lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
     if not (np.abs(shortest) <= LARGEST).all():
         raise ValueError(f"weight must be larger beside the bias: only features above {LARGEST:g} have logits near 0")
     return shortest
