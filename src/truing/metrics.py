@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -154,7 +154,7 @@ class _Sorted:
 
     def accepted_out(self, thresholds: ArrayLike) -> Any:
         """Return how many out-of-distribution rows each threshold accepts."""
-        return len(self.outside) - _places(self.outside, thresholds)
+        return len(self.outside) - np.searchsorted(self.outside, thresholds)
 
     def firsts(self) -> NDArray[np.intp]:
         """Return for each in-distribution row the place of the first that scores the same."""
@@ -163,31 +163,31 @@ class _Sorted:
         return np.maximum.accumulate(places)
 
 
-def _places(ascending: Floats, values: ArrayLike, side: Literal["left", "right"] = "left") -> Any:
-    """Return where each value belongs among scores in ascending order, found on all cores."""
-    values = np.asarray(values)
-    if values.ndim == 0:
-        return np.searchsorted(ascending, values, side)
-    places = np.empty(len(values), dtype=np.intp)
-
-    def find(rows: slice) -> None:
-        places[rows] = np.searchsorted(ascending, values[rows], side)
-
-    map_blocks(find, [slice(start, start + _MANY_SCORES) for start in range(0, len(values), _MANY_SCORES)])
-    return places
+def _blocks(scores: Floats) -> list[slice]:
+    return [slice(start, start + _MANY_SCORES) for start in range(0, len(scores), _MANY_SCORES)]
 
 
 def _auroc(scores: _Sorted) -> float:
     # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
-    below = _places(scores.outside, scores.inside)
-    upto = _places(scores.outside, scores.inside, side="right")
-    return float((below.sum() + upto.sum()) / (2 * len(scores.inside) * len(scores.outside)))
+    def won(rows: slice) -> int:
+        below = np.searchsorted(scores.outside, scores.inside[rows])
+        upto = np.searchsorted(scores.outside, scores.inside[rows], side="right")
+        return int(below.sum() + upto.sum())
+
+    return sum(map_blocks(won, _blocks(scores.inside))) / (2 * len(scores.inside) * len(scores.outside))
 
 
 def _aupr(scores: _Sorted) -> float:
     # The precision at each in-distribution row's own score, averaged over these rows.
-    accepted_in = len(scores.inside) - scores.firsts()
-    return float(np.mean(accepted_in / (accepted_in + scores.accepted_out(scores.inside))))
+    firsts, precision = scores.firsts(), np.empty(len(scores.inside))
+
+    def fill(rows: slice) -> None:
+        accepted_in = len(scores.inside) - firsts[rows]
+        accepted_out = len(scores.outside) - np.searchsorted(scores.outside, scores.inside[rows])
+        precision[rows] = accepted_in / (accepted_in + accepted_out)
+
+    map_blocks(fill, _blocks(scores.inside))
+    return float(np.mean(precision))
 
 
 def _fpr_at_least(scores: _Sorted, tpr: float) -> float:
