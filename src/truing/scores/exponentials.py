@@ -38,7 +38,7 @@ class Exponentials:
         self._temperature = temperature
         self._shift: Floats | None = None
         if of_halves is not None and _size_of_halves(logits) <= _MODERATE * temperature:
-            self.terms: Floats = of_halves[self._given.view(np.uint16)]
+            self.terms: Floats = np.take(of_halves, self._given.view(np.uint16))  # An index would keep the layout.
             return
         scaled = self.scaled
         if not (scaled.max() <= _MODERATE and scaled.min() >= -_MODERATE):
