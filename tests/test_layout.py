@@ -16,8 +16,10 @@ from truing.scores import NEEDS
 
 SOURCE = Path(truing.__file__).parent
 CORE = [
-    "_check",
+    "_linalg",
     "_blas",
+    "_threads",
+    "_check",
     "_double",
     "_json",
     "io",
@@ -161,6 +163,14 @@ def test_no_fit_makes_a_square_matrix_of_rows(rng, fit):
     assert peak < 6000**2  # An eighth of a square matrix.
 
 
+def test_scipy_is_loaded_when_it_is_first_needed():
+    for file in (file for core in CORE for file in files(core)):
+        for node in ast.parse(file.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] == "scipy" for name in names), file
+
+
 SIGNATURES = {
     "Outputs": "(features, logits=None, labels=None, scores=None, *, model=None)",
     "msp": "(logits, temperature=1.0)",
@@ -193,6 +203,7 @@ SIGNATURES = {
     "aupr_out": "(scores_in, scores_out)",
     "fpr_at_tpr": "(scores_in, scores_out, *, tpr=0.95, convention='at-least')",
     "evaluate": "(scores_in, scores_out, *, convention='at-least', correct=None)",
+    "threads": "(n)",
     "save": "(thing, path)",
     "load": "(path)",
     "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, decay=1.0, "

@@ -147,7 +147,7 @@ def test_dead_units_do_not_leave_the_cholesky_path(rng, monkeypatch):
     z = rng.normal(size=(400, 30)) * (np.arange(30) % 10 > 0) + 5 * (np.arange(30) % 10 == 1)
     z[:, 1] = 0.7
     found = truing.Moments.of(z, rng.normal(size=400))
-    monkeypatch.setattr(module, "eigh", None)
+    monkeypatch.setattr(module._linalg, "eigh", None, raising=False)
     assert found.solve().rank == 26
 
 

@@ -11,19 +11,23 @@ import numpy as np
 import pytest
 
 import truing
+from truing import _threads
 
 PERF = Path(__file__).parent.parent / "perf"
 NEEDS = {
     "dlr": ["sklearn"],
     "gradnorm": ["torch"],
     "growth": ["matplotlib"],
+    "logits": ["torch"],
     "metrics": ["sklearn"],
     "rlr": ["sklearn"],
     "rlr_passes": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],
+    "start": [],
     "stream": [],
     "stream_components": [],
     "sweep": [],
+    "threads": [],
 }
 
 
@@ -152,6 +156,25 @@ def test_scikit_learn_agrees_on_the_three_metrics(rng):
     labels = np.repeat([1, 0], [200, 100])
     theirs = metrics.sklearn(labels, np.concatenate((scores_in, scores_out)))
     np.testing.assert_allclose(metrics.ours(scores_in, scores_out), theirs)
+
+
+def test_every_plain_pass_sums_the_exponentials(rng):
+    logits = script("logits")
+    rows = rng.normal(0, 3, (5000, 12)).astype(np.float32)
+    expected = np.exp(truing.energy(rows) - truing.max_logit(rows))
+    np.testing.assert_allclose(logits.whole(rows), expected, rtol=1e-5)
+    for way in (logits.in_blocks, logits.in_columns):
+        np.testing.assert_allclose(way(rows, np.float32), expected, rtol=1e-5)
+        np.testing.assert_allclose(way(rows, np.float64), expected, rtol=1e-12)
+
+
+def test_work_on_two_threads_is_timed_and_the_number_put_back(monkeypatch):
+    threads, seen = script("threads"), []
+    monkeypatch.setenv("TRUING_THREADS", "5")
+    monkeypatch.setattr(threads, "bare", lambda threads: None)
+    threads.gain(lambda: seen.append(_threads.count()))
+    assert seen == [2, 1] * 5
+    assert _threads.count() == 5
 
 
 def test_a_sweep_gives_the_fit_at_every_share(pair):

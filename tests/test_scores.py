@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 from sklearn.neighbors import NearestNeighbors
 
 import truing
 from tests.conftest import DATA, ROOT
 from truing import _check
-from truing.scores import NEEDS, base_scores
+from truing.scores import NEEDS, base_scores, exponentials
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
@@ -572,3 +572,68 @@ def test_a_bank_or_head_that_is_none_is_told_by_name(rng):
     named = [truing.Outputs(np.ones((3, 2)), model=name) for name in ("a", "b")]
     with pytest.raises(ValueError, match="bank must be of the model 'a', as the outputs are, got 'b'"):
         base_scores(named[0], "knn", bank=named[1])
+
+
+# Exponentials, block by block.
+
+SUMMED = {"msp": truing.msp, "energy": truing.energy, "kl_uniform": truing.kl_uniform, "gen": truing.gen}
+
+
+def literal_softmax_scores(logits, temperature):
+    """Each as SciPy's functions give it, without a thought for speed."""
+    scaled = logits.astype(np.float64) / temperature
+    log_p = log_softmax(scaled, axis=1)
+    return {
+        "msp": np.exp(log_p.max(axis=1)),
+        "energy": temperature * logsumexp(scaled, axis=1),
+        "kl_uniform": -log_p.mean(axis=1) - np.log(logits.shape[1]),
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=seeds,
+    classes=st.sampled_from([2, 3, 10, 32, 33, 100, 1000]),
+    size=st.sampled_from([1e-3, 1.0, 10.0, 60.0, 1e3, 1e90]),
+    level=st.sampled_from([0.0, 63.0, -65.0, 700.0, -1e5]),
+    temperature=st.sampled_from([0.5, 1.0, 3.0, 1e3]),
+)
+def test_sums_of_exponentials_agree_with_scipy_to_twelve_digits(seed, classes, size, level, temperature):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(40, classes)) * size * rng.choice([1.0, 0.01], size=(40, 1)) + level
+    expected = literal_softmax_scores(logits, temperature)
+    rounding = 4 * np.finfo(np.float64).eps * np.abs(logits).max(axis=1) / temperature
+    np.testing.assert_allclose(truing.msp(logits, temperature), expected["msp"], rtol=1e-12)
+    energy = truing.energy(logits, temperature)
+    assert (np.abs(energy - expected["energy"]) <= 1e-12 * np.abs(expected["energy"]) + rounding * temperature).all()
+    kl = truing.kl_uniform(logits, temperature)
+    assert (np.abs(kl - expected["kl_uniform"]) <= 1e-12 * (1 + np.abs(expected["kl_uniform"])) + rounding).all()
+
+
+@given(below=st.floats(1.0, 700.0))
+def test_an_energy_near_zero_keeps_its_digits(below):
+    """The logarithm of 1 + 1e-13 has three digits, that of the sum beside the largest has all."""
+    assert truing.energy([[0.0, -below]]) == pytest.approx([math.log1p(math.exp(-below))], rel=1e-14)
+
+
+@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("classes", [10, 32, 33, 300])
+@pytest.mark.parametrize(("largest", "temperature"), [(20.0, 1.0), (20.0, 0.1), (6e4, 1.0), (6e4, 700.0)])
+def test_halves_that_are_looked_up_have_the_bits_of_halves_that_are_computed(name, classes, largest, temperature, rng):
+    rows = exponentials._MANY_HALVES // classes + 1
+    scale = np.where(rng.random((rows, 1)) < 0.5, largest, 1.0)
+    half = (rng.uniform(-1, 1, size=(rows, classes)) * scale).astype(np.float16)
+    half[::7, 0] = -0.0
+    looked_up = SUMMED[name](half, temperature)
+    np.testing.assert_array_equal(looked_up, SUMMED[name](half.astype(np.float64), temperature))
+    np.testing.assert_array_equal(looked_up[:50], SUMMED[name](half[:50], temperature))
+    np.testing.assert_array_equal(looked_up, SUMMED[name](half.astype(">f2"), temperature))
+
+
+@settings(max_examples=30)
+@given(seed=seeds, top=st.sampled_from([1, 2, 5, 40]), scale=st.sampled_from([1.0, 30.0, 400.0]))
+def test_gen_of_many_classes_is_the_entropy_of_the_largest(seed, top, scale):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(3, rng.choice([20, 50]))) * scale
+    found = truing.gen(logits, top=top)
+    np.testing.assert_allclose(found, [literal_gen(row, top=top) for row in logits], rtol=1e-11)

@@ -9,6 +9,7 @@ from truing_command import end_if_interrupted, is_started_by_name
 if is_started_by_name():
     end_if_interrupted()
 
+from ._threads import threads
 from .contrast import ContrastFit, fit_contrast
 from .detection import Detection, detect
 from .detector import Detector
@@ -66,6 +67,7 @@ __all__ = [
     "sample",
     "save",
     "scale",
+    "threads",
     "threshold_at",
     "vim",
 ]

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from threading import RLock, Thread, get_ident, local
+from typing import TYPE_CHECKING
 from weakref import ref
 
-import scipy.linalg  # noqa: F401  # SciPy brings a BLAS of its own, which must be loaded to be found.
-from threadpoolctl import LibController, ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import LibController
 
 # What openblas_get_parallel answers of a build whose threads are OpenMP's.
 _OPENMP = 2
@@ -179,6 +180,9 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork.
 
 def libraries() -> list[Library]:
     """Return the BLAS libraries that can be set; those that cannot, such as Accelerate, run as they are."""
+    import scipy.linalg  # noqa: F401  # SciPy brings a BLAS of its own, which must be loaded to be found.
+    from threadpoolctl import ThreadpoolController
+
     try:
         controllers = ThreadpoolController().select(user_api="blas").lib_controllers
     except TimeoutError:  # Raised by a signal handler of the user's.
@@ -188,7 +192,7 @@ def libraries() -> list[Library]:
     return [library for library in map(_library, controllers) if library is not None]
 
 
-def _library(controller: LibController) -> Library | None:
+def _library(controller: "LibController") -> Library | None:
     """Return the functions of a library, or None where it has none that work."""
     if controller.internal_api == "mkl":
         return _mkl(controller.dynlib)

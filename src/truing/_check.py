@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._threads import add_blocks, map_blocks
+
 Floats = NDArray[np.float64]
 Matrix = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
@@ -22,6 +24,10 @@ LARGEST = 1e100
 
 # A block of 64-bit numbers this large stays in the processor's cache.
 BLOCK_NUMBERS = 2**17
+
+
+# Of a float16: all but its sign, and those of infinity, above which are NaN's.
+_BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
 
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
@@ -55,11 +61,15 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 
 def check_finite(matrix: Matrix, name: str) -> None:
     """Refuse NaN, infinities and numbers too large to square, naming the first."""
-    for rows, block in blocks(matrix):
-        if not (block.min() >= -LARGEST and block.max() <= LARGEST):  # NaN fails this comparison too.
+
+    def check(rows: slice) -> None:
+        if not _are_finite(matrix[rows]):
+            block = np.asarray(matrix[rows], dtype=np.float64)
             where = np.argwhere(~(np.abs(block) <= LARGEST))[0]
             row, value = rows.start + where[0], block[tuple(where)]
             raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
+
+    map_blocks(check, row_blocks(matrix))
 
 
 def as_number(
@@ -127,20 +137,52 @@ def counted(count: float, noun: str = "row") -> str:
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
+def row_blocks(*matrices: Matrix, copies: int = 1) -> list[slice]:
+    """Return the rows a block at a time, of which the cache holds that many copies in float64."""
+    n, step = len(matrices[0]), max(1, BLOCK_NUMBERS // copies // max(matrix.shape[1] for matrix in matrices))
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+
 def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:
-    """Yield (rows, those rows of each matrix in float64), a cache-sized block at a time."""
-    step = max(1, BLOCK_NUMBERS // max(matrix.shape[1] for matrix in matrices))
-    for start in range(0, len(matrices[0]), step):
-        rows = slice(start, min(start + step, len(matrices[0])))
+    """Yield (rows, those rows of each matrix in float64), a block at a time."""
+    for rows in row_blocks(*matrices):
         yield rows, *(np.asarray(matrix[rows], dtype=np.float64) for matrix in matrices)
 
 
 def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
-    """Return `formula` of every row (n,), computed in float64 a block of rows at a time.
+    """Return `formula` of every row (n,), computed in float64 a block of rows at a time, on all cores.
 
     Each row is in one piece, so that its sums do not depend on how the matrices lie in memory.
     """
-    return np.concatenate([formula(*map(np.ascontiguousarray, parts)) for _, *parts in blocks(*matrices)])
+    scores = np.empty(len(matrices[0]))
+
+    def fill(rows: slice) -> None:
+        scores[rows] = formula(*(np.ascontiguousarray(matrix[rows], dtype=np.float64) for matrix in matrices))
+
+    map_blocks(fill, row_blocks(*matrices, copies=4))
+    return scores
+
+
+def sum_of_blocks(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
+    """Return the sum of `formula` of every block of rows in float64, in the order of the rows, on all cores."""
+    total: Any = 0.0
+
+    def part(rows: slice) -> Floats:
+        return formula(*(np.asarray(matrix[rows], dtype=np.float64) for matrix in matrices))
+
+    def add(more: Floats) -> None:
+        nonlocal total
+        total = total + more
+
+    add_blocks(part, row_blocks(*matrices), add)
+    return np.asarray(total)
+
+
+def _are_finite(block: Matrix) -> bool:
+    if block.dtype == np.float16:  # NumPy compares halves one at a time, but not their bits.
+        return bool((block.view(np.int16) & _BITS_OF_SIZE).max() < _BITS_OF_INFINITY)
+    largest = min(LARGEST, float(np.finfo(block.dtype).max))
+    return bool(block.min() >= -largest and block.max() <= largest)  # NaN fails this comparison too.
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from scipy.linalg import lapack
 
+from . import _linalg
 from ._blas import one_thread
 from ._check import LARGEST, Bools, Floats, Matrix
 from ._double import two_sum
@@ -69,7 +69,7 @@ class EigenvalueBound:
         if factor is None:
             return None
         coef = np.zeros(len(live))
-        coef[live] = lapack.dpotrs(factor, cross[live], lower=True)[0]
+        coef[live] = _linalg.lapack.dpotrs(factor, cross[live], lower=True)[0]
         return coef
 
     def decayed(self, decay: float) -> "EigenvalueBound":
@@ -90,7 +90,7 @@ class RunningInverse:
         norm, factor = _standardised_factor(gram)
         if factor is None or smallest_eigenvalue(factor) < CHOLESKY_EIGENVALUE:
             return None
-        lower = np.tril(lapack.dpotri(factor, lower=True)[0])
+        lower = np.tril(_linalg.lapack.dpotri(factor, lower=True)[0])
         inverse = spaced_square(len(gram))
         np.add(lower, np.tril(lower, -1).T, out=inverse)
         return cls(norm, inverse)
@@ -100,10 +100,10 @@ class RunningInverse:
         inverse = self.inverse if decay == 1.0 else self.inverse / decay
         rows = rows / self.norm
         ahead = rows @ inverse
-        factor, failed = lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
+        factor, failed = _linalg.lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
         if failed:
             return None
-        change = lapack.dtrtrs(factor, ahead, lower=True)[0]
+        change = _linalg.lapack.dtrtrs(factor, ahead, lower=True)[0]
         less = spaced_square(len(inverse))
         np.matmul(change.T, change, out=less)
         return RunningInverse(self.norm, np.subtract(inverse, less, out=less))

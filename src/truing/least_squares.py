@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh, lapack, qr, solve_triangular
 
-from ._check import BLOCK_NUMBERS, Bools, Floats, as_matrix_unchecked, check_finite
+from . import _linalg
+from ._check import Bools, Floats, as_matrix_unchecked, check_finite, row_blocks
 from ._double import EPS
+from ._threads import map_blocks
 
 # Eigenvalues of a correlation matrix up to this share of the largest are what rounding leaves of a dependence: up to 17
 # units of EPS were seen over duplicated and summed columns, 3 to 128 of them, 50 to a million rows.
@@ -104,15 +105,16 @@ class LinearFit:
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         scores = np.zeros(len(matrix))
+
         # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is copied into one layout, no
         # wider than it takes without a buffer, so that the order of its sum is the same for every row.
-        rows_at_once = max(1, BLOCK_NUMBERS // matrix.shape[1])
-        for start in range(0, len(matrix), rows_at_once):
-            rows = slice(start, start + rows_at_once)
+        def fill(rows: slice) -> None:
             for first in range(0, matrix.shape[1], _COLUMNS_AT_ONCE):
                 columns = slice(first, first + _COLUMNS_AT_ONCE)
                 block = np.array(matrix[rows, columns], dtype=np.float64, order="C")
                 scores[rows] += np.einsum("ij,j->i", block, self.coef[columns])
+
+        map_blocks(fill, row_blocks(matrix))
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
         scores += self.intercept
@@ -192,13 +194,13 @@ def live_block(square: Floats, live: Bools) -> Floats:
 
 def cholesky_factor(matrix: Floats) -> Floats | None:
     """Return the lower Cholesky factor, in the matrix's place, or None; above its diagonal is anything."""
-    factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
+    factor, failed = _linalg.lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
     return None if failed else factor
 
 
 def smallest_eigenvalue(factor: Floats) -> float:
     """Return LAPACK's estimate of the smallest eigenvalue, by 1-norms, of the matrix with this Cholesky factor."""
-    return float(lapack.dpocon(factor, 1.0, uplo="L")[0])
+    return float(_linalg.lapack.dpocon(factor, 1.0, uplo="L")[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,10 +234,10 @@ class _Standardised:
 
     def by_cholesky(self, factor: Floats, intercept: bool) -> Floats:
         """Return the coefficients (k,), of which there is one choice."""
-        scaled = lapack.dpotrs(factor, self.cross, lower=True)[0]
+        scaled = _linalg.lapack.dpotrs(factor, self.cross, lower=True)[0]
         if not intercept:
             # About zero the Gram matrix has the square of the mean beside the co-moment: Sherman & Morrison (1950).
-            along = lapack.dpotrs(factor, self.scaled_mean, lower=True)[0]
+            along = _linalg.lapack.dpotrs(factor, self.scaled_mean, lower=True)[0]
             mean_residual = self.mean_score - self.scaled_mean @ scaled
             scaled += along * (self.rows * mean_residual / (1 + self.rows * (self.scaled_mean @ along)))
         return np.asarray(scaled)
@@ -248,7 +250,7 @@ class _Standardised:
 
     def by_eigenvectors(self, intercept: bool) -> tuple[Floats, int, float]:
         """Return the coefficients (k,) that are shortest in the features' own units, their rank and rounding."""
-        values, vectors = eigh(self.correlations)
+        values, vectors = _linalg.eigh(self.correlations)
         limit = RANK_TOLERANCE * values[-1] + self.subtraction_error
         used = values > limit
         values, basis, null = values[used], vectors[:, used], vectors[:, ~used]
@@ -280,7 +282,7 @@ class _Standardised:
             1 + root * np.linalg.norm(self.scaled_mean)
         ):
             return None
-        rotation = qr(outside[:, None])[0]
+        rotation = _linalg.qr(outside[:, None])[0]
         return null @ rotation[:, 0], null @ rotation[:, 1:]
 
 
@@ -291,8 +293,8 @@ def _of_minimum_norm(scaled: Floats, basis: Floats, null: Floats, norm: Floats, 
     if norm.max() > _MAX_NORM_RATIO * norm.min() or basis.shape[1] > null.shape[1]:
         return scaled - _projection(scaled, null, norm, tolerance)
     # Few directions are used: the shortest coefficients are the ones that only they determine.
-    rotation, triangle = qr(basis * norm[:, None], mode="economic")
-    shortest: Floats = norm * (rotation @ solve_triangular(triangle, basis.T @ scaled, trans=1))
+    rotation, triangle = _linalg.qr(basis * norm[:, None], mode="economic")
+    shortest: Floats = norm * (rotation @ _linalg.solve_triangular(triangle, basis.T @ scaled, trans=1))
     return shortest
 
 
@@ -301,12 +303,14 @@ def _projection(scaled: Floats, null: Floats, norm: Floats, tolerance: float) ->
     order = np.argsort(norm)
     basis = _without_rounding(null[order], norm[order], tolerance)
     # With rows sorted by size, and pivots, Householder's QR keeps the digits of each row (Cox & Higham 1998).
-    rotation, triangle, pivots = qr(basis / norm[order, None], mode="economic", pivoting=True)
+    rotation, triangle, pivots = _linalg.qr(basis / norm[order, None], mode="economic", pivoting=True)
     some = np.flatnonzero(triangle.diagonal())  # A direction that was all rounding has none.
     if not some.size:
         return np.zeros(len(scaled))
     part = np.zeros(basis.shape[1])
-    part[pivots[some]] = solve_triangular(triangle[: len(some), some], rotation[:, some].T @ (scaled / norm)[order])
+    part[pivots[some]] = _linalg.solve_triangular(
+        triangle[: len(some), some], rotation[:, some].T @ (scaled / norm)[order]
+    )
     nearest = np.empty(len(scaled))
     nearest[order] = basis @ part
     return nearest

@@ -14,7 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
 from ._json import as_json
+from ._threads import map_blocks
 from .threshold import is_out, rows_for, threshold_at
+
+# So many scores are worth a thread.
+_MANY_SCORES = 2**15
 
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -140,7 +144,9 @@ class _Sorted:
 
     @classmethod
     def of(cls, scores_in: ArrayLike, scores_out: ArrayLike) -> _Sorted:
-        return cls(np.sort(as_vector(scores_in, "scores_in")), np.sort(as_vector(scores_out, "scores_out")))
+        both = as_vector(scores_in, "scores_in"), as_vector(scores_out, "scores_out")
+        inside, outside = map_blocks(np.sort, both, fewest=2 if min(map(len, both)) >= _MANY_SCORES else 3)
+        return cls(inside, outside)
 
     def seen_from_out(self) -> _Sorted:
         """Return the scores negated and the sets exchanged."""
@@ -157,17 +163,31 @@ class _Sorted:
         return np.maximum.accumulate(places)
 
 
+def _blocks(scores: Floats) -> list[slice]:
+    return [slice(start, start + _MANY_SCORES) for start in range(0, len(scores), _MANY_SCORES)]
+
+
 def _auroc(scores: _Sorted) -> float:
     # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
-    below = np.searchsorted(scores.outside, scores.inside)
-    upto = np.searchsorted(scores.outside, scores.inside, side="right")
-    return float((below.sum() + upto.sum()) / (2 * len(scores.inside) * len(scores.outside)))
+    def won(rows: slice) -> int:
+        below = np.searchsorted(scores.outside, scores.inside[rows])
+        upto = np.searchsorted(scores.outside, scores.inside[rows], side="right")
+        return int(below.sum() + upto.sum())
+
+    return sum(map_blocks(won, _blocks(scores.inside))) / (2 * len(scores.inside) * len(scores.outside))
 
 
 def _aupr(scores: _Sorted) -> float:
     # The precision at each in-distribution row's own score, averaged over these rows.
-    accepted_in = len(scores.inside) - scores.firsts()
-    return float(np.mean(accepted_in / (accepted_in + scores.accepted_out(scores.inside))))
+    firsts, precision = scores.firsts(), np.empty(len(scores.inside))
+
+    def fill(rows: slice) -> None:
+        accepted_in = len(scores.inside) - firsts[rows]
+        accepted_out = len(scores.outside) - np.searchsorted(scores.outside, scores.inside[rows])
+        precision[rows] = accepted_in / (accepted_in + accepted_out)
+
+    map_blocks(fill, _blocks(scores.inside))
+    return float(np.mean(precision))
 
 
 def _fpr_at_least(scores: _Sorted, tpr: float) -> float:

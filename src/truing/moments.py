@@ -14,8 +14,8 @@ from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh
 
+from . import _linalg
 from ._blas import one_thread
 from ._check import (
     BLOCK_NUMBERS,
@@ -32,6 +32,7 @@ from ._check import (
     counted,
 )
 from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
+from ._threads import add_blocks
 from .least_squares import RANK_TOLERANCE, LinearFit, Solution, minimum_norm
 from .rows import Rows
 
@@ -173,7 +174,7 @@ class Moments:
         k = as_count(components, "components", at_most=d)
         with one_thread():
             scaled, exponent = _without_underflow(self.comoment[:d, :d])
-            values, vectors = eigh(scaled, subset_by_index=(d - k, d - 1), overwrite_a=True)
+            values, vectors = _linalg.eigh(scaled, subset_by_index=(d - k, d - 1), overwrite_a=True)
         used = values > RANK_TOLERANCE * values[-1] + np.ldexp(self.rounding[:d].sum(), -exponent)
         return PrincipalComponents(self.mean[:d], vectors[:, used])
 
@@ -219,15 +220,23 @@ def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> tuple[Moments, F
     """Return the moments, and the columns' sums of squares (d + 1,) about `shift` that they were made from."""
     n, d = rows.features.shape
     size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, BLOCK_NUMBERS // (d + 2))))
-    block = np.ones((size, d + 2))
     gram, low = np.zeros((d + 2, d + 2)), np.zeros((d + 2, d + 2))
-    for start in range(0, n, size):
+
+    def products(start: int) -> Floats:
         where = slice(start, min(start + size, n))
-        some = block[: where.stop - start]
-        rows.read(where, some[:, :d])
-        some[:, d] = scores[where]
-        some[:, :-1] -= shift
-        gram, low = compensated(gram, low, some.T @ some)
+        block = np.empty((where.stop - start, d + 2))
+        rows.read(where, block[:, :d])
+        block[:, d] = scores[where]
+        block[:, :-1] -= shift
+        block[:, -1] = 1.0
+        gram: Floats = block.T @ block
+        return gram
+
+    def add(more: Floats) -> None:
+        nonlocal gram, low
+        gram, low = compensated(gram, low, more)
+
+    add_blocks(products, range(0, n, size), add)
     total = gram[-1, :-1]  # The column of ones adds up the others.
     mean, mean_low = two_sum(shift, total / n)
     comoment = gram[:-1, :-1] - np.outer(total, total / n)

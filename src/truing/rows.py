@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ._blas import one_thread
-from ._check import Floats, Matrix, blocks
+from ._check import Floats, Matrix, row_blocks
+from ._threads import map_blocks
 
 # A sum of squares below this may have lost some of them to underflow.
 _SAFE_SUM_OF_SQUARES = 1e-200
@@ -28,25 +28,36 @@ class Rows:
     def unit(cls, features: Matrix) -> "Rows":
         """Return the rows divided by their Euclidean norms; rows of zeros stay zero."""
         norm = np.empty(len(features))
-        for rows, block in blocks(features):
+
+        def fill(rows: slice) -> None:
+            block = np.asarray(features[rows], dtype=np.float64)
             square = np.einsum("ij,ij->i", block, block)
             norm[rows] = np.sqrt(square)
             small = np.flatnonzero(square < _SAFE_SUM_OF_SQUARES)
             if len(small):
                 norm[rows][small] = _norms(block[small])
+
+        map_blocks(fill, row_blocks(features))
         largest = np.finfo(np.float64).max
         with np.errstate(over="ignore"):
             return cls(features, scale=np.minimum(1 / np.where(norm > 0, norm, 1), largest))
 
     def onto(self, basis: Floats) -> "Rows":
         """Return the rows' coordinates in `basis` (d, k), stored."""
-        with one_thread():
-            return Rows(np.concatenate([block @ basis for _, block in self.blocks()]))
+        return Rows(np.concatenate(map_blocks(lambda rows: self.block(rows) @ basis, self.slices())))
+
+    def slices(self) -> list[slice]:
+        """Return which rows each block holds."""
+        return row_blocks(self.features)
+
+    def block(self, rows: slice) -> Floats:
+        """Return those rows; a view of the features where nothing is to be done to them."""
+        return self._transformed(np.asarray(self.features[rows], dtype=np.float64), rows)
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
-        """Yield (rows, those rows); views of the features where nothing is to be done to them."""
-        for rows, block in blocks(self.features):
-            yield rows, self._transformed(block, rows)
+        """Yield (rows, those rows)."""
+        for rows in self.slices():
+            yield rows, self.block(rows)
 
     def about(self, point: Floats) -> "Rows":
         """Return the rows less `point`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._blas import one_thread
-from ._check import Floats, as_matrix, as_number, as_share, blocks
+from ._check import Floats, as_matrix, as_number, as_share, row_blocks
+from ._threads import map_blocks
 from .scores.heads import as_head
 
 
@@ -19,9 +19,11 @@ def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, clip: floa
     z, W, b = as_head(features, weight, bias)
     clip = as_number(clip, "clip")
     logits = np.empty((len(z), len(b)))
-    with one_thread():
-        for rows, block in blocks(z):
-            logits[rows] = np.minimum(block, clip) @ W.T + b
+
+    def fill(rows: slice) -> None:
+        logits[rows] = np.minimum(np.asarray(z[rows], dtype=np.float64), clip) @ W.T + b
+
+    map_blocks(fill, row_blocks(z))
     return logits
 
 

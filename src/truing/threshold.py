@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln
 
 from ._check import Bools, Floats, as_count, as_number, as_share, as_vector
 
@@ -118,6 +117,8 @@ def _chance_of(r: int, rows: int, known: int, j: int) -> float:
 
 
 def _log_choose(n: int, k: NDArray[np.intp] | int) -> Floats:
+    from scipy.special import gammaln
+
     number: Floats = gammaln(n + 1) - gammaln(np.asarray(k) + 1) - gammaln(n - np.asarray(k) + 1)
     return number
 

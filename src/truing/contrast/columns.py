@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,12 +110,14 @@ class Columns:
             found = "none" if outputs.logits is None else str(classes)
             raise ValueError(f"outputs must have {wanted}, as the reference has, got {found}")
 
-    def blocks(self, rows: ScoredRows) -> Iterator[tuple[slice, Floats]]:
-        """Yield (some of the rows, their columns)."""
+    def slices(self, rows: ScoredRows) -> list[slice]:
+        """Return the blocks of rows whose columns are made at once."""
         size = max(_MIN_BLOCK_ROWS, BLOCK_NUMBERS // len(self))
-        for start in range(0, len(rows), size):
-            part = slice(start, min(start + size, len(rows)))
-            yield part, self._made(rows.features[part], rows.scores[part])
+        return [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+
+    def block(self, rows: ScoredRows, part: slice) -> Floats:
+        """Return the columns of some rows."""
+        return self._made(rows.features[part], rows.scores[part])
 
     def matrix(self, rows: ScoredRows) -> Floats:
         """Return the columns (n, p) of all rows."""

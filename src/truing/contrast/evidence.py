@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import eigh
 
+from .. import _linalg
 from .._blas import one_thread
 from .._check import Floats, as_count
 from .classes import class_shares
@@ -134,7 +134,7 @@ def _within(problem: Problem, columns: Columns, components: int) -> Floats:
     mean = problem.products[0, 1 : 1 + d]
     centred = problem.products[1 : 1 + d, 1 : 1 + d] - np.outer(mean, mean) / problem.rows
     with one_thread():
-        _, basis = eigh(centred, subset_by_index=(d - k, d - 1))
+        _, basis = _linalg.eigh(centred, subset_by_index=(d - k, d - 1))
     within = np.zeros((len(columns), k + len(columns) - d))
     within[:d, :k] = basis
     within[d:, k:] = np.eye(len(columns) - d)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._check import Floats, counted
+from .._threads import map_blocks
 from ..least_squares import LinearFit
 from ..outputs import Outputs, as_outputs
 from .columns import Classes, Columns, ScoredRows
@@ -67,8 +68,11 @@ class ContrastFit:
     def predict_scored(self, rows: ScoredRows) -> Floats:
         """Return the score (n,) of rows whose base scores are known."""
         scores = np.empty(len(rows))
-        for part, block in self.columns.blocks(rows):
-            scores[part] = self.predict_columns(block, rows.classes[part])
+
+        def predict(part: slice) -> None:
+            scores[part] = self.predict_columns(self.columns.block(rows, part), rows.classes[part])
+
+        map_blocks(predict, self.columns.slices(rows))
         return scores
 
     def predict_columns(self, matrix: Floats, classes: Classes) -> Floats:

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh
 
+from .. import _linalg
 from .._blas import one_thread
 from .._check import Floats
 
@@ -122,7 +122,7 @@ def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | No
     slopes = np.linalg.solve(constant_and_prior, across)
     left = left - across.T @ slopes
     with one_thread():
-        variances, basis = eigh(left[:-1, :-1], driver="evd", check_finite=False)
+        variances, basis = _linalg.eigh(left[:-1, :-1], driver="evd", check_finite=False)
     variances = np.maximum(variances, 0.0)
     along = basis.T @ left[:-1, -1]
     total, degrees = float(left[-1, -1]), problem.rows - 2

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from .._check import Floats
+from .._threads import add_blocks
 from ..moments import Moments
 from .columns import Classes, Columns, ScoredRows
 
@@ -29,8 +29,16 @@ class ClassMoments:
     @classmethod
     def of(cls, columns: Columns, rows: ScoredRows) -> ClassMoments:
         """Return the sums of these rows."""
-        parts = [_of_block(block, rows.classes[part], columns.classes) for part, block in columns.blocks(rows)]
-        return sum(parts[1:], start=parts[0])
+        total: list[ClassMoments] = []
+
+        def sums(part: slice) -> ClassMoments:
+            return _of_block(columns.block(rows, part), rows.classes[part], columns.classes)
+
+        def add(more: ClassMoments) -> None:
+            total[:] = [total[0] + more if total else more]
+
+        add_blocks(sums, columns.slices(rows), add)
+        return total[0]
 
     @property
     def rows(self) -> float:
@@ -79,6 +87,8 @@ class PlainSums:
 
 
 def _of_block(block: Floats, classes: Classes, number: int) -> ClassMoments:
+    from scipy.sparse import csr_array
+
     n = len(block)
     membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
     counts = np.bincount(classes, minlength=number).astype(np.float64)

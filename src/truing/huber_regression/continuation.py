@@ -7,8 +7,8 @@ does not (Madsen & Nielsen 1993). The loss of width w is r²/2 up to w and w|r| 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import lapack
 
+from .. import _linalg
 from .._check import Bools, Floats
 from .._double import EPS
 
@@ -174,7 +174,7 @@ def _newton_step(inliers: Floats, quadratic: Floats, gradient: Floats) -> Floats
     """Return Newton's step, and the gradient itself, which leads down too, if rounding forbids it."""
     hessian = quadratic + inliers.T @ inliers
     hessian.flat[:: len(gradient) + 1] += _RIDGE * (np.trace(hessian) + len(gradient))
-    return np.asarray(lapack.dposv(hessian, gradient)[1])
+    return np.asarray(_linalg.lapack.dposv(hessian, gradient)[1])
 
 
 def _line_search(problem: Subproblem, step: Floats, fitted: Floats, width: float) -> float:

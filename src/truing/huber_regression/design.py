@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .._check import Bools, Floats
 from .._double import EPS
+from .._threads import add_blocks, map_blocks
 from ..moments import Moments
 from ..rows import Rows
 
@@ -131,10 +132,17 @@ class Design:
     def sum_of_rows(self, weights: Callable[[slice, Floats], Floats]) -> Floats:
         """Return Σ weightᵢ wᵢ (k,), the weights being made from each block of rows."""
         total = np.zeros(len(self.whitening))
-        for where, block in self.rows.blocks():
+
+        def part(where: slice) -> Floats:
+            block = self.rows.block(where)
             weight = weights(where, block)
-            total[:-1] += weight @ block
-            total[-1] += weight.sum()
+            return np.append(weight @ block, weight.sum())
+
+        def add(more: Floats) -> None:
+            nonlocal total
+            total += more
+
+        add_blocks(part, self.rows.slices(), add)
         return total @ self.whitening
 
     def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
@@ -145,8 +153,11 @@ class Design:
             some: Floats = EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
             return some
         size = np.abs(target) + level
-        for where, block in self.rows.blocks():
-            size[where] += np.abs(block) @ np.abs(coef)
+
+        def enlarge(where: slice) -> None:
+            size[where] += np.abs(self.rows.block(where)) @ np.abs(coef)
+
+        map_blocks(enlarge, self.rows.slices())
         scaled: Floats = EPS * size
         return scaled
 
@@ -155,10 +166,13 @@ class Design:
         if self.stored is not None:
             return self.stored if len(index) == len(self.stored) else self.stored[index]
         part = np.empty((len(index), self.unknowns))
-        for start in range(0, len(index), ROWS_PER_GATHER):
+
+        def gather(start: int) -> None:
             some = slice(start, start + ROWS_PER_GATHER)
             np.matmul(self.rows.take(index[some]), self.whitening[:-1], out=part[some])
             part[some] += self.whitening[-1]
+
+        map_blocks(gather, range(0, len(index), ROWS_PER_GATHER))
         return part
 
     def gram(self, chosen: Bools) -> Floats:
@@ -166,10 +180,16 @@ class Design:
         if not chosen.any():
             return np.zeros((self.unknowns, self.unknowns))
         raw = np.zeros((len(self.whitening), len(self.whitening)))
-        for where, block in self.rows.blocks():
-            part = block[chosen[where]]
-            raw[:-1, :-1] += part.T @ part
-            raw[-1, :-1] += part.sum(axis=0)
+
+        def products(where: slice) -> tuple[Floats, Floats]:
+            part = self.rows.block(where)[chosen[where]]
+            return part.T @ part, part.sum(axis=0)
+
+        def add(more: tuple[Floats, Floats]) -> None:
+            raw[:-1, :-1] += more[0]
+            raw[-1, :-1] += more[1]
+
+        add_blocks(products, self.rows.slices(), add)
         raw[:-1, -1] = raw[-1, :-1]
         raw[-1, -1] = np.count_nonzero(chosen)
         return self.whitening.T @ raw @ self.whitening
@@ -208,9 +228,17 @@ def _whitening_map(moments: Moments, rows: Rows, intercept: bool) -> Floats:
 def _gram_of(rows: Rows, whitening: Floats) -> Floats:
     """Return WᵀW / n for the columns [rows, 1] @ whitening."""
     gram = np.zeros((whitening.shape[1], whitening.shape[1]))
-    for _, block in rows.blocks():
-        white = block @ whitening[:-1] + whitening[-1]
-        gram += white.T @ white
+
+    def products(where: slice) -> Floats:
+        white = rows.block(where) @ whitening[:-1] + whitening[-1]
+        square: Floats = white.T @ white
+        return square
+
+    def add(more: Floats) -> None:
+        nonlocal gram
+        gram += more
+
+    add_blocks(products, rows.slices(), add)
     return gram / len(rows.features)
 
 

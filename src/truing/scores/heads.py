@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp, softmax
 
 from .._check import Floats, Matrix, as_matrix, as_number, as_vector, by_rows, check_same_rows
+from .exponentials import log_sum_exp, softmax
 from .logits import as_logits, as_temperature
 from .tiles import by_tiles, check_defined
 
@@ -24,7 +24,7 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     z, f = as_matrix(features, "features"), as_logits(logits)
     check_same_rows(features=z, logits=f)
     return by_rows(
-        lambda z, f: np.abs(z).sum(axis=1) * np.abs(softmax(f / T, axis=1) - 1 / f.shape[1]).sum(axis=1) / T,
+        lambda z, f: np.abs(z).sum(axis=1) * np.abs(softmax(f / T) - 1 / f.shape[1]).sum(axis=1) / T,
         z,
         f,
     )
@@ -59,7 +59,7 @@ def scale(
     def formula(z: Floats) -> Floats:
         largest = np.partition(z, -kept, axis=1)[:, -kept:]
         f = z * _expanded(z, largest.sum(axis=1)) @ W.T + b
-        energy: Floats = T * logsumexp(f / T, axis=1)
+        energy: Floats = T * log_sum_exp(f / T)
         return energy
 
     return check_defined(by_tiles(formula, z), _ACTIVATIONS)
@@ -95,7 +95,7 @@ def ash(
         smallest_kept = np.partition(z, -kept, axis=1)[:, -kept]
         pruned = np.where(z >= smallest_kept[:, None], z, 0.0)
         f = pruned * _expanded(z, pruned.sum(axis=1)) @ W.T + b
-        energy: Floats = T * logsumexp(f / T, axis=1)
+        energy: Floats = T * log_sum_exp(f / T)
         return energy
 
     return check_defined(by_tiles(formula, z), _ACTIVATIONS)

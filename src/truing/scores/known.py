@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._check import Floats, Matrix, as_truth, blocks
+from .._check import Floats, Matrix, as_truth, blocks, sum_of_blocks
 
 
 def check_known(features: Matrix, features_in: Matrix, leave_out: bool) -> None:
@@ -18,10 +18,7 @@ def check_known(features: Matrix, features_in: Matrix, leave_out: bool) -> None:
 
 def mean_of(features_in: Matrix) -> Floats:
     """Return the mean of the known rows (d,)."""
-    total = np.zeros(features_in.shape[1])
-    for _, block in blocks(features_in):
-        total += block.sum(axis=0)
-    return total / len(features_in)
+    return sum_of_blocks(lambda block: block.sum(axis=0), features_in) / len(features_in)
 
 
 def _are_equal(features: Matrix, features_in: Matrix) -> bool:

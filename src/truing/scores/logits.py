@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax, logsumexp, softmax
 
-from .._check import Floats, Matrix, as_count, as_matrix, as_number, by_rows
+from .._check import Floats, Matrix, as_count, as_matrix, as_number, blocks, by_rows
+from .exponentials import Exponentials, by_exponentials, log_sum_exp
 
 
 def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -16,7 +16,7 @@ def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.5, 1. ])
     """
     T = as_temperature(temperature)
-    return by_rows(lambda f: softmax(f / T, axis=1).max(axis=1), as_logits(logits))
+    return by_exponentials(lambda e: e.largest / e.total, as_logits(logits), T)
 
 
 def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -26,7 +26,7 @@ def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.693])
     """
     T = as_temperature(temperature)
-    return by_rows(lambda f: T * logsumexp(f / T, axis=1), as_logits(logits))
+    return by_exponentials(lambda e: T * e.log_total, as_logits(logits), T)
 
 
 def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -38,7 +38,7 @@ def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.   , 0.434])
     """
     T = as_temperature(temperature)
-    return by_rows(lambda f: -log_softmax(f / T, axis=1).mean(axis=1) - np.log(f.shape[1]), as_logits(logits))
+    return by_exponentials(lambda e: e.log_total - e.mean_logit - np.log(e.classes), as_logits(logits), T)
 
 
 def max_logit(logits: ArrayLike) -> Floats:
@@ -73,17 +73,27 @@ def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = 0.1, top:
     gamma = as_number(gamma, "gamma", above=0.0)
     top = as_count(top, "top")
 
-    def formula(f: Floats) -> Floats:
-        log_p = np.sort(log_softmax(f / T, axis=1), axis=1)
+    def formula(e: Exponentials) -> Floats:
+        p = e.terms / e.beside(e.total)
+        log_p = e.scaled - e.beside(e.log_total)
         # What the largest leaves to the others is lost in 1 − p when p is nearly 1: the others' own sum is not.
-        log_rest = np.empty_like(log_p)
-        log_rest[:, :-1] = np.log1p(-np.exp(log_p[:, :-1]))
-        log_rest[:, -1] = logsumexp(log_p[:, :-1], axis=1)
-        entropy: Floats = np.exp(gamma * (log_p + log_rest)[:, -top:]).sum(axis=1)
+        where = e.where_largest
+        log_largest = log_p[where]
+        p[where], log_p[where] = 0.0, -np.inf
+        log_rest = _log_sum(e, p, log_p)
+        entropy = np.exp(gamma * (log_largest + log_rest))
+        if e.classes > top > 1:
+            log_p = e.leading(log_p, top - 1)
+            p = np.exp(log_p)
+        if top > 1:
+            entropy += e.sum(np.exp(gamma * (log_p + np.log1p(-p))))
         return -entropy
 
-    return by_rows(formula, as_logits(logits))
+    return by_exponentials(formula, as_logits(logits), T)
 
+
+# A sum of probabilities below this may have lost some of them.
+_UNDERFLOWING = 1e-280
 
 # Rows of logits that all add up to one are taken for probabilities from so many on.
 _ROWS_TO_TELL = 16
@@ -94,7 +104,11 @@ def as_logits(values: ArrayLike, name: str = "logits") -> Matrix:
     logits = as_matrix(values, name)
     if logits.shape[1] < 2:
         raise ValueError(f"{name} must have a column for each of two classes at least, got shape {logits.shape}")
-    if len(logits) >= _ROWS_TO_TELL and _are_probabilities(logits[:_ROWS_TO_TELL]) and _are_probabilities(logits):
+    if (
+        len(logits) >= _ROWS_TO_TELL
+        and _are_probabilities(logits[:_ROWS_TO_TELL])
+        and all(_are_probabilities(block) for _, block in blocks(logits))
+    ):
         raise ValueError(
             f"{name} must be what the last layer gives before its softmax, got probabilities: rows of numbers in "
             "[0, 1] that add up to 1 (their logarithms will do)"
@@ -105,6 +119,17 @@ def as_logits(values: ArrayLike, name: str = "logits") -> Matrix:
 def as_temperature(temperature: float) -> float:
     """Return the temperature of a softmax."""
     return as_number(temperature, "temperature", at_least=1e-100)
+
+
+def _log_sum(e: Exponentials, p: Floats, log_p: Floats) -> Floats:
+    """Return the logarithm of each row's sum of probabilities, from their logarithms where that may underflow."""
+    total = e.sum(p)
+    tiny = np.flatnonzero(total < _UNDERFLOWING)
+    total[tiny] = 1.0
+    log_sum = np.log(total)
+    if len(tiny):
+        log_sum[tiny] = log_sum_exp(e.rows(log_p, tiny))
+    return log_sum
 
 
 def _are_probabilities(rows: Matrix) -> bool:

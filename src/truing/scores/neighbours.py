@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._check import Floats, as_count, as_matrix, blocks
+from .._check import Floats, as_count, as_matrix, by_rows
 from .known import check_known
 from .tiles import by_tiles
 
@@ -38,7 +38,7 @@ def knn(
     z, z_in = as_matrix(features, "features"), as_matrix(features_in, "features_in")
     check_known(z, z_in, leave_out)
     k = _neighbours(neighbours, len(z_in), leave_out)
-    norms_in = np.concatenate([_norms(block) for _, block in blocks(z_in)])
+    norms_in = by_rows(_norms, z_in)
 
     def formula(z: Floats, row: Floats) -> Floats:
         norms = _norms(z)

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .._blas import one_thread
 from .._check import Floats, Matrix
+from .._threads import map_blocks
 
 # A multiple of the rows that BLAS kernels take at a time; with 96 a product is about as fast as in one piece.
 ROWS_AT_ONCE = 96
+
+# Tiles of rows that a thread takes together.
+_ROWS_A_BLOCK = 16 * ROWS_AT_ONCE
 
 
 def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
@@ -20,15 +23,19 @@ def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     last is filled up with its first row. A row that the formula is not defined for comes out as NaN or infinite.
     """
     n = len(matrices[0])
-    tiles = [np.empty((ROWS_AT_ONCE, matrix.shape[1])) for matrix in matrices]
     scores = np.empty(n)
-    with one_thread(), np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        for start in range(0, n, ROWS_AT_ONCE):
-            count = min(ROWS_AT_ONCE, n - start)
+
+    def fill(rows: slice) -> None:
+        tiles = [np.empty((ROWS_AT_ONCE, matrix.shape[1])) for matrix in matrices]
+        for start in range(rows.start, rows.stop, ROWS_AT_ONCE):
+            count = min(ROWS_AT_ONCE, rows.stop - start)
             for tile, matrix in zip(tiles, matrices, strict=True):
                 tile[:count] = matrix[start : start + count]
                 tile[count:] = tile[0]
             scores[start : start + count] = formula(*tiles)[:count]
+
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        map_blocks(fill, [slice(start, min(start + _ROWS_A_BLOCK, n)) for start in range(0, n, _ROWS_A_BLOCK)])
     return scores
 
 

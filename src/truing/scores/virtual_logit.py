@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import lstsq
-from scipy.special import logsumexp
 
+from .. import _linalg
 from .._blas import one_thread
-from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, blocks, check_same_rows
+from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
+from .exponentials import log_sum_exp
 from .heads import as_head
 from .known import check_known
 from .logits import as_logits, max_logit
@@ -74,7 +74,7 @@ def vim(
     def scores(z: Matrix, f: Matrix, residual: Floats) -> Floats:
         def formula(z: Floats, f: Floats) -> Floats:
             virtual_logit = alpha * np.linalg.norm((z - origin) @ residual, axis=1)
-            less: Floats = logsumexp(f, axis=1) - virtual_logit
+            less: Floats = log_sum_exp(f) - virtual_logit
             return less
 
         return check_defined(by_tiles(formula, z, f), "features must not be too far from the known ones")
@@ -111,19 +111,14 @@ def _principal_dimensions(features_in: Matrix, dimensions: int | None, leave_out
 def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
     """Return the shortest feature whose logits are nearest to 0; what is rounding of the weights is not a direction."""
     with one_thread():
-        shortest: Floats = lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
+        shortest: Floats = _linalg.lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
     if not (np.abs(shortest) <= LARGEST).all():
         raise ValueError(f"weight must be larger beside the bias: only features above {LARGEST:g} have logits near 0")
     return shortest
 
 
 def _second_moments(features: Matrix, origin: Floats) -> Floats:
-    d = features.shape[1]
-    moments = np.zeros((d, d))
-    with one_thread():
-        for _, block in blocks(features):
-            moments += (block - origin).T @ (block - origin)
-    return moments
+    return sum_of_blocks(lambda block: (block - origin).T @ (block - origin), features)
 
 
 def _residual_space(moments: Floats, dimensions: int) -> Floats:

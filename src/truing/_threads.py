@@ -1,0 +1,230 @@
+"""Row blocks over the cores.
+
+Work on many rows is cut into fixed blocks, and a few threads, the calling one among them, take the blocks in turn:
+NumPy and BLAS let other threads run meanwhile. What the blocks give is added up in the order of the blocks, whichever
+thread was first, so that no bit of a result depends on the number of threads. Each thread has one BLAS thread.
+
+Threads live as long as the work they help with, so that there is nothing to lose in a fork or to end with the
+interpreter. Errors are those of a loop: that of the first block that fails.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from numbers import Integral
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ._blas import one_thread
+
+Block = TypeVar("Block")
+Part = TypeVar("Part")
+
+# Fewer blocks are done before another thread has begun.
+FEWEST_BLOCKS = 4
+
+# Blocks for each thread that may be begun before the first of them is added.
+_AHEAD = 2
+
+_chosen: int | None = None
+_here = threading.local()
+_starting = threading.RLock()  # Reentrant, for signal handlers.
+
+
+def threads(n: int | None) -> None:
+    """Work on many rows with `n` threads from now on, in this process; with None as many as by default.
+
+    The default is what the variable TRUING_THREADS says, or else the cores that this process may use. No bit of a
+    result depends on the number. With 1 everything stays on the thread that calls.
+
+    >>> threads(2)
+    >>> threads(None)
+    """
+    global _chosen
+    _chosen = None if n is None else _as_count(n, "n")
+
+
+def count() -> int:
+    """Return how many threads work on many rows."""
+    if _chosen is not None:
+        return _chosen
+    named = os.environ.get("TRUING_THREADS", "").strip()
+    if named:
+        return _as_count(int(named) if named.isdecimal() else named, "TRUING_THREADS")
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_blocks(work: Callable[[Block], Part], blocks: Iterable[Block], *, fewest: int = FEWEST_BLOCKS) -> list[Part]:
+    """Return `work` of every block, in order; `fewest` as in `add_blocks`."""
+    parts: list[Part] = []
+    add_blocks(work, blocks, parts.append, fewest=fewest)
+    return parts
+
+
+def add_blocks(
+    work: Callable[[Block], Part],
+    blocks: Iterable[Block],
+    add: Callable[[Part], object],
+    *,
+    fewest: int = FEWEST_BLOCKS,
+) -> None:
+    """Do `work` on every block, and `add` what it gives, one at a time and in the order of the blocks.
+
+    Parameters
+    ----------
+    work
+        What several threads may do at once, each on a block of its own.
+    blocks
+        Such as slices of rows; they must not depend on the number of threads.
+    add
+        Called for each part, in any of the threads.
+    fewest
+        With fewer blocks, or within work of another call, all stays on the calling thread.
+    """
+    waiting = list(blocks)
+    is_alone = len(waiting) < max(fewest, 2) or getattr(_here, "is_working", False)
+    workers = 1 if is_alone else min(count(), len(waiting))
+    with one_thread():
+        if workers > 1:
+            _Shared(work, waiting, add, workers).run()
+            return
+        for block in waiting:
+            add(work(block))
+
+
+class _Helper(threading.Thread):
+    """A thread that takes blocks beside the one that called."""
+
+
+class _Shared(Generic[Block, Part]):
+    """Blocks that several threads take from, and parts that wait for their turn to be added.
+
+    1. A thread takes the next block and works on it.
+    2. It puts the part among those that are done.
+    3. Unless another thread is doing so, it adds the parts whose turn has come.
+    """
+
+    def __init__(
+        self, work: Callable[[Block], Part], blocks: list[Block], add: Callable[[Part], object], workers: int
+    ) -> None:
+        self._work = work
+        self._blocks = blocks
+        self._add = add
+        self._workers = workers
+        self._changed = threading.Condition()
+        self._taken = 0
+        self._added = 0
+        self._done: dict[int, tuple[Part, None] | tuple[None, BaseException]] = {}
+        self._is_adding = False
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        helpers = [_Helper(target=self._help, args=(np.geterr(),), daemon=True) for _ in range(self._workers - 1)]
+        try:
+            _start(helpers)
+            self._take_blocks()
+            _join(helpers)
+        finally:  # An interrupt may come at any time.
+            self._stop(None)
+            _join(helpers)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # Its traceback holds this object.
+
+    def _help(self, errors: Any) -> None:
+        try:
+            with one_thread(), np.errstate(**errors):
+                self._take_blocks()
+        except BaseException as error:  # Whoever called is to have it.
+            self._stop(error)
+
+    def _take_blocks(self) -> None:
+        _here.is_working = True
+        try:
+            while (number := self._next()) is not None:
+                try:
+                    self._done[number] = self._work(self._blocks[number]), None
+                except Exception as error:
+                    self._done[number] = None, error
+                self._add_in_order()
+        finally:
+            _here.is_working = False
+
+    def _next(self) -> int | None:
+        """Return the number of a block to work on, when it is not too far ahead of those that were added."""
+        with self._changed:
+            while not self._is_over and self._taken - self._added >= _AHEAD * self._workers:
+                self._changed.wait()
+            if self._is_over or self._taken == len(self._blocks):
+                return None
+            self._taken += 1
+            return self._taken - 1
+
+    def _add_in_order(self) -> None:
+        with self._changed:
+            if self._is_adding:
+                return  # Whoever does so will find this part as well.
+            self._is_adding = True
+        while (part := self._next_part()) is not None:
+            try:
+                if part[1] is not None:
+                    raise part[1]
+                self._add(part[0])
+            except Exception as error:
+                self._stop(error)
+            with self._changed:
+                self._added += 1
+                self._changed.notify_all()
+
+    def _next_part(self) -> tuple[Part, None] | tuple[None, BaseException] | None:
+        with self._changed:
+            self._is_adding = not self._is_over and self._added in self._done
+            return self._done.pop(self._added) if self._is_adding else None
+
+    def _stop(self, error: BaseException | None) -> None:
+        with self._changed:
+            if not self._is_over:
+                self._error = error
+            self._is_over = True
+            self._changed.notify_all()
+
+
+def _start(helpers: list[_Helper]) -> None:
+    """Start some of the helpers: all calls in the process together have no more than `count` says."""
+    with _starting:
+        alive = sum(isinstance(thread, _Helper) for thread in threading.enumerate())
+        try:
+            for helper in helpers[: max(0, count() - 1 - alive)]:
+                helper.start()
+        except RuntimeError:
+            pass  # There can be no more threads, and there need not be.
+
+
+def _join(helpers: list[_Helper]) -> None:
+    for helper in helpers:
+        if helper.ident is not None:  # Otherwise it was not started.
+            helper.join()
+
+
+def _after_fork_in_child() -> None:
+    global _starting
+    _starting = threading.RLock()  # Another thread may have held the old one.
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork.
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _as_count(value: object, name: str) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        kind = repr(value) if isinstance(value, str) else type(value).__name__
+        raise TypeError(f"{name} must be a whole number of threads, got {kind}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return int(value)

@@ -1,0 +1,156 @@
+r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, of which softmax and free energy are made.
+
+Always in float64. Where a row's largest $f_j / T$ is moderate nothing overflows, and the exponentials are summed as
+they are; in other rows the largest is subtracted first. Which it is depends on the row alone, and so does every bit.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._check import Floats, Matrix, row_blocks
+from .._threads import map_blocks
+
+# The largest |f / T| that is not subtracted: rounding it changes an exponential by 1e-14 of its size.
+_MODERATE = 64.0
+
+# With so few columns NumPy is faster when each is in one piece.
+_FEW_COLUMNS = 32
+
+# From so many halves on it is worth to look up the exponentials of the 65,536 there are.
+_MANY_HALVES = 2**18
+_BITS_OF_SIZE = 0x7FFF
+
+# A logarithm below this has lost digits, being that of a number near 1.
+_NEAR_ZERO = 2.0**-6
+
+
+class Exponentials:
+    """The exponentials of a block of rows of logits, divided by the temperature."""
+
+    def __init__(self, logits: Matrix, temperature: float, of_halves: Floats | None = None) -> None:
+        self.classes = logits.shape[1]
+        self._axis = 0 if self.classes <= _FEW_COLUMNS else 1
+        self._given = logits.T if self._axis == 0 else logits
+        self._temperature = temperature
+        self._shift: Floats | None = None
+        if of_halves is not None and _size_of_halves(logits) <= _MODERATE * temperature:
+            self.terms: Floats = np.take(of_halves, self._given.view(np.uint16))  # An index would keep the layout.
+            return
+        scaled = self.scaled
+        if not (scaled.max() <= _MODERATE and scaled.min() >= -_MODERATE):
+            largest = scaled.max(axis=self._axis)
+            self._shift = np.where(np.abs(largest) <= _MODERATE, 0.0, largest)
+            scaled = scaled - self.beside(self._shift)
+        self.terms = np.exp(scaled)
+
+    @cached_property
+    def scaled(self) -> Floats:
+        """The logits divided by the temperature, a row or a column in one piece."""
+        scaled = np.array(self._given, dtype=np.float64, order="C")
+        if self._temperature != 1.0:
+            scaled /= self._temperature
+        return scaled
+
+    @cached_property
+    def total(self) -> Floats:
+        """The sum of each row, as is `largest`, by the exponential of what was subtracted."""
+        return self.sum(self.terms)
+
+    @property
+    def largest(self) -> Floats:
+        """The largest of each row."""
+        largest: Floats = self.terms.max(axis=self._axis)
+        return largest
+
+    @property
+    def log_total(self) -> Floats:
+        """The logarithm of the whole sum of each row."""
+        total = np.log(self.total)
+        if self._shift is not None:
+            total += self._shift
+        near = np.flatnonzero(np.abs(total) < _NEAR_ZERO)
+        if len(near):
+            total[near] = log_sum_exp(self.rows(self.scaled, near))
+        return total
+
+    @property
+    def mean_logit(self) -> Floats:
+        """The mean of each row of logits, divided by the temperature."""
+        return np.asarray(self.sum(self.scaled) / self.classes)
+
+    @property
+    def where_largest(self) -> tuple[NDArray[np.intp], ...]:
+        """The index of the largest value of each row, the first of equal ones."""
+        largest = self.scaled.argmax(axis=self._axis)
+        each = np.arange(len(largest))
+        return (largest, each) if self._axis == 0 else (each, largest)
+
+    def rows(self, values: Floats, index: NDArray[np.intp]) -> Floats:
+        """Return the values of the rows at `index`, a row after the other."""
+        return values[:, index].T if self._axis == 0 else values[index]
+
+    def leading(self, values: Floats, count: int) -> Floats:
+        """Return the `count` largest values of each row."""
+        ordered = np.partition(values, -count, axis=self._axis)
+        return ordered[-count:] if self._axis == 0 else ordered[:, -count:]
+
+    def sum(self, values: Floats) -> Floats:
+        """Return the sum of each row, in an order that does not depend on the other rows."""
+        total: Floats
+        if self._axis == 1:
+            total = values.sum(axis=1)
+            return total
+        total = values[0].copy()
+        for column in values[1:]:
+            total += column
+        return total
+
+    def beside(self, numbers: Floats) -> Floats:
+        """Return one number per row, to go with the values of the rows."""
+        return np.asarray(np.expand_dims(numbers, self._axis))
+
+
+def by_exponentials(formula: Callable[[Exponentials], Floats], logits: Matrix, temperature: float) -> Floats:
+    """Return `formula` of every row (n,), a block of rows at a time, on all cores."""
+    scores = np.empty(len(logits))
+    of_halves = _of_halves(temperature) if logits.dtype == np.float16 and logits.size >= _MANY_HALVES else None
+
+    def fill(rows: slice) -> None:
+        scores[rows] = formula(Exponentials(logits[rows], temperature, of_halves))
+
+    map_blocks(fill, row_blocks(logits, copies=2))
+    return scores
+
+
+def log_sum_exp(rows: ArrayLike) -> Floats:
+    """Return the logarithm of the sum of the exponentials of each row, with all its digits where that is near 0."""
+    f = np.ascontiguousarray(rows, dtype=np.float64)
+    where = np.arange(len(f)), f.argmax(axis=1)
+    largest = f[where]
+    others = np.exp(f - largest[:, None])
+    others[where] = 0.0
+    return np.asarray(largest + np.log1p(others.sum(axis=1)))
+
+
+def softmax(rows: Floats) -> Floats:
+    """Return the exponentials of each row, divided by their sum."""
+    terms: Floats = np.exp(rows - rows.max(axis=1, keepdims=True))
+    terms /= terms.sum(axis=1, keepdims=True)
+    return terms
+
+
+def _of_halves(temperature: float) -> Floats:
+    """Return the exponentials of all halves, by their bits."""
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):
+        exponentials: Floats = np.exp(halves.astype(np.float64) / temperature)
+    return exponentials
+
+
+def _size_of_halves(halves: NDArray[Any]) -> float:
+    largest = (halves.view(np.uint16) & _BITS_OF_SIZE).max()
+    return float(largest.view(np.float16))

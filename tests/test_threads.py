@@ -1,0 +1,339 @@
+"""Row blocks over the cores: the same bits on any number of threads, and nothing left behind by an error or a fork."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import truing
+import truing._blas as blas
+from truing import _threads
+from truing._threads import add_blocks, count, map_blocks
+from truing.scores import NEEDS, base_scores
+
+COUNTS = (1, 2, 3, 8)
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    yield
+    truing.threads(None)
+    assert not helpers()
+
+
+def helpers():
+    return [thread for thread in threading.enumerate() if isinstance(thread, _threads._Helper)]
+
+
+# The same bits on any number of threads.
+
+
+def on_every_count(work):
+    """Return what the work gives on each number of threads, and see that it is spread over them."""
+    found = []
+    for n in COUNTS:
+        truing.threads(n)
+        found.append(work())
+    return found
+
+
+def assert_same_bits(found):
+    first, *others = ([np.asarray(part).tobytes() for part in parts] for parts in found)
+    assert all(other == first for other in others)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    features = np.abs(rng.normal(size=(30_000, 24))) + 5 * rng.normal(size=24)
+    logits = rng.normal(size=(30_000, 11)) * 3
+    return truing.Outputs(features.astype(np.float32), logits, scores=features @ rng.normal(size=24) + logits[:, 0])
+
+
+def test_moments_have_the_same_bits_on_any_number_of_threads(rows):
+    def work():
+        moments = truing.Moments.of(rows.features, rows.scores)
+        return moments.mean, moments.mean_low, moments.comoment, moments.comoment_low, sorted(moments.parts)
+
+    assert_same_bits(on_every_count(work))
+
+
+@pytest.mark.parametrize("components", [None, 5])
+def test_fits_and_trued_scores_have_the_same_bits_on_any_number_of_threads(rows, components):
+    def work():
+        fit = truing.fit_direct(rows.features, rows.scores, components=components)
+        robust = truing.fit_robust(rows.features, rows.scores, components=components)
+        return fit.coef, fit.intercept, fit.predict(rows.features), robust.coef, robust.intercept
+
+    assert_same_bits(on_every_count(work))
+
+
+@pytest.mark.parametrize("name", truing.SCORES)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_base_score_has_the_same_bits_on_any_number_of_threads(rows, name, dtype):
+    rng = np.random.default_rng(1)
+    features = np.maximum(rows.features, 0)[:20_000].astype(dtype)
+    logits = (rows.logits[:20_000] + 9).astype(dtype)
+    head = rng.normal(size=(11, 24)), rng.normal(size=11)
+    given = {"head": head, "bank": truing.Outputs(features[::100], logits[::100])} if name in NEEDS else {}
+    outputs = truing.Outputs(features, logits, scores=rows.scores[:20_000])
+    assert_same_bits(on_every_count(lambda: [base_scores(outputs, name, **given)]))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_huber_has_the_same_bits_on_any_number_of_threads(rows, stored, monkeypatch):
+    if not stored:
+        monkeypatch.setattr("truing.huber_regression.design.MAX_STORED_NUMBERS", 0)
+
+    def work():
+        fit = truing.huber(rows.features, rows.scores, 0.1)
+        return fit.coef, fit.intercept, fit.gamma, fit.residual, fit.gap, fit.passes
+
+    assert_same_bits(on_every_count(work))
+
+
+def test_metrics_have_the_same_bits_on_any_number_of_threads(rng):
+    scores_in, scores_out = rng.normal(1, 1, 150_000).round(3), rng.normal(0, 1, 140_000).round(3)
+    assert_same_bits(on_every_count(lambda: [truing.evaluate(scores_in, scores_out).json()]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(numbers=st.lists(st.floats(-1e9, 1e9), max_size=60), pauses=st.lists(st.integers(0, 3), min_size=1))
+def test_parts_are_added_in_the_order_of_the_blocks_however_long_each_takes(numbers, pauses):
+    def work(number):
+        time.sleep(pauses[number % len(pauses)] * 1e-4)
+        return numbers[number]
+
+    for n in COUNTS:
+        truing.threads(n)
+        assert map_blocks(work, range(len(numbers))) == numbers
+
+
+def test_several_threads_work_and_never_far_ahead_of_what_is_added():
+    truing.threads(3)
+    begun, added, ahead = [], [], []
+    together = threading.Barrier(3, timeout=20)
+
+    def work(number):
+        begun.append(threading.get_ident())
+        ahead.append(len(begun) - len(added))
+        if number < 3:
+            together.wait()  # Passed by three at once, or not at all.
+
+    add_blocks(work, range(200), added.append)
+    assert len(set(begun)) == 3
+    assert max(ahead) <= 3 * _threads._AHEAD
+
+
+def test_few_blocks_stay_on_the_thread_that_calls():
+    truing.threads(8)
+    assert set(map_blocks(lambda _: threading.get_ident(), range(_threads.FEWEST_BLOCKS - 1))) == {
+        threading.get_ident()
+    }
+    assert map_blocks(lambda _: 0, []) == []
+
+
+def test_blas_has_one_thread_in_every_thread_that_works():
+    truing.threads(3)
+    libraries = blas.libraries()
+    before = [library.get() for library in libraries]
+    for library in libraries:
+        library.set(2)
+    try:
+        seen = map_blocks(lambda _: {library.get() for library in libraries}, range(50))
+        assert all(counts == {1} for counts in seen)
+        assert {library.get() for library in libraries} == {2}
+    finally:
+        for library, number in zip(libraries, before, strict=True):
+            library.set(number)
+
+
+def test_work_in_other_threads_treats_overflow_as_the_calling_one_does():
+    truing.threads(3)
+    with np.errstate(over="ignore"):
+        map_blocks(lambda _: np.exp(np.full(1000, 1e3)), range(20))
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        map_blocks(lambda _: np.exp(np.full(1000, 1e3)), range(20))
+
+
+# How many.
+
+
+def test_the_number_is_what_was_set_then_the_variable_then_the_cores(monkeypatch):
+    monkeypatch.delenv("TRUING_THREADS", raising=False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert count() == cores
+    monkeypatch.setenv("TRUING_THREADS", "5")
+    assert count() == 5
+    truing.threads(3)
+    assert count() == 3
+    truing.threads(None)
+    assert count() == 5
+
+
+@pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])
+def test_a_number_that_is_none_is_refused(n, error):
+    with pytest.raises(error, match="n must be"):
+        truing.threads(n)
+
+
+@pytest.mark.parametrize("text", ["0", "two", "-1", "1.5"])
+def test_a_variable_that_is_no_number_is_refused_by_name(monkeypatch, text):
+    monkeypatch.setenv("TRUING_THREADS", text)
+    with pytest.raises((TypeError, ValueError), match="TRUING_THREADS must be"):
+        map_blocks(str, range(10))
+
+
+def test_work_within_work_stays_on_its_thread():
+    truing.threads(3)
+
+    def work(_):
+        own = threading.get_ident()
+        assert set(map_blocks(lambda _: threading.get_ident(), range(20))) == {own}
+
+    map_blocks(work, range(20))
+
+
+def test_calls_from_many_threads_share_the_helpers():
+    truing.threads(3)
+    most = []
+    with ThreadPoolExecutor(6) as pool:
+
+        def work(_):
+            time.sleep(1e-3)
+            most.append(len(helpers()))
+
+        list(pool.map(lambda _: map_blocks(work, range(10)), range(30)))
+    assert max(most) == 2
+
+
+def test_tasks_of_asyncio_may_work_beside_one_another(rows):
+    truing.threads(2)
+    expected = truing.energy(rows.logits)
+
+    async def task():
+        return await asyncio.to_thread(truing.energy, rows.logits)
+
+    async def together():
+        return await asyncio.gather(*(task() for _ in range(8)))
+
+    for found in asyncio.run(together()):
+        np.testing.assert_array_equal(found, expected)
+
+
+# Errors, interrupts, forks.
+
+
+@pytest.mark.parametrize("n", COUNTS)
+@settings(max_examples=30, deadline=None)
+@given(bad=st.sets(st.integers(0, 39), min_size=1), seed=st.integers(0, 9))
+def test_the_error_of_the_first_block_that_fails_is_raised(n, bad, seed):
+    truing.threads(n)
+    pauses, added = np.random.default_rng(seed).random(40) * 1e-3, []
+
+    def work(number):
+        time.sleep(pauses[number])
+        if number in bad:
+            raise ValueError(f"block {number}")
+        return number
+
+    with pytest.raises(ValueError, match=f"^block {min(bad)}$"):
+        add_blocks(work, range(40), added.append)
+    assert added == list(range(min(bad)))
+    assert not helpers()
+
+
+@pytest.mark.parametrize("n", COUNTS)
+def test_an_error_in_adding_is_raised_and_nothing_more_is_added(n):
+    truing.threads(n)
+    added = []
+
+    def add(part):
+        if part == 7:
+            raise ValueError("seven")
+        added.append(part)
+
+    with pytest.raises(ValueError, match="seven"):
+        add_blocks(int, range(40), add)
+    assert added == list(range(7))
+
+
+@pytest.mark.parametrize("n", COUNTS)
+def test_a_row_that_is_not_finite_is_named_first_however_many_threads_look(n):
+    truing.threads(n)
+    for dtype in (np.float16, np.float32, np.float64):
+        features = np.ones((60_000, 16), dtype)
+        features[[12_345, 40_000, 59_999], [3, 1, 2]] = np.nan, np.inf, np.nan
+        with pytest.raises(ValueError, match=r"got nan in row 12345$"):
+            truing.Moments.of(features, np.ones(len(features)))
+
+
+def test_an_exit_asked_for_in_a_helper_reaches_whoever_called():
+    truing.threads(3)
+    caller = threading.get_ident()
+
+    def work(_):
+        time.sleep(1e-3)
+        if threading.get_ident() != caller:
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        map_blocks(work, range(40))
+
+
+def test_threads_that_cannot_be_had_are_done_without(monkeypatch):
+    truing.threads(4)
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_threads._Helper, "start", refuse)
+    assert map_blocks(int, range(40)) == list(range(40))
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+import truing
+from truing._threads import map_blocks
+
+truing.threads(3)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    map_blocks(lambda _: time.sleep(0.01), range(100_000))
+except KeyboardInterrupt:
+    print("interrupted", threading.active_count())
+    print(map_blocks(int, range(10)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such signals here")
+def test_an_interrupt_ends_the_work_and_the_threads():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split("\n")[:2] == ["interrupted 1", str(list(range(10)))]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_works_on_as_many_threads(rows):
+    truing.threads(3)
+    expected = truing.energy(rows.logits)
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(map_blocks, lambda _: time.sleep(1e-3), range(300))
+        time.sleep(0.02)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            same = np.array_equal(truing.energy(rows.logits), expected)
+            both = len(set(map_blocks(lambda _: time.sleep(1e-2) or threading.get_ident(), range(12)))) == 3
+            os._exit(0 if same and both else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        busy.result()
