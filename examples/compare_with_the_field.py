@@ -263,8 +263,10 @@ def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterat
     ways = views(weight, MORE_COMPONENTS)
     if name != "LogisticRegression":  # The others take longer, forests longest.
         kinds, ways = kinds[2:] if "depth" in name else kinds[::2], ways[-1:]
-    budget = BUDGET_OF_LOGISTIC if name.startswith("Logistic") else BUDGET
     for kind, (tag, k) in product(kinds, ways):
+        budget = BUDGET_OF_LOGISTIC if name.startswith("Logistic") else BUDGET
+        if name == "LogisticRegression" and kind == "contrast's columns":
+            budget = math.inf  # The closest rival.
         yield Rival(f"{name}, {kind}{tag}", "A, B, mix", partial(scores, kind, k), budget)
 
 
@@ -427,7 +429,8 @@ KINDS: dict[str, Callable[[Row], bool]] = {
     "rivals, A (and B)": lambda row: is_rival(row, "A", "A, B"),
     "rivals, their labels too": lambda row: is_rival(row, "A, labels", "A, B, labels"),
     "rivals, the mix": lambda row: is_rival(row, "mix"),
-    "**rivals, A, B and the mix**": lambda row: is_rival(row, "A, B, mix"),
+    "**rivals, A, B and the mix**": lambda row: is_rival(row, "A, B, mix") and "contrast's" not in row["detector"],
+    "**the same, on contrast's columns**": lambda row: is_rival(row, "A, B, mix") and "contrast's" in row["detector"],
 }
 
 
@@ -464,7 +467,9 @@ def who_is_ahead(banks: dict[str, list[Row]]) -> str:
             for rows in banks.values():
                 (own,) = [row for row in rows if row["detector"] == ours]
                 ahead = [row for row in rows if is_rival(row) and key in row and sign * (row[key][0] - own[key][0]) > 0]
-                cells.append(f"{shown(own[key])}; {len(ahead) or 'no'} rival{'s' * (len(ahead) != 1)} ahead")
+                borrowed = sum("contrast's" in row["detector"] for row in ahead)
+                on_ours = f", {'all' if borrowed == len(ahead) else borrowed} on contrast's columns" if borrowed else ""
+                cells.append(f"{shown(own[key])}; ahead of it: {len(ahead) or 'none'}{on_ours}")
             lines.append([f"{name}, {ours}", *cells])
         best = [highest([row for row in rows if is_rival(row)], metric) for rows in banks.values()]
         lines.append([f"{name}, best rival", *(f"{row['detector']} {shown(row[key])}" for row in best if row)])
@@ -485,7 +490,7 @@ def set_by_set(banks: dict[str, list[Row]]) -> str:
                 [row for row in run if is_rival(row, "A, B, mix")],
                 [row for row in run if is_rival(row) and row["given"] != "A, B, mix"],
             )
-            best = [max(kind, key=lambda row: row["auroc"][name][0], default=None) for kind in kinds]
+            best = [max(kind, key=lambda row: row["auroc"][name][0]) for kind in kinds if kind]
             cells = [("" if i < 2 else row["detector"] + " ") + shown(row["auroc"][name]) for i, row in enumerate(best)]
             lines.append([f"{TITLES.get(bank, bank)}: {name}", *cells])
     return as_markdown(lines)
@@ -560,6 +565,7 @@ def main() -> None:
     libraries = [args.only] if args.only else list(MAKERS)
     with (args.json or Path(os.devnull)).open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.flush()
         for library, folder in product(libraries, folders):
             own = [row for row in rows if (row["bank"], row["library"]) == (folder.name, library)]
             for row in measure(folder, library, args.splits, {(row["detector"], row["given"]) for row in own}):
