@@ -1,19 +1,27 @@
-"""The same features and logits through truing, pytorch-ood, scikit-learn and PyOD, and the same numbers for all.
+"""The same features and logits through truing and the libraries of its field, and the same numbers for all.
 
-One half of the in-distribution rows (every second row of each class) is the reference: known rows that a detector may
-be given, some with their labels; the networks' training rows are not in the banks. The other half and the rows of one
-other set are the mix, which every detector scores; "given" says what else it saw. Rivals stand at their documented
-defaults. Where there is none, DICE's p is that of pytorch-ood's CIFAR-10 example, ViM's d 512 or half the features.
+The in-distribution rows are permuted: a quarter is A, a quarter is B, known rows that a detector may be given, some
+with their labels; the networks' training rows are not in the banks. The rest and all rows of one other set are the mix,
+which every detector scores. "given" says what else it saw: nothing; A, and B to decide against; A and B, and nothing to
+decide against; the mix; or all three. Ten such splits, fewer where they take too long. Rivals stand at their documented
+defaults. Where there is none, DICE's p is that of pytorch-ood's CIFAR-10 example, ViM's d 512 or half the features, the
+forests' depth 10, as is usual with AdaDetect.
 
-    pip install -e '.[networks]' pyod && pip install --no-deps pytorch-ood        # its detectors need no torchvision
-    TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/compare_with_the_field.py --json rows.jsonl
+    pip install -e '.[networks]' pyod pulearn fcnd && pip install --no-deps pytorch-ood  # Needs no torchvision here.
+    export TRUING_DATA=DIR OMP_NUM_THREADS=1
+    python examples/compare_with_the_field.py --json docs/results/field.jsonl                # What is not there yet.
+    python examples/compare_with_the_field.py --json docs/results/field.jsonl --only truing  # These rows again.
+    python examples/compare_with_the_field.py --json docs/results/field.jsonl --page docs/results/field.md
 """
 
 import argparse
 import json
+import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec
@@ -25,41 +33,88 @@ from typing import Any
 import numpy as np
 
 import truing
+from truing.contrast import Columns
 
 BANKS = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
-SEED, BATCH_ROWS, CONVENTION = 0, 32, "at-least"
+TITLES = {
+    "cifar10-resnet56": "CIFAR-10, ResNet-56",
+    "cifar10-wrn40-2": "CIFAR-10, WRN-40-2",
+    "cifar100-resnet14": "CIFAR-100, ResNet-14",
+    "imagenet-efficientnet-lite0": "ImageNet, EfficientNet-Lite0",
+}
 INSIDE = ("cifar10-test", "cifar100-test", "imagenet-val-5000")
-WIDE, COMPONENTS = 512, 64  # Wider features also go in as their leading principal components (PCs).
-NUMBERS_AT_ONCE = 10**8  # DICE holds rows × classes × features, and gets fewer rows; GMM, on ImageNet, far too many.
+SPLITS, SEED, BATCH_ROWS, CONVENTION, FALSE_ALARM = 10, 0, 32, "at-least", 0.05
+# A detector that has taken so many CPU seconds on a bank gets no more splits.
+BUDGET, BUDGET_OF_LOGISTIC, BUDGET_OF_OUTLIERS = 6.0, 15.0, 1.0
+WIDE, COMPONENTS, MORE_COMPONENTS = 512, 64, 128  # Wider features also go in as leading principal components (PCs).
+NUMBERS_AT_ONCE = 10**8  # DICE holds rows × classes × features, and gets fewer rows.
+METRICS = ("fpr95", "auroc", "found")
 
 Outputs = truing.Outputs
-Rival = tuple[str, str, Callable[[Outputs, Outputs], Any]]  # Name, given, (known, mix) -> scores, higher = inside.
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Known rows A and B, the rest of the in-distribution rows, and the other sets by name."""
+
+    a: Outputs
+    b: Outputs
+    rest: Outputs
+    others: dict[str, Outputs]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A detector: its scores are higher for rows that it takes for in-distribution.
+
+    If it is given the mix, `scores` maps (split, mix) to the scores of known rows that were treated like the mix's, or
+    None, and of the mix; otherwise (rows to learn from, rows) to the scores of the rows. These go in with the other
+    rows of one mix only if `by_mix`, all sets at once if not.
+    """
+
+    name: str
+    given: str
+    scores: Callable[[Any, Outputs], Any]
+    budget: float = BUDGET
+    by_mix: bool = False
 
 
 def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
-    """Yield the base scores, and each of them trued on the mix, on the reference and on both."""
+    """Yield contrast, the base scores, and each of them trued on the mix, on the reference and on both."""
 
-    def fitted(fit: Any, base: str, k: int | None, known: Outputs, mix: Outputs) -> Any:
-        return fit(known.features, truing.SCORES[base](known), components=k).predict(mix.features)
+    def contrast(same_mix: bool, split: Split, mix: Outputs) -> tuple[Any, Any]:
+        fit = truing.fit_contrast(mix, split.a, held=split.b, same_mix=same_mix)
+        return fit.scores_in, fit.predict(mix)
 
-    def learned(base: str, k: int | None, batch: int, known: Outputs, mix: Outputs) -> Any:
-        detector, scores = truing.Detector(base, components=k), np.empty(len(mix))
-        if known is not mix:
-            detector.calibrate(known)
+    def of_reference(base: str, k: int | None, known: Outputs, rows: Outputs) -> Any:
+        return truing.fit_direct(known.features, truing.SCORES[base](known), components=k).predict(rows.features)
+
+    def of_mix(fit: Any, base: str, k: int | None, split: Split, mix: Outputs) -> tuple[None, Any]:
+        return None, fit(mix.features, truing.SCORES[base](mix), components=k).predict(mix.features)
+
+    def of_both(base: str, k: int | None, split: Split, mix: Outputs) -> tuple[Any, Any]:
+        reference = Outputs.concatenate((split.a, split.b))
+        found = truing.detect(mix, base=base, method="dlr", reference=reference, components=k)
+        return found.fit.predict(reference.features), found.scores
+
+    def online(base: str, k: int | None, split: Split, mix: Outputs) -> tuple[None, Any]:
         order = np.random.default_rng(SEED).permutation(len(mix))
-        for rows in np.split(order, range(batch, len(mix), batch)):
-            detector.learn(mix[rows])
-            scores[rows] = detector.score(mix[rows])
-        return scores
+        scores = np.empty(len(mix))
+        scores[order] = truing.detect(mix[order], base=base, method="online", batch=BATCH_ROWS, components=k).scores
+        return None, scores
 
+    for same_mix in (False, True):
+        yield Rival("contrast" + ", same_mix" * same_mix, "A, B, mix", partial(contrast, same_mix), math.inf)
+    for base in ("msp", "energy", "gen"):
+        yield Rival(base, "nothing", lambda _, rows, base=base: truing.SCORES[base](rows))
     for base in ("msp", "energy"):
-        yield base, "nothing", lambda known, mix, base=base: truing.SCORES[base](mix)
-        for tag, k in views(weight):
-            yield f"{base} + DLR{tag}", "mix", partial(fitted, truing.fit_direct, base, k)
-            yield f"{base} + DLR{tag}", "reference", partial(fitted, truing.fit_direct, base, k)
-            yield f"{base} + DLR{tag}", "mix, reference", partial(learned, base, k, sys.maxsize)
-        yield f"{base} + RLR{tag}", "mix", partial(fitted, truing.fit_robust, base, k)
-        yield f"{base} + Online DLR{tag}", "mix", partial(learned, base, k, BATCH_ROWS)
+        for tag, k in views(weight, COMPONENTS):
+            yield Rival(f"{base} + DLR{tag}", "mix", partial(of_mix, truing.fit_direct, base, k))
+            yield Rival(f"{base} + DLR{tag}", "A", partial(of_reference, base, k))
+            yield Rival(f"{base} + DLR{tag}", "A, B, mix", partial(of_both, base, k))
+        yield Rival(f"{base} + RLR{tag}", "mix", partial(of_mix, truing.fit_robust, base, k))
+        yield Rival(f"{base} + Online DLR{tag}", "mix", partial(online, base, k))
 
 
 def of_pytorch_ood(weight: Any, bias: Any) -> Iterator[Rival]:
@@ -69,22 +124,23 @@ def of_pytorch_ood(weight: Any, bias: Any) -> Iterator[Rival]:
     import torch
     from pytorch_ood import detector as ood
 
-    def scores(make: Any, arguments: tuple[Any, ...], kind: str, known: Outputs, mix: Outputs) -> Any:
-        if make is ood.GMM and weight.size * weight.shape[1] > NUMBERS_AT_ONCE:
-            raise ValueError(f"{len(weight):,} covariances of {weight.shape[1]:,} features do not fit into memory")
+    def scores(make: Any, arguments: tuple[Any, ...], kind: str, known: Outputs, rows: Outputs) -> Any:
+        if make in by_class and (missing := len(weight) - len(np.unique(known.labels))):
+            raise ValueError(f"{missing:,} of {len(weight):,} classes have no known row")
         column, shape = "logits" if kind == "logits" else "features", (..., *[None] * 2 * (kind == "feature_maps"))
-        inputs, rows = (torch.from_numpy(vars(part)[column]).float()[shape] for part in (known, mix))
         detector = make(*arguments)
         if detector.requires_fit:
+            inputs = torch.from_numpy(vars(known)[column]).float()[shape]
             getattr(detector, f"fit_{kind}")(inputs, torch.from_numpy(known.labels).long())
         predict = detector.predict if kind == "inputs" else getattr(detector, f"predict_{kind}")
         size = len(rows) if kind == "logits" else NUMBERS_AT_ONCE // weight.size  # OpenMax depends on the batch.
-        return -np.concatenate([predict(part).detach().numpy() for part in rows.split(size)])
+        parts = torch.from_numpy(vars(rows)[column]).float()[shape].split(size)
+        return -np.concatenate([predict(part).detach().numpy() for part in parts])
 
     head = torch.nn.Linear(*weight.T.shape)
     head.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
     pooled = torch.nn.Sequential(torch.nn.Flatten(), head)
-    by_labels = (ood.TemperatureScaling, ood.OpenMax, ood.Mahalanobis, ood.RMD, ood.GMM, ood.SHE)
+    by_class = (ood.OpenMax, ood.Mahalanobis, ood.RMD, ood.GMM, ood.SHE)
     for kind, arguments, classes in (
         ("logits", (None,), (ood.MaxSoftmax, ood.MaxLogit, ood.EnergyBased, ood.Entropy, ood.GEN, ood.KLMatching)),
         ("logits", (None,), (ood.TemperatureScaling, ood.OpenMax)),
@@ -96,18 +152,71 @@ def of_pytorch_ood(weight: Any, bias: Any) -> Iterator[Rival]:
         ("inputs", (head, lambda name: name == "weight"), (ood.GradNorm,)),  # As in its paper.
     ):
         for make in classes:
-            given = "labels" if make in by_labels else "reference" if make.requires_fit else "nothing"
-            yield make.__name__, given, partial(scores, make, arguments, kind)
+            labels = ", labels" if make in (*by_class, ood.TemperatureScaling) else ""
+            both = ("A" + labels, "A, B" + labels)[: 1 + (make is not ood.OpenMax)]  # It takes longest.
+            for given in both if labels or make.requires_fit else ("nothing",):
+                yield Rival(make.__name__, given, partial(scores, make, arguments, kind))
 
 
 def of_scikit_learn(weight: Any, bias: Any) -> Iterator[Rival]:
-    """Yield detectors of outliers."""
-    from sklearn.ensemble import IsolationForest
+    """Yield classifiers that tell A from the other rows, and detectors of outliers."""
+    from sklearn.ensemble import (
+        HistGradientBoostingClassifier,
+        IsolationForest,
+        RandomForestClassifier,
+    )
+    from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
     from sklearn.neighbors import LocalOutlierFactor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
     from sklearn.svm import OneClassSVM
 
+    def probability(make: Callable[[], Any], columns: Any, is_known: Any) -> Any:
+        return make().fit(columns, is_known).predict_proba(columns)[:, 1]
+
+    # What its own warnings announce as defaults: accuracy, by which it chooses today, does not tell A from the rest.
+    coming = {"scoring": "neg_log_loss", "l1_ratios": (0.0,), "use_legacy_attributes": False, "max_iter": 1000}
+    for name, make in {
+        "LogisticRegression": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+        "LogisticRegressionCV": lambda: make_pipeline(StandardScaler(), LogisticRegressionCV(**coming)),
+        "HistGradientBoosting": lambda: HistGradientBoostingClassifier(random_state=SEED),
+        # Trees without a limit know every row that they have learned from, and rank none.
+        "RandomForest, depth 10": lambda: RandomForestClassifier(max_depth=10, random_state=SEED),
+    }.items():
+        yield from members(weight, name, partial(probability, make))
     yield from outliers(weight, (IsolationForest(random_state=SEED), OneClassSVM()), "score_samples")
     yield from outliers(weight, (LocalOutlierFactor(novelty=True),), "score_samples", own="negative_outlier_factor_")
+
+
+def of_pulearn(weight: Any, bias: Any) -> Iterator[Rival]:
+    """Yield classifiers for positive (A) and unlabelled rows."""
+    from pulearn import BaggingPuClassifier, ElkanotoPuClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    def member(make: Any, columns: Any, is_known: Any) -> Any:
+        inner = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        found = make(inner, random_state=SEED).fit(columns, is_known).predict_proba(columns)
+        return found[:, 1] if found.ndim == 2 else found
+
+    for make in (ElkanotoPuClassifier, BaggingPuClassifier):
+        name = make.__name__.removesuffix("Classifier")
+        yield from members(weight, f"{name}, logistic", partial(member, make))
+
+
+def of_fcnd(weight: Any, bias: Any) -> Iterator[Rival]:
+    """Yield a full conformal detector: of outliers, learned from all rows, known ones and the mix alike."""
+    from fcnd import FCND, IsoForestLearner
+
+    def scores(learner: Any, split: Split, mix: Outputs) -> tuple[Any, Any]:
+        detector = FCND(learner)
+        detector.load_dataset(np.concatenate((split.a.features, split.b.features)), mix.features)
+        found = -detector.score_units()
+        return found[: detector.n], found[detector.n :]
+
+    learner = IsoForestLearner(random_state=SEED)
+    yield Rival("FCND, IsoForest", "A, B, mix", partial(scores, learner), BUDGET_OF_OUTLIERS)
 
 
 def of_pyod(weight: Any, bias: Any) -> Iterator[Rival]:
@@ -118,91 +227,354 @@ def of_pyod(weight: Any, bias: Any) -> Iterator[Rival]:
     yield from outliers(weight, detectors, "decision_function", own="decision_scores_", sign=-1)
 
 
+MAKERS = {
+    "truing": of_truing,
+    "scikit-learn": of_scikit_learn,
+    "pytorch-ood": of_pytorch_ood,
+    "pulearn": of_pulearn,
+    "fcnd": of_fcnd,
+    "pyod": of_pyod,
+}
+
+
+def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterator[Rival]:
+    """Yield a classifier of A against B and the mix (AdaDetect): on features, with scores, and on contrast's columns.
+
+    `member` maps columns (n, p) and which rows are of A (n,) to how much each row looks like one of A.
+    """
+    from sklearn.decomposition import PCA
+
+    def columns(kind: str, known: Outputs, rows: Outputs) -> Any:
+        if kind == "contrast's columns":
+            columns, _ = Columns.of(known, "gen")
+            return columns.matrix(columns.scored(rows))
+        beside = ("gen", "energy", "msp") if kind == "features + scores" else ()
+        return np.column_stack((np.float64(rows.features), *(truing.SCORES[base](rows) for base in beside)))
+
+    def scores(kind: str, k: int | None, split: Split, mix: Outputs) -> tuple[Any, Any]:
+        rows = unlabelled((split.a, split.b, mix))
+        found, d = columns(kind, split.a, rows), rows.features.shape[1]
+        if k is not None:
+            found = np.column_stack((PCA(k, random_state=SEED).fit_transform(found[:, :d]), found[:, d:]))
+        m, n = len(split.a), len(split.a) + len(split.b)
+        like_known = member(found, np.int64(np.arange(len(rows)) < m))
+        return like_known[m:n], like_known[n:]
+
+    kinds = ("features", "features + scores", "contrast's columns")
+    ways = views(weight, MORE_COMPONENTS)
+    if name != "LogisticRegression":  # The others take longer, forests longest.
+        kinds, ways = kinds[2:] if "depth" in name else kinds[::2], ways[-1:]
+    for kind, (tag, k) in product(kinds, ways):
+        budget = BUDGET_OF_LOGISTIC if name.startswith("Logistic") else BUDGET
+        if name == "LogisticRegression" and kind == "contrast's columns":
+            budget = math.inf  # The closest rival.
+        yield Rival(f"{name}, {kind}{tag}", "A, B, mix", partial(scores, kind, k), budget)
+
+
 def outliers(weight: Any, detectors: tuple[Any, ...], other: str, own: str = "", sign: int = 1) -> Iterator[Rival]:
     """Yield detectors that see features only, fitted on the mix (and asked for their own rows) and on the reference."""
     from sklearn.base import clone
     from sklearn.decomposition import PCA
 
-    def scores(detector: Any, k: int | None, known: Outputs, mix: Outputs) -> Any:
-        learn, rows = np.float64(known.features), np.float64(mix.features)
+    def fitted(detector: Any, k: int | None, known: Outputs, rows: Outputs) -> tuple[Any, Any]:
+        learn, scored = np.float64(known.features), np.float64(rows.features)
         if k is not None:
-            learn, rows = map(PCA(k, random_state=SEED).fit(learn).transform, (learn, rows))
-        fitted = clone(detector).fit(learn)  # A fresh one: fitted again, ECOD and COPOD still count the rows before.
-        return sign * (getattr(fitted, own) if own and known is mix else getattr(fitted, other)(rows))
+            learn, scored = map(PCA(k, random_state=SEED).fit(learn).transform, (learn, scored))
+        # A fresh one: fitted again, ECOD and COPOD still count the rows before.
+        return clone(detector).fit(learn), scored
 
-    for detector, (tag, k), given in product(detectors, views(weight), ("mix", "reference")):
-        yield type(detector).__name__ + tag, given, partial(scores, detector, k)
+    def of_reference(detector: Any, k: int | None, known: Outputs, rows: Outputs) -> Any:
+        found, scored = fitted(detector, k, known, rows)
+        return sign * getattr(found, other)(scored)
+
+    def of_mix(detector: Any, k: int | None, split: Split, mix: Outputs) -> tuple[None, Any]:
+        found, scored = fitted(detector, k, mix, mix)
+        return None, sign * (getattr(found, own) if own else getattr(found, other)(scored))
+
+    for detector, (tag, k), given in product(detectors, views(weight, COMPONENTS)[-1:], ("mix", "A")):
+        name = type(detector).__name__
+        scores = partial(of_mix if given == "mix" else of_reference, detector, k)
+        # ECOD and COPOD rank the rows that they score among themselves.
+        yield Rival(name + tag, given, scores, BUDGET_OF_OUTLIERS, by_mix=name in ("ECOD", "COPOD"))
 
 
-def stack(inside: Outputs, outside: Outputs) -> Outputs:
-    """Return the rows of both, the in-distribution ones first, without labels."""
-    parts = (inside, outside)
-    features, logits = (np.concatenate([vars(part)[name] for part in parts]) for name in ("features", "logits"))
-    return Outputs(features, logits)
-
-
-def views(weight: Any) -> list[tuple[str, int | None]]:
+def views(weight: Any, components: int) -> list[tuple[str, int | None]]:
     """Return the ways the features go in: a tag, and a number of components or all."""
-    return [("", None), (f", {COMPONENTS} PCs", COMPONENTS)][: 1 + (weight.shape[1] > WIDE)]
+    return [("", None), (f", {components} PCs", components)][: 1 + (weight.shape[1] > WIDE)]
 
 
-def measure(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a row for every rival: FPR95 and AUROC of each set, and the mean CPU seconds to fit and score one."""
+def unlabelled(parts: Iterable[Outputs]) -> Outputs:
+    """Return the rows of all parts, without labels."""
+    return Outputs.concatenate(Outputs(part.features, part.logits) for part in parts)
+
+
+def split_bank(folder: Path, seed: int) -> Split:
+    """Return a bank's in-distribution rows in a random order, a quarter A, a quarter B, and its other sets."""
     inside = Outputs.load(next(path for name in INSIDE if (path := folder / f"{name}.npz").exists()))
-    by_class = np.argsort(inside.labels, kind="stable")
-    reference, held = inside[np.sort(by_class[::2])], inside[np.sort(by_class[1::2])]
+    order, quarter = np.random.default_rng(seed).permutation(len(inside)), len(inside) // 4
     names = sorted(path.stem for path in folder.glob("*.npz") if path.stem not in (*INSIDE, "head"))
-    mixes = {name: stack(held, Outputs.load(folder / f"{name}.npz")) for name in names}
-    makers = {"truing": of_truing, "pytorch-ood": of_pytorch_ood, "scikit-learn": of_scikit_learn, "pyod": of_pyod}
-    for library, rivals in makers.items():
-        try:
-            versions = {name: version(name) for name in ("numpy", "truing", library)}
-        except PackageNotFoundError:
-            print(f"{library} is left out: it is not installed", file=sys.stderr)
+    return Split(
+        a=inside[order[:quarter]],
+        b=inside[order[quarter : 2 * quarter]],
+        rest=inside[order[2 * quarter :]],
+        others={name: Outputs.load(folder / f"{name}.npz") for name in names},
+    )
+
+
+def scored(rival: Rival, split: Split) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield for each other set its name, and the scores of known rows not learned from, of in and of out rows."""
+    n = len(split.rest)
+    if "mix" in rival.given:
+        for name, other in split.others.items():
+            known, scores = rival.scores(split, unlabelled((split.rest, other)))
+            yield name, known, np.float64(scores[:n]), np.float64(scores[n:])
+        return
+    reference = Outputs.concatenate((split.a, split.b))
+    learn, keep = (reference, []) if "B" in rival.given else (split.a, [split.b])
+    keep = [reference] if rival.given == "nothing" else keep
+    for names in [[name] for name in split.others] if rival.by_mix else [list(split.others)]:
+        parts = [*keep, split.rest, *(split.others[name] for name in names)]
+        scores = np.float64(rival.scores(learn, unlabelled(parts)))
+        pieces = np.split(scores, np.cumsum([len(part) for part in parts])[:-1])
+        inside, *outside = pieces[len(keep) :]
+        for name, out in zip(names, outside, strict=True):
+            yield name, pieces[0] if keep else None, inside, out
+
+
+def judge(known: Any, scores_in: Any, scores_out: Any) -> dict[str, float]:
+    """Return FPR95, AUROC and, where known rows were kept, the share of out rows found at 5 % false alarms."""
+    report = truing.evaluate(scores_in, scores_out, convention=CONVENTION)
+    numbers = {"fpr95": report.fpr95, "auroc": report.auroc}
+    if known is not None:
+        numbers["found"] = float(np.mean(truing.p_values(known, scores_out) <= FALSE_ALARM))
+    return numbers
+
+
+def measure(folder: Path, library: str, splits: int, done: set[tuple[str, str]]) -> Iterator[Row]:
+    """Yield a row for every rival of a library that is not done: means and standard errors over the splits."""
+    try:
+        versions = {name: version(name) for name in ("numpy", "truing", library)}
+    except PackageNotFoundError:
+        print(f"{library} is left out: it is not installed", file=sys.stderr)
+        return
+    mixtures = [split_bank(folder, seed) for seed in range(splits)]
+    for rival in MAKERS[library](**np.load(folder / "head.npz")):
+        if (rival.name, rival.given) in done:
             continue
-        for detector, given, scores in rivals(**np.load(folder / "head.npz")):
-            row = {"bank": folder.name, "detector": detector, "library": library, "given": given, "versions": versions}
-            start, reports = process_time(), {}
-            try:
-                for name, mix in mixes.items():
-                    s = np.float64(scores(mix if given == "mix" else reference, mix))
-                    reports[name] = truing.evaluate(s[: len(held)], s[len(held) :], convention=CONVENTION)
-            except (AssertionError, RuntimeError, ValueError) as error:
-                yield row | {"note": str(error) or type(error).__name__}
-                continue
-            row["seconds"] = float(f"{(process_time() - start) / len(mixes):.3g}")
-            yield row | {key: {n: round(vars(r)[key], 5) for n, r in reports.items()} for key in ("fpr95", "auroc")}
+        row = {"bank": folder.name, "detector": rival.name, "library": library, "given": rival.given}
+        row["versions"] = versions
+        start, found = process_time(), []
+        try:
+            for split in mixtures:
+                found.append({name: judge(*scores) for name, *scores in scored(rival, split)})
+                if process_time() - start > rival.budget:
+                    break
+        except (AssertionError, RuntimeError, ValueError) as error:
+            yield row | {"note": str(error).split("\n")[0] or type(error).__name__}
+            continue
+        seconds = (process_time() - start) / len(found) / len(found[0])
+        yield row | {"splits": len(found), "seconds": float(f"{seconds:.3g}")} | summary(found)
 
 
-def text(rows: list[dict[str, Any]]) -> str:
+def summary(found: list[dict[str, dict[str, float]]]) -> Row:
+    """Return [mean, standard error] over the splits: of each set, and of the mean of sets without and with noise."""
+    names = list(found[0])
+    real = [name for name in names if "noise" not in name]
+    metrics = [metric for metric in METRICS if metric in found[0][names[0]]]
+    table = {metric: {n: [split[n][metric] for split in found] for n in names} for metric in metrics}
+    row: Row = {metric: {name: over_splits(table[metric][name]) for name in names} for metric in metrics}
+    for sign, group in (("", real), ("+", names)):
+        for metric in metrics:
+            row[f"mean {metric}{sign}"] = over_splits(np.mean([table[metric][name] for name in group], axis=0))
+    return row
+
+
+def over_splits(values: Any) -> list[float | None]:
+    """Return the mean and its standard error, which one split does not have."""
+    n = len(values)
+    return [round(float(np.mean(values)), 5), round(float(np.std(values, ddof=1)) / n**0.5, 5) if n > 1 else None]
+
+
+def text(rows: list[Row]) -> str:
     """Return one bank's table in per cent, the best mean AUROC without noise sets first, and what was not run."""
-    run = [row for row in rows if "auroc" in row]
-    real = [name for name in run[0]["auroc"] if "noise" not in name]
-    run.sort(key=lambda row: -sum(row["auroc"][name] for name in real))
-    table = [["detector", "library", "given", "FPR95", "AUROC", "FPR95+", "AUROC+", *run[0]["auroc"], "seconds"]]
+    run = sorted((row for row in rows if "auroc" in row), key=lambda row: -row["mean auroc"][0])
+    sets = list(run[0]["auroc"])
+    heads = ["FPR95", "AUROC", "found", "FPR95+", "AUROC+", "found+"]
+    table = [["detector", "library", "given", *heads, *sets, "splits", "seconds"]]
     for row in run:
-        means = [np.mean([row[key][n] for n in group]) for group in (real, row["auroc"]) for key in ("fpr95", "auroc")]
-        numbers = [f"{100 * share:.1f}" for share in (*means, *row["auroc"].values())]
-        table.append([row["detector"], row["library"], row["given"], *numbers, f"{row['seconds']:.3f}"])
+        means = [shown(row.get(f"mean {metric}{sign}"), error=not sign) for sign in ("", "+") for metric in METRICS]
+        cells = [shown(row["auroc"][name], error=False) for name in sets]
+        ends = [str(row["splits"]), f"{row['seconds']:.3f}"]
+        table.append([row["detector"], row["library"], row["given"], *means, *cells, *ends])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(f"{c:{'<' if i < 3 else '>'}{widths[i]}}" for i, c in enumerate(cells)) for cells in table]
-    return "\n".join(lines + [f"not run: {row['detector']}: {row['note']}" for row in rows if "note" in row])
+    notes = [f"not run: {row['detector']}, given {row['given']}: {row['note']}" for row in rows if "note" in row]
+    return "\n".join(line.rstrip() for line in lines + notes)
+
+
+def shown(number: list[float | None] | None, *, error: bool = True) -> str:
+    """Return a mean in per cent, with its standard error."""
+    if number is None:
+        return "-"
+    mean, spread = number
+    return f"{100 * mean:.1f}" + (" ±" + ("  ?" if spread is None else f"{100 * spread:.1f}") if error else "")
+
+
+KINDS: dict[str, Callable[[Row], bool]] = {
+    "**contrast**": lambda row: row["detector"] == "contrast",
+    "**contrast, `same_mix=True`**": lambda row: row["detector"] == "contrast, same_mix",
+    "truing's DLR, given A, B and the mix": lambda row: is_ours(row, "A, B, mix") and "contrast" not in row["detector"],
+    "truing's DLR, RLR or Online DLR, given the mix": lambda row: is_ours(row, "mix"),
+    "base score": lambda row: is_ours(row, "nothing"),
+    "rivals, given nothing": lambda row: is_rival(row, "nothing"),
+    "rivals, A (and B)": lambda row: is_rival(row, "A", "A, B"),
+    "rivals, their labels too": lambda row: is_rival(row, "A, labels", "A, B, labels"),
+    "rivals, the mix": lambda row: is_rival(row, "mix"),
+    "**rivals, A, B and the mix**": lambda row: is_rival(row, "A, B, mix") and "contrast's" not in row["detector"],
+    "**the same, on contrast's columns**": lambda row: is_rival(row, "A, B, mix") and "contrast's" in row["detector"],
+}
+
+
+def is_ours(row: Row, given: str) -> bool:
+    """Tell whether a row is one of truing's, and its detector was given just this."""
+    return row["library"] == "truing" and row["given"] == given
+
+
+def is_rival(row: Row, *given: str) -> bool:
+    """Tell whether a row is not one of truing's, and its detector was given one of these."""
+    return row["library"] != "truing" and (not given or row["given"] in given)
+
+
+def best_of_each_kind(banks: dict[str, list[Row]]) -> str:
+    """Return a table: the highest mean AUROC of each kind, with FPR95, AUROC and found."""
+    lines = [["", *(TITLES.get(bank, bank) for bank in banks)]]
+    for kind, belongs in KINDS.items():
+        cells = []
+        for rows in banks.values():
+            best = highest([row for row in rows if belongs(row)], "auroc")
+            name = "" if "contrast*" in kind or "same_mix" in kind or best is None else best["detector"] + " "
+            cells.append("-" if best is None else name + numbers(best))
+        lines.append([kind, *cells])
+    return as_markdown(lines)
+
+
+def who_is_ahead(banks: dict[str, list[Row]]) -> str:
+    """Return a table: contrast beside the best rival by each number, and how many rivals are ahead of it by one."""
+    lines = [["", *(TITLES.get(bank, bank) for bank in banks)]]
+    for metric, name in zip(METRICS, ("FPR95", "AUROC", "found"), strict=True):
+        key, sign = f"mean {metric}", -1 if metric == "fpr95" else 1
+        for ours in ("contrast", "contrast, same_mix"):
+            cells = []
+            for rows in banks.values():
+                (own,) = [row for row in rows if row["detector"] == ours]
+                ahead = [row for row in rows if is_rival(row) and key in row and sign * (row[key][0] - own[key][0]) > 0]
+                borrowed = sum("contrast's" in row["detector"] for row in ahead)
+                on_ours = f", {'all' if borrowed == len(ahead) else borrowed} on contrast's columns" if borrowed else ""
+                cells.append(f"{shown(own[key])}; ahead of it: {len(ahead) or 'none'}{on_ours}")
+            lines.append([f"{name}, {ours}", *cells])
+        best = [highest([row for row in rows if is_rival(row)], metric) for rows in banks.values()]
+        lines.append([f"{name}, best rival", *(f"{row['detector']} {shown(row[key])}" for row in best if row)])
+    return as_markdown(lines)
+
+
+def set_by_set(banks: dict[str, list[Row]]) -> str:
+    """Return a table: the AUROC of each set, of contrast, of the better base score and of the best rivals."""
+    heads = ["contrast", "same_mix", "base score", "best rival given A, B and the mix", "best other rival"]
+    lines = [["", *heads]]
+    for bank, rows in banks.items():
+        run = [row for row in rows if "auroc" in row]
+        for name in run[0]["auroc"]:
+            kinds = (
+                [row for row in run if row["detector"] == "contrast"],
+                [row for row in run if row["detector"] == "contrast, same_mix"],
+                [row for row in run if is_ours(row, "nothing")],
+                [row for row in run if is_rival(row, "A, B, mix")],
+                [row for row in run if is_rival(row) and row["given"] != "A, B, mix"],
+            )
+            best = [max(kind, key=lambda row: row["auroc"][name][0]) for kind in kinds if kind]
+            cells = [("" if i < 2 else row["detector"] + " ") + shown(row["auroc"][name]) for i, row in enumerate(best)]
+            lines.append([f"{TITLES.get(bank, bank)}: {name}", *cells])
+    return as_markdown(lines)
+
+
+def highest(rows: list[Row], metric: str) -> Row | None:
+    """Return the row with the best mean of a metric, without noise sets."""
+    key, sign = f"mean {metric}", -1 if metric == "fpr95" else 1
+    return max((row for row in rows if key in row), key=lambda row: sign * row[key][0], default=None)
+
+
+def numbers(row: Row) -> str:
+    """Return FPR95 / AUROC / found in per cent."""
+    return " / ".join(shown(row.get(f"mean {metric}"), error=False) for metric in METRICS)
+
+
+def as_markdown(lines: list[list[str]]) -> str:
+    """Return a table, its first line the heads."""
+    head, *body = ["| " + " | ".join(cells) + " |" for cells in lines]
+    return "\n".join([head, "| --- " * len(lines[0]) + "|", *body])
+
+
+def versions_of(banks: dict[str, list[Row]]) -> str:
+    """Return the versions of all that was run."""
+    found = {(name, number) for rows in banks.values() for row in rows for name, number in row["versions"].items()}
+    return ", ".join(f"{name} {number}" for name, number in sorted(found))
+
+
+def by_bank(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each bank, the banks in order of name."""
+    banks: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row["bank"]):
+        banks.setdefault(row["bank"], []).append(row)
+    return banks
+
+
+def fill(page: str, rows: Iterable[Row]) -> str:
+    """Return a page with what stands between its lines `<!-- name -->` and `<!-- end -->` made anew from the rows."""
+    banks = by_bank(rows)
+    tables = {"best": best_of_each_kind, "ahead": who_is_ahead, "sets": set_by_set, "versions": versions_of}
+
+    def table(match: re.Match[str]) -> str:
+        name = match.group(1)
+        made = tables[name](banks) if name in tables else f"```\n{text(banks[name])}\n```"
+        return f"<!-- {name} -->\n{made}\n<!-- end -->"
+
+    return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", table, page, flags=re.DOTALL)
+
+
+def read(path: Path | None) -> list[Row]:
+    """Return the rows stored in a file, none if there is no such file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path and path.exists() else []
 
 
 def main() -> None:
-    """Measure the banks asked for, print their tables and, with --json FILE, append their rows to it."""
+    """Measure what is asked for, print its tables and, with --json FILE, append its rows; or fill a page from them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bank", action="append", help="a folder under TRUING_DATA/banks; all of them if not given")
-    parser.add_argument("--json", type=Path, help="a file to append a row a detector to, as JSON lines")
+    parser.add_argument("--json", type=Path, help="JSON lines, one per detector: those in it are not measured again")
+    parser.add_argument("--only", choices=MAKERS, help="measure one library alone, whose rows in the file are replaced")
+    parser.add_argument("--splits", type=int, default=SPLITS, help=f"splits of the rows, {SPLITS} if not given")
+    parser.add_argument("--page", type=Path, help="measure nothing, but fill this page's tables from the file")
     args = parser.parse_args()
+    if args.page:
+        args.page.write_text(fill(args.page.read_text(), read(args.json)))
+        return
     folders = [BANKS / name for name in args.bank or ()] or sorted(BANKS.glob("*/"))
     if not folders or not all(folder.is_dir() for folder in folders):
         parser.error(f"there is no bank {', '.join(args.bank or ())} in {BANKS}: TRUING_DATA/banks is where they are")
-    for folder in folders:
-        rows = list(measure(folder))
-        print(f"{folder.name}\n\n{text(rows)}\n")
-        with (args.json or Path(os.devnull)).open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    banks = [folder.name for folder in folders]
+    rows = [row for row in read(args.json) if not (row["bank"] in banks and row["library"] == args.only)]
+    libraries = [args.only] if args.only else list(MAKERS)
+    with (args.json or Path(os.devnull)).open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.flush()
+        for library, folder in product(libraries, folders):
+            own = [row for row in rows if (row["bank"], row["library"]) == (folder.name, library)]
+            for row in measure(folder, library, args.splits, {(row["detector"], row["given"]) for row in own}):
+                rows.append(row)
+                print(json.dumps(row), file=file, flush=True)
+    for bank, found in by_bank(rows).items():
+        if bank in banks:
+            print(f"{bank}\n\n{text(found)}\n")
 
 
 if __name__ == "__main__":

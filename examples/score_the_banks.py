@@ -1,9 +1,9 @@
 """Every base score on real features, and known rows beside new ones of the same distribution.
 
-The rows are those of compare_with_the_field.py: every second in-distribution row of each class is the bank, and the
-other half is told from the rows of each other set. A score that needs no bank does not look at it. The first table has
-FPR95 / AUROC in per cent, means over the sets without noise. The second has the chance in per cent that a row of the
-bank outscores a new one, scored plainly / left out of the bank: 50 is as it should be.
+Every second in-distribution row of each class is the bank, and the other half is told from the rows of each other set.
+A score that needs no bank does not look at it. The first table has FPR95 / AUROC in per cent, means over the sets
+without noise. The second has the chance in per cent that a row of the bank outscores a new one, scored plainly / left
+out of the bank: 50 is as it should be.
 
     TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/score_the_banks.py [--rows M]        # a bank of so many rows
 """

@@ -11,14 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.ensemble import IsolationForest
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import LocalOutlierFactor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import truing
 from truing.bench.bank import bank
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+SPLITS = 2
 
 
 @pytest.fixture(scope="module")
@@ -85,25 +88,32 @@ def field():
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A bank of 800 real rows, and 200 of each of three sets; its head is the one that its own logits say."""
+    """A bank of 400 real rows, and 100 of each of three sets; its head is the one that its own logits say."""
     folder, whole = tmp_path_factory.mktemp("banks") / "small", bank()
     folder.mkdir()
-    whole.inside[:800].save(folder / "cifar10-test.npz")
+    whole.inside[:400].save(folder / "cifar10-test.npz")
     for name in ("cifar100", "svhn", "uniform-noise"):
-        whole.outside[name][:200].save(folder / f"{name}.npz")
+        whole.outside[name][:100].save(folder / f"{name}.npz")
     fit = LinearRegression().fit(np.float64(whole.inside.features), whole.inside.logits)
     np.savez(folder / "head.npz", weight=fit.coef_.astype(np.float32), bias=fit.intercept_.astype(np.float32))
     return folder
 
 
+def run_field(field, *arguments):
+    """Run the script, and return what it writes to stdout and to stderr."""
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["compare", *map(str, arguments)])
+        field["main"]()
+    return out.getvalue(), err.getvalue()
+
+
 @pytest.fixture(scope="module")
 def printed(field, small):
     """What the script writes to its file, to stdout and to stderr."""
-    path, out, err = small.parent / "rows.jsonl", StringIO(), StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["compare", "--bank", str(small), "--json", str(path)])
-        field["main"]()
-    return path.read_text(), out.getvalue(), err.getvalue()
+    path = small.parent / "rows.jsonl"
+    out, err = run_field(field, "--bank", small, "--json", path, "--splits", SPLITS)
+    return path.read_text(), out, err
 
 
 @pytest.fixture(scope="module")
@@ -111,68 +121,104 @@ def compared(printed):
     return [json.loads(line) for line in printed[0].splitlines()]
 
 
-@pytest.fixture(scope="module")
-def halves():
-    """Every second row of each class, and the other half, told in another way than the script's."""
-    inside = bank().inside[:800]
-    turn = np.array([np.sum(inside.labels[:row] == label) for row, label in enumerate(inside.labels)])
-    before = np.array([np.sum(inside.labels < label) for label in inside.labels])
-    known = (turn + before) % 2 == 0
-    return inside[known], inside[~known]
+def splits_of(rows):
+    """Yield A, B and the rest of 400 rows, told in another way than the script's."""
+    for seed in range(SPLITS):
+        inside = rows[np.random.default_rng(seed).permutation(400)]
+        yield inside[:100], inside[100:200], inside[200:]
 
 
 def test_every_rival_is_judged_on_the_same_sets_or_says_why_not(compared):
-    assert len({(row["detector"], row["library"], row["given"]) for row in compared}) == len(compared) >= 18
+    assert len({(row["detector"], row["library"], row["given"]) for row in compared}) == len(compared) >= 25
     for row in compared:
-        assert row.get("note") or list(row["auroc"]) == list(row["fpr95"]) == ["cifar100", "svhn", "uniform-noise"]
         assert row["library"] in row["versions"]
+        if "note" not in row:
+            assert list(row["auroc"]) == list(row["fpr95"]) == ["cifar100", "svhn", "uniform-noise"]
+            assert 1 <= row["splits"] <= SPLITS
 
 
-def test_a_library_that_is_not_installed_is_left_out_and_named(compared, printed):
+def test_rows_are_found_only_by_who_keeps_known_rows_to_decide_against(compared):
+    for row in compared:
+        if "note" not in row:
+            assert ("found" in row) == (row["given"] in ("nothing", "A", "A, labels", "A, B, mix"))
+
+
+def test_a_library_that_is_not_installed_is_left_out_and_named(field, compared, printed):
     found = {row["library"] for row in compared}
     named = set(re.findall(r"^(\S+) is left out", printed[2], re.MULTILINE))
-    assert found | named == {"truing", "pytorch-ood", "scikit-learn", "pyod"}
+    assert found | named == set(field["MAKERS"])
     assert not found & named
     assert {"truing", "scikit-learn"} <= found
 
 
 @pytest.mark.parametrize("name", ["cifar100", "svhn", "uniform-noise"])
-def test_the_rivals_agree_with_scikit_learn_on_the_rows_held_out(compared, halves, name):
-    (known, held), outside = halves, bank().outside[name][:200]
-    rows = {(row["detector"], row["given"]): row["auroc"][name] for row in compared if "auroc" in row}
-    features = np.concatenate((held.features, outside.features)).astype(np.float64)
-    base = np.concatenate((truing.msp(held.logits), truing.msp(outside.logits)))
-    is_in = np.arange(len(features)) < len(held)
-    forest = IsolationForest(random_state=0).fit(known.features.astype(np.float64))
-    wanted = {
-        ("msp", "nothing"): base,
-        ("msp + DLR", "mix"): LinearRegression().fit(features, base).predict(features),
-        ("IsolationForest", "reference"): forest.score_samples(features),
-        ("LocalOutlierFactor", "mix"): LocalOutlierFactor().fit(features).negative_outlier_factor_,
-    }
-    for rival, scores in wanted.items():
-        assert rows[rival] == pytest.approx(roc_auc_score(is_in, scores), abs=1e-4)
+def test_the_rivals_agree_with_scikit_learn(compared, name):
+    outside = bank().outside[name][:100]
+    rows = {(row["detector"], row["given"]): row["auroc"][name][0] for row in compared if "auroc" in row}
+    found = {}
+    for known, held, rest in splits_of(bank().inside[:400]):
+        features = np.concatenate((rest.features, outside.features)).astype(np.float64)
+        base = np.concatenate((truing.msp(rest.logits), truing.msp(outside.logits)))
+        is_in = np.arange(len(features)) < len(rest)
+        forest = IsolationForest(random_state=0).fit(known.features.astype(np.float64))
+        everything = np.concatenate((known.features, held.features, features))
+        is_known = np.arange(len(everything)) < len(known)
+        member = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(everything, is_known)
+        wanted = {
+            ("msp", "nothing"): base,
+            ("msp + DLR", "mix"): LinearRegression().fit(features, base).predict(features),
+            ("IsolationForest", "A"): forest.score_samples(features),
+            ("LocalOutlierFactor", "mix"): LocalOutlierFactor().fit(features).negative_outlier_factor_,
+            ("LogisticRegression, features", "A, B, mix"): member.decision_function(features),
+        }
+        for rival, scores in wanted.items():
+            found.setdefault(rival, []).append(roc_auc_score(is_in, scores))
+    for rival, aurocs in found.items():
+        assert rows[rival] == pytest.approx(np.mean(aurocs), abs=1e-4), rival
     if ("MaxSoftmax", "nothing") in rows:
         assert rows["MaxSoftmax", "nothing"] == pytest.approx(rows["msp", "nothing"], abs=2e-3)
         assert rows["EnergyBased", "nothing"] == pytest.approx(rows["energy", "nothing"], abs=2e-3)
 
 
+def test_contrasts_rows_are_found_by_their_p_values(compared):
+    (row,) = [row for row in compared if row["detector"] == "contrast, same_mix"]
+    outside = bank().outside["svhn"][:100]
+    shares = []
+    for known, held, rest in splits_of(bank().inside[:400]):
+        mix = truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in (rest, outside)])
+        fit = truing.fit_contrast(mix, known, held=held, same_mix=True)
+        below = (fit.predict(held)[None, :] <= fit.predict(outside)[:, None]).sum(axis=1)
+        shares.append(np.mean((1 + below) / (1 + len(held)) <= 0.05))
+    assert row["found"]["svhn"] == pytest.approx([np.mean(shares), abs(shares[0] - shares[1]) / 2], abs=1e-4)
+
+
 def test_the_table_of_the_field_is_sorted_and_comes_from_its_rows(field, compared, printed):
     assert field["text"](compared) in printed[1]
-    means = [np.mean([row["auroc"][name] for name in ("cifar100", "svhn")]) for row in compared if "auroc" in row]
-    shown = re.findall(r"(?:nothing|mix|reference|labels) +[\d.]+ +([\d.]+)", printed[1])
+    means = [np.mean([row["auroc"][name][0] for name in ("cifar100", "svhn")]) for row in compared if "auroc" in row]
+    shown = re.findall(r"(?:nothing|mix|A|B|labels) +[\d.]+ ±[\d.]+ +([\d.]+)", printed[1])
     np.testing.assert_allclose(np.array(shown, float), 100 * np.sort(means)[::-1], atol=0.051)
+
+
+def test_an_interrupted_comparison_goes_on_and_one_library_can_be_measured_again(field, small, compared, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    marked = [row | {"seconds": -1.0} for row in compared]
+    path.write_text("".join(json.dumps(row) + "\n" for row in marked[1:]))
+    run_field(field, "--bank", small, "--json", path, "--splits", SPLITS)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows[:-1] == marked[1:]
+    assert rows[-1] | {"seconds": 0} == compared[0] | {"seconds": 0}
+    run_field(field, "--bank", small, "--json", path, "--splits", 1, "--only", "truing")
+    again = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(again) == len(rows)
+    assert all((row["seconds"] != -1.0) == (row["library"] == "truing") for row in again if "note" not in row)
 
 
 def test_the_page_shows_the_stored_rows_of_the_field(field):
     results = EXAMPLES.parent / "docs" / "results"
-    page, rows = (results / "field.md").read_text(), (results / "field.jsonl").read_text().splitlines()
-    banks = {}
-    for row in map(json.loads, rows):
-        banks.setdefault(row["bank"], []).append(row)
-    assert len(banks) == 4
-    for found in banks.values():
-        assert field["text"](found) in page
+    page, rows = (results / "field.md").read_text(), field["read"](results / "field.jsonl")
+    assert {row["bank"] for row in rows} == set(field["TITLES"])
+    assert set(field["TITLES"]) | {"best", "ahead", "sets"} <= set(re.findall(r"^<!-- (\S+) -->$", page, re.MULTILINE))
+    assert field["fill"](page, rows) == page
 
 
 @pytest.mark.slow
