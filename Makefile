@@ -14,10 +14,10 @@ demo: .venv/bench.stamp  ## install truing, print the table of methods on real f
 	$(BIN)/truing demo -o truing-demo.html
 
 test: .venv/dev.stamp  ## install what the tests need and run all but the slow ones
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest --numprocesses auto -m "not slow"
 
 test-slow: .venv/dev.stamp  ## run the long proofs
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest --numprocesses auto -m slow
 
 test-pythons:  ## run the core's tests on each of Python 3.11 to 3.13 that is there
 	@for python in python3.11 python3.12 python3.13; do \

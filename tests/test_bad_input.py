@@ -45,7 +45,7 @@ GOOD = {
     "evaluate": (truing.evaluate, {"scores_in": S, "scores_out": S, "convention": "paper"}),
     "Detector": (truing.Detector, {"base": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
 }
-ELSEWHERE = {"Detection", "detect", "ContrastFit", "fit_contrast", "sample", "save", "load"}
+ELSEWHERE = {"Detection", "detect", "ContrastFit", "fit_contrast", "sample", "save", "load", "threads"}
 """What takes outputs, files and names in place of arrays: tests/test_wrong_input.py and the tests of each."""
 
 every_function = pytest.mark.parametrize("name", GOOD)

@@ -302,3 +302,21 @@ def test_options_of_a_contrast_that_do_not_fit_are_refused(here, capsys, argumen
     assert main(arguments) == 1
     assert message in capsys.readouterr().err
     assert not (here / "f.npz").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
+        ["score", "test.npz", "--base", "knn", "--bank", "held.npz", "-o", "held.npz"],
+        ["detect", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
+        ["fit", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
+        ["fit", "test.npz", "--base", "scale", "--head", "head.npz", "--moments", "head.npz", "-o", "fit.npz"],
+    ],
+)
+def test_no_command_writes_over_its_own_head_or_bank(here, capsys, rng, arguments):
+    np.savez("head.npz", weight=rng.normal(size=(4, 5)), bias=rng.normal(size=4))
+    before = {name: (here / name).read_bytes() for name in ("head.npz", "held.npz")}
+    assert main(arguments) == 1
+    assert "it is the command's own" in capsys.readouterr().err
+    assert {name: (here / name).read_bytes() for name in before} == before

@@ -38,7 +38,7 @@ sys.exit(truing_command.main())
 """
 
 
-@pytest.mark.parametrize("module", ["truing", "numpy", "numpy.linalg._umath_linalg", "scipy.linalg", "truing.cli"])
+@pytest.mark.parametrize("module", ["truing", "numpy", "numpy.linalg._umath_linalg", "truing.cli"])
 def test_an_interrupt_while_anything_loads_is_one_line(module):
     done = python(INTERRUPTED, module)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
@@ -56,7 +56,7 @@ sys.meta_path.insert(0, Interrupter)
 """
 
 
-@pytest.mark.parametrize("module", ["numpy", "scipy.linalg", "truing.detection", "truing.__main__", "truing.cli"])
+@pytest.mark.parametrize("module", ["numpy", "truing.detection", "truing.__main__", "truing.cli"])
 def test_an_interrupt_while_anything_of_the_module_loads_is_one_line(tmp_path, module):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTER)
     found = os.pathsep.join([str(tmp_path), str(Path(truing.__file__).parents[1])])

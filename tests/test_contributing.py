@@ -21,7 +21,9 @@ FORMULAS = re.findall(r"^\| ((?:Eq|Algorithm).*?) \| .* \| `(.*)` \|$", PAGE, re
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_make_help_lists_every_target():
     targets = re.search(r"^\.PHONY: (help .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert [line.split()[:2] for line in done.stdout.splitlines()] == [["make", target] for target in targets]
 
 

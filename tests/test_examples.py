@@ -195,7 +195,7 @@ def test_contrasts_rows_are_found_by_their_p_values(compared):
 def test_the_table_of_the_field_is_sorted_and_comes_from_its_rows(field, compared, printed):
     assert field["text"](compared) in printed[1]
     means = [np.mean([row["auroc"][name][0] for name in ("cifar100", "svhn")]) for row in compared if "auroc" in row]
-    shown = re.findall(r"(?:nothing|mix|A|B|labels) +[\d.]+ ±[\d.]+ +([\d.]+)", printed[1])
+    shown = re.findall(r"(?:nothing|mix|A|B|labels) +[\d.]+ ± *[\d.?]+ +([\d.]+)", printed[1])
     np.testing.assert_allclose(np.array(shown, float), 100 * np.sort(means)[::-1], atol=0.051)
 
 

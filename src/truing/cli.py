@@ -54,7 +54,7 @@ def run_detect(args: argparse.Namespace) -> None:
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
     _refuse(args, ("same_mix",), args.method not in ("auto", "contrast"), "--method contrast")
     if args.output is not None:
-        check_ending(_apart(args.output, args.outputs, args.reference))
+        check_ending(_apart(args.output, args.outputs, args.reference, args.head))
     outputs = Outputs.load(args.outputs)
     reference = None if args.reference is None else Outputs.load(args.reference)
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
@@ -68,7 +68,7 @@ def run_detect(args: argparse.Namespace) -> None:
 
 def run_score(args: argparse.Namespace) -> None:
     """Write the base score of every row."""
-    check_ending(_apart(args.output, args.outputs))
+    check_ending(_apart(args.output, args.outputs, args.head, args.bank))
     outputs, head = Outputs.load(args.outputs), _head(args.head)
     bank = None if args.bank is None else Outputs.load(args.bank)
     scores = base_scores(outputs, args.base or "msp", args.temperature, head=head, bank=bank)
@@ -82,9 +82,9 @@ def run_fit(args: argparse.Namespace) -> None:
         raise ValueError("--method contrast needs --reference: known in-distribution rows")
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
-    check_writable(_apart(args.output, args.outputs, args.reference, args.moments))
+    check_writable(_apart(args.output, args.outputs, args.reference, args.head, args.moments))
     if args.moments is not None:
-        check_writable(_apart(args.moments, args.outputs))
+        check_writable(_apart(args.moments, args.outputs, args.head))
     outputs, head = Outputs.load(args.outputs), _head(args.head)
     if args.method == "contrast":
         if not args.intercept:

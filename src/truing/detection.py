@@ -329,9 +329,12 @@ def _halves(
     reference: Outputs | None, method: str, base: Base, rng: np.random.Generator | None
 ) -> tuple[Outputs | None, Outputs | None]:
     """Return what of the reference is learned from, if anything, and what is decided against."""
+    looks_at_known = isinstance(base, str) and "bank" in NEEDS.get(base, ())
     if reference is None:
+        if looks_at_known:
+            raise ValueError(f"base {base} looks at known in-distribution rows: give a reference")
         return None, None
-    if method == "contrast" or (isinstance(base, str) and "bank" in NEEDS.get(base, ())):
+    if method == "contrast" or looks_at_known:
         return split(reference, rng)
     return None, reference
 

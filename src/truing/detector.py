@@ -22,7 +22,7 @@ from .contrast import ClassMoments, ContrastFit, SplitReference
 from .least_squares import LinearFit
 from .moments import Moments
 from .outputs import Outputs, as_outputs
-from .scores import Base, Head, as_pair, base_name, check_base
+from .scores import NEEDS, Base, Head, as_pair, base_name, check_base
 from .states import METHODS, ContrastState, DirectState, Reference, Settings, State
 from .threshold import Decision, Rate, decide_at
 
@@ -79,6 +79,10 @@ class Detector:
         as_choice(method, "method", dict.fromkeys(METHODS))
         base = DEFAULT_BASE[method] if base is None else base
         check_base(base)
+        if method == "contrast" and not as_truth(intercept, "intercept"):
+            raise ValueError("intercept must be True for the method contrast, got False")
+        if method != "contrast" and isinstance(base, str) and "bank" in NEEDS.get(base, ()):
+            raise ValueError(f"base {base} looks at known rows, which the method contrast has, got the method {method}")
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a name, got {type(model).__name__}")
         self.settings = Settings(
@@ -173,7 +177,7 @@ class Detector:
 
     def learn_and_score(self, outputs: Outputs) -> Floats:
         """Learn these rows, then return their trued scores (n,), by a fit in which they are (Algorithm 3)."""
-        return self._scores(*self._learn(outputs))
+        return self._scores(*self._learn(outputs, solve=True))
 
     def learn_and_decide(
         self,
@@ -191,7 +195,7 @@ class Detector:
         rate = Rate.of(accept, false_alarm, fdr)
         if self.reference is None:
             raise ValueError(_UNCALIBRATED)
-        return self._decide(*self._learn(outputs), rate, with_reference=True)
+        return self._decide(*self._learn(outputs, solve=True), rate, with_reference=True)
 
     def fit_of_learned(self) -> LinearFit | ContrastFit:
         """Return the fit of the learned rows, without the known ones that are decided against."""
@@ -225,8 +229,11 @@ class Detector:
         vars(self).update(parts)
         self._renew_lock()
 
-    def _learn(self, outputs: Outputs) -> tuple[State, Any]:
-        """Learn these rows, and return the state in which they are and what it read of them."""
+    def _learn(self, outputs: Outputs, *, solve: bool = False) -> tuple[State, Any]:
+        """Learn these rows, and return the state in which they are and what it read of them.
+
+        With `solve` they are learned only if there is a fit to score them with.
+        """
         as_outputs(outputs, "outputs")
         rows: Any = None
 
@@ -234,7 +241,10 @@ class Detector:
             nonlocal rows
             self._check_alike(old, outputs)
             rows = old.read(outputs)
-            return old.with_rows(rows, self.settings)
+            new = old.with_rows(rows, self.settings)
+            if solve:
+                new.fit(self.settings, with_reference=True)
+            return new
 
         return self._change(with_rows), rows
 

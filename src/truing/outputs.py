@@ -99,6 +99,11 @@ class Outputs:
         right: Bools = logits.argmax(axis=1) == labels
         return right
 
+    def _copied(self) -> Outputs:
+        """Return the same rows, so that nobody else can change them, and always in the same order of memory."""
+        columns: dict[str, Any] = {name: np.array(column, order="C") for name, column in self._columns().items()}
+        return Outputs(**columns, model=self.model)
+
     def _predicted_classes(self) -> NDArray[np.intp]:
         """Return the predicted class (n,) of each row: its largest logit, and 0 where there are none."""
         if self.logits is None:

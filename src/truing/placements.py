@@ -44,7 +44,7 @@ class Placements:
 
     @property
     def chance(self) -> float:
-        """The chance that a known row outscores a row at hand of its class."""
+        """The chance that a known row, drawn by its weight, outscores a row at hand."""
         return float(self.of_rows.mean())
 
     @property

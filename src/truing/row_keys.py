@@ -10,7 +10,7 @@ from .least_squares import LinearFit
 # Rows looked up, the share of them found from which that is noted, and the share of all keys that must be distinct.
 _LOOKED_UP = 1000
 _SHARED = 0.02
-_DISTINCT = 0.999
+_DISTINCT = 0.99
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ Both answer to the same calls. `read` makes of outputs what the state learns and
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class ContrastState:
             raise ValueError(
                 "reference cannot be replaced once a contrast has learned rows against it: make a new Detector"
             )
-        known, held = _copied(known), _copied(held)
+        known, held = known._copied(), held._copied()
         parts = SplitReference.of(known, held, settings.base, settings.temperature, settings.head)
         return ContrastState(parts, None, RowKeys.of(known.features, held.features))
 
@@ -227,9 +227,3 @@ def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> 
 
 def _classes(before: int | None, outputs: Outputs) -> int | None:
     return outputs.logits.shape[1] if before is None and outputs.logits is not None else before
-
-
-def _copied(outputs: Outputs) -> Outputs:
-    """Return the same rows, so that nobody else can change them, and always in the same order of memory."""
-    columns: dict[str, Any] = {name: np.array(column, order="C") for name, column in outputs._columns().items()}
-    return Outputs(**columns)

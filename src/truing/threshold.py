@@ -88,6 +88,8 @@ def out_share_at_least(
     """
     values = as_vector(p, "p")
     m = as_count(rows_in, "rows_in")
+    if not levels:
+        raise ValueError("levels must hold one level at least, got none")
     miss = (1 - as_share(confidence, "confidence")) / len(levels)
     return max(_out_rows_at_least(values, m, miss, as_share(level, "levels")) for level in levels) / len(values)
 
@@ -141,9 +143,12 @@ class Rate:
         return rates[0]
 
     def fewest_rows(self) -> int:
-        """Return the fewest reference rows with which a row can be refused at this rate."""
+        """Return the fewest reference rows with which a row can be refused at this rate.
+
+        Under `accept` that is one; so few refuse more than was asked, so that as many are wanted as for p-values.
+        """
         level = 1 - self.value if self.name == "accept" else self.value
-        return math.ceil(1 / max(level, _LOWEST_LEVEL) - 1e-9) - 1
+        return 1 if level <= 0 else math.ceil(1 / max(level, _LOWEST_LEVEL) - 1e-9) - 1
 
     def notes(self, rows_in: int) -> list[str]:
         """Return what so many reference rows make of the rate, where that is not what was asked for."""

@@ -1,5 +1,6 @@
 """What a contrast is: symmetric in the rows that count alike, free of units and order, a sum, and exact to explain."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -190,12 +191,17 @@ def test_another_mix_of_classes_is_no_evidence(out, seed):
 
 def test_a_thousand_classes_cost_no_algebra_of_a_thousand_columns(rng):
     """Class effects are a sum over classes: nothing of the size classes × classes is made."""
-    rows = rng.normal(size=(900, 4))
-    logits = rng.normal(size=(900, 3000))
-    known = truing.Outputs(rows, logits)
-    fit = truing.fit_contrast(known[600:], known[:600])
-    assert fit.class_offsets.shape == (3000,)
-    assert np.isfinite(fit.predict(known)).all()
+    classes = 4000
+    rows = truing.Outputs(rng.normal(size=(300, 4)), rng.normal(size=(300, classes)).astype(np.float32))
+    truing.fit_contrast(rows[200:], rows[:200])  # What is loaded once is not counted.
+    tracemalloc.start()
+    try:
+        fit = truing.fit_contrast(rows[200:], rows[:200])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert fit.class_offsets.shape == (classes,)
+    assert peak < classes**2  # An eighth of such a matrix.
 
 
 @pytest.mark.parametrize("base", ["msp", "energy", "max_logit", "kl_uniform", "gradnorm", "knn", "given", "function"])
@@ -253,6 +259,65 @@ def test_bad_input_gets_one_clear_line(inside, outside):
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             truing.fit_contrast(*arguments, **options)
+
+
+def sure(rng, rows, margin):
+    """Return rows of a network that is sure of each, whose softmax is all but saturated."""
+    features, logits = rng.normal(size=(rows, 8)), 0.3 * rng.normal(size=(rows, 10))
+    logits[np.arange(rows), rng.integers(0, 10, rows)] += margin
+    return truing.Outputs(features, logits)
+
+
+@pytest.mark.parametrize("margin", [2, 8, 12, 20, 36.5, 45])
+def test_a_row_unlike_any_other_looks_no_more_familiar_than_by_its_prior_score(margin):
+    """A score that hardly varied among the rows that were learned has no say in what it makes of others."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        fit = truing.fit_contrast(sure(rng, 600, margin), sure(rng, 300, margin), held=sure(rng, 300, margin))
+        unsure = truing.Outputs(rng.normal(size=(5, 8)), 0.1 * rng.normal(size=(5, 10)))
+        far = truing.Outputs(1e6 * rng.normal(size=(5, 8)), 0.1 * rng.normal(size=(5, 10)))
+        for rows in (unsure, far):
+            assert (truing.p_values(fit.scores_in, fit.predict(rows)) <= 0.05).all()
+
+
+def test_a_base_score_that_is_constant_but_for_rounding_is_refused(rng):
+    def rows(n):
+        return truing.Outputs(rng.normal(size=(n, 3)), scores=np.where(rng.random(n) < 0.5, 0.1 + 0.2, 0.3))
+
+    with pytest.raises(ValueError, match="base score given must vary"):
+        truing.fit_contrast(rows(100), rows(200), base="given")
+
+
+def test_known_rows_of_another_model_or_the_rows_themselves_are_refused(job, inside):
+    mix, known, _ = job
+    named = [truing.Outputs(rows.features, rows.logits, model=name) for rows, name in ((mix, "a"), (known, "b"))]
+    with pytest.raises(ValueError, match="reference must be of the model 'a', as the outputs are, got 'b'"):
+        truing.fit_contrast(*named)
+    with pytest.raises(ValueError, match="held must be other rows than the outputs, got the same"):
+        truing.fit_contrast(mix, known, held=mix)
+    with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, got int"):
+        truing.fit_contrast(mix, inside[:400], rng=3)
+
+
+def test_a_fit_keeps_its_own_head_and_bank(job, rng):
+    mix, known, held = job
+    weight, bias = rng.normal(size=(10, 64)), rng.normal(size=10)
+    features = known.features.copy()
+    own = truing.Outputs(features, known.logits)
+    for fit in (
+        truing.fit_contrast(mix, known, held=held, base="scale", head=(weight, bias)),
+        truing.fit_contrast(mix, own, held=held, base="knn"),
+    ):
+        before = fit.predict(mix)
+        weight *= 3
+        features *= -1
+        np.testing.assert_array_equal(fit.predict(mix), before)
+
+
+def test_a_base_score_that_tells_known_rows_from_the_others_without_fail_is_no_trouble(rng):
+    rows = truing.Outputs(rng.normal(size=(90, 3)), scores=np.repeat([5.0, 0.0, 0.0], 30) + 1e-3 * rng.normal(size=90))
+    fit = truing.fit_contrast(rows[30:], rows[:15], held=rows[15:30], base="given")
+    assert (truing.p_values(fit.scores_in, fit.predict(rows[30:])) <= 1 / 16).all()
 
 
 def test_dead_units_and_constant_columns_change_nothing(job):

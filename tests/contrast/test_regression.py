@@ -41,6 +41,7 @@ def products_left(X, members, prior, ratio):
 
 @pytest.mark.parametrize("ratio", [0.0, 0.03, 2.0])
 def test_the_posterior_is_that_of_the_dense_model_and_its_likelihood_the_largest(rng, ratio):
+    departures = 0
     for _ in range(5):
         X, y, members, problem = make(rng)
         prior = np.array([0.0, 0.0, 0.0, 0.0, 1.0])
@@ -57,6 +58,7 @@ def test_the_posterior_is_that_of_the_dense_model_and_its_likelihood_the_largest
         best = max(at(*point)[0] for point in grid)
         assert found.gain == pytest.approx(max(0.0, best - alone), abs=0.02)
         if found.gain > 0.1:
+            departures += 1
             gammas = np.linspace(-24, 6, 481)  # The grid of the code itself: coarse steps of 1, fine ones of 1/8.
             gamma = max(gammas, key=lambda g: at(g, found.power)[0])
             value, weights, a, error = at(gamma, found.power)
@@ -64,6 +66,7 @@ def test_the_posterior_is_that_of_the_dense_model_and_its_likelihood_the_largest
             assert found.gain == pytest.approx(value - alone, abs=0.02)
             assert found.prior_weight == pytest.approx(a, abs=0.1 * error)
             assert found.standard_error == pytest.approx(error, rel=0.05)
+    assert departures >= 3
 
 
 def test_class_effects_are_as_large_as_the_dense_likelihood_says(rng):

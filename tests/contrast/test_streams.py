@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 import truing
 from truing.contrast import split
+from truing.io.archive import write_archive
+from truing.saved.detectors import store_detector
+from truing.saved.fits import store_contrast
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +194,73 @@ def test_a_reference_changed_afterwards_changes_nothing(rows, known):
     before = detector.score(rows)
     features[:] = 0
     np.testing.assert_array_equal(detector.score(rows), before)
+
+
+def test_a_batch_that_cannot_be_decided_is_not_learned(rng):
+    """Logits that are all equal make no base score: the call is refused whole."""
+    flat = truing.Outputs(rng.normal(size=(300, 8)), np.zeros((300, 5)))
+    detector = detector_of(flat[:200])
+    for call in (
+        lambda: detector.learn_and_decide(flat[200:], accept=0.9),
+        lambda: detector.learn_and_score(flat[200:]),
+    ):
+        with pytest.raises(ValueError, match="base score gen must vary"):
+            call()
+        assert detector.moments is None
+    detector.calibrate(flat[:100])  # As nothing was learned.
+
+
+def test_a_class_that_has_decayed_away_is_as_one_that_never_came(rows, known):
+    """Rows of weight 1e-30 say nothing of their classes."""
+    one, other = detector_of(known, decay=1e-30), detector_of(known, decay=1e-30)
+    for start in range(0, 300, 100):
+        one.learn(rows[start : start + 100])
+    one.learn(rows[300:330])
+    other.learn(rows[300:330])
+    np.testing.assert_allclose(one.fit_of_learned().predict(rows), other.fit_of_learned().predict(rows), atol=1e-6)
+
+
+CRAFTED = {
+    "names": (lambda header: header | {"names": ["gen", "foo", "bar"]}, {}),
+    "other names": (lambda header: header | {"names": ["gen", "msp", "energy"]}, {}),
+    "prior": (lambda header: header | {"prior": "tea"}, {}),
+    "base": (lambda header: header | {"base": "knn"}, {}),
+    "temperature": (lambda header: header | {"temperature": 1e-320}, {}),
+    "trust": (lambda header: header | {"trust": 2.0}, {}),
+    "coef": (dict, {"coef": lambda array: array + 1e200}),
+    "score_scale": (dict, {"score_scale": lambda array: -array}),
+    "scale": (dict, {"scale": lambda array: -array}),
+    "shape": (dict, {"class_offsets": lambda array: array[:-1]}),
+    "not a number": (dict, {"centre": lambda array: array * np.nan}),
+}
+
+
+@pytest.mark.parametrize("way", CRAFTED)
+def test_a_sound_file_of_an_unsound_contrast_is_refused(rows, known, tmp_path, way):
+    header, arrays = store_contrast(truing.fit_contrast(rows, known))
+    change, changes = CRAFTED[way]
+    arrays |= {name: spoil(arrays[name]) for name, spoil in changes.items()}
+    write_archive(tmp_path / "fit.npz", "contrast", change(header), arrays)
+    with pytest.raises(ValueError, match="does not hold a whole contrast"):
+        truing.load(tmp_path / "fit.npz")
+
+
+@pytest.mark.parametrize("name", ["learned_counts", "learned_sums", "rows"])
+def test_a_sound_file_of_an_unsound_stream_is_refused(rows, known, tmp_path, name):
+    detector = detector_of(known)
+    detector.learn(rows)
+    header, arrays = store_detector(detector)
+    if name == "rows":
+        header["learned"]["rows"] = 0.0
+    else:
+        arrays[name] = arrays[name] * 1e200
+    write_archive(tmp_path / "detector.npz", "detector", header, arrays)
+    with pytest.raises(ValueError, match="does not hold a whole detector"):
+        truing.load(tmp_path / "detector.npz")
+
+
+def test_what_a_detector_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="base knn looks at known rows, which the method contrast has"):
+        truing.Detector("knn")
+    with pytest.raises(ValueError, match="intercept must be True for the method contrast"):
+        truing.Detector(method="contrast", intercept=False)

@@ -162,7 +162,7 @@ def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tm
 def test_a_saved_name_may_hold_the_words_of_a_seal(tmp_path, words):
     model = b"".join(words).decode()
     truing.save(truing.Detector(model=model), tmp_path / "detector.npz")
-    assert truing.load(tmp_path / "detector.npz").model == model
+    assert truing.load(tmp_path / "detector.npz").settings.model == model
 
 
 def test_a_part_that_is_changed_in_place_is_refused_as_damage(tmp_path):

@@ -21,12 +21,13 @@ import numpy as np
 from .._check import as_truth
 from ..outputs import Outputs, as_outputs
 from ..scores import Base, Head, check_base
-from .columns import Columns, ScoredRows
+from .columns import BESIDE, Columns, ScoredRows
 from .fit import ContrastFit, Explanation
 from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, split
 from .sums import ClassMoments
 
 __all__ = [
+    "BESIDE",
     "FEWEST_TO_SPLIT",
     "ClassMoments",
     "Columns",
@@ -79,7 +80,11 @@ def fit_contrast(
     outputs, reference = as_outputs(outputs, "outputs"), as_outputs(reference, "reference")
     same_mix = as_truth(same_mix, "same_mix")
     check_apart(outputs, reference)
-    known, held = split(reference, rng) if held is None else (reference, as_outputs(held, "held"))
+    if held is None:
+        known, held = split(reference, rng)
+    else:
+        known = reference
+        check_apart(outputs, as_outputs(held, "held"), "held")
     parts = SplitReference.of(known, held, base, temperature, head)
     rows = parts.columns.scored(outputs)
     others = ClassMoments.of(parts.columns, rows)

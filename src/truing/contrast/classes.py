@@ -19,14 +19,18 @@ from .._check import Bools, Floats
 from .sums import PlainSums
 
 # Standard errors by which the others must score less than known rows before anything is said of classes.
-_CLEAR = 2.0
+_MIN_STANDARD_ERRORS = 2.0
 
-# Shares are kept this far from none and all.
-_MOST = 0.95
-_LEAST = 0.02
+# Bounds of the share of out rows: over all classes, of one class, and of one class as a share of that over all.
+_MAX_OUT_SHARE = 0.98
+_MAX_CLASS_SHARE = 0.95
+_MIN_RELATIVE_SHARE = 0.02
 
-# A class of fewer rows counts as one of so many.
-_SOME = 1.0
+# A class of fewer known rows counts as one of so many.
+_MIN_CLASS_ROWS = 1.0
+
+# A decayed class of less weight than this is as good as none.
+_LIGHTEST = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +50,18 @@ def class_shares(known: PlainSums, others: PlainSums, coef: Floats, offsets: Flo
     less = float(theirs.counts @ lower) / theirs.rows
     spread = max(theirs.squares_about(level) / theirs.rows - less**2, 0.0)
     none = ClassShares(np.zeros(len(level)), 0.0)
-    if not variance > 0 or less <= _CLEAR * np.sqrt(variance / ours.rows + spread / theirs.rows):
+    if not variance > 0 or less <= _MIN_STANDARD_ERRORS * np.sqrt(variance / ours.rows + spread / theirs.rows):
         return none
-    share = min(less / (less + max(spread - variance, 0.0) / less), 1 - _LEAST)
+    share = min(less / (less + max(spread - variance, 0.0) / less), _MAX_OUT_SHARE)
     distance = less / share
     shares = _random_effects(
         lower / distance,
-        (spread / np.maximum(theirs.counts, _SOME) + variance / np.maximum(ours.counts, _SOME)) / distance**2,
+        (spread / np.maximum(theirs.counts, _LIGHTEST) + variance / np.maximum(ours.counts, _MIN_CLASS_ROWS))
+        / distance**2,
         theirs.counts > 0,
         share,
     )
-    shares = np.clip(shares, _LEAST * share, max(_MOST, share))
+    shares = np.clip(shares, _MIN_RELATIVE_SHARE * share, max(_MAX_CLASS_SHARE, share))
     return ClassShares(-variance / distance * (_log_odds(shares) - _log_odds(np.array(share))), share)
 
 
@@ -93,7 +98,7 @@ class _Scores:
         means = self.means(np.full(len(self.counts), overall))
         classes = int(np.count_nonzero(self.counts))
         noise = self.squares_about(means) / max(self.rows - classes, 1.0)
-        return _random_effects(means, noise / np.maximum(self.counts, _SOME), self.counts > 0, overall)
+        return _random_effects(means, noise / np.maximum(self.counts, _MIN_CLASS_ROWS), self.counts > 0, overall)
 
 
 def _random_effects(values: Floats, noise: Floats, there: Bools, centre: float) -> Floats:

@@ -9,13 +9,21 @@ from numpy.typing import NDArray
 
 from .._check import BLOCK_NUMBERS, Floats, Matrix
 from ..outputs import Outputs
-from ..scores import NEEDS, Base, Head, base_name, base_scores
+from ..scores import NEEDS, Base, Head, as_pair, base_name, base_scores
 
 # Scores of the logits that stand beside the base score.
 BESIDE = ("gen", "energy", "msp")
 
 # A column that varies less than this share of its size is constant but for rounding.
 _CONSTANT = 1e-13
+
+# Rows beyond these are taken to be there, lest a weight found among others be stretched without end: in standard
+# deviations of the known rows for the scores beside the base score, in their root mean square for the distance.
+_FARTHEST_SCORE = 30.0
+_FARTHEST = 10.0
+
+# A number whose square is in range.
+_SQUARABLE = 1e150
 
 # Rows made at once, at least: adding the sums of a block costs as much as some thousand rows.
 _MIN_BLOCK_ROWS = 8192
@@ -42,8 +50,9 @@ class Columns:
     With the mean and the standard deviations of the known rows as `origin` and `scale` (d,), a row of features z is
     $r\,v$ with $v$ of length one, $r\,v = (z - \mathrm{origin}) / \mathrm{scale}$. Its columns are $v$, $r$, and the
     scores called `names`, the base score first, each less its known mean and over its known standard deviation,
-    `score_origin` and `score_scale` (s,). No unit or offset of a feature or of a score changes them. `classes` is the
-    number of logits, 1 where there are none: the predicted class of a row is its largest logit.
+    `score_origin` and `score_scale` (s,). No unit or offset of a feature or of a score changes them. The distance and
+    the scores beside the base score are bounded, far outside of what known rows have. `classes` is the number of
+    logits, 1 where there are none: the predicted class of a row is its largest logit.
     """
 
     base: Base
@@ -66,8 +75,9 @@ class Columns:
         They also serve as a score's bank, and each of them is then scored as if it were not in it.
         """
         name = base_name(base)
+        head = None if head is None else tuple(np.array(part) for part in as_pair(head))  # Nobody else changes them.
         beside = () if known.logits is None else tuple(other for other in BESIDE if other != name)
-        bank = known if isinstance(base, str) and "bank" in NEEDS.get(base, ()) else None
+        bank = known._copied() if isinstance(base, str) and "bank" in NEEDS.get(base, ()) else None
         scores = _all_scores(known, base, beside, temperature, head, bank, leave_out=bank is not None)
         origin, scale = _mean_and_deviation(known.features)
         score_origin, score_scale = _mean_and_deviation(scores)
@@ -80,7 +90,7 @@ class Columns:
             origin=origin,
             scale=np.where(scale > 0, scale, np.inf),  # What is constant in the known rows is no direction.
             score_origin=score_origin,
-            score_scale=np.where(score_scale > 0, score_scale, 1.0),
+            score_scale=_usable(score_scale),
             classes=1 if known.logits is None else known.logits.shape[1],
         )
         return columns, ScoredRows(known.features, scores, known._predicted_classes())
@@ -89,6 +99,12 @@ class Columns:
     def dimensions(self) -> int:
         """Number of features."""
         return len(self.origin)
+
+    @property
+    def rounding(self) -> Floats:
+        """What rounding may leave of each column's deviation (p,) where there is none."""
+        of_scores = _CONSTANT * (1 + np.abs(self.score_origin) / self.score_scale)
+        return np.append(np.full(self.dimensions + 1, _CONSTANT), of_scores)
 
     def __len__(self) -> int:
         return self.dimensions + 1 + len(self.names)
@@ -129,10 +145,12 @@ class Columns:
         direction = columns[:, :d]
         np.subtract(features, self.origin, out=direction)
         direction /= self.scale
+        np.clip(direction, -_SQUARABLE, _SQUARABLE, out=direction)
         distance = np.sqrt(np.einsum("ij,ij->i", direction, direction))
         direction /= np.where(distance > 0, distance, 1.0)[:, None]
-        columns[:, d] = distance
+        columns[:, d] = np.minimum(distance, _FARTHEST * np.sqrt(d))
         columns[:, d + 1 :] = (scores - self.score_origin) / self.score_scale
+        np.clip(columns[:, d + 2 :], -_FARTHEST_SCORE, _FARTHEST_SCORE, out=columns[:, d + 2 :])
         return columns
 
 
@@ -149,6 +167,13 @@ def _all_scores(
     """Return the base score and those beside it (n, s)."""
     first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
     return np.column_stack((first, *(base_scores(outputs, name) for name in beside)))
+
+
+def _usable(deviation: Floats) -> Floats:
+    """Return what scores are divided by: a base score that is constant is left in its unit, others are left out."""
+    scale = np.where(deviation > 0, deviation, np.inf)
+    scale[0] = deviation[0] if deviation[0] > 0 else 1.0
+    return scale
 
 
 def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:

@@ -17,14 +17,12 @@ from .sums import PlainSums
 # A class mean is shrunk towards the mean of all as if so many more rows of the latter had been seen.
 _ROWS_OF_ALL = 50.0
 
-# Log odds against a departure from the prior score, before the evidence is seen.
+# Log odds against a departure from the prior score, before the evidence is seen: one for each of its two variances,
+# which are chosen to suit the evidence (Akaike 1973).
 _LOG_ODDS_AGAINST = 2.0
 
 # The prior score's weight is kept at so many standard errors at least: without evidence it alone ranks the rows.
 _MIN_PRIOR_WEIGHT = 2.0
-
-# A variance below this share of the squared mean is but rounding.
-_CONSTANT = 1e-24
 
 
 def contrast(
@@ -42,12 +40,12 @@ def contrast(
     2. Columns are brought to unit variance over all rows.
     3. A prior score is chosen, and membership is regressed on it and on the columns, class effects beside them unless
        the mix is the same; these are no part of the score.
-    4. The departure from the prior score is weighed by its posterior probability.
+    4. The departure from the prior score is weighed by the evidence for it.
     5. What each class's own rows say of its share of out rows is added.
     """
     guarded = not same_mix and columns.classes > 1
     shift = _class_shift(columns, known) if guarded else np.zeros((columns.classes, len(columns)))
-    problem, scale = _problem(known, others, shift)
+    problem, scale = _problem(known, others, shift, columns.rounding)
     within = None if components is None else _within(problem, columns, components)
     prior = choose_prior(problem, columns.names, by_class=guarded)
     found = posterior(problem, prior.weights, prior.class_ratio, within)
@@ -103,8 +101,11 @@ def _class_shift(columns: Columns, known: PlainSums) -> Floats:
     return shift
 
 
-def _problem(known: PlainSums, others: PlainSums, shift: Floats) -> tuple[Problem, Floats]:
-    """Return the products of [1, columns, y] over all rows, and what the columns are multiplied by (p,)."""
+def _problem(known: PlainSums, others: PlainSums, shift: Floats, rounding: Floats) -> tuple[Problem, Floats]:
+    """Return the products of [1, columns, y] over all rows, and what the columns are multiplied by (p,).
+
+    A column that varies no more than `rounding` (p,) may leave is constant, and multiplied by 0.
+    """
     both = known + others
     n, mean = both.rows, both.mean
     sums = both.about(mean)
@@ -114,7 +115,7 @@ def _problem(known: PlainSums, others: PlainSums, shift: Floats) -> tuple[Proble
     total = -both.counts @ shift
     ours = known.rows * (known.mean - mean) - known.counts @ shift
     variance = np.diagonal(squares) / n - (total / n) ** 2
-    varies = variance > _CONSTANT * mean**2
+    varies = variance > rounding**2
     scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
     p = len(mean)
     products = np.zeros((p + 2, p + 2))

@@ -39,9 +39,9 @@ class ContrastFit:
     r"""A linear map from the columns of `columns` to a score, about a `centre`, and an offset for each class.
 
     The score is $(x - \mathrm{centre})^\top$ `coef` (p,) + `class_offsets` (c,); the centre is the known rows' mean.
-    `prior` names the prior score. `log_evidence` is the log marginal likelihood over that of the prior score alone,
-    `trust` the posterior probability that there is something to learn, by which the departure from the prior score is
-    weighed, `evidence_share` the departure's share of the score's variance, `directions` the effective number of
+    `prior` names the prior score, and `prior_coef` (p,) is its part of the coefficients. `log_evidence` is the largest
+    log marginal likelihood over that of the prior score alone, `trust` what the departure from the prior score is
+    weighed by, the logistic function of `log_evidence` less 2, `evidence_share` the departure's share of the score's variance, `directions` the effective number of
     directions that it uses, and `out_share` the estimated share of out rows among the `rows` at hand. `known_rows` were
     learned from. `scores_in` (m,) are the scores of the known rows that were held back to decide against.
     """

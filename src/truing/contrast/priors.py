@@ -51,7 +51,7 @@ def _williams(products: Floats, one: Floats, other: Floats, rows: float) -> floa
     onto[0, :-1], onto[1, :-1], onto[2, -1] = one, other, 1.0
     covariance = onto @ products @ onto.T
     norms = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
-    if not norms.all() or rows <= 4:
+    if not norms.all() or rows <= 3:
         return 0.0
     (_, between, first), (_, _, second), _ = covariance / np.outer(norms, norms)
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between

@@ -75,14 +75,18 @@ class SplitReference:
         return replace(fit, scores_in=fit.predict_columns(self.held_columns, self.held_scored.classes))
 
 
-def check_apart(outputs: Outputs, reference: Outputs) -> None:
-    """Refuse a reference that is the rows at hand themselves."""
+def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:
+    """Refuse known rows that are the rows at hand themselves, or of another model."""
     if outputs.features.shape == reference.features.shape and np.array_equal(outputs.features, reference.features):
-        raise ValueError("reference must be other rows than the outputs, got the same")
+        raise ValueError(f"{name} must be other rows than the outputs, got the same")
+    if None not in (outputs.model, reference.model) and outputs.model != reference.model:
+        raise ValueError(f"{name} must be of the model {outputs.model!r}, as the outputs are, got {reference.model!r}")
 
 
 def split(reference: Outputs, rng: np.random.Generator | None = None) -> tuple[Outputs, Outputs]:
     """Return two halves of the reference, drawn at random: to learn from, and to hold back."""
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
     if len(reference) < FEWEST_TO_SPLIT:
         raise ValueError(f"reference must have {FEWEST_TO_SPLIT} rows at least to be split, got {len(reference)}")
     order = (np.random.default_rng(_SEED) if rng is None else rng).permutation(len(reference))

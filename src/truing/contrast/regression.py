@@ -5,8 +5,8 @@ Known rows have y = 1, the others y = 0. The model is
 $$ y = a_0 + a\,u(x) + x^\top w + g_{k(x)} + \varepsilon, \qquad \varepsilon \sim N(0, \sigma^2), $$
 
 with a flat prior on $a_0$ and on the weight $a$ of the prior score $u$, class effects
-$g_k \sim N(0, \rho\,\sigma^2)$ and $w \sim N(0, \gamma\,\sigma^2 R^\alpha)$, where R is the columns' product once
-all of the above but w has been taken out. In steps:
+$g_k \sim N(0, \rho\,\sigma^2)$ and $w \sim N(0, \gamma\,\sigma^2 (R / \bar\lambda)^\alpha)$, where R is the columns'
+product once all of the above but w has been taken out, and $\bar\lambda$ its mean eigenvalue. In steps:
 
 1. Class effects are integrated out. Their columns are orthogonal, so that this is a sum over classes, not algebra in as
    many dimensions.
@@ -66,7 +66,7 @@ class Posterior:
     """What the regression found: the weights (p,) of the columns, and `prior_weight` a with its `standard_error`.
 
     `gain` is the log marginal likelihood over that of the prior score alone, `directions` the number of directions that
-    the rows decided on rather than the prior, `power` α, and `class_ratio` ρ.
+    the rows decided on rather than the prior, and `power` α.
     """
 
     weights: Floats
@@ -75,7 +75,6 @@ class Posterior:
     gain: float
     directions: float
     power: float
-    class_ratio: float
 
 
 def class_ratio(problem: Problem, prior: Floats) -> float:
@@ -90,12 +89,13 @@ def class_ratio(problem: Problem, prior: Floats) -> float:
         taken = ratio / (1 + ratio * problem.counts)
         left = products - (taken @ squares).reshape(-1, 3, 3)
         determinant = left[:, 0, 0] * left[:, 1, 1] - left[:, 0, 1] ** 2
+        determinant = np.maximum(determinant, _SMALLEST * left[:, 0, 0] * left[:, 1, 1])
         explained = (
             left[:, 1, 1] * left[:, 0, 2] ** 2
             - 2 * left[:, 0, 1] * left[:, 0, 2] * left[:, 1, 2]
             + left[:, 0, 0] * left[:, 1, 2] ** 2
         ) / determinant
-        residual = np.maximum(left[:, 2, 2] - explained, _SMALLEST * left[:, 2, 2])
+        residual = np.maximum(left[:, 2, 2] - explained, _SMALLEST * problem.rows)
         volume = np.log1p(ratio * problem.counts).sum(axis=1) + np.log(determinant)
         value: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
         return value[None]
@@ -125,7 +125,7 @@ def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | No
         variances, basis = _linalg.eigh(left[:-1, :-1], driver="evd", check_finite=False)
     variances = np.maximum(variances, 0.0)
     along = basis.T @ left[:-1, -1]
-    total, degrees = float(left[-1, -1]), problem.rows - 2
+    total, degrees = max(float(left[-1, -1]), _SMALLEST * problem.rows), problem.rows - 2
 
     powers = (variances / max(float(variances.mean()), _SMALLEST)) ** _POWERS[:, None]
 
@@ -155,7 +155,6 @@ def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | No
         gain=float(gain),
         directions=float((shrunk * variances).sum()),
         power=float(_POWERS[chosen]),
-        class_ratio=ratio,
     )
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from .._check import as_count, as_number
-from ..contrast import Columns, ContrastFit
+from .._check import LARGEST, as_count, as_number
+from ..contrast import BESIDE, Columns, ContrastFit
 from ..io.npz import Arrays
 from ..least_squares import LinearFit
 from ..outputs import Outputs
-from ..scores import Head, base_name, check_base
+from ..scores import NEEDS, Head, base_name, check_base
 from .sums import Header, check_numbers
 
 _CONTRAST_NUMBERS = ("log_evidence", "directions", "rows", "known_rows")
@@ -50,7 +50,8 @@ def store_contrast(fit: ContrastFit) -> tuple[Header, Arrays]:
     header |= {name: getattr(columns, name) for name in ("base", "temperature", "names", "classes")}
     arrays: Arrays = {name: getattr(fit, name) for name in _CONTRAST_ARRAYS}
     arrays |= {name: getattr(columns, name) for name in _COLUMN_ARRAYS}
-    arrays["scale"] = np.where(np.isfinite(columns.scale), columns.scale, 0.0)
+    for name in ("scale", "score_scale"):  # What is left out is divided by infinity, which is written as 0.
+        arrays[name] = np.where(np.isfinite(arrays[name]), arrays[name], 0.0)
     if fit.scores_in is not None:
         arrays["scores_in"] = fit.scores_in
     return header, arrays | store_head(columns.head) | store_rows("bank", columns.bank)
@@ -64,19 +65,28 @@ def restore_contrast(header: Header, arrays: Arrays) -> ContrastFit:
     shapes |= {"score_origin": (len(names),), "score_scale": (len(names),)}
     for name, shape in shapes.items():
         check_numbers(arrays[name], name, shape)
-    if p != d + 1 + len(names) or header["prior"] not in names:
-        raise ValueError(f"columns must be {d} directions, a distance and the scores {names}, got {p}")
     check_base(header["base"])
+    beside = tuple(name for name in BESIDE if name != header["base"]) if c > 1 else ()
+    if names != (header["base"], *beside) or header["prior"] not in names or p != d + 1 + len(names):
+        wanted = (header["base"], *beside)
+        raise ValueError(f"columns must be {d} directions, a distance and the scores {wanted}, got {p}, {names}")
+    if arrays["scale"].min() < 0 or arrays["score_scale"].min() < 0 or arrays["score_scale"][0] == 0:
+        raise ValueError("scale and score_scale must not be negative, and that of the base score above 0")
+    if max(np.abs(arrays[name]).max() for name in _CONTRAST_ARRAYS) > LARGEST:
+        raise ValueError(f"coefficients must be at most {LARGEST:g}")
+    for need, there in (("head", "head_weight"), ("bank", "bank_features")):
+        if need in NEEDS.get(header["base"], ()) and there not in arrays:
+            raise ValueError(f"the score {header['base']} must have its {need}")
     columns = Columns(
         base=header["base"],
-        temperature=as_number(header["temperature"], "temperature", above=0.0),
+        temperature=as_number(header["temperature"], "temperature", at_least=1e-100),
         head=restore_head(arrays),
         bank=restore_rows("bank", arrays),
         names=names,
         origin=arrays["origin"],
         scale=np.where(arrays["scale"] > 0, arrays["scale"], np.inf),
         score_origin=arrays["score_origin"],
-        score_scale=arrays["score_scale"],
+        score_scale=np.where(arrays["score_scale"] > 0, arrays["score_scale"], np.inf),
         classes=c,
     )
     numbers = {name: as_number(header[name], name, at_least=0.0) for name in _CONTRAST_NUMBERS}

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .._check import Floats, as_number
+from .._check import LARGEST, Floats, as_number
 from ..contrast import ClassMoments
 from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse, spaced_square
 from ..io.npz import Arrays
@@ -13,6 +13,7 @@ from ..moments import Moments
 Header = dict[str, Any]
 
 _MOMENTS = ("mean", "comoment", "mean_low", "comoment_low", "rounding")
+_ROUNDED_COUNT = 1e-6  # Share of the rows by which decayed counts may differ from them.
 _ROUNDED_SQUARE = 2.0**-40  # Share of the largest sum of squares that is but rounding.
 
 
@@ -79,7 +80,12 @@ def restore_class_moments(header: Header, arrays: Arrays, classes: int) -> Class
     check_numbers(sums, "sums", (classes, len(arrays["mean"])))
     if counts.min() < 0:
         raise ValueError(f"counts must not be negative, got {counts.min():g}")
-    return ClassMoments(restore_moments(header, arrays), counts, sums)
+    moments = restore_moments(header, arrays)
+    if not moments.rows > 0 or abs(counts.sum() - moments.rows) > _ROUNDED_COUNT * moments.rows:
+        raise ValueError(f"counts must add up to the {moments.rows:g} rows, got {counts.sum():g}")
+    if np.abs(sums).max() > LARGEST * max(1.0, moments.rows):
+        raise ValueError(f"sums must be at most {LARGEST:g} for each row")
+    return ClassMoments(moments, counts, sums)
 
 
 def check_numbers(array: Floats, name: str, shape: tuple[int, ...]) -> None:

@@ -221,7 +221,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 def _as_head(name: str, head: Head | None) -> tuple[ArrayLike, ArrayLike]:
     if head is None:
-        raise ValueError(f"the score {name} needs the network's last layer: give head=(weight, bias)")
+        raise ValueError(f"the score {name} needs the network's last layer, its head: weight and bias")
     return as_pair(head)
 
 
@@ -235,7 +235,7 @@ def as_pair(head: Head) -> tuple[ArrayLike, ArrayLike]:
 
 def _as_bank(name: str, outputs: Outputs, bank: Outputs | None, leave_out: bool) -> Outputs:
     if bank is None:
-        raise ValueError(f"the score {name} needs known in-distribution rows: give bank=Outputs(...)")
+        raise ValueError(f"the score {name} needs known in-distribution rows, a bank")
     known = as_outputs(bank, "bank")
     if None not in (known.model, outputs.model) and known.model != outputs.model:
         raise ValueError(f"bank must be of the model {outputs.model!r}, as the outputs are, got {known.model!r}")
