@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -206,6 +207,11 @@ SIGNATURES = {
     "threads": "(n)",
     "save": "(thing, path)",
     "load": "(path)",
+    "detect": "(outputs, reference=None, *, method='auto', base=None, temperature=1.0, intercept=True, "
+    "components=None, head=None, accept=None, false_alarm=None, fdr=None, same_mix=False, rng=None, keep=0.8, penalty=1e-05, batch=32, "
+    "order='learn-first', progress=…)",
+    "fit_contrast": "(outputs, reference, *, base='gen', temperature=1.0, head=None, same_mix=False, components=None, "
+    "held=None, rng=None)",
     "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, decay=1.0, "
     "same_mix=False, head=None, model=None)",
     "Detector.learn": "(self, outputs)",
@@ -225,7 +231,8 @@ def test_a_public_name_keeps_its_signature(name, signature):
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in inspect.signature(thing).parameters.values()
     ]
-    assert str(inspect.Signature(plain)) == signature
+    shown = re.sub(r"<function .*? at \w+>", "…", str(inspect.Signature(plain)))
+    assert shown == signature
 
 
 def test_the_base_scores_are_these():

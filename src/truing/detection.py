@@ -147,7 +147,10 @@ def detect(
     learned, held = _halves(reference, method, base, rng)
 
     shape: dict[str, Any] = {"intercept": intercept, "components": components}
-    if learned is not None and held is not None and reference is not None and method == "contrast":
+    if method == "contrast":
+        assert reference is not None
+        assert learned is not None
+        assert held is not None
         check_apart(outputs, reference)
         parts = SplitReference.of(learned, held, base, temperature, head)
         found = _contrasted(outputs, parts, rate, same_mix=same_mix, components=components)

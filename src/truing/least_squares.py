@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _linalg
-from ._check import Bools, Floats, as_matrix_unchecked, check_finite, row_blocks
+from ._check import Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
 from ._double import EPS
 from ._threads import map_blocks
 
@@ -104,21 +104,27 @@ class LinearFit:
         matrix = as_matrix_unchecked(features, "features")
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
-        scores = np.zeros(len(matrix))
-
-        # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is copied into one layout, no
-        # wider than it takes without a buffer, so that the order of its sum is the same for every row.
-        def fill(rows: slice) -> None:
-            for first in range(0, matrix.shape[1], _COLUMNS_AT_ONCE):
-                columns = slice(first, first + _COLUMNS_AT_ONCE)
-                block = np.array(matrix[rows, columns], dtype=np.float64, order="C")
-                scores[rows] += np.einsum("ij,j->i", block, self.coef[columns])
-
-        map_blocks(fill, row_blocks(matrix))
+        scores = row_products(matrix, self.coef)
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
         scores += self.intercept
         return scores
+
+
+def row_products(matrix: Matrix, coef: Floats) -> Floats:
+    """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
+    products = np.zeros(len(matrix))
+
+    # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is copied into one layout, no
+    # wider than it takes without a buffer, so that the order of its sum is the same for every row.
+    def fill(rows: slice) -> None:
+        for first in range(0, matrix.shape[1], _COLUMNS_AT_ONCE):
+            columns = slice(first, first + _COLUMNS_AT_ONCE)
+            block = np.array(matrix[rows, columns], dtype=np.float64, order="C")
+            products[rows] += np.einsum("ij,j->i", block, coef[columns])
+
+    map_blocks(fill, row_blocks(matrix))
+    return products
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ._check import Floats, Matrix
-from .least_squares import LinearFit
+from .least_squares import row_products
 
 # Rows looked up, the share of them found from which that is noted, and the share of all keys that must be distinct.
 _LOOKED_UP = 1000
@@ -42,5 +42,4 @@ class RowKeys:
 
 
 def _made(features: Matrix) -> Floats:
-    d = features.shape[1]
-    return LinearFit(np.cos(np.arange(1, d + 1)), 0.0, 0.0, 0, 0.0).predict(features)
+    return row_products(features, np.cos(np.arange(1, features.shape[1] + 1)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._check import Floats, counted
 from .._threads import map_blocks
-from ..least_squares import LinearFit
+from ..least_squares import row_products
 from ..outputs import Outputs, as_outputs
 from .columns import Classes, Columns, ScoredRows
 
@@ -41,9 +41,10 @@ class ContrastFit:
     The score is $(x - \mathrm{centre})^\top$ `coef` (p,) + `class_offsets` (c,); the centre is the known rows' mean.
     `prior` names the prior score, and `prior_coef` (p,) is its part of the coefficients. `log_evidence` is the largest
     log marginal likelihood over that of the prior score alone, `trust` what the departure from the prior score is
-    weighed by, the logistic function of `log_evidence` less 2, `evidence_share` the departure's share of the score's variance, `directions` the effective number of
-    directions that it uses, and `out_share` the estimated share of out rows among the `rows` at hand. `known_rows` were
-    learned from. `scores_in` (m,) are the scores of the known rows that were held back to decide against.
+    weighed by, the logistic function of `log_evidence` less 2, `evidence_share` the departure's share of the score's
+    variance, `directions` the effective number of directions that it uses, and `out_share` the estimated share of out
+    rows among the `rows` at hand. `known_rows` were learned from. `scores_in` (m,) are the scores of the known rows
+    that were held back to decide against.
     """
 
     columns: Columns
@@ -77,8 +78,7 @@ class ContrastFit:
 
     def predict_columns(self, matrix: Floats, classes: Classes) -> Floats:
         """Return the score (n,) of rows whose columns (n, p) and predicted classes (n,) are known."""
-        linear = LinearFit(self.coef, -float(self.centre @ self.coef), self.rows, 0, 0.0)
-        scores: Floats = linear.predict(matrix) + self.class_offsets[classes]
+        scores: Floats = row_products(matrix, self.coef) - float(self.centre @ self.coef) + self.class_offsets[classes]
         return scores
 
     def explain(self, outputs: Outputs) -> Explanation:
