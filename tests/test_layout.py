@@ -208,8 +208,8 @@ SIGNATURES = {
     "save": "(thing, path)",
     "load": "(path)",
     "detect": "(outputs, reference=None, *, method='auto', base=None, temperature=1.0, intercept=True, "
-    "components=None, head=None, accept=None, false_alarm=None, fdr=None, same_mix=False, rng=None, keep=0.8, penalty=1e-05, batch=32, "
-    "order='learn-first', progress=…)",
+    "components=None, head=None, accept=None, false_alarm=None, fdr=None, same_mix=False, rng=None, "
+    "keep=0.8, penalty=1e-05, batch=32, order='learn-first', progress=…)",
     "fit_contrast": "(outputs, reference, *, base='gen', temperature=1.0, head=None, same_mix=False, components=None, "
     "held=None, rng=None)",
     "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, decay=1.0, "
