@@ -245,7 +245,9 @@ def test_a_reference_makes_a_contrast_and_none_makes_dlr(rows):
     assert few.method == "dlr"
     assert "by dlr: a contrast at this rate halves a reference of 38 rows or more, this has 10 rows" in few.notes
     assert detect(rows[:200], rows[200:238], false_alarm=0.05).method == "contrast"
-    assert detect(rows[:200], rows[200:], intercept=False).method == "dlr"
+    plain = detect(rows[:200], rows[200:], intercept=False)
+    assert plain.method == "dlr"
+    assert "by dlr: a contrast has an intercept, and none was asked for" in plain.notes
     assert detect(rows[:200], rows[200:], base="energy").base == "energy"
     given = truing.Outputs(rows.features, scores=truing.energy(rows.logits))
     assert detect(given[:200], given[200:]).base == "given"

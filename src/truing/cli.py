@@ -136,7 +136,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
 
 
 def run_demo(args: argparse.Namespace) -> None:
-    """Run base, DLR, RLR and Online DLR on the embedded CIFAR-10 features, and write an HTML report."""
+    """Run base, DLR, RLR, Online DLR and contrast on the embedded CIFAR-10 features, and write an HTML report."""
     from .bench import demo
 
     demo.run(args.output)

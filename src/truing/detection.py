@@ -111,7 +111,7 @@ def detect(
         Known in-distribution rows, held out from training.
     method
         none (the base score as it is), dlr, rlr, online or contrast; auto is contrast with a reference that is large
-        enough to be halved, else dlr.
+        enough to be halved and with an intercept, else dlr.
     base, temperature
         The base score, a name in `SCORES` or a function of the outputs, and the temperature of its softmax. By default
         gen for a contrast, else msp, or the outputs' own scores where they have no logits.
@@ -309,8 +309,10 @@ def _method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bo
         raise ValueError("intercept must be True for the method contrast, got False")
     if method != "auto":
         return method, []
-    if reference is None or not intercept:
+    if reference is None:
         return "dlr", []
+    if not intercept:
+        return "dlr", ["by dlr: a contrast has an intercept, and none was asked for"]
     fewest = max(2 * rate.fewest_rows(), FEWEST_TO_SPLIT)
     if len(reference) < fewest:
         has = counted(len(reference))
