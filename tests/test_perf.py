@@ -15,6 +15,7 @@ from truing import _threads
 
 PERF = Path(__file__).parent.parent / "perf"
 NEEDS = {
+    "contrast": [],
     "dlr": ["sklearn"],
     "gradnorm": ["torch"],
     "growth": ["matplotlib"],
