@@ -110,52 +110,87 @@ def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | No
 
     `within` is a basis (p, k) that the weights are confined to, if any.
     """
-    products = problem.without_classes(ratio)
-    fixed = _with_prior(prior)[:, :2]
-    constant_and_prior = fixed.T @ products @ fixed
-    across = (fixed.T @ products)[:, 1:]  # With the columns, then y.
-    left = products[1:, 1:]
-    if within is not None:
-        free = np.pad(within, (0, 1))
-        free[-1, -1] = 1.0
-        across, left = across @ free, free.T @ left @ free
-    slopes = np.linalg.solve(constant_and_prior, across)
-    left = left - across.T @ slopes
-    with one_thread():
-        variances, basis = _linalg.eigh(left[:-1, :-1], driver="evd", check_finite=False)
-    variances = np.maximum(variances, 0.0)
-    along = basis.T @ left[:-1, -1]
-    total, degrees = max(float(left[-1, -1]), _SMALLEST * problem.rows), problem.rows - 2
-
-    powers = (variances / max(float(variances.mean()), _SMALLEST)) ** _POWERS[:, None]
-
-    def log_likelihood(logarithms: Floats) -> Floats:  # Of log γ, for each power (step 4).
-        spread = np.exp(logarithms)[..., None] * powers[:, None, :]
-        grown = spread * variances
-        explained = (spread / (1 + grown)) @ along**2
-        residual = np.maximum(total - explained, _SMALLEST * total)
-        value: Floats = -0.5 * (degrees * np.log(residual / degrees) + np.log1p(grown).sum(axis=-1))
-        return value
-
-    best, values = _maximum(log_likelihood, len(powers))
-    chosen = int(np.argmax(values))
-    alone = -0.5 * degrees * np.log(total / degrees)
-    gain = max(0.0, float(values[chosen]) - alone)
-    spread = powers[chosen] * np.exp(best[chosen]) if gain > 0 else np.zeros_like(variances)
-    shrunk = spread / (1 + spread * variances)
-
-    weights = basis @ (shrunk * along)
-    noise = max(total - float((shrunk * along**2).sum()), _SMALLEST * total) / degrees
-    prior_weight = float(slopes[1, -1] - slopes[1, :-1] @ weights)
-    own = float(np.linalg.inv(constant_and_prior)[1, 1] + (shrunk * (basis.T @ slopes[1, :-1]) ** 2).sum())
+    left = _Departure.of(problem, prior, ratio, within)
+    spread, power, gain = left.most_likely_spread()
+    shrunk = spread / (1 + spread * left.variances)
+    weights = left.basis @ (shrunk * left.along)
+    noise = max(left.total - float((shrunk * left.along**2).sum()), _SMALLEST * left.total) / left.degrees
+    own_variance = left.prior_variance + float((shrunk * (left.basis.T @ left.slopes[:-1]) ** 2).sum())
     return Posterior(
         weights if within is None else within @ weights,
-        prior_weight,
-        standard_error=float(np.sqrt(noise * own)),
-        gain=float(gain),
-        directions=float((shrunk * variances).sum()),
-        power=float(_POWERS[chosen]),
+        prior_weight=float(left.slopes[-1] - left.slopes[:-1] @ weights),
+        standard_error=float(np.sqrt(noise * own_variance)),
+        gain=gain,
+        directions=float((shrunk * left.variances).sum()),
+        power=power,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Departure:
+    """What is left to explain beside the prior score, in the directions of R (step 3).
+
+    `variances` (k,) and `basis` (p, k) are R's eigenvalues and eigenvectors, `along` (k,) the columns' product with y
+    in these directions, `total` what is left of y's square, `degrees` its degrees of freedom. `slopes` (p + 1,) are those
+    of the columns and of y on the prior score, and `prior_variance` is that of the prior score's weight, over σ².
+    """
+
+    variances: Floats
+    basis: Floats
+    along: Floats
+    total: float
+    degrees: float
+    slopes: Floats
+    prior_variance: float
+
+    @classmethod
+    def of(cls, problem: Problem, prior: Floats, ratio: float, within: Floats | None) -> _Departure:
+        """Take out class effects, the constant and the prior score, and rotate what is left."""
+        products = problem.without_classes(ratio)
+        fixed = _with_prior(prior)[:, :2]
+        constant_and_prior = fixed.T @ products @ fixed
+        across = (fixed.T @ products)[:, 1:]  # With the columns, then y.
+        left = products[1:, 1:]
+        if within is not None:
+            free = np.pad(within, (0, 1))
+            free[-1, -1] = 1.0
+            across, left = across @ free, free.T @ left @ free
+        slopes = np.linalg.solve(constant_and_prior, across)
+        left = left - across.T @ slopes
+        with one_thread():
+            variances, basis = _linalg.eigh(left[:-1, :-1], driver="evd", check_finite=False)
+        return cls(
+            np.maximum(variances, 0.0),
+            basis,
+            along=basis.T @ left[:-1, -1],
+            total=max(float(left[-1, -1]), _SMALLEST * problem.rows),
+            degrees=problem.rows - 2,
+            slopes=slopes[1],
+            prior_variance=float(np.linalg.inv(constant_and_prior)[1, 1]),
+        )
+
+    def most_likely_spread(self) -> tuple[Floats, float, float]:
+        """Return the prior variance (k,) of the weights in each direction, over σ², its power α, and the gain (step 4).
+
+        The gain is the log marginal likelihood over that of no departure; without one the spread is zero.
+        """
+        powers = (self.variances / max(float(self.variances.mean()), _SMALLEST)) ** _POWERS[:, None]
+
+        def log_likelihood(logarithms: Floats) -> Floats:  # Of log γ, for each power.
+            spread = np.exp(logarithms)[..., None] * powers[:, None, :]
+            grown = spread * self.variances
+            explained = (spread / (1 + grown)) @ self.along**2
+            residual = np.maximum(self.total - explained, _SMALLEST * self.total)
+            volume = np.log1p(grown).sum(axis=-1)
+            value: Floats = -0.5 * (self.degrees * np.log(residual / self.degrees) + volume)
+            return value
+
+        best, values = _maximum(log_likelihood, len(powers))
+        chosen = int(np.argmax(values))
+        alone = -0.5 * self.degrees * np.log(self.total / self.degrees)
+        gain = max(0.0, float(values[chosen]) - float(alone))
+        spread = powers[chosen] * np.exp(best[chosen]) if gain > 0 else np.zeros_like(self.variances)
+        return spread, float(_POWERS[chosen]), gain
 
 
 def _with_prior(prior: Floats) -> Floats:
