@@ -131,8 +131,8 @@ class _Departure:
     """What is left to explain beside the prior score, in the directions of R (step 3).
 
     `variances` (k,) and `basis` (p, k) are R's eigenvalues and eigenvectors, `along` (k,) the columns' product with y
-    in these directions, `total` what is left of y's square, `degrees` its degrees of freedom. `slopes` (p + 1,) are those
-    of the columns and of y on the prior score, and `prior_variance` is that of the prior score's weight, over σ².
+    in these directions, `total` what is left of y's square, `degrees` its degrees of freedom. `slopes` (p + 1,) are
+    those of the columns and of y on the prior score, and `prior_variance` is that of the prior score's weight, over σ².
     """
 
     variances: Floats
