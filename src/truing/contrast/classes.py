@@ -3,8 +3,9 @@ r"""Which predicted classes hold the out rows.
 Another mix of classes changes how many rows a class has; out rows change how its rows score. So the share $\pi_k$ of
 out rows in class k is told from scores within the class. Let known rows of class k score $\ell_k$ on average, with
 variance $v$, and out rows D less. Then the others score $\ell_k - \pi_k D$ on average, and over all classes their
-variance exceeds v by $\pi (1 - \pi) D^2$, which gives D. Bayes' rule adds the log odds of $\pi_k$ to those of the
-score, which in the score's own units is
+variance exceeds v by $\pi (1 - \pi) D^2$, which gives D; it is taken to be one standard deviation at least, for scores
+nearer than that do not tell a share from a shift. Bayes' rule adds the log odds of $\pi_k$ to those of the score,
+which in the score's own units is
 
 $$ -\frac{v}{D} \Bigl( \log \frac{\pi_k}{1 - \pi_k} - \log \frac{\pi}{1 - \pi} \Bigr). $$
 """
@@ -20,6 +21,9 @@ from .sums import PlainSums
 
 # Standard errors by which the others must score less than known rows before anything is said of classes.
 _MIN_STANDARD_ERRORS = 2.0
+
+# Out rows score so many standard deviations less than known ones, at least.
+_MIN_DISTANCE = 1.0
 
 # Bounds of the share of out rows: over all classes, of one class, and of one class as a share of that over all.
 _MAX_OUT_SHARE = 0.98
@@ -52,8 +56,8 @@ def class_shares(known: PlainSums, others: PlainSums, coef: Floats, offsets: Flo
     none = ClassShares(np.zeros(len(level)), 0.0)
     if not variance > 0 or less <= _MIN_STANDARD_ERRORS * np.sqrt(variance / ours.rows + spread / theirs.rows):
         return none
-    share = min(less / (less + max(spread - variance, 0.0) / less), _MAX_OUT_SHARE)
-    distance = less / share
+    distance = max(less + max(spread - variance, 0.0) / less, _MIN_DISTANCE * float(np.sqrt(variance)))
+    share = min(less / distance, _MAX_OUT_SHARE)
     shares = _random_effects(
         lower / distance,
         (spread / np.maximum(theirs.counts, _LIGHTEST) + variance / np.maximum(ours.counts, _MIN_CLASS_ROWS))

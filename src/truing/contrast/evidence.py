@@ -17,9 +17,8 @@ from .sums import PlainSums
 # A class mean is shrunk towards the mean of all as if so many more rows of the latter had been seen.
 _ROWS_OF_ALL = 50.0
 
-# Log odds against a departure from the prior score, before the evidence is seen: one for each of its two variances,
-# which are chosen to suit the evidence (Akaike 1973).
-_LOG_ODDS_AGAINST = 2.0
+# Odds against a departure from the prior score, before the evidence is seen.
+_ODDS_AGAINST = 2.0
 
 # The prior score's weight is kept at so many standard errors at least: without evidence it alone ranks the rows.
 _MIN_PRIOR_WEIGHT = 2.0
@@ -40,7 +39,7 @@ def contrast(
     2. Columns are brought to unit variance over all rows.
     3. A prior score is chosen, and membership is regressed on it and on the columns, class effects beside them unless
        the mix is the same; these are no part of the score.
-    4. The departure from the prior score is weighed by the evidence for it.
+    4. The departure from the prior score is weighed by its posterior probability.
     5. What each class's own rows say of its share of out rows is added.
     """
     guarded = not same_mix and columns.classes > 1
@@ -49,7 +48,7 @@ def contrast(
     within = None if components is None else _within(problem, columns, components)
     prior = choose_prior(problem, columns.names, by_class=guarded)
     found = posterior(problem, prior.weights, prior.class_ratio, within)
-    trust = float(1 / (1 + np.exp(_LOG_ODDS_AGAINST - found.gain)))
+    trust = float(1 / (1 + _ODDS_AGAINST * np.exp(-found.log_evidence)))
     prior_weight = max(found.prior_weight, _MIN_PRIOR_WEIGHT * found.standard_error)
     prior_coef = scale * prior_weight * prior.weights
     coef = prior_coef + scale * trust * found.weights
@@ -63,7 +62,7 @@ def contrast(
         centre=known.mean,
         prior=prior.name,
         prior_coef=prior_coef,
-        log_evidence=found.gain,
+        log_evidence=found.log_evidence,
         trust=trust,
         evidence_share=_share(problem, trust * found.weights, prior_weight * prior.weights),
         directions=trust * found.directions,

@@ -39,12 +39,11 @@ class ContrastFit:
     r"""A linear map from the columns of `columns` to a score, about a `centre`, and an offset for each class.
 
     The score is $(x - \mathrm{centre})^\top$ `coef` (p,) + `class_offsets` (c,); the centre is the known rows' mean.
-    `prior` names the prior score, and `prior_coef` (p,) is its part of the coefficients. `log_evidence` is the largest
-    log marginal likelihood over that of the prior score alone, `trust` what the departure from the prior score is
-    weighed by, the logistic function of `log_evidence` less 2, `evidence_share` the departure's share of the score's
-    variance, `directions` the effective number of directions that it uses, and `out_share` the estimated share of out
-    rows among the `rows` at hand. `known_rows` were learned from. `scores_in` (m,) are the scores of the known rows
-    that were held back to decide against.
+    `prior` names the prior score, and `prior_coef` (p,) is its part of the coefficients. `log_evidence` is the log
+    Bayes factor for a departure from the prior score, `trust` its posterior probability, which the departure is weighed
+    by, `evidence_share` the departure's share of the score's variance, `directions` the effective number of directions
+    that it uses, and `out_share` the estimated share of out rows among the `rows` at hand. `known_rows` were learned
+    from. `scores_in` (m,) are the scores of the known rows that were held back to decide against.
     """
 
     columns: Columns

@@ -12,8 +12,10 @@ product once all of the above but w has been taken out, and $\bar\lambda$ its me
    many dimensions.
 2. ρ maximises the marginal likelihood of the model without w.
 3. R = U diag(λ) Uᵀ, once. In these directions everything else is a sum over d numbers.
-4. (γ, α) maximise the marginal likelihood. α = 0 trusts all directions alike, α > 0 those along which rows vary more.
-5. The mean of w follows, and by how much the log marginal likelihood exceeds that of the prior score alone.
+4. The marginal likelihood is computed on a grid of (γ, α). α = 0 trusts all directions alike, α > 0 those along which
+   rows vary more. Its mean over the grid, over the likelihood of the prior score alone, is the Bayes factor for a
+   departure from the prior score.
+5. The mean of w at the best point of the grid follows.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from .._check import Floats
 # Powers of the directions' variance that the prior variance of a weight may follow.
 _POWERS = np.array([0.0, 0.5, 1.0, 1.5, 2.0])
 
-# Ratios of variances that are tried, as logarithms: a wide grid, then a fine one about its best point.
+# So many variances of the departure are tried: it may explain from one row's worth to as much as the noise does.
+_SPREADS = 20
+
+# Ratios of class effects that are tried, as logarithms: a wide grid, then a fine one about its best point.
 _COARSE = np.linspace(-24.0, 6.0, 31)
 _FINE = np.linspace(-1.0, 1.0, 17)
 
@@ -65,14 +70,14 @@ class Problem:
 class Posterior:
     """What the regression found: the weights (p,) of the columns, and `prior_weight` a with its `standard_error`.
 
-    `gain` is the log marginal likelihood over that of the prior score alone, `directions` the number of directions that
-    the rows decided on rather than the prior, and `power` α.
+    `log_evidence` is the log Bayes factor for a departure against the prior score alone, `directions` the number of
+    directions that the rows decided on rather than the prior, and `power` α.
     """
 
     weights: Floats
     prior_weight: float
     standard_error: float
-    gain: float
+    log_evidence: float
     directions: float
     power: float
 
@@ -85,7 +90,7 @@ def class_ratio(problem: Problem, prior: Floats) -> float:
     degrees = problem.rows - 2
 
     def log_likelihood(logarithms: Floats) -> Floats:
-        ratio = np.exp(logarithms[0])[:, None]
+        ratio = np.exp(logarithms)[:, None]
         taken = ratio / (1 + ratio * problem.counts)
         left = products - (taken @ squares).reshape(-1, 3, 3)
         determinant = left[:, 0, 0] * left[:, 1, 1] - left[:, 0, 1] ** 2
@@ -98,11 +103,11 @@ def class_ratio(problem: Problem, prior: Floats) -> float:
         residual = np.maximum(left[:, 2, 2] - explained, _SMALLEST * problem.rows)
         volume = np.log1p(ratio * problem.counts).sum(axis=1) + np.log(determinant)
         value: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
-        return value[None]
+        return value
 
     best, value = _maximum(log_likelihood)
-    none = log_likelihood(np.array([[-np.inf]]))
-    return float(np.exp(best[0])) if value[0] > none[0, 0] else 0.0
+    none = log_likelihood(np.array([-np.inf]))
+    return float(np.exp(best)) if value > none[0] else 0.0
 
 
 def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | None = None) -> Posterior:
@@ -111,7 +116,7 @@ def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | No
     `within` is a basis (p, k) that the weights are confined to, if any.
     """
     left = _Departure.of(problem, prior, ratio, within)
-    spread, power, gain = left.most_likely_spread()
+    spread, power, log_evidence = left.most_likely_spread()
     shrunk = spread / (1 + spread * left.variances)
     weights = left.basis @ (shrunk * left.along)
     noise = max(left.total - float((shrunk * left.along**2).sum()), _SMALLEST * left.total) / left.degrees
@@ -120,7 +125,7 @@ def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | No
         weights if within is None else within @ weights,
         prior_weight=float(left.slopes[-1] - left.slopes[:-1] @ weights),
         standard_error=float(np.sqrt(noise * own_variance)),
-        gain=gain,
+        log_evidence=log_evidence,
         directions=float((shrunk * left.variances).sum()),
         power=power,
     )
@@ -170,27 +175,22 @@ class _Departure:
         )
 
     def most_likely_spread(self) -> tuple[Floats, float, float]:
-        """Return the prior variance (k,) of the weights in each direction, over σ², its power α, and the gain (step 4).
+        """Return the prior variance (k,) of the weights in each direction, over σ², its power α, and the log evidence.
 
-        The gain is the log marginal likelihood over that of no departure; without one the spread is zero.
+        Powers are as likely as each other beforehand, and so are the logarithms of what the departure explains, as a
+        share of the noise. The log evidence is the log Bayes factor over all of them against no departure (step 4).
         """
         powers = (self.variances / max(float(self.variances.mean()), _SMALLEST)) ** _POWERS[:, None]
-
-        def log_likelihood(logarithms: Floats) -> Floats:  # Of log γ, for each power.
-            spread = np.exp(logarithms)[..., None] * powers[:, None, :]
-            grown = spread * self.variances
-            explained = (spread / (1 + grown)) @ self.along**2
-            residual = np.maximum(self.total - explained, _SMALLEST * self.total)
-            volume = np.log1p(grown).sum(axis=-1)
-            value: Floats = -0.5 * (self.degrees * np.log(residual / self.degrees) + volume)
-            return value
-
-        best, values = _maximum(log_likelihood, len(powers))
-        chosen = int(np.argmax(values))
-        alone = -0.5 * self.degrees * np.log(self.total / self.degrees)
-        gain = max(0.0, float(values[chosen]) - float(alone))
-        spread = powers[chosen] * np.exp(best[chosen]) if gain > 0 else np.zeros_like(self.variances)
-        return spread, float(_POWERS[chosen]), gain
+        explains_all = self.degrees / np.maximum(powers @ self.variances, _SMALLEST)
+        shares = np.exp(np.linspace(-np.log(max(self.degrees, 1.0)), 0.0, _SPREADS))
+        spreads = (shares * explains_all[:, None])[..., None] * powers[:, None, :]
+        grown = spreads * self.variances
+        explained = (spreads / (1 + grown)) @ self.along**2
+        residual = np.maximum(1 - explained / self.total, _SMALLEST)
+        gains = -0.5 * (self.degrees * np.log(residual) + np.log1p(grown).sum(axis=-1))
+        best = np.unravel_index(np.argmax(gains), gains.shape)
+        log_evidence = gains[best] + np.log(np.exp(gains - gains[best]).mean())
+        return spreads[best], float(_POWERS[best[0]]), float(log_evidence)
 
 
 def _with_prior(prior: Floats) -> Floats:
@@ -202,11 +202,9 @@ def _with_prior(prior: Floats) -> Floats:
     return onto
 
 
-def _maximum(function: Callable[[Floats], Floats], number: int = 1) -> tuple[Floats, Floats]:
-    """Return where each of so many functions of log ratios is largest, to a sixteenth, and its value there."""
-    each = np.arange(number)
-    middle = _COARSE[np.argmax(function(np.tile(_COARSE, (number, 1))), axis=1)]
-    near = middle[:, None] + _FINE
+def _maximum(function: Callable[[Floats], Floats]) -> tuple[float, float]:
+    """Return where a function of log ratios is largest, to an eighth, and its value there."""
+    near = _COARSE[np.argmax(function(_COARSE))] + _FINE
     values = function(near)
-    place = np.argmax(values, axis=1)
-    return near[each, place], values[each, place]
+    place = int(np.argmax(values))
+    return float(near[place]), float(values[place])

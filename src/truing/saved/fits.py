@@ -13,7 +13,7 @@ from ..outputs import Outputs
 from ..scores import NEEDS, Head, base_name, check_base
 from .sums import Header, check_numbers
 
-_CONTRAST_NUMBERS = ("log_evidence", "directions", "rows", "known_rows")
+_CONTRAST_COUNTS = ("directions", "rows", "known_rows")
 _CONTRAST_SHARES = ("trust", "evidence_share", "out_share")
 _CONTRAST_ARRAYS = ("coef", "class_offsets", "centre", "prior_coef")
 _COLUMN_ARRAYS = ("origin", "scale", "score_origin", "score_scale")
@@ -46,7 +46,8 @@ def store_contrast(fit: ContrastFit) -> tuple[Header, Arrays]:
     """Return a contrast as a header and arrays; its base score must have a name."""
     columns = fit.columns
     check_named(columns.base, "ContrastFit")
-    header: Header = {name: getattr(fit, name) for name in ("prior", *_CONTRAST_NUMBERS, *_CONTRAST_SHARES)}
+    numbers = ("log_evidence", *_CONTRAST_COUNTS, *_CONTRAST_SHARES)
+    header: Header = {name: getattr(fit, name) for name in ("prior", *numbers)}
     header |= {name: getattr(columns, name) for name in ("base", "temperature", "names", "classes")}
     arrays: Arrays = {name: getattr(fit, name) for name in _CONTRAST_ARRAYS}
     arrays |= {name: getattr(columns, name) for name in _COLUMN_ARRAYS}
@@ -89,7 +90,8 @@ def restore_contrast(header: Header, arrays: Arrays) -> ContrastFit:
         score_scale=np.where(arrays["score_scale"] > 0, arrays["score_scale"], np.inf),
         classes=c,
     )
-    numbers = {name: as_number(header[name], name, at_least=0.0) for name in _CONTRAST_NUMBERS}
+    numbers = {"log_evidence": as_number(header["log_evidence"], "log_evidence", at_least=-LARGEST)}
+    numbers |= {name: as_number(header[name], name, at_least=0.0) for name in _CONTRAST_COUNTS}
     numbers |= {name: as_number(header[name], name, at_least=0.0, at_most=1.0) for name in _CONTRAST_SHARES}
     scores_in = arrays.get("scores_in")
     if scores_in is not None:
