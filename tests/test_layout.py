@@ -32,6 +32,7 @@ CORE = [
     "least_squares",
     "moments",
     "row_keys",
+    "interpolation",
     "incremental",
     "huber_regression",
     "fits",

@@ -1,6 +1,7 @@
 """Moments that grow by batches, with what is known of their correlation matrix kept beside them.
 
-A batch of b rows changes a co-moment by rank b + 1. Two things follow at less than the cost d³ of a factorisation:
+As long as there are fewer rows than columns the shortest coefficients that fit every row are kept (`interpolation.py`).
+Then a batch of b rows changes a co-moment by rank b + 1. Two things follow at less than the cost d³ of a factorisation:
 
 - its inverse, at the cost b·d² (Woodbury 1950). It is only a means: every solution is refined against the co-moment
   itself, and where that does not settle, or the inverse has drifted, the moments are solved anew.
@@ -10,7 +11,7 @@ A batch of b rows changes a co-moment by rank b + 1. Two things follow at less t
 Both are of the columns scaled to unit variance, as they were when the inverse or the bound was found.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -19,6 +20,7 @@ from . import _linalg
 from ._blas import one_thread
 from ._check import LARGEST, Bools, Floats, Matrix
 from ._double import two_sum
+from .interpolation import Interpolation
 from .least_squares import (
     CHOLESKY_EIGENVALUE,
     CHOLESKY_ROUNDING,
@@ -140,18 +142,31 @@ class IncrementalMoments:
 
     moments: Moments
     live: Bools
-    known: EigenvalueBound | RunningInverse | None = None
+    known: EigenvalueBound | RunningInverse | Interpolation | None = None
 
     @classmethod
-    def of(cls, moments: Moments, known: EigenvalueBound | RunningInverse | None = None) -> "IncrementalMoments":
+    def of(
+        cls, moments: Moments, known: EigenvalueBound | RunningInverse | Interpolation | None = None
+    ) -> "IncrementalMoments":
         """Return moments of which no more is known, or what was stored with them."""
         live = varying(moments.rows, moments.mean, moments.comoment, moments.rounding)
+        if isinstance(known, Interpolation):
+            return cls(moments, live)._with_interpolation(known)
         if known is not None and len(known.norm) != np.count_nonzero(live):
             known = None
         if isinstance(known, RunningInverse):
             with one_thread():
                 known = known if known.inverts(moments.comoment[:-1, :-1], live) else None
         return cls(moments, live, known)
+
+    @classmethod
+    def of_rows(cls, features: Matrix, scores: Floats, *, follow: bool = True) -> "IncrementalMoments":
+        """Return the moments of a first batch, and what is known of them where it is of use, as in `updated`."""
+        moments = Moments.of(features, scores)
+        if not follow or moments.rows > moments.dimensions:
+            return cls.of(moments)
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            return cls.of(moments, Interpolation.of(features, scores))
 
     def updated(self, features: Matrix, scores: Floats, decay: float, *, follow: bool = True) -> "IncrementalMoments":
         """Return these with their weight multiplied by `decay`, and a batch added with weight 1.
@@ -162,7 +177,11 @@ class IncrementalMoments:
             moments, centred = _with_batch(self.moments, features, scores, decay)
             updated = IncrementalMoments.of(moments)
             live = np.count_nonzero(updated.live)
-            if not follow or live == 0 or moments.rows <= live:
+            if not follow or live == 0:
+                return updated
+            if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
+                return updated._with_interpolation(self.known.with_rows(features, scores))
+            if moments.rows <= live:
                 return updated
             same = updated.live.tobytes() == self.live.tobytes()
             if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
@@ -177,12 +196,24 @@ class IncrementalMoments:
             return self.moments.solve(intercept, components)
         if self.known is None:
             return self.moments.solve()
-        moments, rank = self.moments, len(self.known.norm)
+        moments = self.moments
         with one_thread():
-            coef = self.known.solve(moments.comoment[:-1, :-1], moments.comoment[-1, :-1], self.live)
+            if isinstance(self.known, Interpolation):
+                coef: Floats | None = self.known.coef
+                rank = self.known.rows - 1
+            else:
+                coef = self.known.solve(moments.comoment[:-1, :-1], moments.comoment[-1, :-1], self.live)
+                rank = len(self.known.norm)
             if coef is None:
                 return moments.solve()
             return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean)
+
+    def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
+        """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
+        squares = self.moments.comoment.diagonal()[:-1][self.live]
+        if known is None or known.rows != self.moments.rows or not np.array_equal(known.varied, self.live):
+            return self
+        return self if squares.size and not known.has_full_rank(squares) else replace(self, known=known)
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""

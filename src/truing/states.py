@@ -109,7 +109,7 @@ class DirectState:
         features, scores = rows.features, settings.base_scores(rows)
         follow = settings.intercept and settings.components is None
         if self.learned is None:
-            learned = IncrementalMoments.of(Moments.of(features, scores))
+            learned = IncrementalMoments.of_rows(features, scores, follow=follow)
         else:
             learned = self.learned.updated(features, scores, settings.decay, follow=follow)
         if self.joined is None or settings.decay != 1.0:  # A reference is never decayed.

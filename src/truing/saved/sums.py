@@ -7,12 +7,14 @@ import numpy as np
 from .._check import LARGEST, Floats, as_number
 from ..contrast import ClassMoments
 from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse, spaced_square
+from ..interpolation import Interpolation
 from ..io.npz import Arrays
 from ..moments import Moments
 
 Header = dict[str, Any]
 
 _MOMENTS = ("mean", "comoment", "mean_low", "comoment_low", "rounding")
+_INTERPOLATION = ("origin", "coef", "basis", "inverse", "varied")
 _ROUNDED_COUNT = 1e-6  # Share of the rows by which decayed counts may differ from them.
 _ROUNDED_SQUARE = 2.0**-40  # Share of the largest sum of squares that is but rounding.
 
@@ -48,11 +50,16 @@ def store_incremental(sums: IncrementalMoments) -> tuple[Header, Arrays]:
         return {**header, "least": sums.known.eigenvalue_bound}, {**arrays, "norm": sums.known.norm}
     if isinstance(sums.known, RunningInverse):
         return header, {**arrays, "norm": sums.known.norm, "inverse": sums.known.inverse}
+    if isinstance(sums.known, Interpolation):
+        numbers = {name: getattr(sums.known, name) for name in ("origin_score", "inverse_square")}
+        return {**header, **numbers}, {**arrays, **{name: getattr(sums.known, name) for name in _INTERPOLATION}}
     return header, arrays
 
 
 def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
     """Return what `store_incremental` was given."""
+    if "basis" in arrays:
+        return IncrementalMoments.of(restore_moments(header, arrays), _restore_interpolation(header, arrays))
     norm, inverse = arrays.pop("norm", None), arrays.pop("inverse", None)
     moments = restore_moments(header, arrays)
     if norm is None:
@@ -65,6 +72,19 @@ def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
     own = spaced_square(len(norm))
     own[:] = inverse
     return IncrementalMoments.of(moments, RunningInverse(norm, own))
+
+
+def _restore_interpolation(header: Header, arrays: Arrays) -> Interpolation:
+    m, d = len(arrays["basis"]), len(arrays["mean"]) - 1
+    for name, shape in (("origin", (d,)), ("coef", (d,)), ("basis", (m, d)), ("inverse", (m, m))):
+        check_numbers(arrays[name], name, shape)
+    if arrays["varied"].dtype != np.bool_ or arrays["varied"].shape != (d,):
+        raise ValueError(f"varied must be true or false for each column, got {arrays['varied'].dtype}")
+    return Interpolation(
+        origin_score=as_number(header["origin_score"], "origin_score"),
+        inverse_square=as_number(header["inverse_square"], "inverse_square", at_least=0.0, at_most=np.inf),
+        **{name: arrays[name] for name in _INTERPOLATION},
+    )
 
 
 def store_class_moments(sums: ClassMoments) -> tuple[Header, Arrays]:
