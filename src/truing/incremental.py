@@ -81,7 +81,10 @@ class EigenvalueBound:
 
 @dataclass(frozen=True, eq=False)
 class RunningInverse:
-    """The inverse (k, k) of the co-moment of the live columns, each divided by its `norm` (k,)."""
+    """The inverse (k, k) of the co-moment of the live columns, each divided by its `norm` (k,).
+
+    It is symmetric, and only its lower triangle is kept up to date.
+    """
 
     norm: Floats
     inverse: Floats
@@ -92,36 +95,31 @@ class RunningInverse:
         norm, factor = _standardised_factor(gram)
         if factor is None or smallest_eigenvalue(factor) < CHOLESKY_EIGENVALUE:
             return None
-        lower = np.tril(_linalg.lapack.dpotri(factor, lower=True)[0])
-        inverse = spaced_square(len(gram))
-        np.add(lower, np.tril(lower, -1).T, out=inverse)
-        return cls(norm, inverse)
+        return cls(norm, _linalg.lapack.dpotri(factor, lower=True, overwrite_c=True)[0])
 
     def updated(self, rows: Floats, decay: float) -> "RunningInverse | None":
         """Return the inverse after decay of the weights and the addition of centred rows (b, k)."""
-        inverse = self.inverse if decay == 1.0 else self.inverse / decay
         rows = rows / self.norm
-        ahead = rows @ inverse
+        ahead = _linalg.blas.dsymm(1 / decay, self.inverse, rows.T, lower=True).T
         factor, failed = _linalg.lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
         if failed:
             return None
         change = _linalg.lapack.dtrtrs(factor, ahead, lower=True)[0]
-        less = spaced_square(len(inverse))
-        np.matmul(change.T, change, out=less)
-        return RunningInverse(self.norm, np.subtract(inverse, less, out=less))
+        inverse = _linalg.blas.dsyrk(-1.0, change, beta=1 / decay, c=self.inverse, trans=True, lower=True)
+        return RunningInverse(self.norm, inverse)
 
     def inverts(self, comoment: Floats, live: Bools) -> bool:
         """Return whether it takes the co-moment (d, d) times a vector to that vector, nearly."""
         vector = np.cos(np.arange(len(self.norm)))  # It leans in every direction alike.
-        back = self.inverse @ self._times(comoment, live, vector)
+        back = self._back(self._times(comoment, live, vector))
         return bool(np.linalg.norm(back - vector) <= _MAX_DRIFT * np.linalg.norm(vector))  # NaN fails, too.
 
     def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
         """Return the least-squares coefficients (d,), or None if corrections do not settle."""
-        scaled = np.zeros(len(self.norm))
         target = cross[live] / self.norm
-        for _ in range(1 + _MAX_REFINEMENTS):
-            correction = self.inverse @ (target - self._times(comoment, live, scaled))
+        scaled = self._back(target)
+        for _ in range(_MAX_REFINEMENTS):
+            correction = self._back(target - self._times(comoment, live, scaled))
             scaled += correction
             if np.linalg.norm(correction) <= _REFINEMENT_TOLERANCE * np.linalg.norm(scaled):
                 coef = np.zeros(len(live))
@@ -133,6 +131,10 @@ class RunningInverse:
         full = np.zeros(len(live))
         full[live] = vector / self.norm
         product: Floats = (comoment @ full)[live] / self.norm
+        return product
+
+    def _back(self, vector: Floats) -> Floats:
+        product: Floats = _linalg.blas.dsymv(1.0, self.inverse, vector, lower=True)
         return product
 
 
@@ -242,13 +244,11 @@ def _standardised_factor(gram: Floats) -> tuple[Floats, Floats | None]:
     return norm, cholesky_factor(gram / norm[:, None] / norm)
 
 
-def spaced_square(d: int) -> Floats:
-    """Return an empty (d, d) whose rows lie no power of two apart: caches are slow for those, by half at d = 512."""
-    return np.empty((d, d + 8))[:, :d]
-
-
 def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) -> tuple[Moments, Floats]:
-    """Return the moments with a batch of b rows, and b + 1 rows of features (b + 1, d) whose squares it has added."""
+    """Return the moments with a batch of b rows, and the rows of features whose squares it has added.
+
+    These are the b rows about their mean, and the step from the mean before to theirs, weighed.
+    """
     b, d = features.shape
     rows = decay * old.rows + b
     block = np.empty((b + 1, d + 1))
@@ -257,9 +257,12 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
     batch -= old.mean
     batch -= old.mean_low
     step = np.add.reduce(batch) / b
-    batch -= step
     # The merge of two sets of moments adds the square of the step between their means: one row more.
     block[b] = step * sqrt(decay * old.rows * b / rows)
+    if b == 1:
+        block = block[1:]  # Less its own mean, one row leaves nothing.
+    else:
+        batch -= step
     mean, error = two_sum(old.mean, step * (b / rows))
     old = old.decayed(decay)
     comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._check import LARGEST, Floats, as_number
 from ..contrast import ClassMoments
-from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse, spaced_square
+from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse
 from ..interpolation import Interpolation
 from ..io.npz import Arrays
 from ..moments import Moments
@@ -68,10 +68,7 @@ def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
     if inverse is None:
         return IncrementalMoments.of(moments, EigenvalueBound(norm, as_number(header["least"], "least", at_least=0.0)))
     check_numbers(inverse, "inverse", (len(norm), len(norm)))
-    # Laid out in memory as before, to give the same bits.
-    own = spaced_square(len(norm))
-    own[:] = inverse
-    return IncrementalMoments.of(moments, RunningInverse(norm, own))
+    return IncrementalMoments.of(moments, RunningInverse(norm, np.asfortranarray(inverse)))  # As LAPACK has it.
 
 
 def _restore_interpolation(header: Header, arrays: Arrays) -> Interpolation:
