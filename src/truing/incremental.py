@@ -9,6 +9,7 @@ Then a batch of b rows changes a co-moment by rank b + 1. Two things follow at l
   factorisation costs less than the inverse, and the bound says that it may be trusted.
 
 Both are of the columns scaled to unit variance, as they were when the inverse or the bound was found.
+For a fit within principal components these are followed instead (`subspace.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from .least_squares import (
     varying,
 )
 from .moments import Moments, compensated
+from .subspace import LeadingSubspace, is_worth_following
 
 # A solution is taken when its last correction is below this share of it.
 _REFINEMENT_TOLERANCE = 1e-9
@@ -138,23 +140,25 @@ class RunningInverse:
         return product
 
 
+# What may be known of moments.
+Known = EigenvalueBound | RunningInverse | Interpolation | LeadingSubspace
+
+
 @dataclass(frozen=True, eq=False)
 class IncrementalMoments:
     """Moments, which of their feature columns (d,) are `live`, and what is known of the co-moment of these."""
 
     moments: Moments
     live: Bools
-    known: EigenvalueBound | RunningInverse | Interpolation | None = None
+    known: Known | None = None
 
     @classmethod
-    def of(
-        cls, moments: Moments, known: EigenvalueBound | RunningInverse | Interpolation | None = None
-    ) -> "IncrementalMoments":
+    def of(cls, moments: Moments, known: Known | None = None) -> "IncrementalMoments":
         """Return moments of which no more is known, or what was stored with them."""
         live = varying(moments.rows, moments.mean, moments.comoment, moments.rounding)
         if isinstance(known, Interpolation):
             return cls(moments, live)._with_interpolation(known)
-        if known is not None and len(known.norm) != np.count_nonzero(live):
+        if isinstance(known, EigenvalueBound | RunningInverse) and len(known.norm) != np.count_nonzero(live):
             known = None
         if isinstance(known, RunningInverse):
             with one_thread():
@@ -192,13 +196,39 @@ class IncrementalMoments:
             inverse = self.known if same and isinstance(self.known, RunningInverse) else None
             return updated._with_inverse(inverse, centred, decay)
 
-    def solve(self, intercept: bool, components: int | None) -> LinearFit:
-        """Return what `moments.solve` would."""
-        if components is not None or not intercept:
-            return self.moments.solve(intercept, components)
-        if self.known is None:
-            return self.moments.solve()
+    def with_components(
+        self, before: "IncrementalMoments | None", components: int, tolerance: float
+    ) -> "IncrementalMoments":
+        """Return these with their principal components, near those of moments before, where that is worth it.
+
+        The scores of their rows then differ from those of an exact fit by no more than the tolerance, in root mean
+        square, as a share of the base scores' spread.
+        """
         moments = self.moments
+        if not is_worth_following(moments.dimensions, components) or moments.rows <= 2 * components:
+            return self
+        least = _SAFETY_FACTOR * float(moments.rounding[:-1].sum())
+        earlier = None if before is None else before.known
+        found = None
+        with one_thread(), np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            if isinstance(earlier, LeadingSubspace) and earlier.components == components:
+                found = earlier.followed(moments.comoment, tolerance, least)
+            if found is None:
+                found = LeadingSubspace.of(moments.comoment, components, least)
+        return replace(self, known=found)
+
+    def solve(self, intercept: bool, components: int | None) -> LinearFit:
+        """Return what `moments.solve` would, to within the tolerance where principal components are followed."""
+        moments = self.moments
+        if isinstance(self.known, LeadingSubspace) and components == self.known.components:
+            with one_thread():
+                found = Solution(self.known.coef, components, components, CHOLESKY_ROUNDING)
+                fit = moments._linear_fit(found, intercept, moments.mean[:-1])
+            return replace(fit, approximation=self.known.error)
+        if components is not None or not intercept:
+            return moments.solve(intercept, components)
+        if self.known is None or isinstance(self.known, LeadingSubspace):
+            return moments.solve()
         with one_thread():
             if isinstance(self.known, Interpolation):
                 coef: Floats | None = self.known.coef

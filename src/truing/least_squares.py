@@ -68,7 +68,9 @@ class LinearFit:
     apart, or because a column varies no more than the rounding that a subtraction left; directions that are missing
     because there are too few rows are not counted, nor those outside the principal components that a fit is
     confined to. `rounding` is what rounding may have cost the trued scores of these rows, as a share of the scores'
-    spread: more than 1e-6 where columns are nearly collinear.
+    spread: more than 1e-6 where columns are nearly collinear. `approximation` bounds how far these rows' trued scores
+    are from those of the exact fit, in root mean square, as a share of the same: 0 but in a stream whose principal
+    components are followed.
     """
 
     coef: Floats
@@ -78,6 +80,7 @@ class LinearFit:
     explained: float
     collinear: int = 0
     rounding: float = 0.0
+    approximation: float = 0.0
 
     def notes(self, components: int | None = None) -> list[str]:
         """Return what a user should know before trusting it; `components` are those it was to be confined to."""

@@ -10,6 +10,7 @@ from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse
 from ..interpolation import Interpolation
 from ..io.npz import Arrays
 from ..moments import Moments
+from ..subspace import LeadingSubspace
 
 Header = dict[str, Any]
 
@@ -53,11 +54,16 @@ def store_incremental(sums: IncrementalMoments) -> tuple[Header, Arrays]:
     if isinstance(sums.known, Interpolation):
         numbers = {name: getattr(sums.known, name) for name in ("origin_score", "inverse_square")}
         return {**header, **numbers}, {**arrays, **{name: getattr(sums.known, name) for name in _INTERPOLATION}}
+    if isinstance(sums.known, LeadingSubspace):
+        own = {name: getattr(sums.known, name) for name in ("basis", "variances", "coef")}
+        return {**header, "error": sums.known.error}, {**arrays, **own}
     return header, arrays
 
 
 def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
     """Return what `store_incremental` was given."""
+    if "variances" in arrays:
+        return IncrementalMoments.of(restore_moments(header, arrays), _restore_subspace(header, arrays))
     if "basis" in arrays:
         return IncrementalMoments.of(restore_moments(header, arrays), _restore_interpolation(header, arrays))
     norm, inverse = arrays.pop("norm", None), arrays.pop("inverse", None)
@@ -82,6 +88,14 @@ def _restore_interpolation(header: Header, arrays: Arrays) -> Interpolation:
         inverse_square=as_number(header["inverse_square"], "inverse_square", at_least=0.0, at_most=np.inf),
         **{name: arrays[name] for name in _INTERPOLATION},
     )
+
+
+def _restore_subspace(header: Header, arrays: Arrays) -> LeadingSubspace:
+    d, p = len(arrays["mean"]) - 1, len(arrays["variances"])
+    for name, shape in (("basis", (d, p)), ("variances", (p,)), ("coef", (d,))):
+        check_numbers(arrays[name], name, shape)
+    error = as_number(header["error"], "error", at_least=0.0)
+    return LeadingSubspace(arrays["basis"], arrays["variances"], arrays["coef"], error)
 
 
 def store_class_moments(sums: ClassMoments) -> tuple[Header, Arrays]:
