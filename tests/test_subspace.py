@@ -148,3 +148,16 @@ def test_real_features_keep_within_the_bound(bank):
         bound = detector.current_fit.approximation
         assert 0 < bound <= 1e-3
         assert difference(detector.state.learned, 64) <= bound
+
+
+@pytest.mark.parametrize("unit", [1e-140, 1e-60, 1e-9, 1e9, 1e60])
+def test_columns_of_any_size_are_learned_and_scored(rng, unit):
+    """What cannot be followed is left to the exact way, which refuses nothing that it did not refuse before."""
+    features, scores = rng.normal(size=(300, 40)), rng.normal(size=300)
+    features[:, ::3] *= unit
+    near, exact = truing.Detector("given", components=K), truing.Detector("given", components=K, tolerance=0.0)
+    for start in range(0, 300, 30):
+        batch = truing.Outputs(features[start : start + 30], scores=scores[start : start + 30])
+        one, other = near.learn_and_score(batch), exact.learn_and_score(batch)
+        assert np.sqrt(np.mean((one - other) ** 2)) <= 0.05
+    assert near.current_fit.approximation <= 1e-3

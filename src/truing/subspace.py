@@ -96,7 +96,8 @@ class LeadingSubspace:
             return None
         leading = basis[:, :components]
         coef = leading @ (leading.T @ comoment[:-1, -1] / variances[:components])
-        return cls(basis, variances, coef, 0.0)
+        # LAPACK's vectors are not finite where entries lie hundreds of powers of ten apart.
+        return cls(basis, variances, coef, 0.0) if np.isfinite(coef).all() else None
 
     def followed(self, comoment: Floats, tolerance: float, least: float = 0.0) -> LeadingSubspace | None:
         """Return the components of another co-moment near these, or None if their error is not below the tolerance.
@@ -220,7 +221,7 @@ def _filtered(single: Matrix, basis: Floats, cut: float) -> Floats:
 
 
 def _orthonormal(vectors: Floats) -> Floats | None:
-    """Return an orthonormal basis of the columns' span, or None if they depend on one another.
+    """Return an orthonormal basis of the columns' span, or None if they depend on one another or are not finite.
 
     By Cholesky factors of their products, twice (Yamamoto, Nakatsukasa, Yanagisawa & Fukaya 2015).
     """
@@ -230,7 +231,7 @@ def _orthonormal(vectors: Floats) -> Floats | None:
         if failed:
             return None
         vectors = _linalg.blas.dtrsm(1.0, factor, vectors, side=1)
-    return np.asarray(vectors)
+    return np.asarray(vectors) if np.isfinite(vectors).all() else None
 
 
 def _is_in_range(square: Floats) -> bool:
