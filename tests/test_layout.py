@@ -32,6 +32,8 @@ CORE = [
     "least_squares",
     "moments",
     "row_keys",
+    "interpolation",
+    "subspace",
     "incremental",
     "huber_regression",
     "fits",
@@ -212,8 +214,8 @@ SIGNATURES = {
     "keep=0.8, penalty=1e-05, batch=32, order='learn-first', progress=…)",
     "fit_contrast": "(outputs, reference, *, base='gen', temperature=1.0, head=None, same_mix=False, components=None, "
     "held=None, rng=None)",
-    "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, decay=1.0, "
-    "same_mix=False, head=None, model=None)",
+    "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, tolerance=0.001, "
+    "decay=1.0, same_mix=False, head=None, model=None)",
     "Detector.learn": "(self, outputs)",
     "Detector.calibrate": "(self, reference)",
     "Detector.score": "(self, outputs)",

@@ -21,6 +21,7 @@ NEEDS = {
     "growth": ["matplotlib"],
     "logits": ["torch"],
     "metrics": ["sklearn"],
+    "one_row": [],
     "rlr": ["sklearn"],
     "rlr_passes": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],

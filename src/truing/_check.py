@@ -69,7 +69,7 @@ def check_finite(matrix: Matrix, name: str) -> None:
             row, value = rows.start + where[0], block[tuple(where)]
             raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
 
-    map_blocks(check, row_blocks(matrix))
+    map_blocks(check, row_blocks(matrix), uses_blas=False)
 
 
 def as_number(
@@ -139,7 +139,10 @@ def counted(count: float, noun: str = "row") -> str:
 
 def row_blocks(*matrices: Matrix, copies: int = 1) -> list[slice]:
     """Return the rows a block at a time, of which the cache holds that many copies in float64."""
-    n, step = len(matrices[0]), max(1, BLOCK_NUMBERS // copies // max(matrix.shape[1] for matrix in matrices))
+    n, widest = len(matrices[0]), max([matrix.shape[1] for matrix in matrices])
+    step = max(1, BLOCK_NUMBERS // copies // widest)
+    if 0 < n <= step:
+        return [slice(0, n)]
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 
@@ -159,7 +162,7 @@ def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     def fill(rows: slice) -> None:
         scores[rows] = formula(*(np.ascontiguousarray(matrix[rows], dtype=np.float64) for matrix in matrices))
 
-    map_blocks(fill, row_blocks(*matrices, copies=4))
+    map_blocks(fill, row_blocks(*matrices, copies=4), uses_blas=False)
     return scores
 
 
@@ -181,7 +184,7 @@ def sum_of_blocks(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 def _are_finite(block: Matrix) -> bool:
     if block.dtype == np.float16:  # NumPy compares halves one at a time, but not their bits.
         return bool((block.view(np.int16) & _BITS_OF_SIZE).max() < _BITS_OF_INFINITY)
-    largest = min(LARGEST, float(np.finfo(block.dtype).max))
+    largest = LARGEST if block.dtype.itemsize == 8 else float(np.finfo(block.dtype).max)
     return bool(block.min() >= -largest and block.max() <= largest)  # NaN fails this comparison too.
 
 

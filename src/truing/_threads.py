@@ -57,10 +57,18 @@ def count() -> int:
     return os.cpu_count() or 1
 
 
-def map_blocks(work: Callable[[Block], Part], blocks: Iterable[Block], *, fewest: int = FEWEST_BLOCKS) -> list[Part]:
-    """Return `work` of every block, in order; `fewest` as in `add_blocks`."""
+def map_blocks(
+    work: Callable[[Block], Part], blocks: Iterable[Block], *, fewest: int = FEWEST_BLOCKS, uses_blas: bool = True
+) -> list[Part]:
+    """Return `work` of every block, in order; `fewest` as in `add_blocks`.
+
+    Work that does not use BLAS may say so: of one block it is then done at once.
+    """
+    waiting = list(blocks)
+    if len(waiting) == 1 and not uses_blas:
+        return [work(waiting[0])]
     parts: list[Part] = []
-    add_blocks(work, blocks, parts.append, fewest=fewest)
+    add_blocks(work, waiting, parts.append, fewest=fewest)
     return parts
 
 

@@ -53,6 +53,10 @@ class Detector:
         Whether the regression has one; the paper prints it without.
     components
         Fit within so many leading principal components of the features.
+    tolerance
+        How far scores may be from those of an exact fit within components, in root mean square over the rows behind the
+        fit, as a share of their base scores' spread; 0 for the exact fit. `current_fit.approximation` is a bound. From
+        512 columns on, and 8 for each component, the components are followed from batch to batch to save time.
     decay
         What every earlier row's weight is multiplied by at each `learn`, for streams that drift.
     same_mix
@@ -71,6 +75,7 @@ class Detector:
         temperature: float = 1.0,
         intercept: bool = True,
         components: int | None = None,
+        tolerance: float = 1e-3,
         decay: float = 1.0,
         same_mix: bool = False,
         head: Head | None = None,
@@ -91,6 +96,7 @@ class Detector:
             temperature=as_number(temperature, "temperature", at_least=1e-100),
             intercept=as_truth(intercept, "intercept"),
             components=None if components is None else as_count(components, "components"),
+            tolerance=as_number(tolerance, "tolerance", at_least=0.0, at_most=1.0),
             decay=as_share(decay, "decay"),
             same_mix=as_truth(same_mix, "same_mix"),
             head=None if head is None else tuple(np.array(part) for part in as_pair(head)),

@@ -1,6 +1,7 @@
 """Moments that grow by batches, with what is known of their correlation matrix kept beside them.
 
-A batch of b rows changes a co-moment by rank b + 1. Two things follow at less than the cost d³ of a factorisation:
+As long as there are fewer rows than columns the shortest coefficients that fit every row are kept (`interpolation.py`).
+Then a batch of b rows changes a co-moment by rank b + 1. Two things follow at less than the cost d³ of a factorisation:
 
 - its inverse, at the cost b·d² (Woodbury 1950). It is only a means: every solution is refined against the co-moment
   itself, and where that does not settle, or the inverse has drifted, the moments are solved anew.
@@ -8,9 +9,10 @@ A batch of b rows changes a co-moment by rank b + 1. Two things follow at less t
   factorisation costs less than the inverse, and the bound says that it may be trusted.
 
 Both are of the columns scaled to unit variance, as they were when the inverse or the bound was found.
+For a fit within principal components these are followed instead (`subspace.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -19,6 +21,7 @@ from . import _linalg
 from ._blas import one_thread
 from ._check import LARGEST, Bools, Floats, Matrix
 from ._double import two_sum
+from .interpolation import Interpolation
 from .least_squares import (
     CHOLESKY_EIGENVALUE,
     CHOLESKY_ROUNDING,
@@ -30,6 +33,7 @@ from .least_squares import (
     varying,
 )
 from .moments import Moments, compensated
+from .subspace import LeadingSubspace, is_worth_following
 
 # A solution is taken when its last correction is below this share of it.
 _REFINEMENT_TOLERANCE = 1e-9
@@ -79,7 +83,10 @@ class EigenvalueBound:
 
 @dataclass(frozen=True, eq=False)
 class RunningInverse:
-    """The inverse (k, k) of the co-moment of the live columns, each divided by its `norm` (k,)."""
+    """The inverse (k, k) of the co-moment of the live columns, each divided by its `norm` (k,).
+
+    It is symmetric, and only its lower triangle is kept up to date.
+    """
 
     norm: Floats
     inverse: Floats
@@ -90,36 +97,31 @@ class RunningInverse:
         norm, factor = _standardised_factor(gram)
         if factor is None or smallest_eigenvalue(factor) < CHOLESKY_EIGENVALUE:
             return None
-        lower = np.tril(_linalg.lapack.dpotri(factor, lower=True)[0])
-        inverse = spaced_square(len(gram))
-        np.add(lower, np.tril(lower, -1).T, out=inverse)
-        return cls(norm, inverse)
+        return cls(norm, _linalg.lapack.dpotri(factor, lower=True, overwrite_c=True)[0])
 
     def updated(self, rows: Floats, decay: float) -> "RunningInverse | None":
         """Return the inverse after decay of the weights and the addition of centred rows (b, k)."""
-        inverse = self.inverse if decay == 1.0 else self.inverse / decay
         rows = rows / self.norm
-        ahead = rows @ inverse
+        ahead = _linalg.blas.dsymm(1 / decay, self.inverse, rows.T, lower=True).T
         factor, failed = _linalg.lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
         if failed:
             return None
         change = _linalg.lapack.dtrtrs(factor, ahead, lower=True)[0]
-        less = spaced_square(len(inverse))
-        np.matmul(change.T, change, out=less)
-        return RunningInverse(self.norm, np.subtract(inverse, less, out=less))
+        inverse = _linalg.blas.dsyrk(-1.0, change, beta=1 / decay, c=self.inverse, trans=True, lower=True)
+        return RunningInverse(self.norm, inverse)
 
     def inverts(self, comoment: Floats, live: Bools) -> bool:
         """Return whether it takes the co-moment (d, d) times a vector to that vector, nearly."""
         vector = np.cos(np.arange(len(self.norm)))  # It leans in every direction alike.
-        back = self.inverse @ self._times(comoment, live, vector)
+        back = self._back(self._times(comoment, live, vector))
         return bool(np.linalg.norm(back - vector) <= _MAX_DRIFT * np.linalg.norm(vector))  # NaN fails, too.
 
     def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
         """Return the least-squares coefficients (d,), or None if corrections do not settle."""
-        scaled = np.zeros(len(self.norm))
         target = cross[live] / self.norm
-        for _ in range(1 + _MAX_REFINEMENTS):
-            correction = self.inverse @ (target - self._times(comoment, live, scaled))
+        scaled = self._back(target)
+        for _ in range(_MAX_REFINEMENTS):
+            correction = self._back(target - self._times(comoment, live, scaled))
             scaled += correction
             if np.linalg.norm(correction) <= _REFINEMENT_TOLERANCE * np.linalg.norm(scaled):
                 coef = np.zeros(len(live))
@@ -133,6 +135,14 @@ class RunningInverse:
         product: Floats = (comoment @ full)[live] / self.norm
         return product
 
+    def _back(self, vector: Floats) -> Floats:
+        product: Floats = _linalg.blas.dsymv(1.0, self.inverse, vector, lower=True)
+        return product
+
+
+# What may be known of moments.
+Known = EigenvalueBound | RunningInverse | Interpolation | LeadingSubspace
+
 
 @dataclass(frozen=True, eq=False)
 class IncrementalMoments:
@@ -140,18 +150,29 @@ class IncrementalMoments:
 
     moments: Moments
     live: Bools
-    known: EigenvalueBound | RunningInverse | None = None
+    known: Known | None = None
 
     @classmethod
-    def of(cls, moments: Moments, known: EigenvalueBound | RunningInverse | None = None) -> "IncrementalMoments":
+    def of(cls, moments: Moments, known: Known | None = None) -> "IncrementalMoments":
         """Return moments of which no more is known, or what was stored with them."""
         live = varying(moments.rows, moments.mean, moments.comoment, moments.rounding)
-        if known is not None and len(known.norm) != np.count_nonzero(live):
+        if isinstance(known, Interpolation):
+            return cls(moments, live)._with_interpolation(known)
+        if isinstance(known, EigenvalueBound | RunningInverse) and len(known.norm) != np.count_nonzero(live):
             known = None
         if isinstance(known, RunningInverse):
             with one_thread():
                 known = known if known.inverts(moments.comoment[:-1, :-1], live) else None
         return cls(moments, live, known)
+
+    @classmethod
+    def of_rows(cls, features: Matrix, scores: Floats, *, follow: bool = True) -> "IncrementalMoments":
+        """Return the moments of a first batch, and what is known of them where it is of use, as in `updated`."""
+        moments = Moments.of(features, scores)
+        if not follow or moments.rows > moments.dimensions:
+            return cls.of(moments)
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            return cls.of(moments, Interpolation.of(features, scores))
 
     def updated(self, features: Matrix, scores: Floats, decay: float, *, follow: bool = True) -> "IncrementalMoments":
         """Return these with their weight multiplied by `decay`, and a batch added with weight 1.
@@ -162,7 +183,11 @@ class IncrementalMoments:
             moments, centred = _with_batch(self.moments, features, scores, decay)
             updated = IncrementalMoments.of(moments)
             live = np.count_nonzero(updated.live)
-            if not follow or live == 0 or moments.rows <= live:
+            if not follow or live == 0:
+                return updated
+            if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
+                return updated._with_interpolation(self.known.with_rows(features, scores))
+            if moments.rows <= live:
                 return updated
             same = updated.live.tobytes() == self.live.tobytes()
             if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
@@ -171,18 +196,56 @@ class IncrementalMoments:
             inverse = self.known if same and isinstance(self.known, RunningInverse) else None
             return updated._with_inverse(inverse, centred, decay)
 
+    def with_components(
+        self, before: "IncrementalMoments | None", components: int, tolerance: float
+    ) -> "IncrementalMoments":
+        """Return these with their principal components, near those of moments before, where that is worth it.
+
+        The scores of their rows then differ from those of an exact fit by no more than the tolerance, in root mean
+        square, as a share of the base scores' spread.
+        """
+        moments = self.moments
+        if not is_worth_following(moments.dimensions, components) or moments.rows <= 2 * components:
+            return self
+        least = _SAFETY_FACTOR * float(moments.rounding[:-1].sum())
+        earlier = None if before is None else before.known
+        found = None
+        with one_thread(), np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            if isinstance(earlier, LeadingSubspace) and earlier.components == components:
+                found = earlier.followed(moments.comoment, tolerance, least)
+            if found is None:
+                found = LeadingSubspace.of(moments.comoment, components, least)
+        return replace(self, known=found)
+
     def solve(self, intercept: bool, components: int | None) -> LinearFit:
-        """Return what `moments.solve` would."""
+        """Return what `moments.solve` would, to within the tolerance where principal components are followed."""
+        moments = self.moments
+        if isinstance(self.known, LeadingSubspace) and components == self.known.components:
+            with one_thread():
+                found = Solution(self.known.coef, components, components, CHOLESKY_ROUNDING)
+                fit = moments._linear_fit(found, intercept, moments.mean[:-1])
+            return replace(fit, approximation=self.known.error)
         if components is not None or not intercept:
-            return self.moments.solve(intercept, components)
-        if self.known is None:
-            return self.moments.solve()
-        moments, rank = self.moments, len(self.known.norm)
+            return moments.solve(intercept, components)
+        if self.known is None or isinstance(self.known, LeadingSubspace):
+            return moments.solve()
         with one_thread():
-            coef = self.known.solve(moments.comoment[:-1, :-1], moments.comoment[-1, :-1], self.live)
+            if isinstance(self.known, Interpolation):
+                coef: Floats | None = self.known.coef
+                rank = self.known.rows - 1
+            else:
+                coef = self.known.solve(moments.comoment[:-1, :-1], moments.comoment[-1, :-1], self.live)
+                rank = len(self.known.norm)
             if coef is None:
                 return moments.solve()
             return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean)
+
+    def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
+        """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
+        squares = self.moments.comoment.diagonal()[:-1][self.live]
+        if known is None or known.rows != self.moments.rows or not np.array_equal(known.varied, self.live):
+            return self
+        return self if squares.size and not known.has_full_rank(squares) else replace(self, known=known)
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
@@ -211,13 +274,11 @@ def _standardised_factor(gram: Floats) -> tuple[Floats, Floats | None]:
     return norm, cholesky_factor(gram / norm[:, None] / norm)
 
 
-def spaced_square(d: int) -> Floats:
-    """Return an empty (d, d) whose rows lie no power of two apart: caches are slow for those, by half at d = 512."""
-    return np.empty((d, d + 8))[:, :d]
-
-
 def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) -> tuple[Moments, Floats]:
-    """Return the moments with a batch of b rows, and b + 1 rows of features (b + 1, d) whose squares it has added."""
+    """Return the moments with a batch of b rows, and the rows of features whose squares it has added.
+
+    These are the b rows about their mean, and the step from the mean before to theirs, weighed.
+    """
     b, d = features.shape
     rows = decay * old.rows + b
     block = np.empty((b + 1, d + 1))
@@ -226,9 +287,12 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
     batch -= old.mean
     batch -= old.mean_low
     step = np.add.reduce(batch) / b
-    batch -= step
     # The merge of two sets of moments adds the square of the step between their means: one row more.
     block[b] = step * sqrt(decay * old.rows * b / rows)
+    if b == 1:
+        block = block[1:]  # Less its own mean, one row leaves nothing.
+    else:
+        batch -= step
     mean, error = two_sum(old.mean, step * (b / rows))
     old = old.decayed(decay)
     comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)

@@ -201,7 +201,9 @@ class Moments:
 
     def _linear_fit(self, found: Solution, intercept: bool, origin: Floats) -> LinearFit:
         """Return the fit with these coefficients: its constant, and the share of variance that it explains."""
-        error_weights = np.append(found.coef, -1.0)  # Times a row [features, score]: the fit, less the score.
+        error_weights = np.empty_like(self.mean)  # Times a row [features, score]: the fit, less the score.
+        error_weights[:-1] = found.coef
+        error_weights[-1] = -1.0
         mean_error = float(self.mean @ error_weights)
         constant = -mean_error if intercept else -float(origin @ found.coef)
         residual_square = max(float(error_weights @ (self.comoment @ error_weights)), 0.0)
@@ -248,9 +250,11 @@ def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> tuple[Moments, F
 
 def compensated(high: Floats, low: Floats, more: Floats) -> tuple[Floats, Floats]:
     """Return high + low + more as a new high and low (Kahan 1965); `more` is used up."""
-    more += low
-    total = high + more
-    more -= total - high
+    total = np.empty_like(high)
+    for part in _row_blocks(len(high)):
+        more[part] += low[part]
+        np.add(high[part], more[part], out=total[part])
+        more[part] -= total[part] - high[part]
     return total, more
 
 

@@ -32,6 +32,7 @@ class Settings:
     temperature: float = 1.0
     intercept: bool = True
     components: int | None = None
+    tolerance: float = 0.0
     decay: float = 1.0
     same_mix: bool = False
     head: Head | None = None
@@ -82,6 +83,7 @@ class DirectState:
     joined: IncrementalMoments | None = None
     classes: int | None = None
     _fits: dict[bool, LinearFit] = field(default_factory=dict)
+    _scores_in: dict[bool, Floats] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> int | None:
@@ -109,13 +111,18 @@ class DirectState:
         features, scores = rows.features, settings.base_scores(rows)
         follow = settings.intercept and settings.components is None
         if self.learned is None:
-            learned = IncrementalMoments.of(Moments.of(features, scores))
+            learned = IncrementalMoments.of_rows(features, scores, follow=follow)
         else:
             learned = self.learned.updated(features, scores, settings.decay, follow=follow)
         if self.joined is None or settings.decay != 1.0:  # A reference is never decayed.
             joined = _joined(learned, self.reference)
         else:
             joined = self.joined.updated(features, scores, 1.0, follow=follow)
+        if settings.components is not None and settings.tolerance > 0:  # Of the sums that scores come from.
+            if joined is None:
+                learned = learned.with_components(self.learned, settings.components, settings.tolerance)
+            else:
+                joined = joined.with_components(self.joined, settings.components, settings.tolerance)
         return DirectState(self.reference, learned, joined, _classes(self.classes, rows))
 
     def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
@@ -136,7 +143,9 @@ class DirectState:
         assert self.reference is not None
         fit = self.fit(settings, with_reference=with_reference)
         notes = [*self.reference.keys.notes(rows.features), *fit.notes(settings.components)]
-        return Comparison(fit.predict(self.reference.features), fit.predict(rows.features), notes)
+        if with_reference not in self._scores_in:
+            self._scores_in[with_reference] = fit.predict(self.reference.features)
+        return Comparison(self._scores_in[with_reference], fit.predict(rows.features), notes)
 
 
 @dataclass(frozen=True, eq=False)

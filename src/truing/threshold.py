@@ -47,8 +47,7 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])
     """
-    known = np.sort(as_vector(scores_in, "scores_in"))
-    return (1 + np.searchsorted(known, as_vector(scores, "scores"), side="right")) / (len(known) + 1)
+    return _p_values(np.sort(as_vector(scores_in, "scores_in")), as_vector(scores, "scores"))
 
 
 def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
@@ -188,18 +187,25 @@ class Decision:
 
 def decide_at(rate: Rate, scores_in: Floats, scores: Floats) -> Decision:
     """Return which rows are out, at a rate, against the scores of known in-distribution rows."""
-    p = p_values(scores_in, scores)
-    notes = tuple(rate.notes(len(scores_in)))
+    known = np.sort(scores_in)
+    p = _p_values(known, scores)
+    notes = tuple(rate.notes(len(known)))
     if rate.name == "fdr":
         return Decision(scores, p, benjamini_hochberg(p, fdr=rate.value), None, rate, notes)
     if rate.name == "accept":
-        threshold = threshold_at(scores_in, accept=rate.value)
+        threshold = float(known[len(known) - rows_for(rate.value, len(known))])
         return Decision(scores, p, scores < threshold, threshold, rate, notes)
     out: Bools = p <= rate.value
     # p <= α where fewer than k reference scores are at most the score, k / (m + 1) being the last p-value up to α.
-    k = int(np.count_nonzero(np.arange(1, len(scores_in) + 2) / (len(scores_in) + 1) <= rate.value))
-    threshold = -math.inf if k == 0 else math.inf if k > len(scores_in) else float(np.sort(scores_in)[k - 1])
+    k = int(np.count_nonzero(np.arange(1, len(known) + 2) / (len(known) + 1) <= rate.value))
+    threshold = -math.inf if k == 0 else math.inf if k > len(known) else float(known[k - 1])
     return Decision(scores, p, out, threshold, rate, notes)
+
+
+def _p_values(known: Floats, scores: Floats) -> Floats:
+    """Return the p-values (n,) of scores, those of known rows being in ascending order."""
+    p: Floats = (1 + np.searchsorted(known, scores, side="right")) / (len(known) + 1)
+    return p
 
 
 def rows_for(share: float, rows: int) -> int:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing.contrast import split
+from truing.contrast import split, sums
 from truing.io.archive import write_archive
 from truing.saved.detectors import store_detector
 from truing.saved.fits import store_contrast
@@ -264,3 +264,17 @@ def test_what_a_detector_cannot_be_is_refused():
         truing.Detector("knn")
     with pytest.raises(ValueError, match="intercept must be True for the method contrast"):
         truing.Detector(method="contrast", intercept=False)
+
+
+@pytest.mark.parametrize("rows", [1, 32, 128, 129, 300])
+def test_class_sums_are_those_of_each_class(rng, rows):
+    block, classes = rng.normal(size=(rows, 5)), rng.integers(0, 7, rows)
+    expected = np.array([block[classes == each].sum(axis=0) for each in range(8)])
+    np.testing.assert_allclose(sums._class_sums(block, classes, 8), expected, atol=1e-12)
+
+
+def test_few_rows_have_the_bits_of_many(rng, monkeypatch):
+    block, classes = rng.normal(size=(100, 5)), rng.integers(0, 7, 100)
+    few = sums._class_sums(block, classes, 8)
+    monkeypatch.setattr(sums, "_FEW_ROWS", 0)
+    np.testing.assert_array_equal(sums._class_sums(block, classes, 8), few)

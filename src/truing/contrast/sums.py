@@ -14,6 +14,9 @@ from .._threads import add_blocks
 from ..moments import Moments
 from .columns import Classes, Columns, ScoredRows
 
+# Up to so many rows are added one by one in less time than a sparse matrix is made.
+_FEW_ROWS = 128
+
 
 @dataclass(frozen=True, eq=False)
 class ClassMoments:
@@ -87,9 +90,20 @@ class PlainSums:
 
 
 def _of_block(block: Floats, classes: Classes, number: int) -> ClassMoments:
+    counts = np.bincount(classes, minlength=number).astype(np.float64)
+    return ClassMoments(Moments.of(block[:, :-1], block[:, -1]), counts, _class_sums(block, classes, number))
+
+
+def _class_sums(block: Floats, classes: Classes, number: int) -> Floats:
+    """Return the sums of each class's rows (c, p), added in their order."""
+    n = len(block)
+    if n <= _FEW_ROWS:
+        few = np.zeros((number, block.shape[1]))
+        for row, its_class in zip(block, classes.tolist(), strict=True):
+            few[its_class] += row
+        return few
     from scipy.sparse import csr_array
 
-    n = len(block)
     membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
-    counts = np.bincount(classes, minlength=number).astype(np.float64)
-    return ClassMoments(Moments.of(block[:, :-1], block[:, -1]), counts, membership @ block)
+    sums: Floats = membership @ block
+    return sums

@@ -16,7 +16,7 @@ from .sums import (
     store_incremental,
 )
 
-_SETTINGS = ("base", "method", "temperature", "intercept", "components", "decay", "same_mix", "model")
+_SETTINGS = ("base", "method", "temperature", "intercept", "components", "tolerance", "decay", "same_mix", "model")
 
 
 def store_detector(detector: Detector) -> tuple[Header, Arrays]:
@@ -30,7 +30,8 @@ def store_detector(detector: Detector) -> tuple[Header, Arrays]:
 
 def restore_detector(header: Header, arrays: Arrays) -> Detector:
     """Return the detector of a header and arrays."""
-    detector = Detector(**{name: header[name] for name in _SETTINGS}, head=restore_head(arrays))
+    settings = {name: header[name] for name in _SETTINGS if name != "tolerance" or name in header}  # Added in 0.2.
+    detector = Detector(**settings, head=restore_head(arrays))
     if isinstance(detector.state, DirectState):
         detector.state = _restore_direct(header, arrays)
     else:

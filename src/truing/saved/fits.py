@@ -39,7 +39,8 @@ def restore_fit(header: Header, arrays: Arrays) -> LinearFit:
         raise ValueError(f"explained must be a share, got {explained}")
     rows = as_number(header["rows"], "rows", at_least=0.0)
     rounding = as_number(header["rounding"], "rounding", at_least=0.0)
-    return LinearFit(coef, intercept, rows, rank, explained, collinear, rounding)
+    approximation = as_number(header.get("approximation", 0.0), "approximation", at_least=0.0)
+    return LinearFit(coef, intercept, rows, rank, explained, collinear, rounding, approximation)
 
 
 def store_contrast(fit: ContrastFit) -> tuple[Header, Arrays]:

@@ -6,13 +6,16 @@ import numpy as np
 
 from .._check import LARGEST, Floats, as_number
 from ..contrast import ClassMoments
-from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse, spaced_square
+from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse
+from ..interpolation import Interpolation
 from ..io.npz import Arrays
 from ..moments import Moments
+from ..subspace import LeadingSubspace
 
 Header = dict[str, Any]
 
 _MOMENTS = ("mean", "comoment", "mean_low", "comoment_low", "rounding")
+_INTERPOLATION = ("origin", "coef", "basis", "inverse", "varied")
 _ROUNDED_COUNT = 1e-6  # Share of the rows by which decayed counts may differ from them.
 _ROUNDED_SQUARE = 2.0**-40  # Share of the largest sum of squares that is but rounding.
 
@@ -48,11 +51,21 @@ def store_incremental(sums: IncrementalMoments) -> tuple[Header, Arrays]:
         return {**header, "least": sums.known.eigenvalue_bound}, {**arrays, "norm": sums.known.norm}
     if isinstance(sums.known, RunningInverse):
         return header, {**arrays, "norm": sums.known.norm, "inverse": sums.known.inverse}
+    if isinstance(sums.known, Interpolation):
+        numbers = {name: getattr(sums.known, name) for name in ("origin_score", "inverse_square")}
+        return {**header, **numbers}, {**arrays, **{name: getattr(sums.known, name) for name in _INTERPOLATION}}
+    if isinstance(sums.known, LeadingSubspace):
+        own = {name: getattr(sums.known, name) for name in ("basis", "variances", "coef")}
+        return {**header, "error": sums.known.error}, {**arrays, **own}
     return header, arrays
 
 
 def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
     """Return what `store_incremental` was given."""
+    if "variances" in arrays:
+        return IncrementalMoments.of(restore_moments(header, arrays), _restore_subspace(header, arrays))
+    if "basis" in arrays:
+        return IncrementalMoments.of(restore_moments(header, arrays), _restore_interpolation(header, arrays))
     norm, inverse = arrays.pop("norm", None), arrays.pop("inverse", None)
     moments = restore_moments(header, arrays)
     if norm is None:
@@ -61,10 +74,28 @@ def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
     if inverse is None:
         return IncrementalMoments.of(moments, EigenvalueBound(norm, as_number(header["least"], "least", at_least=0.0)))
     check_numbers(inverse, "inverse", (len(norm), len(norm)))
-    # Laid out in memory as before, to give the same bits.
-    own = spaced_square(len(norm))
-    own[:] = inverse
-    return IncrementalMoments.of(moments, RunningInverse(norm, own))
+    return IncrementalMoments.of(moments, RunningInverse(norm, np.asfortranarray(inverse)))  # As LAPACK has it.
+
+
+def _restore_interpolation(header: Header, arrays: Arrays) -> Interpolation:
+    m, d = len(arrays["basis"]), len(arrays["mean"]) - 1
+    for name, shape in (("origin", (d,)), ("coef", (d,)), ("basis", (m, d)), ("inverse", (m, m))):
+        check_numbers(arrays[name], name, shape)
+    if arrays["varied"].dtype != np.bool_ or arrays["varied"].shape != (d,):
+        raise ValueError(f"varied must be true or false for each column, got {arrays['varied'].dtype}")
+    return Interpolation(
+        origin_score=as_number(header["origin_score"], "origin_score"),
+        inverse_square=as_number(header["inverse_square"], "inverse_square", at_least=0.0, at_most=np.inf),
+        **{name: arrays[name] for name in _INTERPOLATION},
+    )
+
+
+def _restore_subspace(header: Header, arrays: Arrays) -> LeadingSubspace:
+    d, p = len(arrays["mean"]) - 1, len(arrays["variances"])
+    for name, shape in (("basis", (d, p)), ("variances", (p,)), ("coef", (d,))):
+        check_numbers(arrays[name], name, shape)
+    error = as_number(header["error"], "error", at_least=0.0)
+    return LeadingSubspace(arrays["basis"], arrays["variances"], arrays["coef"], error)
 
 
 def store_class_moments(sums: ClassMoments) -> tuple[Header, Arrays]:

@@ -122,7 +122,7 @@ def by_exponentials(formula: Callable[[Exponentials], Floats], logits: Matrix, t
     def fill(rows: slice) -> None:
         scores[rows] = formula(Exponentials(logits[rows], temperature, of_halves))
 
-    map_blocks(fill, row_blocks(logits, copies=2))
+    map_blocks(fill, row_blocks(logits, copies=2), uses_blas=False)
     return scores
 
 

@@ -1,0 +1,111 @@
+r"""Fewer rows than columns: the shortest coefficients that fit every row, as rows are added.
+
+With the first row as the origin, m further rows are W (m, d), and their scores less the first one are t (m,). As long
+as these rows are independent the minimum-norm least-squares fit with an intercept is the shortest $\beta$ with
+$W \beta = t$. No weight changes it. With $W = L Q$, L lower triangular and the rows of Q orthonormal, a batch B with
+scores u adds to it, in steps:
+
+1. B = A Q + R, with R orthogonal to Q: Gram & Schmidt, twice (Giraud, Langou & Rozložník 2005).
+2. R = L' Q', a factorisation of the batch alone.
+3. β grows by Q'ᵀ L'⁻¹ (u − B β).
+
+That is b·m·d operations, where eigenvectors of the co-moment take d³. L⁻¹ is kept too, as rows of it follow from A and
+L' in the same way: its norm bounds the smallest singular value of W, and so the smallest eigenvalue of the co-moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import _linalg
+from ._check import Bools, Floats, Matrix
+from .least_squares import RANK_TOLERANCE
+
+# Both sides of the comparison with what rounding leaves of a dependence are rounded themselves.
+_SAFETY_FACTOR = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Interpolation:
+    """The shortest coefficients (d,) that take m rows less the `origin` (d,) to their scores less the `origin_score`.
+
+    `basis` (m, d) is Q, an orthonormal basis of the rows' span, `inverse` (m, m) the inverse of L, their coordinates in
+    it, and `inverse_square` the latter's sum of squares. `varied` (d,) tells the columns in which any row differs from
+    the origin.
+    """
+
+    origin: Floats
+    origin_score: float
+    coef: Floats
+    basis: Floats
+    inverse: Floats
+    inverse_square: float
+    varied: Bools
+
+    @classmethod
+    def of(cls, features: Matrix, scores: Floats) -> Interpolation | None:
+        """Return that of these rows, or None if they depend on one another."""
+        d = features.shape[1]
+        origin = features[0].astype(np.float64)
+        first = cls(
+            origin,
+            float(scores[0]),
+            coef=np.zeros(d),
+            basis=np.empty((0, d)),
+            inverse=np.empty((0, 0)),
+            inverse_square=0.0,
+            varied=np.zeros(d, dtype=bool),
+        )
+        return first.with_rows(features[1:], scores[1:]) if len(scores) > 1 else first
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that are fitted, the origin among them."""
+        return len(self.basis) + 1
+
+    def with_rows(self, features: Matrix, scores: Floats) -> Interpolation | None:
+        """Return that of these rows as well, or None if there are too many or they depend on one another."""
+        b, m = len(features), len(self.basis)
+        if m + b > features.shape[1]:
+            return None
+        rows = features - self.origin
+        coordinates = rows @ self.basis.T
+        rest = rows - coordinates @ self.basis
+        again = rest @ self.basis.T
+        rest -= again @ self.basis
+        coordinates += again
+        directions, triangle = np.linalg.qr(rest.T)
+        unscaled, singular = _linalg.lapack.dtrtri(triangle)
+        if singular:
+            return None
+        own = unscaled.T  # The inverse of L'.
+        basis = np.empty((m + b, features.shape[1]))
+        basis[:m] = self.basis
+        basis[m:] = directions.T
+        beside = own @ (coordinates @ self.inverse)
+        inverse = np.zeros((m + b, m + b))
+        inverse[:m, :m] = self.inverse
+        inverse[m:, :m] = -beside
+        inverse[m:, m:] = own
+        residual = (scores - self.origin_score) - rows @ self.coef
+        return Interpolation(
+            self.origin,
+            self.origin_score,
+            coef=self.coef + directions @ (own @ residual),
+            basis=basis,
+            inverse=inverse,
+            inverse_square=self.inverse_square + float(np.vdot(own, own) + np.vdot(beside, beside)),
+            varied=self.varied | rows.any(axis=0),
+        )
+
+    def has_full_rank(self, squares: Floats) -> bool:
+        """Return whether all its directions stand above rounding, given the live columns' sums of squares (k,).
+
+        The co-moment is Wᵀ(I − 11ᵀ/n)W, and the smallest eigenvalue of the bracket 1/n. So of the live columns'
+        correlation matrix no eigenvalue is above k, and none that belongs to a direction of the rows below
+        1 / (n ‖L⁻¹‖² max squares).
+        """
+        bound = self.rows * self.inverse_square * float(squares.max())
+        return _SAFETY_FACTOR * RANK_TOLERANCE * len(squares) * bound < 1.0  # NaN fails this comparison too.

@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import truing
+from truing import least_squares
+from truing.incremental import IncrementalMoments
+from truing.interpolation import Interpolation
+
+
+def streamed(features, scores, sizes):
+    """Return the moments after a first batch and after each that follows."""
+    sums, start = None, 0
+    for size in sizes:
+        part = slice(start, start + size)
+        if sums is None:
+            sums = IncrementalMoments.of_rows(features[part], scores[part])
+        else:
+            sums = sums.updated(features[part], scores[part], 1.0)
+        start += size
+        yield sums, start
+
+
+def made(seed, rows, d, mean=3.0):
+    """Return rows of units of different size, some of them dead or constant."""
+    rng = np.random.default_rng(seed)
+    scale = np.where(rng.random(d) < 0.2, 0.0, np.exp(rng.normal(size=d)))
+    features = rng.normal(mean, 1, size=(rows, d)) * scale
+    features[:, rng.random(d) < 0.1] = 0.1
+    return features, rng.normal(5, 2, size=rows)
+
+
+sizes_of_batches = st.lists(st.integers(1, 9), min_size=1, max_size=12)
+
+
+@given(seed=st.integers(0, 10**6), sizes=sizes_of_batches, mean=st.sampled_from([0.0, 3.0, 1e4]))
+def test_few_rows_get_the_shortest_coefficients_that_fit_them(seed, sizes, mean):
+    features, scores = made(seed, sum(sizes), 40, mean)
+    for sums, n in streamed(features, scores, sizes):
+        fit = sums.solve(True, None)
+        centred = features[:n] - features[:n].mean(axis=0)
+        expected = np.linalg.pinv(centred, rcond=1e-9) @ (scores[:n] - scores[:n].mean())
+        np.testing.assert_allclose(fit.coef, expected, atol=1e-6 * (1 + np.abs(expected).max()))
+        plain = truing.Moments.of(features[:n], scores[:n]).solve()
+        assert (fit.rank, fit.collinear, fit.rows) == (plain.rank, plain.collinear, plain.rows)
+        assert fit.explained == pytest.approx(plain.explained, abs=1e-8)
+
+
+@given(seed=st.integers(0, 10**6), sizes=sizes_of_batches)
+def test_no_eigenvalue_of_the_rows_is_below_the_bound(seed, sizes):
+    features, scores = made(seed, sum(sizes), 40)
+    for sums, n in streamed(features, scores, sizes):
+        if not isinstance(sums.known, Interpolation) or n < 2:
+            continue
+        squares = sums.moments.comoment.diagonal()[:-1][sums.live]
+        correlations = np.corrcoef(features[:n, sums.live], rowvar=False).reshape(len(squares), -1)
+        smallest = np.sort(np.linalg.eigvalsh(correlations))[-(n - 1)]
+        bound = 1 / (n * sums.known.inverse_square * squares.max())
+        assert 0 < bound <= smallest * (1 + 1e-6)
+
+
+def test_a_start_needs_no_eigenvectors(rng, monkeypatch):
+    monkeypatch.setattr(least_squares._Standardised, "by_eigenvectors", None)
+    features, scores = rng.normal(size=(60, 40)), rng.normal(size=60)
+    for sums, n in streamed(features, scores, [1] * 25 + [7] * 5):
+        fitted = sums.solve(True, None).predict(features[:n])
+        if n <= 41:
+            np.testing.assert_allclose(fitted, scores[:n], atol=1e-9)
+    design = np.column_stack((features, np.ones(60)))
+    expected = np.linalg.lstsq(design, scores, rcond=None)[0]
+    np.testing.assert_allclose(sums.solve(True, None).coef, expected[:-1], atol=1e-9)
+
+
+@pytest.mark.parametrize("make", ["repeated", "nearly repeated", "in the span", "nearly in the span"])
+def test_rows_that_depend_on_one_another_are_left_to_the_sums(rng, make):
+    features, scores = rng.normal(size=(20, 30)), rng.normal(size=20)
+    noise = 1e-9 * rng.normal(size=30) * make.startswith("nearly")
+    features[12] = (features[3] if "repeated" in make else 0.5 * (features[3] + features[4])) + noise
+    for sums, n in streamed(features, scores, [5, 5, 5, 5]):
+        plain = truing.Moments.of(features[:n], scores[:n]).solve()
+        fit = sums.solve(True, None)
+        assert isinstance(sums.known, Interpolation) == (n < 12)
+        assert fit.rank == plain.rank
+        np.testing.assert_allclose(fit.coef, plain.coef, atol=1e-9)
+
+
+def test_decayed_rows_are_left_to_the_sums(rng):
+    features, scores = rng.normal(size=(20, 30)), rng.normal(size=20)
+    sums = IncrementalMoments.of_rows(features[:10], scores[:10])
+    assert isinstance(sums.known, Interpolation)
+    assert sums.updated(features[10:], scores[10:], 0.9).known is None
+
+
+def test_real_features_are_fitted_from_the_first_row_on(bank):
+    outputs = bank("cifar10-wrn40-2", "cifar10-test")
+    scores = truing.energy(outputs.logits)
+    for sums, n in streamed(outputs.features, scores, [1] * 10 + [20] * 10):
+        fit = sums.solve(True, None)
+        plain = truing.Moments.of(outputs.features[:n], scores[:n]).solve()
+        assert fit.rank == plain.rank
+        np.testing.assert_allclose(fit.predict(outputs.features), plain.predict(outputs.features), atol=1e-6)
