@@ -11,6 +11,7 @@ import numpy as np
 from .. import _linalg
 from .._check import Bools, Floats
 from .._double import EPS
+from .hessian import RIDGE
 
 # Inliers for each unknown that a width must have for its Hessian to be sound.
 INLIERS_PER_UNKNOWN = 3
@@ -18,13 +19,14 @@ INLIERS_PER_UNKNOWN = 3
 # Share of a width that rounding, of earlier and larger residuals too, may come to.
 MAX_ROUNDING_SHARE = 2.0**-10
 
+# Gradient, as a share of the terms it sums, at which Newton has arrived.
+GRADIENT_TOLERANCE = 1e-13
+
 _WIDTH_RATIO = 4.0  # Each width over the next, on the way down to the penalty.
 _MAX_WIDTHS = 1024  # More than there are from the largest double to the smallest.
 _WORKING_SET_PER_UNKNOWN = 16  # Rows for each unknown in Newton's working set, at least,
 _WORKING_SET_WIDTHS = 6.0  # and every row whose residual is within so many widths.
 _WORKING_SET_GROWTH = 4.0  # Factor on that reach when a row outside of the set turned out to matter.
-_RIDGE = 1e-13  # Share of its trace that keeps a Hessian of too few rows solvable.
-_GRADIENT_TOLERANCE = 1e-13  # Gradient, as a share of the terms it sums, at which Newton has arrived.
 _SLOPE_TOLERANCE = 0.5  # Slope along a step, as a share of that at its start, which ends the line search.
 _UNBOUNDED_RATIO = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
 _MAX_TRIALS = 200  # Of a line search: it doubles or halves at each.
@@ -140,14 +142,15 @@ def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> 
     for attempt in range(50 + 4 * unknowns):
         gradient = problem.gradient(width)
         terms_here = terms + float(np.minimum(np.abs(problem.residual), width).sum())
-        if np.abs(gradient).sum() <= _GRADIENT_TOLERANCE * terms_here:
+        if np.abs(gradient).sum() <= GRADIENT_TOLERANCE * terms_here:
             break
         if attempt > 0 and (length == 0 or (rough and length == 1)):
             break
         inliers = np.abs(problem.residual) < width
         step = _newton_step(problem.rows.compress(inliers, axis=0), problem.quadratic, gradient)
         fitted = problem.rows @ step
-        length = _line_search(problem, step, fitted, width)
+        along = float(step @ problem.linear), float(step @ problem.quadratic @ step)
+        length = line_search(problem.residual, fitted, width, *along)
         if length == np.inf:
             return None
         x = x + length * step
@@ -173,16 +176,17 @@ def _extrapolated(problem: Subproblem, width: float, wider: float) -> Floats:
 def _newton_step(inliers: Floats, quadratic: Floats, gradient: Floats) -> Floats:
     """Return Newton's step, and the gradient itself, which leads down too, if rounding forbids it."""
     hessian = quadratic + inliers.T @ inliers
-    hessian.flat[:: len(gradient) + 1] += _RIDGE * (np.trace(hessian) + len(gradient))
+    hessian.flat[:: len(gradient) + 1] += RIDGE * (np.trace(hessian) + len(gradient))
     return np.asarray(_linalg.lapack.dposv(hessian, gradient)[1])
 
 
-def _line_search(problem: Subproblem, step: Floats, fitted: Floats, width: float) -> float:
-    """Return the length at which the slope along a step is small: 0 if it leads up, infinite if it never ends."""
-    linear = float(step @ problem.linear)
-    quadratic = float(step @ problem.quadratic @ step)
-    start = linear + float(np.clip(problem.residual, -width, width) @ fitted)
-    size = float(np.abs(problem.residual).max(initial=0.0)) + width
+def line_search(residual: Floats, fitted: Floats, width: float, linear: float = 0.0, quadratic: float = 0.0) -> float:
+    """Return the length at which the slope along a step is small: 0 if it leads up, infinite if it never ends.
+
+    The step has these fitted values; along it other terms fall by `linear` t − `quadratic` t² / 2.
+    """
+    start = linear + float(np.clip(residual, -width, width) @ fitted)
+    size = float(np.abs(residual).max(initial=0.0)) + width
     moves = float(np.abs(fitted).max(initial=0.0))
     if start <= 0:
         return 0.0
@@ -192,7 +196,7 @@ def _line_search(problem: Subproblem, step: Floats, fitted: Floats, width: float
     for _ in range(_MAX_TRIALS):
         if low * moves >= _UNBOUNDED_RATIO * size or (moves == 0 and quadratic == 0):
             return np.inf
-        slope = linear - trial * quadratic + float(np.clip(problem.residual - trial * fitted, -width, width) @ fitted)
+        slope = linear - trial * quadratic + float(np.clip(residual - trial * fitted, -width, width) @ fitted)
         if abs(slope) <= _SLOPE_TOLERANCE * start or high - low < EPS * high:
             return trial
         # The secant, with the slope at the end that stays halved: else one end may never move (Dowell & Jarratt 1971).

@@ -11,6 +11,7 @@ from ..rows import low_discrepancy_sample
 from .certificate import TOLERANCE, Certificate, certify
 from .continuation import INLIERS_PER_UNKNOWN, MAX_ROUNDING_SHARE, Subproblem, huber_loss, minimise_by_continuation
 from .design import ROWS_PER_GATHER, Design, Point
+from .multipliers import MANY_UNKNOWNS, minimise_by_multipliers
 
 _NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
 _MAX_ROUNDS_OF_ALL_ROWS = 8
@@ -29,10 +30,15 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
     point = design.point(target, theta, width)
     best = Certificate(point, np.inf)
     first = near_rows // 4
+    is_wide = near_rows >= n / 2 and design.unknowns >= MANY_UNKNOWNS
     passes = 2
     for _ in range(int(log2(n)) + 1 + _MAX_ROUNDS_OF_ALL_ROWS):
         near = _nearest(point.residual, width, near_rows if near_rows < n / 2 else n)
-        after = design.point(target, point.theta + _step_over_near_rows(design, point, near, width, first), width)
+        if is_wide:
+            step = minimise_by_multipliers(design.take(near), point.residual, width)
+        else:
+            step = _step_over_near_rows(design, point, near, width, first)
+        after = design.point(target, point.theta + step, width)
         passes += 2
         if _others_stayed(point, after, near, width):
             certificate = certify(design, target, after, penalty, width)
@@ -43,7 +49,8 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
             point = after
         elif huber_loss(after.residual, width) <= huber_loss(point.residual, width):
             point = after
-        # Again with twice the near rows; should all of them fail, once more from the widest loss.
+        # Again with twice the near rows; should all of them fail, once more from the widest loss, by continuation.
+        is_wide = False
         first = n if len(near) == n else INLIERS_PER_UNKNOWN * design.unknowns
         near_rows *= 2
         wanted = _solvable_width(design, target, point.theta, penalty)
