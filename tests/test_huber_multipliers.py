@@ -10,6 +10,7 @@ from truing.huber_regression import TOLERANCE, hessian, huber, solver
 from truing.huber_regression.continuation import Subproblem, huber_loss, minimise_by_continuation
 from truing.huber_regression.hessian import InlierHessian
 from truing.huber_regression.multipliers import MANY_UNKNOWNS, minimise_by_multipliers
+from truing.huber_regression.products import fitted_values, gram_of_chosen, weighted_sum
 
 from .test_huber_regression import PENALTIES, either_intercept, every_hard_case, objective
 
@@ -56,7 +57,7 @@ def test_a_newton_step_leads_down_where_the_rows_left_do_not_determine_it(rng):
 def test_few_changes_of_inliers_need_no_new_factor(rng, monkeypatch):
     factors = []
     factored = hessian.factored
-    monkeypatch.setattr(hessian, "factored", lambda rows: factors.append(len(rows)) or factored(rows))
+    monkeypatch.setattr(hessian, "factored", lambda gram: factors.append(1) or factored(gram))
     rows = orthonormal(rng, 700, 300)
     minimise_by_multipliers(rows, rng.standard_t(3, 700), 1e-5)
     assert len(factors) <= 3
@@ -103,6 +104,20 @@ def test_the_certificate_of_many_unknowns_can_be_recomputed_by_hand(rng, penalty
     dual *= min(1.0, penalty / np.abs(dual).max())
     upper = objective(features, scores, penalty, fit.coef, fit.intercept)
     assert upper - (scores @ dual - dual @ dual / 2) <= 1e-8 * upper
+
+
+def test_products_with_many_rows_have_the_same_bits_on_any_number_of_threads(rng):
+    rows, weights, x = rng.standard_normal((80_000, 8)), rng.standard_normal(80_000), rng.standard_normal(8)
+    chosen = weights > 0
+    found = []
+    for count in (1, 2, 3, 8):
+        truing.threads(count)
+        found.append((fitted_values(rows, x), weighted_sum(weights, rows), gram_of_chosen(rows, chosen)))
+    truing.threads(None)
+    assert len({tuple(part.tobytes() for part in parts) for parts in found}) == 1
+    expected = rows @ x, weights @ rows, rows[chosen].T @ rows[chosen]
+    for one, other in zip(found[0], expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-8)
 
 
 def test_many_unknowns_have_the_same_bits_on_any_number_of_threads(rng):

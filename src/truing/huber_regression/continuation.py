@@ -12,6 +12,7 @@ from .. import _linalg
 from .._check import Bools, Floats
 from .._double import EPS
 from .hessian import RIDGE
+from .products import fitted_values, gram_of_chosen, weighted_sum
 
 # Inliers for each unknown that a width must have for its Hessian to be sound.
 INLIERS_PER_UNKNOWN = 3
@@ -51,14 +52,15 @@ class Subproblem:
 
     def gradient(self, width: float) -> Floats:
         """Return the direction of steepest descent at x = 0."""
-        total: Floats = self.linear + np.clip(self.residual, -width, width) @ self.rows
-        return total
+        return self.linear + weighted_sum(np.clip(self.residual, -width, width), self.rows)
 
     def within(self, working_set: Bools, width: float) -> "Subproblem":
         """Return the problem on the working set, the other rows taken to stay outliers."""
         outliers = np.where(working_set, 0.0, np.sign(self.residual) * width)
         rows = self.rows.compress(working_set, axis=0)
-        return Subproblem(rows, self.residual[working_set], self.quadratic, self.linear + outliers @ self.rows)
+        return Subproblem(
+            rows, self.residual[working_set], self.quadratic, self.linear + weighted_sum(outliers, self.rows)
+        )
 
 
 def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int, last: int) -> Floats:
@@ -85,7 +87,7 @@ def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int,
         x = x + step
         largest = max(largest, float(np.abs(x).max(initial=0.0)))
         if EPS * largest > MAX_ROUNDING_SHARE * width:  # Steps that were large leave rounding errors that matter here.
-            moved = problem.residual - problem.rows @ x
+            moved = problem.residual - fitted_values(problem.rows, x)
         here = replace(problem, residual=moved)
         if width == penalty or np.count_nonzero(np.abs(here.residual) < width) < last:
             break
@@ -119,12 +121,12 @@ def _minimise_at_width(problem: Subproblem, width: float, wider: float, *, rough
             break
         step = _newton(problem.within(working_set, width), width, wider, rough=rough)
         if step is not None:
-            moved = problem.residual - problem.rows @ step
+            moved = problem.residual - fitted_values(problem.rows, step)
             if not np.any(~working_set & ((np.abs(moved) < width) | (moved * np.sign(problem.residual) < 0))):
                 return step, moved
         reach = _WORKING_SET_GROWTH * max(reach, width)
     step = _newton(problem, width, wider, rough=rough)
-    return step, problem.residual if step is None else problem.residual - problem.rows @ step
+    return step, problem.residual if step is None else problem.residual - fitted_values(problem.rows, step)
 
 
 def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> Floats | None:
@@ -137,7 +139,7 @@ def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> 
     terms = float(np.abs(problem.linear).sum())
     x = _extrapolated(problem, width, wider)
     if x.any():
-        problem = problem.shifted(x, problem.rows @ x)
+        problem = problem.shifted(x, fitted_values(problem.rows, x))
     length = 0.0
     for attempt in range(50 + 4 * unknowns):
         gradient = problem.gradient(width)
@@ -147,8 +149,8 @@ def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> 
         if attempt > 0 and (length == 0 or (rough and length == 1)):
             break
         inliers = np.abs(problem.residual) < width
-        step = _newton_step(problem.rows.compress(inliers, axis=0), problem.quadratic, gradient)
-        fitted = problem.rows @ step
+        step = _newton_step(gram_of_chosen(problem.rows, inliers) + problem.quadratic, gradient)
+        fitted = fitted_values(problem.rows, step)
         along = float(step @ problem.linear), float(step @ problem.quadratic @ step)
         length = line_search(problem.residual, fitted, width, *along)
         if length == np.inf:
@@ -165,17 +167,15 @@ def _extrapolated(problem: Subproblem, width: float, wider: float) -> Floats:
     if not len(nothing) <= np.count_nonzero(inliers) < 2 * len(nothing):
         return nothing
     clipped = np.where(inliers, problem.residual, np.clip(problem.residual, -width, width))
-    step = _newton_step(
-        problem.rows.compress(inliers, axis=0), problem.quadratic, problem.linear + clipped @ problem.rows
-    )
+    gradient = problem.linear + weighted_sum(clipped, problem.rows)
+    step = _newton_step(gram_of_chosen(problem.rows, inliers) + problem.quadratic, gradient)
     other_rows = float(step @ (problem.quadratic @ (step / width) / 2 - problem.linear / width))
-    moved = problem.residual - problem.rows @ step
+    moved = problem.residual - fitted_values(problem.rows, step)
     return step if huber_loss(moved, width) + other_rows < huber_loss(problem.residual, width) else nothing
 
 
-def _newton_step(inliers: Floats, quadratic: Floats, gradient: Floats) -> Floats:
+def _newton_step(hessian: Floats, gradient: Floats) -> Floats:
     """Return Newton's step, and the gradient itself, which leads down too, if rounding forbids it."""
-    hessian = quadratic + inliers.T @ inliers
     hessian.flat[:: len(gradient) + 1] += RIDGE * (np.trace(hessian) + len(gradient))
     return np.asarray(_linalg.lapack.dposv(hessian, gradient)[1])
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from .. import _linalg
 from .._check import Bools, Floats
+from .products import gram_of_chosen
 
 # Share of its trace that keeps a Hessian of too few rows solvable.
 RIDGE = 1e-13
@@ -30,7 +31,7 @@ class InlierHessian:
             step = self._corrected_step(self._factor, changed, gradient)
             if 0 < gradient @ step < np.inf:  # Otherwise rows went without which the Hessian is singular.
                 return step
-        self._factor = factored(self._rows.compress(inliers, axis=0))
+        self._factor = factored(gram_of_chosen(self._rows, inliers))
         self._factored = inliers
         return self._corrected_step(self._factor, changed[:0], gradient)
 
@@ -43,8 +44,7 @@ class InlierHessian:
         return np.asarray(_linalg.lapack.dtrtrs(factor, half, lower=1, trans=1)[0])
 
 
-def factored(rows: Floats) -> Floats:
-    """Return the Cholesky factor, lower, of the rows' Gram matrix and a slight ridge."""
-    gram = rows.T @ rows
+def factored(gram: Floats) -> Floats:
+    """Return the Cholesky factor, lower, of a Gram matrix, to which a slight ridge is added."""
     gram.flat[:: len(gram) + 1] += RIDGE * (np.trace(gram) + len(gram))
     return np.asarray(_linalg.lapack.dpotrf(gram.T, lower=1, overwrite_a=1)[0])

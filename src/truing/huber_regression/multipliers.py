@@ -16,6 +16,7 @@ import numpy as np
 from .._check import Floats
 from .continuation import GRADIENT_TOLERANCE, line_search
 from .hessian import InlierHessian
+from .products import fitted_values, weighted_sum
 
 # With fewer unknowns a factor costs so little that continuation is faster.
 MANY_UNKNOWNS = 256
@@ -40,7 +41,7 @@ def minimise_by_multipliers(rows: Floats, residual: Floats, penalty: float) -> F
     while True:
         sigma = sigma if sigma > penalty else 0.0
         width = penalty + sigma
-        step, shifted = _newton(rows, residual - rows @ x + sigma * slope, width, hessian)
+        step, shifted = _newton(rows, residual - fitted_values(rows, x) + sigma * slope, width, hessian)
         x = x + step
         if sigma == 0:
             return x
@@ -57,8 +58,8 @@ def _split(rows: Floats, residual: Floats, penalty: float, sigma: float) -> tupl
     split = residual
     slope = np.clip(residual / (penalty + sigma), -1.0, 1.0)
     for _ in range(_SPLITTING_STEPS):
-        x = (residual - split + sigma * slope).astype(np.float32) @ narrow / np.float32(len(rows))
-        own = residual - narrow @ x
+        x = weighted_sum((residual - split + sigma * slope).astype(np.float32), narrow) / np.float32(len(rows))
+        own = residual - fitted_values(narrow, x)
         mixed = _RELAXATION * own + (1 - _RELAXATION) * split + sigma * slope
         slope = np.clip(mixed / (penalty + sigma), -1.0, 1.0)
         split = mixed - sigma * slope
@@ -70,11 +71,11 @@ def _newton(rows: Floats, residual: Floats, width: float, hessian: InlierHessian
     x = np.zeros(rows.shape[1])
     for _ in range(_MAX_STEPS):
         clipped = np.clip(residual, -width, width)
-        gradient = clipped @ rows
+        gradient = weighted_sum(clipped, rows)
         if np.abs(gradient).sum() <= GRADIENT_TOLERANCE * np.abs(clipped).sum():
             break
         step = hessian.newton_step(np.abs(residual) < width, gradient)
-        fitted = rows @ step
+        fitted = fitted_values(rows, step)
         length = line_search(residual, fitted, width)
         if length in (0.0, np.inf):
             break
