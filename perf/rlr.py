@@ -122,10 +122,10 @@ def beside_the_stored_run(pair: Pair) -> Iterator[Row]:
 
 
 def elsewhere(pair: Pair, authors: bool) -> Row:
+    (mine,) = race(lambda: ours(*pair))
     if not authors:
-        (mine,) = race(lambda: ours(*pair))
         return Row(WORK_ELSEWHERE, mine, RIVAL, note="--authors runs theirs")
-    mine, theirs = race(lambda: ours(*pair), lambda: authors_kept(*pair))
+    (theirs,) = race(lambda: authors_kept(*pair), repeats=1)
     return faster(WORK_ELSEWHERE, mine, RIVAL, theirs, 2000)
 
 
