@@ -31,6 +31,11 @@ def cifar_and_svhn() -> Pair:
         return _stacked([bank().inside, bank().outside["svhn"]])
 
 
+def cifar100_and_svhn() -> Pair:
+    """Return features (12,000, 64) and MSP of CIFAR-100 test and SVHN, by a network that no constant was chosen on."""
+    return _stacked([outputs("cifar100-resnet14", name) for name in ("cifar100-test", "svhn")])
+
+
 def sixty_thousand() -> Pair:
     """Return features (60,000, 64) and MSP of three real networks on ten sets each.
 

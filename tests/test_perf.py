@@ -24,6 +24,7 @@ NEEDS = {
     "one_row": [],
     "rlr": ["sklearn"],
     "rlr_passes": [],
+    "rlr_wide": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],
     "start": [],
     "stream": [],
@@ -177,6 +178,14 @@ def test_work_on_two_threads_is_timed_and_the_number_put_back(monkeypatch):
     threads.gain(lambda: seen.append(_threads.count()))
     assert seen == [2, 1] * 5
     assert _threads.count() == 5
+
+
+def test_a_wide_regression_is_compared_with_its_own_by_continuation(rng):
+    wide = script("rlr_wide")
+    features = np.abs(rng.standard_normal((700, 300)))
+    pair = features, features[:, :4].sum(axis=1) + rng.standard_t(2, 700)
+    np.testing.assert_allclose(wide.regression(pair).residual, wide.by_continuation(pair).residual, atol=1e-8)
+    assert wide.solver.MANY_UNKNOWNS == 256
 
 
 def test_a_sweep_gives_the_fit_at_every_share(pair):

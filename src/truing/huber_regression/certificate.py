@@ -10,6 +10,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _linalg
 from .._check import Floats
 from .._double import EPS
 from .continuation import huber_loss
@@ -23,6 +24,7 @@ MAX_INLIERS_PER_UNKNOWN = 20
 _ROUNDING_UNITS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-12  # For each row: spread over all rows it costs less than the tolerance.
+_WELL_CONDITIONED = 1e-12  # Reciprocal condition number of a Gram matrix from which on its Cholesky factor is sound.
 _ADJUSTABLE_SHARE = 1e-2  # Share of the tolerance that rows just beyond the width may cost together.
 
 
@@ -132,9 +134,21 @@ def _corrected(rows: Floats, dual: Floats, infeasibility: Floats, enough: float)
         if not free.any() or np.abs(infeasibility).sum() <= enough:
             break
         change = np.zeros(len(dual))
-        change[free] = rows[free] @ np.linalg.lstsq(rows[free].T @ rows[free], infeasibility, rcond=None)[0]
+        some = rows.compress(free, axis=0)
+        change[free] = some @ _solved(some.T @ some, infeasibility)
         moved = np.clip(dual - change, -1.0, 1.0)
-        infeasibility = infeasibility + (moved - dual) @ rows
-        dual = moved
-        free &= np.abs(dual) < 1
+        left = infeasibility + (moved - dual) @ rows
+        still_free = free & (np.abs(moved) < 1)
+        is_rounding = np.array_equal(still_free, free) and np.abs(left).sum() > np.abs(infeasibility).sum() / 2
+        dual, infeasibility, free = moved, left, still_free
+        if is_rounding:
+            break
     return dual, infeasibility
+
+
+def _solved(gram: Floats, vector: Floats) -> Floats:
+    """Return the shortest x with least ‖gram x − vector‖, by Cholesky where the condition number allows it."""
+    factor, failed = _linalg.lapack.dpotrf(gram, lower=1)
+    if not failed and _linalg.lapack.dpocon(factor, np.abs(gram).sum(axis=0).max(), uplo="L")[0] > _WELL_CONDITIONED:
+        return np.asarray(_linalg.lapack.dpotrs(factor, vector, lower=1)[0])
+    return np.asarray(np.linalg.lstsq(gram, vector, rcond=None)[0], dtype=np.float64)

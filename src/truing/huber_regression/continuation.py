@@ -11,6 +11,8 @@ import numpy as np
 from .. import _linalg
 from .._check import Bools, Floats
 from .._double import EPS
+from .hessian import RIDGE
+from .products import fitted_values, gram_of_chosen, weighted_sum
 
 # Inliers for each unknown that a width must have for its Hessian to be sound.
 INLIERS_PER_UNKNOWN = 3
@@ -18,13 +20,14 @@ INLIERS_PER_UNKNOWN = 3
 # Share of a width that rounding, of earlier and larger residuals too, may come to.
 MAX_ROUNDING_SHARE = 2.0**-10
 
+# Gradient, as a share of the terms it sums, at which Newton has arrived.
+GRADIENT_TOLERANCE = 1e-13
+
 _WIDTH_RATIO = 4.0  # Each width over the next, on the way down to the penalty.
 _MAX_WIDTHS = 1024  # More than there are from the largest double to the smallest.
 _WORKING_SET_PER_UNKNOWN = 16  # Rows for each unknown in Newton's working set, at least,
 _WORKING_SET_WIDTHS = 6.0  # and every row whose residual is within so many widths.
 _WORKING_SET_GROWTH = 4.0  # Factor on that reach when a row outside of the set turned out to matter.
-_RIDGE = 1e-13  # Share of its trace that keeps a Hessian of too few rows solvable.
-_GRADIENT_TOLERANCE = 1e-13  # Gradient, as a share of the terms it sums, at which Newton has arrived.
 _SLOPE_TOLERANCE = 0.5  # Slope along a step, as a share of that at its start, which ends the line search.
 _UNBOUNDED_RATIO = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
 _MAX_TRIALS = 200  # Of a line search: it doubles or halves at each.
@@ -49,14 +52,15 @@ class Subproblem:
 
     def gradient(self, width: float) -> Floats:
         """Return the direction of steepest descent at x = 0."""
-        total: Floats = self.linear + np.clip(self.residual, -width, width) @ self.rows
-        return total
+        return self.linear + weighted_sum(np.clip(self.residual, -width, width), self.rows)
 
     def within(self, working_set: Bools, width: float) -> "Subproblem":
         """Return the problem on the working set, the other rows taken to stay outliers."""
         outliers = np.where(working_set, 0.0, np.sign(self.residual) * width)
         rows = self.rows.compress(working_set, axis=0)
-        return Subproblem(rows, self.residual[working_set], self.quadratic, self.linear + outliers @ self.rows)
+        return Subproblem(
+            rows, self.residual[working_set], self.quadratic, self.linear + weighted_sum(outliers, self.rows)
+        )
 
 
 def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int, last: int) -> Floats:
@@ -83,7 +87,7 @@ def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int,
         x = x + step
         largest = max(largest, float(np.abs(x).max(initial=0.0)))
         if EPS * largest > MAX_ROUNDING_SHARE * width:  # Steps that were large leave rounding errors that matter here.
-            moved = problem.residual - problem.rows @ x
+            moved = problem.residual - fitted_values(problem.rows, x)
         here = replace(problem, residual=moved)
         if width == penalty or np.count_nonzero(np.abs(here.residual) < width) < last:
             break
@@ -117,12 +121,12 @@ def _minimise_at_width(problem: Subproblem, width: float, wider: float, *, rough
             break
         step = _newton(problem.within(working_set, width), width, wider, rough=rough)
         if step is not None:
-            moved = problem.residual - problem.rows @ step
+            moved = problem.residual - fitted_values(problem.rows, step)
             if not np.any(~working_set & ((np.abs(moved) < width) | (moved * np.sign(problem.residual) < 0))):
                 return step, moved
         reach = _WORKING_SET_GROWTH * max(reach, width)
     step = _newton(problem, width, wider, rough=rough)
-    return step, problem.residual if step is None else problem.residual - problem.rows @ step
+    return step, problem.residual if step is None else problem.residual - fitted_values(problem.rows, step)
 
 
 def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> Floats | None:
@@ -135,19 +139,20 @@ def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> 
     terms = float(np.abs(problem.linear).sum())
     x = _extrapolated(problem, width, wider)
     if x.any():
-        problem = problem.shifted(x, problem.rows @ x)
+        problem = problem.shifted(x, fitted_values(problem.rows, x))
     length = 0.0
     for attempt in range(50 + 4 * unknowns):
         gradient = problem.gradient(width)
         terms_here = terms + float(np.minimum(np.abs(problem.residual), width).sum())
-        if np.abs(gradient).sum() <= _GRADIENT_TOLERANCE * terms_here:
+        if np.abs(gradient).sum() <= GRADIENT_TOLERANCE * terms_here:
             break
         if attempt > 0 and (length == 0 or (rough and length == 1)):
             break
         inliers = np.abs(problem.residual) < width
-        step = _newton_step(problem.rows.compress(inliers, axis=0), problem.quadratic, gradient)
-        fitted = problem.rows @ step
-        length = _line_search(problem, step, fitted, width)
+        step = _newton_step(gram_of_chosen(problem.rows, inliers) + problem.quadratic, gradient)
+        fitted = fitted_values(problem.rows, step)
+        along = float(step @ problem.linear), float(step @ problem.quadratic @ step)
+        length = line_search(problem.residual, fitted, width, *along)
         if length == np.inf:
             return None
         x = x + length * step
@@ -162,27 +167,26 @@ def _extrapolated(problem: Subproblem, width: float, wider: float) -> Floats:
     if not len(nothing) <= np.count_nonzero(inliers) < 2 * len(nothing):
         return nothing
     clipped = np.where(inliers, problem.residual, np.clip(problem.residual, -width, width))
-    step = _newton_step(
-        problem.rows.compress(inliers, axis=0), problem.quadratic, problem.linear + clipped @ problem.rows
-    )
+    gradient = problem.linear + weighted_sum(clipped, problem.rows)
+    step = _newton_step(gram_of_chosen(problem.rows, inliers) + problem.quadratic, gradient)
     other_rows = float(step @ (problem.quadratic @ (step / width) / 2 - problem.linear / width))
-    moved = problem.residual - problem.rows @ step
+    moved = problem.residual - fitted_values(problem.rows, step)
     return step if huber_loss(moved, width) + other_rows < huber_loss(problem.residual, width) else nothing
 
 
-def _newton_step(inliers: Floats, quadratic: Floats, gradient: Floats) -> Floats:
+def _newton_step(hessian: Floats, gradient: Floats) -> Floats:
     """Return Newton's step, and the gradient itself, which leads down too, if rounding forbids it."""
-    hessian = quadratic + inliers.T @ inliers
-    hessian.flat[:: len(gradient) + 1] += _RIDGE * (np.trace(hessian) + len(gradient))
+    hessian.flat[:: len(gradient) + 1] += RIDGE * (np.trace(hessian) + len(gradient))
     return np.asarray(_linalg.lapack.dposv(hessian, gradient)[1])
 
 
-def _line_search(problem: Subproblem, step: Floats, fitted: Floats, width: float) -> float:
-    """Return the length at which the slope along a step is small: 0 if it leads up, infinite if it never ends."""
-    linear = float(step @ problem.linear)
-    quadratic = float(step @ problem.quadratic @ step)
-    start = linear + float(np.clip(problem.residual, -width, width) @ fitted)
-    size = float(np.abs(problem.residual).max(initial=0.0)) + width
+def line_search(residual: Floats, fitted: Floats, width: float, linear: float = 0.0, quadratic: float = 0.0) -> float:
+    """Return the length at which the slope along a step is small: 0 if it leads up, infinite if it never ends.
+
+    The step has these fitted values; along it other terms fall by `linear` t − `quadratic` t² / 2.
+    """
+    start = linear + float(np.clip(residual, -width, width) @ fitted)
+    size = float(np.abs(residual).max(initial=0.0)) + width
     moves = float(np.abs(fitted).max(initial=0.0))
     if start <= 0:
         return 0.0
@@ -192,7 +196,7 @@ def _line_search(problem: Subproblem, step: Floats, fitted: Floats, width: float
     for _ in range(_MAX_TRIALS):
         if low * moves >= _UNBOUNDED_RATIO * size or (moves == 0 and quadratic == 0):
             return np.inf
-        slope = linear - trial * quadratic + float(np.clip(problem.residual - trial * fitted, -width, width) @ fitted)
+        slope = linear - trial * quadratic + float(np.clip(residual - trial * fitted, -width, width) @ fitted)
         if abs(slope) <= _SLOPE_TOLERANCE * start or high - low < EPS * high:
             return trial
         # The secant, with the slope at the end that stays halved: else one end may never move (Dowell & Jarratt 1971).

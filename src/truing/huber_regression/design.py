@@ -206,14 +206,15 @@ def _whitening_map(moments: Moments, rows: Rows, intercept: bool) -> Floats:
     constant = np.zeros(d) if intercept else mean  # What the features add to the constant column.
     # Columns of one size lose equally much to rounding, and so does any direction.
     size = np.abs(mean) + np.sqrt(np.maximum(np.diag(moment), 0.0))
-    live = size > 0
-    coef = np.diag(1 / np.where(live, size, 1.0))[:, live]
-    if not coef.size:
+    live = np.flatnonzero(size > 0)
+    if not len(live):
         return np.eye(d + 1)[:, d:] if intercept else np.zeros((d + 1, 0))
-    level = constant @ coef
-    values, vectors = np.linalg.eigh(coef.T @ moment @ coef + np.outer(level, level))
+    scale = 1 / size[live, None]
+    level = constant[live, None] * scale
+    values, vectors = np.linalg.eigh(scale * moment[np.ix_(live, live)] * scale.T + level * level.T)
     floor = (d + n**0.5) * EPS * max(values[-1], EPS**2)
-    coef = coef @ (vectors / np.sqrt(np.maximum(values, floor)))
+    coef = np.zeros((d, len(live)))
+    coef[live] = scale * (vectors / np.sqrt(np.maximum(values, floor)))
     if values[0] <= _ILL_CONDITIONED * values[-1]:
         values, vectors = np.linalg.eigh(_gram_of(rows, np.vstack([coef, constant @ coef])))
         coef = coef @ (vectors / np.sqrt(np.maximum(values, EPS * floor)))

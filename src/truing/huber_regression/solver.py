@@ -11,8 +11,10 @@ from ..rows import low_discrepancy_sample
 from .certificate import TOLERANCE, Certificate, certify
 from .continuation import INLIERS_PER_UNKNOWN, MAX_ROUNDING_SHARE, Subproblem, huber_loss, minimise_by_continuation
 from .design import ROWS_PER_GATHER, Design, Point
+from .multipliers import MANY_UNKNOWNS, minimise_by_multipliers
 
 _NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
+_FEW_CROSSED = 1 / 8  # Share of the near rows up to which others may cross, and as many near rows do for a second time.
 _MAX_ROUNDS_OF_ALL_ROWS = 8
 _MIN_WIDTH_OVER_ROUNDING = 2.0**12  # Times the residuals' rounding: narrower, and that decides which rows are inliers.
 _CONTAMINATION_RATIO = 1e8  # Times the scores that the residuals of least squares are when a few rows are absurd.
@@ -21,7 +23,8 @@ _CONTAMINATION_RATIO = 1e8  # Times the scores that the residuals of least squar
 def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, int]:
     """Return the best certificate found, and how often all rows were read.
 
-    Each round has twice the near rows of the one before. Once they are all rows, each goes on from the last point.
+    A round has twice the near rows of the one before, or for once as many. Once they are all rows, each goes on from
+    the last point.
     """
     n = len(target)
     theta, near_rows = _start_from_sample(design, target, penalty)
@@ -29,12 +32,19 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
     point = design.point(target, theta, width)
     best = Certificate(point, np.inf)
     first = near_rows // 4
+    is_wide = near_rows >= n / 2 and design.unknowns >= MANY_UNKNOWNS
+    is_repeated = False
     passes = 2
-    for _ in range(int(log2(n)) + 1 + _MAX_ROUNDS_OF_ALL_ROWS):
+    for _ in range(2 * int(log2(n)) + 1 + _MAX_ROUNDS_OF_ALL_ROWS):
         near = _nearest(point.residual, width, near_rows if near_rows < n / 2 else n)
-        after = design.point(target, point.theta + _step_over_near_rows(design, point, near, width, first), width)
+        if is_wide:
+            step = minimise_by_multipliers(design.take(near), point.residual, width)
+        else:
+            step = _step_over_near_rows(design, point, near, width, first)
+        after = design.point(target, point.theta + step, width)
         passes += 2
-        if _others_stayed(point, after, near, width):
+        crossed = _others_that_crossed(point, after, near, width)
+        if not crossed:
             certificate = certify(design, target, after, penalty, width)
             passes += 1
             best = certificate if certificate.gap <= best.gap else best
@@ -43,9 +53,12 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
             point = after
         elif huber_loss(after.residual, width) <= huber_loss(point.residual, width):
             point = after
-        # Again with twice the near rows; should all of them fail, once more from the widest loss.
+        # Again, once with as many near rows where few others crossed, then with twice as many; should all rows fail,
+        # once more from the widest loss, by continuation.
+        is_wide = False
         first = n if len(near) == n else INLIERS_PER_UNKNOWN * design.unknowns
-        near_rows *= 2
+        is_repeated = not is_repeated and 0 < crossed <= _FEW_CROSSED * len(near)
+        near_rows *= 1 if is_repeated else 2
         wanted = _solvable_width(design, target, point.theta, penalty)
         if wanted != width or design.stored is not None:  # The rows have what a stored design lost by rounding.
             width = wanted
@@ -114,11 +127,11 @@ def _step_over_near_rows(design: Design, point: Point, near: NDArray[np.intp], w
     return minimise_by_continuation(problem, width, first=first, last=0)
 
 
-def _others_stayed(before: Point, after: Point, near: NDArray[np.intp], width: float) -> bool:
-    """Return whether no row but the near ones crossed ±width."""
+def _others_that_crossed(before: Point, after: Point, near: NDArray[np.intp], width: float) -> int:
+    """Return how many rows but the near ones crossed ±width."""
     far = np.ones(len(before.residual), dtype=np.bool_)
     far[near] = False
-    return np.array_equal(_side(before.residual[far], width), _side(after.residual[far], width))
+    return int(np.count_nonzero(_side(before.residual[far], width) != _side(after.residual[far], width)))
 
 
 def _side(residual: Floats, width: float) -> Floats:

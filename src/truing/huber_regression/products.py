@@ -1,0 +1,61 @@
+"""Products with many rows, a block at a time over the cores; few rows are one block, on the thread that calls."""
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import BLOCK_NUMBERS, Bools, Floats, row_blocks
+from .._threads import FEWEST_BLOCKS, add_blocks, map_blocks
+
+Number = TypeVar("Number", np.float32, np.float64)
+
+_GRAM_ROWS_PER_COLUMN = 8  # Rows of a block for each column, at least: adding the parts then costs little.
+
+
+def fitted_values(rows: NDArray[Number], x: NDArray[Number]) -> NDArray[Number]:
+    """Return rows @ x."""
+    if _are_few(rows):
+        return rows @ x
+    fitted = np.empty(len(rows), dtype=rows.dtype)
+
+    def fill(where: slice) -> None:
+        np.matmul(rows[where], x, out=fitted[where])
+
+    map_blocks(fill, row_blocks(rows))
+    return fitted
+
+
+def weighted_sum(weights: NDArray[Number], rows: NDArray[Number]) -> NDArray[Number]:
+    """Return Σ weightᵢ rowᵢ."""
+    if _are_few(rows):
+        return weights @ rows
+    total = np.zeros(rows.shape[1], dtype=rows.dtype)
+    add_blocks(
+        lambda where: weights[where] @ rows[where], row_blocks(rows), lambda part: np.add(total, part, out=total)
+    )
+    return total
+
+
+def gram_of_chosen(rows: Floats, chosen: Bools) -> Floats:
+    """Return Σ rowᵢ rowᵢᵀ over the chosen rows."""
+    n, k = rows.shape
+    step = max(BLOCK_NUMBERS // max(k, 1), _GRAM_ROWS_PER_COLUMN * k)
+    if n < FEWEST_BLOCKS * step:
+        return _gram(rows.compress(chosen, axis=0))
+    total = np.zeros((k, k))
+
+    def products(start: int) -> Floats:
+        where = slice(start, start + step)
+        return _gram(rows[where].compress(chosen[where], axis=0))
+
+    add_blocks(products, range(0, n, step), lambda part: np.add(total, part, out=total))
+    return total
+
+
+def _gram(rows: Floats) -> Floats:
+    return np.asarray(rows.T @ rows)
+
+
+def _are_few(rows: NDArray[Number]) -> bool:
+    return rows.size < FEWEST_BLOCKS * BLOCK_NUMBERS
