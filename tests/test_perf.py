@@ -162,7 +162,7 @@ def test_scikit_learn_agrees_on_the_three_metrics(rng):
 def test_every_plain_pass_sums_the_exponentials(rng):
     logits = script("logits")
     rows = rng.normal(0, 3, (5000, 12)).astype(np.float32)
-    expected = np.exp(truing.energy(rows) - truing.max_logit(rows))
+    expected = np.exp(truing.energy(rows.astype(np.float64)) - truing.max_logit(rows))
     np.testing.assert_allclose(logits.whole(rows), expected, rtol=1e-5)
     for way in (logits.in_blocks, logits.in_columns):
         np.testing.assert_allclose(way(rows, np.float32), expected, rtol=1e-5)
