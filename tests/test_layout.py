@@ -36,6 +36,7 @@ CORE = [
     "huber_regression",
     "fits",
     "contrast",
+    "ranks",
     "threshold",
     "metrics",
     "placements",

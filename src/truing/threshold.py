@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Bools, Floats, as_count, as_number, as_share, as_vector
+from .ranks import Ranks
 
 # A share of in-distribution rows refused, over the one asked for, from which a note says so.
 _MORE_THAN_ASKED = 1.25
@@ -47,8 +48,7 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])
     """
-    known = np.sort(as_vector(scores_in, "scores_in"))
-    return (1 + np.searchsorted(known, as_vector(scores, "scores"), side="right")) / (len(known) + 1)
+    return Ranks.of(as_vector(scores_in, "scores_in"), as_vector(scores, "scores")).p_values()
 
 
 def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
@@ -186,9 +186,12 @@ class Decision:
         return f"Decision({refused} at {self.rate.name} {self.rate.value:g}{''.join('; ' + n for n in self.notes)})"
 
 
-def decide_at(rate: Rate, scores_in: Floats, scores: Floats) -> Decision:
-    """Return which rows are out, at a rate, against the scores of known in-distribution rows."""
-    p = p_values(scores_in, scores)
+def decide_at(rate: Rate, scores_in: Floats, scores: Floats, ranks: Ranks | None = None) -> Decision:
+    """Return which rows are out, at a rate, against the scores of known in-distribution rows.
+
+    `ranks` are those of the scores among the known ones, where they were found before.
+    """
+    p = (Ranks.of(scores_in, scores) if ranks is None else ranks).p_values()
     notes = tuple(rate.notes(len(scores_in)))
     if rate.name == "fdr":
         return Decision(scores, p, benjamini_hochberg(p, fdr=rate.value), None, rate, notes)
