@@ -115,12 +115,12 @@ def row_products(matrix: Matrix, coef: Floats) -> Floats:
     """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
     products = np.zeros(len(matrix))
 
-    # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is copied into one layout, no
+    # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is in one layout, no
     # wider than it takes without a buffer, so that the order of its sum is the same for every row.
     def fill(rows: slice) -> None:
         for first in range(0, matrix.shape[1], _COLUMNS_AT_ONCE):
             columns = slice(first, first + _COLUMNS_AT_ONCE)
-            block = np.array(matrix[rows, columns], dtype=np.float64, order="C")
+            block = np.ascontiguousarray(matrix[rows, columns], dtype=np.float64)
             products[rows] += np.einsum("ij,j->i", block, coef[columns])
 
     map_blocks(fill, row_blocks(matrix))
