@@ -283,3 +283,40 @@ def test_json_is_all_there_is_on_stdout(tmp_path):
 @pytest.mark.slow
 def test_json_is_all_there_is_on_stdout_thousands_of_times(tmp_path):
     check_that_stdout_is_json(tmp_path, 2000)
+
+
+WATCHED = """
+import sys, truing_command, truing.cli
+truing.cli.SHOWN_AFTER_SECONDS = truing.cli._SECONDS_BETWEEN = 0.0
+sys.exit(truing_command.main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize(
+    "command", ["detect test.npz", "fit test.npz -o fit.npz", "apply old.npz test.npz -o trued.npy"]
+)
+def test_long_work_shows_its_passes_on_a_terminal_alone(tmp_path, rng, command, is_terminal):
+    rows = truing.Outputs(rng.normal(size=(60_000, 8)), rng.normal(size=(60_000, 5)))
+    rows.save(tmp_path / "test.npz")
+    truing.save(truing.fit_direct(rows.features, truing.msp(rows.logits)), tmp_path / "old.npz")
+    ours, theirs = os.openpty() if is_terminal else os.pipe()
+    words = [sys.executable, "-c", WATCHED, *command.split()]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=ENVIRONMENT, cwd=tmp_path) as process:
+        os.close(theirs)
+        seen = b"".join(iter(lambda: _read(ours), b""))
+        answer = process.communicate(timeout=300)[0]
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"pass" not in answer
+    assert (b"pass 1: " in seen) == is_terminal
+    if is_terminal and command != "detect test.npz":  # Which ends with a line that says that all rows are done.
+        assert seen.endswith(b"\r\x1b[K")  # Nothing is left of it.
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # So a pseudo-terminal ends on Linux.
+        return b""

@@ -38,6 +38,7 @@ CORE = [
     "huber_regression",
     "fits",
     "contrast",
+    "ranks",
     "threshold",
     "metrics",
     "placements",

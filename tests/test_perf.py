@@ -5,6 +5,7 @@ import importlib
 import json
 from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 
 import numpy as np
@@ -17,6 +18,7 @@ PERF = Path(__file__).parent.parent / "perf"
 NEEDS = {
     "contrast": [],
     "dlr": ["sklearn"],
+    "field": ["torch", "sklearn", "pyod", "pytorch_ood"],
     "gradnorm": ["torch"],
     "growth": ["matplotlib"],
     "logits": ["torch"],
@@ -26,6 +28,7 @@ NEEDS = {
     "rlr_passes": [],
     "rlr_wide": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],
+    "stages": ["matplotlib"],
     "start": [],
     "stream": [],
     "stream_components": [],
@@ -164,7 +167,7 @@ def test_scikit_learn_agrees_on_the_three_metrics(rng):
 def test_every_plain_pass_sums_the_exponentials(rng):
     logits = script("logits")
     rows = rng.normal(0, 3, (5000, 12)).astype(np.float32)
-    expected = np.exp(truing.energy(rows) - truing.max_logit(rows))
+    expected = np.exp(truing.energy(rows.astype(np.float64)) - truing.max_logit(rows))
     np.testing.assert_allclose(logits.whole(rows), expected, rtol=1e-5)
     for way in (logits.in_blocks, logits.in_columns):
         np.testing.assert_allclose(way(rows, np.float32), expected, rtol=1e-5)
@@ -197,6 +200,17 @@ def test_a_sweep_gives_the_fit_at_every_share(pair):
 def test_the_exponent_of_a_square_is_two():
     growth = script("growth")
     assert growth.exponent((1, 10, 100), [growth.Measure(3.0 * n**2) for n in (1, 10, 100)]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_the_seconds_of_the_stages_add_up_to_those_of_the_whole(method):
+    stages = script("stages")
+    outputs, known = stages.made(3000, 6, 4)
+    start = perf_counter()
+    spent = stages.by_stage(lambda: truing.detect(outputs, known, method=method))
+    assert 0 < sum(spent.values()) <= perf_counter() - start
+    assert all(spent[stage] > 0 for stage in ("base scores", "sums", "trued scores", "p-values, ranks"))
+    assert truing.Outputs._predicted_classes.__name__ == "_predicted_classes"  # All is put back.
 
 
 def test_made_features_are_the_same_each_time_and_saturate():

@@ -4,9 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from truing.placements import Placements, class_weights, placements
+from truing.placements import Placements, class_weights
+from truing.placements import placements as placements_of
+from truing.ranks import Ranks
 
 few_values = arrays(np.float64, st.integers(1, 12), elements=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+
+
+def placements(scores_in, scores, weights):
+    return placements_of(Ranks.of(scores_in, scores), weights)
 
 
 def brute(scores_in, scores, weights):

@@ -10,7 +10,8 @@ interpreter. Errors are those of a loop: that of the first block that fails.
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +29,7 @@ FEWEST_BLOCKS = 4
 _AHEAD = 2
 
 _chosen: int | None = None
+_watcher: "_Watcher | None" = None
 _here = threading.local()
 _starting = threading.RLock()  # Reentrant, for signal handlers.
 
@@ -93,6 +95,8 @@ def add_blocks(
         With fewer blocks, or within work of another call, all stays on the calling thread.
     """
     waiting = list(blocks)
+    if _watcher is not None and threading.get_ident() == _watcher.thread and not getattr(_here, "is_working", False):
+        add = _watcher.told(add, len(waiting))
     is_alone = len(waiting) < max(fewest, 2) or getattr(_here, "is_working", False)
     workers = 1 if is_alone else min(count(), len(waiting))
     with one_thread():
@@ -101,6 +105,43 @@ def add_blocks(
             return
         for block in waiting:
             add(work(block))
+
+
+@contextmanager
+def watched(tell: Callable[[int, int, int], object]) -> Iterator[None]:
+    """Tell how far the work of this thread is, as long as the block runs.
+
+    `tell` is called in any thread, one call at a time, with the number of the pass over rows, the blocks done in it,
+    and all its blocks.
+    """
+    global _watcher
+    before, _watcher = _watcher, _Watcher(tell)
+    try:
+        yield
+    finally:
+        _watcher = before
+
+
+class _Watcher:
+    """Counts passes over rows, and the blocks of each."""
+
+    def __init__(self, tell: Callable[[int, int, int], object]) -> None:
+        self.thread = threading.get_ident()
+        self._tell = tell
+        self._passes = 0
+
+    def told(self, add: Callable[[Part], object], blocks: int) -> Callable[[Part], object]:
+        """Return what adds a part and tells that it did."""
+        self._passes += 1
+        number, done = self._passes, 0
+
+        def add_and_tell(part: Part) -> None:
+            nonlocal done
+            add(part)
+            done += 1
+            self._tell(number, done, blocks)
+
+        return add_and_tell
 
 
 class _Helper(threading.Thread):

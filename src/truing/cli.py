@@ -5,13 +5,16 @@ Every error is one line on stderr and exit code 1.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NoReturn
 
 from . import __version__, summary
 from ._check import Floats, as_vector
 from ._json import as_json
+from ._threads import watched
 from .bench import cli as bench
 from .contrast import ContrastFit, fit_contrast
 from .detection import METHODS, ORDERS, detect
@@ -26,6 +29,10 @@ from .saved import load, save
 from .scores import SCORES, base_scores
 from .threshold import threshold_at
 
+# Work that takes less shows no progress, and its line changes so often.
+SHOWN_AFTER_SECONDS = 1.0
+_SECONDS_BETWEEN = 0.1
+
 # What the command line hands on to `detect`, where it is given.
 DETECT_OPTIONS = (
     *("method", "base", "temperature", "intercept", "components", "same_mix"),
@@ -37,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         args = _parser().parse_args(arguments)
-        args.run(args)
+        with _passes_shown(args):
+            args.run(args)
         sys.stdout.flush()
     except (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError) as error:
         print(f"truing: {_in_a_line(str(error)) or type(error).__name__}", file=sys.stderr)
@@ -145,7 +153,35 @@ def run_demo(args: argparse.Namespace) -> None:
 def _progress(done: int, rows: int) -> None:
     if sys.stderr.isatty():
         end = "\n" if done == rows else ""
-        print(f"\r{done:,} of {rows:,} rows ({done / rows:.0%})", end=end, file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{done:,} of {rows:,} rows ({done / rows:.0%})", end=end, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _passes_shown(args: argparse.Namespace) -> Iterator[None]:
+    """Show on a terminal how far work that takes long is: the pass over the rows, and its share that is done.
+
+    A stream tells its rows instead, and the experiments their jobs.
+    """
+    is_stream = getattr(args, "method", None) == "online"
+    if args.run not in (run_detect, run_score, run_fit, run_apply) or is_stream or not sys.stderr.isatty():
+        yield
+        return
+    start = shown = perf_counter()
+
+    def show(number: int, done: int, blocks: int) -> None:
+        nonlocal shown
+        now = perf_counter()
+        if now - start >= SHOWN_AFTER_SECONDS and now - shown >= _SECONDS_BETWEEN:
+            shown = now
+            line = f"pass {number}: {done / blocks:.0%}, {now - start:.0f} s"
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    try:
+        with watched(show):
+            yield
+    finally:
+        if shown > start:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _in_a_line(text: str) -> str:

@@ -15,6 +15,7 @@ from .fits import fit_robust
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
 from .placements import Placements, class_weights, placements
+from .ranks import Ranks
 from .row_keys import RowKeys
 from .scores import NEEDS, Base, Head, base_name, base_scores, check_base
 from .threshold import Rate, decide_at, out_share_at_least
@@ -158,10 +159,11 @@ def detect(
     else:
         rows = _scored(outputs, base, temperature, head, learned)
         known = None if held is None else _scored(held, base, temperature, head, learned)
-        found = _Found.nothing(rows._need("scores"))
-        if held is not None and known is not None:
-            classes_in, classes = held._predicted_classes(), outputs._predicted_classes()
-            found = _Found.nothing(rows._need("scores"), known._need("scores"), class_weights(classes_in, classes))
+        if held is None or known is None:
+            found = _Found.nothing(rows._need("scores"))
+        else:
+            weights = class_weights(held._predicted_classes(), outputs._predicted_classes())
+            found = _Found.nothing(rows._need("scores"), known._need("scores"), weights)
         if method == "none":
             steps: Iterator[Step] = iter([(slice(0, len(rows)), None)])
         elif method == "rlr":
@@ -232,9 +234,10 @@ class _Found:
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
-        decision = decide_at(rate, scores_in, self.scores[part])
+        ranks = Ranks.of(scores_in, self.scores[part])
+        decision = decide_at(rate, scores_in, self.scores[part], ranks)
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
-        for found, more in zip(self.placements, placements(scores_in, self.scores[part], self.weights_in), strict=True):
+        for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
             found.put(part, more)
         if part == slice(0, len(self.scores)):
             self.threshold = decision.threshold
@@ -345,7 +348,8 @@ def _halves(
 
 
 def _scored(outputs: Outputs, base: Base, temperature: float, head: Head | None, bank: Outputs | None) -> Outputs:
-    return Outputs(outputs.features, scores=base_scores(outputs, base, temperature, head=head, bank=bank))
+    scores = base_scores(outputs, base, temperature, head=head, bank=bank)
+    return Outputs._of_checked({"features": outputs.features, "scores": scores}, None)
 
 
 def _rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
@@ -425,7 +429,7 @@ def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
     """
     if len(found.scores) < _ROWS_TO_COMPARE:
         return
-    before = placements(base_scores_in, found.base_scores, found.weights_in)
+    before = placements(Ranks.of(base_scores_in, found.base_scores), found.weights_in)
     rises = [now - then for now, then in zip(found.placements, before, strict=True)]
     chance = before[0].chance
     if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):

@@ -14,7 +14,18 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows, counted
+from ._check import (
+    Bools,
+    Floats,
+    Matrix,
+    as_matrix,
+    as_matrix_unchecked,
+    as_vector,
+    check_same_rows,
+    counted,
+    row_blocks,
+)
+from ._threads import map_blocks
 from .io.columns import NAMES, read_columns, write_columns
 
 
@@ -56,6 +67,16 @@ class Outputs:
         check_same_rows(**checked)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def _of_checked(cls, columns: dict[str, Any], model: str | None) -> Outputs:
+        """Return rows whose columns are checked already, such as some of other rows: their numbers are not read."""
+        as_matrix_unchecked(columns["features"], "features")
+        made = cls.__new__(cls)
+        object.__setattr__(made, "model", model)
+        for name in NAMES:
+            object.__setattr__(made, name, columns.get(name))
+        return made
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Outputs:
@@ -108,7 +129,12 @@ class Outputs:
         """Return the predicted class (n,) of each row: its largest logit, and 0 where there are none."""
         if self.logits is None:
             return np.zeros(len(self), dtype=np.intp)
-        classes: NDArray[np.intp] = self.logits.argmax(axis=1)
+        logits, classes = self.logits, np.empty(len(self), dtype=np.intp)
+
+        def fill(rows: slice) -> None:
+            logits[rows].argmax(axis=1, out=classes[rows])
+
+        map_blocks(fill, row_blocks(logits))
         return classes
 
     def __len__(self) -> int:
@@ -121,7 +147,7 @@ class Outputs:
             if not -len(self) <= number < len(self):
                 raise IndexError(f"row must be from {-len(self)} to {len(self) - 1}, got {number}")
             rows = slice(number % len(self), number % len(self) + 1)
-        return Outputs(**{name: column[rows] for name, column in self._columns().items()}, model=self.model)
+        return Outputs._of_checked({name: column[rows] for name, column in self._columns().items()}, self.model)
 
     def _need(self, name: str) -> Any:
         """Return the field `name`, or say that it is missing."""

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ._check import Floats
+from ._check import Floats, row_blocks
+from ._threads import map_blocks
+from .ranks import Ranks
 
 Classes = NDArray[np.intp]
 
@@ -59,20 +61,23 @@ class Placements:
         return Placements(self.of_rows - before.of_rows, self.of_known - before.of_known, self.most)
 
 
-def placements(scores_in: Floats, scores: Floats, weights: Sequence[Floats]) -> tuple[Placements, ...]:
-    """Return those of rows by their scores and by those of known rows, for each way to weigh the latter (m,)."""
-    m, order = len(scores_in), np.argsort(scores_in)
-    ordered = scores_in[order]
-    # How many known rows lie below each row; and how many do, or tie with it.
-    places = [np.searchsorted(ordered, scores), np.searchsorted(ordered, scores, side="right")]
+def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...]:
+    """Return those of rows by their ranks among known rows, for each way to weigh the latter (m,)."""
+    m, n = len(ranks.ordered), len(ranks.below)
+    counts = np.bincount(ranks.below, minlength=m + 1) + np.bincount(ranks.up_to, minlength=m + 1)
     outscored = np.empty(m)
-    outscored[order] = sum(np.cumsum(np.bincount(place, minlength=m + 1))[:m] for place in places) / 2
+    outscored[ranks.order] = np.cumsum(counts)[:m] / 2
     found = []
     for way in weights:
         share = way / way.sum()
-        below = np.concatenate(([0.0], np.cumsum(share[order])))
-        of_rows = 1 - (below[places[0]] + below[places[1]]) / 2
-        found.append(Placements(of_rows, share * outscored, len(scores) * share))
+        below = np.concatenate(([0.0], np.cumsum(share[ranks.order])))
+        of_rows = np.empty(n)
+
+        def place(part: slice, below: Floats = below, of_rows: Floats = of_rows) -> None:
+            of_rows[part] = 1 - (below[ranks.below[part]] + below[ranks.up_to[part]]) / 2
+
+        map_blocks(place, row_blocks(of_rows[:, None]))
+        found.append(Placements(of_rows, share * outscored, n * share))
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Bools, Floats, as_count, as_number, as_share, as_vector
+from .ranks import Ranks
 
 # A share of in-distribution rows refused, over the one asked for, from which a note says so.
 _MORE_THAN_ASKED = 1.25
@@ -47,7 +48,7 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])
     """
-    return _p_values(np.sort(as_vector(scores_in, "scores_in")), as_vector(scores, "scores"))
+    return Ranks.of(as_vector(scores_in, "scores_in"), as_vector(scores, "scores")).p_values()
 
 
 def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
@@ -185,10 +186,13 @@ class Decision:
         return f"Decision({refused} at {self.rate.name} {self.rate.value:g}{''.join('; ' + n for n in self.notes)})"
 
 
-def decide_at(rate: Rate, scores_in: Floats, scores: Floats) -> Decision:
-    """Return which rows are out, at a rate, against the scores of known in-distribution rows."""
-    known = np.sort(scores_in)
-    p = _p_values(known, scores)
+def decide_at(rate: Rate, scores_in: Floats, scores: Floats, ranks: Ranks | None = None) -> Decision:
+    """Return which rows are out, at a rate, against the scores of known in-distribution rows.
+
+    `ranks` are those of the scores among the known ones, where they were found before.
+    """
+    ranks = Ranks.of(scores_in, scores) if ranks is None else ranks
+    p, known = ranks.p_values(), ranks.ordered
     notes = tuple(rate.notes(len(known)))
     if rate.name == "fdr":
         return Decision(scores, p, benjamini_hochberg(p, fdr=rate.value), None, rate, notes)
@@ -200,12 +204,6 @@ def decide_at(rate: Rate, scores_in: Floats, scores: Floats) -> Decision:
     k = int(np.count_nonzero(np.arange(1, len(known) + 2) / (len(known) + 1) <= rate.value))
     threshold = -math.inf if k == 0 else math.inf if k > len(known) else float(known[k - 1])
     return Decision(scores, p, out, threshold, rate, notes)
-
-
-def _p_values(known: Floats, scores: Floats) -> Floats:
-    """Return the p-values (n,) of scores, those of known rows being in ascending order."""
-    p: Floats = (1 + np.searchsorted(known, scores, side="right")) / (len(known) + 1)
-    return p
 
 
 def rows_for(share: float, rows: int) -> int:

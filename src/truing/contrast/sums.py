@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._blas import one_thread
 from .._check import Floats
 from .._threads import add_blocks
-from ..moments import Moments
+from ..moments import Moments, ProductSums, rows_sampled_for_mean, summed_near_mean
 from .columns import Classes, Columns, ScoredRows
 
 # Up to so many rows are added one by one in less time than a sparse matrix is made.
@@ -32,16 +33,17 @@ class ClassMoments:
     @classmethod
     def of(cls, columns: Columns, rows: ScoredRows) -> ClassMoments:
         """Return the sums of these rows."""
-        total: list[ClassMoments] = []
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            by_class: Floats = np.empty(0)
 
-        def sums(part: slice) -> ClassMoments:
-            return _of_block(columns.block(rows, part), rows.classes[part], columns.classes)
+            def summed_about(shift: Floats) -> ProductSums:
+                nonlocal by_class
+                products, by_class = _summed(columns, rows, shift)
+                return products
 
-        def add(more: ClassMoments) -> None:
-            total[:] = [total[0] + more if total else more]
-
-        add_blocks(sums, columns.slices(rows), add)
-        return total[0]
+            sample = columns.block(rows, rows_sampled_for_mean(len(rows)))
+            moments = summed_near_mean(sample, summed_about)
+        return cls(moments, by_class[:, -1], by_class[:, :-1])
 
     @property
     def rows(self) -> float:
@@ -89,21 +91,33 @@ class PlainSums:
         return self.sums - self.counts[:, None] * point
 
 
-def _of_block(block: Floats, classes: Classes, number: int) -> ClassMoments:
-    counts = np.bincount(classes, minlength=number).astype(np.float64)
-    return ClassMoments(Moments.of(block[:, :-1], block[:, -1]), counts, _class_sums(block, classes, number))
+def _summed(columns: Columns, rows: ScoredRows, shift: Floats) -> tuple[ProductSums, Floats]:
+    """Return the sums of products about a shift, and of each class the columns' sums and its rows (c, p + 1)."""
+    products, by_class = ProductSums(shift), np.zeros((columns.classes, len(columns) + 1))
+
+    def sums(part: slice) -> tuple[Floats, Floats]:
+        block = columns.block_and_ones(rows, part)
+        return _sums_by_class(block, rows.classes[part], columns.classes), products.of(block)
+
+    def add(more: tuple[Floats, Floats]) -> None:
+        np.add(by_class, more[0], out=by_class)
+        products.add(more[1])
+
+    add_blocks(sums, columns.slices(rows), add)
+    return products, by_class
 
 
-def _class_sums(block: Floats, classes: Classes, number: int) -> Floats:
-    """Return the sums of each class's rows (c, p), added in their order."""
-    n = len(block)
-    if n <= _FEW_ROWS:
+def _sums_by_class(block: Floats, classes: Classes, number: int) -> Floats:
+    """Return the sums of each class's rows (c, p + 1), added in their order."""
+    if len(block) <= _FEW_ROWS:
         few = np.zeros((number, block.shape[1]))
         for row, its_class in zip(block, classes.tolist(), strict=True):
             few[its_class] += row
         return few
     from scipy.sparse import csr_array
 
-    membership = csr_array((np.ones(n), (classes, np.arange(n))), shape=(number, n))
-    sums: Floats = membership @ block
-    return sums
+    of_class = np.argsort(classes, kind="stable")
+    ends = np.cumsum(np.bincount(classes, minlength=number))
+    membership = csr_array((np.ones(len(block)), of_class, np.append(0, ends)), shape=(number, len(block)))
+    by_class: Floats = membership @ block
+    return by_class

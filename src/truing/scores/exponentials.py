@@ -1,7 +1,10 @@
 r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, of which softmax and free energy are made.
 
-Always in float64. Where a row's largest $f_j / T$ is moderate nothing overflows, and the exponentials are summed as
-they are; in other rows the largest is subtracted first. Which it is depends on the row alone, and so does every bit.
+Where a row's largest $f_j / T$ is moderate nothing overflows, and the exponentials are summed as they are; in other
+rows the largest is subtracted first. Sums are in float64. So are exponentials, but for those of moderate logits that
+have no more digits than a float32 and are not divided by a temperature: these are taken in float32, each to 2e-7 of
+its size, which is less than rounding the logit to a float32 has changed. Which it is depends on the row alone, and so
+does every bit.
 """
 
 from collections.abc import Callable
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._check import Floats, Matrix, row_blocks
+from .._check import Bools, Floats, Matrix, row_blocks
 from .._threads import map_blocks
 
 # The largest |f / T| that is not subtracted: rounding it changes an exponential by 1e-14 of its size.
@@ -29,31 +32,45 @@ _NEAR_ZERO = 2.0**-6
 
 
 class Exponentials:
-    """The exponentials of a block of rows of logits, divided by the temperature."""
+    """The exponentials of a block of rows of logits, divided by the temperature: `terms`, in float64.
 
-    def __init__(self, logits: Matrix, temperature: float, of_halves: Floats | None = None) -> None:
+    `is_single` says that the logits have no more digits than a float32.
+    """
+
+    def __init__(self, logits: Matrix, temperature: float, of_halves: Matrix | None = None) -> None:
         self.classes = logits.shape[1]
         self._axis = 0 if self.classes <= _FEW_COLUMNS else 1
         self._given = logits.T if self._axis == 0 else logits
         self._temperature = temperature
+        self.is_single = temperature == 1.0 and logits.dtype.itemsize <= np.dtype(np.float32).itemsize
         self._shift: Floats | None = None
         if of_halves is not None and _size_of_halves(logits) <= _MODERATE * temperature:
-            self.terms: Floats = np.take(of_halves, self._given.view(np.uint16))  # An index would keep the layout.
-            return
-        scaled = self.scaled
-        if not (scaled.max() <= _MODERATE and scaled.min() >= -_MODERATE):
-            largest = scaled.max(axis=self._axis)
-            self._shift = np.where(np.abs(largest) <= _MODERATE, 0.0, largest)
-            scaled = scaled - self.beside(self._shift)
-        self.terms = np.exp(scaled)
+            terms = np.take(of_halves, self._given.view(np.uint16))  # An index would keep the layout.
+        elif self.scaled.max() <= _MODERATE and self.scaled.min() >= -_MODERATE:
+            terms = np.exp(self.scaled)
+        else:
+            terms = self._shifted_terms()
+        self.terms: Floats = terms.astype(np.float64, copy=False)
 
     @cached_property
-    def scaled(self) -> Floats:
+    def scaled(self) -> Matrix:
         """The logits divided by the temperature, a row or a column in one piece."""
-        scaled = np.array(self._given, dtype=np.float64, order="C")
+        scaled: Matrix = np.array(self._given, dtype=np.float32 if self.is_single else np.float64, order="C")
         if self._temperature != 1.0:
             scaled /= self._temperature
         return scaled
+
+    def _shifted_terms(self) -> Floats:
+        """Return the exponentials of rows of which some are not moderate, these less their largest value."""
+        largest = self.scaled.max(axis=self._axis)
+        shift = np.where(np.abs(largest) <= _MODERATE, largest.dtype.type(0), largest)
+        terms: Floats = np.exp(self.scaled - self.beside(shift)).astype(np.float64, copy=False)
+        self._shift = shift.astype(np.float64)
+        if self.is_single:  # A difference of large numbers has fewer digits in float32.
+            wide = np.flatnonzero(shift)
+            exponentials = np.exp(self.rows(self.scaled, wide).astype(np.float64) - self._shift[wide, None])
+            self.rows(terms, slice(None))[wide] = exponentials
+        return terms
 
     @cached_property
     def total(self) -> Floats:
@@ -89,27 +106,32 @@ class Exponentials:
         each = np.arange(len(largest))
         return (largest, each) if self._axis == 0 else (each, largest)
 
-    def rows(self, values: Floats, index: NDArray[np.intp]) -> Floats:
+    def rows(self, values: NDArray[Any], index: NDArray[np.intp] | slice) -> Any:
         """Return the values of the rows at `index`, a row after the other."""
         return values[:, index].T if self._axis == 0 else values[index]
 
-    def leading(self, values: Floats, count: int) -> Floats:
+    def count(self, claims: Bools) -> NDArray[np.intp]:
+        """Return of how many classes of each row a claim is true."""
+        counts: NDArray[np.intp] = np.count_nonzero(claims, axis=self._axis)
+        return counts
+
+    def leading(self, values: Matrix, count: int) -> Matrix:
         """Return the `count` largest values of each row."""
         ordered = np.partition(values, -count, axis=self._axis)
         return ordered[-count:] if self._axis == 0 else ordered[:, -count:]
 
-    def sum(self, values: Floats) -> Floats:
-        """Return the sum of each row, in an order that does not depend on the other rows."""
+    def sum(self, values: Matrix) -> Floats:
+        """Return the sum of each row in float64, in an order that does not depend on the other rows."""
         total: Floats
         if self._axis == 1:
-            total = values.sum(axis=1)
+            total = values.sum(axis=1, dtype=np.float64)
             return total
-        total = values[0].copy()
+        total = values[0].astype(np.float64)
         for column in values[1:]:
             total += column
         return total
 
-    def beside(self, numbers: Floats) -> Floats:
+    def beside(self, numbers: Matrix) -> Matrix:
         """Return one number per row, to go with the values of the rows."""
         return np.asarray(np.expand_dims(numbers, self._axis))
 
@@ -143,10 +165,12 @@ def softmax(rows: Floats) -> Floats:
     return terms
 
 
-def _of_halves(temperature: float) -> Floats:
+def _of_halves(temperature: float) -> Matrix:
     """Return the exponentials of all halves, by their bits."""
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     with np.errstate(over="ignore", invalid="ignore"):
+        if temperature == 1.0:
+            return np.exp(halves.astype(np.float32))
         exponentials: Floats = np.exp(halves.astype(np.float64) / temperature)
     return exponentials
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .._check import Floats, Matrix, as_count, as_matrix, as_number, blocks, by_rows
 from .exponentials import Exponentials, by_exponentials, log_sum_exp
@@ -72,28 +72,14 @@ def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = 0.1, top:
     T = as_temperature(temperature)
     gamma = as_number(gamma, "gamma", above=0.0)
     top = as_count(top, "top")
-
-    def formula(e: Exponentials) -> Floats:
-        p = e.terms / e.beside(e.total)
-        log_p = e.scaled - e.beside(e.log_total)
-        # What the largest leaves to the others is lost in 1 − p when p is nearly 1: the others' own sum is not.
-        where = e.where_largest
-        log_largest = log_p[where]
-        p[where], log_p[where] = 0.0, -np.inf
-        log_rest = _log_sum(e, p, log_p)
-        entropy = np.exp(gamma * (log_largest + log_rest))
-        if e.classes > top > 1:
-            log_p = e.leading(log_p, top - 1)
-            p = np.exp(log_p)
-        if top > 1:
-            entropy += e.sum(np.exp(gamma * (log_p + np.log1p(-p))))
-        return -entropy
-
-    return by_exponentials(formula, as_logits(logits), T)
+    return by_exponentials(lambda e: _gen(e, gamma, top), as_logits(logits), T)
 
 
 # A sum of probabilities below this may have lost some of them.
 _UNDERFLOWING = 1e-280
+
+# The smallest probability, or exponential, that is taken in float32, where numbers of all digits end at 1.2e-38.
+_SMALLEST_SINGLE = 1e-35
 
 # Rows of logits that all add up to one are taken for probabilities from so many on.
 _ROWS_TO_TELL = 16
@@ -121,7 +107,51 @@ def as_temperature(temperature: float) -> float:
     return as_number(temperature, "temperature", at_least=1e-100)
 
 
-def _log_sum(e: Exponentials, p: Floats, log_p: Floats) -> Floats:
+def _gen(e: Exponentials, gamma: float, top: int) -> Floats:
+    """Return the entropy, negated, of each row."""
+    return -(_single_entropy if e.is_single else _entropy)(e, gamma, top)
+
+
+def _entropy(e: Exponentials, gamma: float, top: int) -> Floats:
+    """Return the entropy of each row from the logarithms of its probabilities, which never underflow."""
+    p: Matrix = e.terms / e.beside(e.total)
+    log_p: Matrix = e.scaled - e.beside(e.log_total)
+    # What the largest leaves to the others is lost in 1 − p when p is nearly 1: the others' own sum is not.
+    where = e.where_largest
+    log_largest = log_p[where]
+    p[where], log_p[where] = 0.0, -np.inf
+    log_rest = _log_sum(e, p, log_p)
+    entropy: Floats = np.exp(gamma * (log_largest + log_rest))
+    if e.classes > top > 1:
+        log_p = e.leading(log_p, top - 1)
+        p = np.exp(log_p)
+    if top > 1:
+        entropy += e.sum(np.exp(gamma * (log_p + np.log1p(-p))))
+    return entropy
+
+
+def _single_entropy(e: Exponentials, gamma: float, top: int) -> Floats:
+    """Return the entropy of each row from its probabilities in float32, and the largest one's part in float64.
+
+    Rows with a probability too small for that, or with two largest ones, are left to float64.
+    """
+    p: NDArray[np.float32] = (e.terms / e.beside(e.total)).astype(np.float32)
+    is_largest = e.terms == e.beside(e.largest)
+    others = p * ~is_largest
+    entropy: Floats = (e.largest / e.total * e.sum(others)) ** gamma
+    if top > 1:
+        some = e.leading(others, top - 1) if e.classes > top else others
+        some *= 1 - some
+        with np.errstate(divide="ignore"):  # The largest one's place holds 0, and adds 0.
+            entropy += e.sum(np.exp(np.float32(gamma) * np.log(some)))
+    if min(p.min(), e.terms.min()) < _SMALLEST_SINGLE or np.count_nonzero(is_largest) > len(entropy):
+        is_small = (p < _SMALLEST_SINGLE) | (e.terms < _SMALLEST_SINGLE)
+        left = np.flatnonzero((e.count(is_small) > 0) | (e.count(is_largest) > 1))
+        entropy[left] = _entropy(Exponentials(e.rows(e.scaled, left).astype(np.float64), 1.0), gamma, top)
+    return entropy
+
+
+def _log_sum(e: Exponentials, p: Matrix, log_p: Matrix) -> Floats:
     """Return the logarithm of each row's sum of probabilities, from their logarithms where that may underflow."""
     total = e.sum(p)
     tiny = np.flatnonzero(total < _UNDERFLOWING)
