@@ -45,7 +45,7 @@ CORE = [
     "saved",
 ]
 IO = ["extras", "drafts", "seal", "npz", "archive", "tables", "columns"]
-SHELLS = ["torch", "onnx", "bench"]
+SHELLS = ["torch", "onnx", "sklearn", "bench"]
 COMMAND = ["summary", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 
