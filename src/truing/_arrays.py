@@ -1,0 +1,110 @@
+"""Arrays and columns of other libraries -> NumPy arrays, without a copy where there need be none.
+
+Read are tensors of torch and arrays of JAX (the memory is shared), arrays on a device that DLPack brings to the
+processor (CuPy's, and torch's on a GPU: one copy), columns of Arrow, pandas and polars (shared where all numbers lie in
+one piece, lists of fixed length included), and tables of pandas and polars.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .io.arrow import as_array as arrow_as_array
+from .io.arrow import is_list
+
+# DLPack's numbers of devices whose memory the processor reads, and the names of others.
+_READABLE = {1, 3, 11, 13}
+_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi"}
+
+
+def as_numpy(values: Any, name: str) -> NDArray[Any]:
+    """Return `values` as an array of whatever type it has."""
+    if isinstance(values, np.ndarray):
+        return values
+    _refuse_sparse(values, name)
+    device = _device(values)
+    if device is not None:
+        return _brought_here(values, name, device)
+    if not hasattr(values, "__array__") and hasattr(values, "__dlpack__"):
+        return np.from_dlpack(values)
+    if _is_arrow(values) and is_list(values):
+        return arrow_as_array(values, name)
+    array = _read(values, name)
+    if array.dtype == object and _package(values) in ("pandas", "polars"):
+        return _from_objects(values, array, name)
+    return array
+
+
+def _package(values: Any) -> str:
+    return type(values).__module__.partition(".")[0]
+
+
+def _is_arrow(values: Any) -> bool:
+    return _package(values) == "pyarrow" and hasattr(values, "type") and hasattr(values, "null_count")
+
+
+def _refuse_sparse(values: Any, name: str) -> None:
+    if "sparse" in type(values).__module__.split("."):
+        dense = "toarray" if hasattr(values, "toarray") else "todense"
+    elif "sparse" in str(getattr(values, "layout", "")):  # As torch says it.
+        dense = "to_dense"
+    else:
+        return
+    raise TypeError(f"{name} must be a dense array, got a sparse one: give {name}.{dense}()")
+
+
+def _device(values: Any) -> str | None:
+    """Return the name of the device that holds the values, where the processor cannot read them."""
+    try:
+        kind, number = values.__dlpack_device__()
+    except (AttributeError, TypeError, ValueError, RuntimeError, BufferError):  # It has none, or none that is known.
+        return None
+    return None if int(kind) in _READABLE else f"{_DEVICES.get(int(kind), f'device {int(kind)}')}:{number}"
+
+
+def _brought_here(values: Any, name: str, device: str) -> NDArray[Any]:
+    try:
+        return np.from_dlpack(values, device="cpu")
+    except Exception as error:  # Every library, and every driver, has its own.
+        reason = f"could not be copied from there ({_first_line(error)})"
+        way = "get()" if hasattr(values, "get") else "cpu()"
+        raise TypeError(
+            f"{name} must be in the processor's memory, got a {_package(values)} array on {device}, which {reason}: "
+            f"give {name}.{way}"
+        ) from None
+
+
+def _read(values: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (RuntimeError, TypeError) as error:
+        if _package(values) == "torch":  # In a graph of gradients, or of a type that NumPy lacks.
+            wanted = f"{name}.detach().cpu().float().numpy()"
+            raise TypeError(
+                f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}"
+            ) from None
+        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
+
+
+def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return numbers of what NumPy reads as objects: a table of columns of several types, or a column of lists."""
+    if objects.ndim == 2:
+        # Column by column, numbers with a mask of missing ones are numbers, those NaN.
+        return np.column_stack([np.asarray(values.iloc[:, place]) for place in range(objects.shape[1])])
+    if type(getattr(values, "dtype", None)).__name__ == "ArrowDtype":
+        column = values.array.__arrow_array__()
+        return arrow_as_array(column, name) if is_list(column) else objects
+    if not all(isinstance(entry, np.ndarray | list | tuple) for entry in objects):
+        return objects
+    try:
+        return np.stack([np.asarray(entry) for entry in objects])
+    except ValueError:
+        lengths = sorted({len(entry) for entry in objects})
+        raise ValueError(f"{name} must be lists of one length, got lengths {lengths[0]} to {lengths[-1]}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
