@@ -42,6 +42,7 @@ CORE = [
     "placements",
     "states",
     "detector",
+    "frames",
     "detection",
     "saved",
 ]
