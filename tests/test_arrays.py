@@ -160,6 +160,7 @@ def test_missing_values_words_and_ragged_lists_of_pandas_are_refused():
         as_matrix(pandas.Series([[1.0], [1.0, 2.0]]), "features")
 
 
+@pytest.mark.slow  # Polars is large, and comes with the slow tests alone.
 def test_tables_and_columns_of_polars_enter():
     polars = pytest.importorskip("polars")
     column = polars.Series("features", ROWS)

@@ -8,7 +8,7 @@ import pytest
 import truing
 from truing.cli import main
 
-LIBRARIES = ["pandas", "polars", "pyarrow"]
+LIBRARIES = ["pandas", pytest.param("polars", marks=pytest.mark.slow), "pyarrow"]  # Polars is large.
 NUMBERS = ["row", "base", "scores", "rank", "p_values", "is_out"]
 
 
