@@ -22,26 +22,55 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     """Return `values` as an array of whatever type it has."""
     if isinstance(values, np.ndarray):
         return values
-    _refuse_sparse(values, name)
-    device = _device(values)
-    if device is not None:
-        return _brought_here(values, name, device)
-    if not hasattr(values, "__array__") and hasattr(values, "__dlpack__"):
-        return np.from_dlpack(values)
-    if _is_arrow(values) and is_list(values):
-        return arrow_as_array(values, name)
-    array = _read(values, name)
-    if array.dtype == object and _package(values) in ("pandas", "polars"):
-        return _from_objects(values, array, name)
-    return array
+    column = _arrow_column(values)
+    if column is not None and is_list(column):
+        return arrow_as_array(column, name)
+    try:
+        array = np.asarray(values)
+    except (RuntimeError, TypeError) as error:
+        return _unreadable(values, name, error)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
+    return array if array.dtype != object else _from_objects(values, array, name)
 
 
 def _package(values: Any) -> str:
     return type(values).__module__.partition(".")[0]
 
 
-def _is_arrow(values: Any) -> bool:
-    return _package(values) == "pyarrow" and hasattr(values, "type") and hasattr(values, "null_count")
+def _arrow_column(values: Any) -> Any:
+    """Return the Arrow column that the values are, in pandas too, or None."""
+    package = _package(values)
+    if package == "pyarrow" and hasattr(values, "null_count"):
+        return values
+    if package == "pandas" and type(getattr(values, "dtype", None)).__name__ == "ArrowDtype":
+        return values.array.__arrow_array__()
+    return None
+
+
+def _unreadable(values: Any, name: str, error: Exception) -> NDArray[Any]:
+    """Return what NumPy will not read as it is, from another device, or say what to give in its place."""
+    _refuse_sparse(values, name)
+    device = _device(values)
+    if device is not None:
+        return _brought_here(values, name, device)
+    if _package(values) == "torch":  # In a graph of gradients, or of a type that NumPy lacks.
+        wanted = f"{name}.detach().cpu().float().numpy()"
+        raise TypeError(f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}") from None
+    raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
+
+
+def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return numbers of what NumPy reads as objects, where these hold any."""
+    _refuse_sparse(values, name)
+    device = _device(values)
+    if device is not None:
+        return _brought_here(values, name, device)
+    if hasattr(values, "__dlpack__"):
+        return np.from_dlpack(values)
+    if _package(values) in ("pandas", "polars"):
+        return _from_table(values, objects, name)
+    return objects
 
 
 def _refuse_sparse(values: Any, name: str) -> None:
@@ -75,28 +104,11 @@ def _brought_here(values: Any, name: str, device: str) -> NDArray[Any]:
         ) from None
 
 
-def _read(values: Any, name: str) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except (RuntimeError, TypeError) as error:
-        if _package(values) == "torch":  # In a graph of gradients, or of a type that NumPy lacks.
-            wanted = f"{name}.detach().cpu().float().numpy()"
-            raise TypeError(
-                f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}"
-            ) from None
-        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
-
-
-def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return numbers of what NumPy reads as objects: a table of columns of several types, or a column of lists."""
+def _from_table(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the numbers of a table of columns of several types, or of a column of lists."""
     if objects.ndim == 2:
         # Column by column, numbers with a mask of missing ones are numbers, those NaN.
         return np.column_stack([np.asarray(values.iloc[:, place]) for place in range(objects.shape[1])])
-    if type(getattr(values, "dtype", None)).__name__ == "ArrowDtype":
-        column = values.array.__arrow_array__()
-        return arrow_as_array(column, name) if is_list(column) else objects
     if not all(isinstance(entry, np.ndarray | list | tuple) for entry in objects):
         return objects
     try:
