@@ -89,6 +89,16 @@ def test_by_features_alone_the_base_score_is_the_distance_to_neighbours_among_th
     np.testing.assert_allclose(detector.detection_.base_scores, base, atol=1e-7)
 
 
+@pytest.mark.parametrize("with_reference", [True, False])
+@pytest.mark.parametrize("method", ["none", "dlr", "auto"])
+def test_nobody_else_can_change_what_was_fitted(rng, method, with_reference):
+    fitted, known, others = rng.normal(size=(450, 5)), rng.normal(size=(200, 5)), rng.normal(size=(60, 5))
+    detector = TruedDetector(method=method).fit(fitted, reference=known if with_reference else None)
+    before = detector.decision_function(others)
+    fitted[:], known[:] = 1.0, 2.0
+    np.testing.assert_array_equal(detector.decision_function(others), before)
+
+
 def test_by_features_alone_and_without_a_reference_the_distance_is_not_trued(rng):
     """A linear fit does not follow a distance: rows of shuffled pixels are found by the one, and not by the other."""
     pixels, _ = load_digits(return_X_y=True)

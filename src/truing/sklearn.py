@@ -223,7 +223,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """Return the base score to use, or None for that of `detect`."""
         base = "knn" if self.base is None and rows.logits is None else self.base
         if base == "knn" and known is None:
-            return KnnOfFittedRows(rows.features)
+            return KnnOfFittedRows(rows._copied().features)
         return base
 
     def _fit_of_rows(self, rows: Outputs, known: Outputs | None) -> LinearFit | ContrastFit | None:
