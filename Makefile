@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The core must pass without torch and the like, and with the oldest versions of its own dependencies.
-CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py,$(wildcard tests/test_*.py)) tests/io
+CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py,$(wildcard tests/test_*.py)) tests/io
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
 .PHONY: help demo test test-slow test-pythons test-lowest check format perf pages clean
@@ -16,7 +16,7 @@ demo: .venv/bench.stamp  ## install truing, print the table of methods on real f
 test: .venv/dev.stamp  ## install what the tests need and run all but the slow ones
 	$(BIN)/pytest --numprocesses auto -m "not slow"
 
-test-slow: .venv/dev.stamp  ## run the long proofs
+test-slow: .venv/slow-tests.stamp  ## run the long proofs, and those with large packages
 	$(BIN)/pytest --numprocesses auto -m slow
 
 test-pythons:  ## run the core's tests on each of Python 3.11 to 3.13 that is there

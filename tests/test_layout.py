@@ -20,10 +20,11 @@ CORE = [
     "_linalg",
     "_blas",
     "_threads",
+    "io",
+    "_arrays",
     "_check",
     "_double",
     "_json",
-    "io",
     "outputs",
     "sample",
     "scores",
@@ -44,11 +45,12 @@ CORE = [
     "placements",
     "states",
     "detector",
+    "frames",
     "detection",
     "saved",
 ]
-IO = ["extras", "drafts", "seal", "npz", "archive", "tables", "columns"]
-SHELLS = ["torch", "onnx", "bench"]
+IO = ["extras", "drafts", "seal", "npz", "archive", "arrow", "tables", "columns"]
+SHELLS = ["torch", "onnx", "sklearn", "bench"]
 COMMAND = ["summary", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import as_numpy
 from ._threads import add_blocks, map_blocks
 
 Floats = NDArray[np.float64]
@@ -193,20 +194,7 @@ def _as_floats(values: ArrayLike, name: str) -> Matrix:
         raise ValueError(f"{name} must have no masked entries")
     if type(values).__name__ == "Outputs":
         raise TypeError(f"{name} must be an array, got Outputs: give its features, logits or scores")
-    package = type(values).__module__.split(".")
-    if package[:2] == ["scipy", "sparse"]:
-        raise TypeError(f"{name} must be a dense array, got a sparse one: give {name}.toarray()")
-    try:
-        array = np.asarray(values)
-    except (RuntimeError, TypeError) as error:
-        if package[0] == "torch":  # On another device, in a graph of gradients, or of a type that NumPy lacks.
-            wanted = f"{name}.detach().cpu().float().numpy()"
-            raise TypeError(
-                f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}"
-            ) from None
-        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
+    array = as_numpy(values, name)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:

@@ -19,6 +19,7 @@ from .bench import cli as bench
 from .contrast import ContrastFit, fit_contrast
 from .detection import METHODS, ORDERS, detect
 from .fits import fit_direct, fit_robust
+from .frames import columns
 from .io.columns import check_ending, files_of, read_columns, read_scores, write_columns
 from .io.drafts import check_writable, real_path
 from .least_squares import LinearFit
@@ -69,7 +70,7 @@ def run_detect(args: argparse.Namespace) -> None:
     options["head"] = _head(args.head)
     found = detect(outputs, reference, **options, progress=_progress)
     if args.output is not None:
-        write_columns(args.output, summary.columns(found, streamed=args.method == "online"))
+        write_columns(args.output, columns(found))
     facts = summary.facts(found, outputs.features.shape[1], args.output)
     print(as_json(facts) if args.json else summary.text(facts))
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
 from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, check_apart, split
 from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
+from .frames import frame_of
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
 from .placements import Placements, class_weights, placements
@@ -68,6 +70,13 @@ class Detection:
     threshold: float | None = None
     out_share_at_least: float | None = None
     notes: tuple[str, ...] = ()
+
+    def to_frame(self, library: str = "pandas", *, ids: ArrayLike | None = None) -> Any:
+        """Return a table of all rows, of pandas, polars or pyarrow: `ids` if given, then the columns of a result file.
+
+        These are row, base, scores, rank, p_values, is_out and trued, as far as there are any; the last is notes.
+        """
+        return frame_of(self, library, ids)
 
     def __repr__(self) -> str:
         trued = "" if self.method == "none" else f" trued by {self.method}"

@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import as_numpy
 from ._check import (
     Bools,
     Floats,
@@ -181,7 +182,7 @@ def as_outputs(value: Outputs, name: str) -> Outputs:
 
 
 def _as_labels(labels: ArrayLike) -> NDArray[np.integer[Any]]:
-    array = np.asarray(labels)
+    array = as_numpy(labels, "labels")
     if np.ma.is_masked(labels):
         raise ValueError("labels must have no masked entries")
     if array.dtype.kind not in "iu":

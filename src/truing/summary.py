@@ -1,28 +1,14 @@
-"""What a detection tells: the columns of its file, the facts for machines, a few lines for a person."""
+"""What a detection tells of the whole: the facts for machines, a few lines for a person."""
 
 from math import isfinite
 from os import fsencode
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ._check import counted
 from .contrast import ContrastFit
 from .detection import Detection
 from .least_squares import LinearFit
-
-
-def columns(found: Detection, *, streamed: bool) -> dict[str, Any]:
-    """Return the columns of the result file, a number a row."""
-    columns: dict[str, Any] = {"row": np.arange(len(found.scores)), "base": found.base_scores, "scores": found.scores}
-    if not streamed:  # A stream's scores come from many fits, and do not rank together.
-        columns["rank"] = 1 + np.searchsorted(np.sort(found.scores), found.scores)
-    if found.is_out is not None:
-        columns |= {"p_values": found.p_values, "is_out": found.is_out}
-    if found.fit is not None and not found.fitted_rows.all():
-        columns["trued"] = found.fitted_rows > 0
-    return columns
 
 
 def facts(found: Detection, dimensions: int, output: Path | None) -> dict[str, Any]:

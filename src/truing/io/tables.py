@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow
-import pyarrow.compute
 import pyarrow.ipc
 import pyarrow.parquet
 from numpy.typing import NDArray
@@ -24,8 +23,9 @@ from pyarrow.types import (
     is_list,
 )
 
+from .arrow import as_array
 from .drafts import check_readable, naming, replacing
-from .npz import Arrays, check_contains, check_size, listing, reason
+from .npz import Arrays, check_contains, check_size, reason
 from .seal import BLANK, check_seal, seal
 
 # Both kinds of file end in a footer, its length in four bytes, and these.
@@ -39,11 +39,13 @@ def read_table(path: Path, wanted: Sequence[str], needed: str) -> Arrays:
         check_seal(file, path)
         size = path.stat().st_size
         try:
-            # The map lives as long as the arrays made of it.
+            # The map lives as long as what is made of it.
             source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
             table, held = _read(source, kind, wanted, size)
             table.validate(full=True)
-            arrays = {name: _as_array(table.column(name), name) for name in table.column_names if table.num_rows}
+            # Copied, each column into one piece: others may cut the file short later.
+            columns = {name: table.column(name).combine_chunks() for name in table.column_names if table.num_rows}
+            arrays = {name: as_array(column, name) for name, column in columns.items()}
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
@@ -126,22 +128,6 @@ def _insert_before_footer(file: BinaryIO, text: bytes, magic: bytes) -> None:
     footer = file.read()
     file.seek(start)
     file.write(text + footer)
-
-
-def _as_array(column: Any, name: str) -> NDArray[Any]:
-    array = column.combine_chunks()
-    array = getattr(array, "storage", array)  # A tensor column keeps its lists there.
-    flat, shape = array, [len(array)]
-    if _is_list(array.type):
-        flat = array.flatten()
-        lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(array)).to_pylist()
-        if len(lengths) != 1:
-            raise ValueError(f"{name} must be lists of one length, got lengths {listing(sorted(map(str, lengths)))}")
-        shape.append(lengths.pop())
-    missing = array.null_count or flat.null_count
-    if missing:
-        raise ValueError(f"{name} must have no missing values, got {missing}")
-    return np.asarray(flat.to_numpy(zero_copy_only=False).reshape(shape))
 
 
 def _as_column(array: NDArray[Any]) -> Any:

@@ -57,11 +57,16 @@ def knn(
     return by_tiles(formula, z, np.arange(float(len(z)))[:, None])
 
 
+def default_neighbours(known: int) -> int:
+    """Return which of so many known rows counts where none is named, from the nearest on."""
+    return min(max(1, known // 100), 50)
+
+
 def _neighbours(neighbours: int | None, known: int, leave_out: bool) -> int:
     if known <= leave_out:
         raise ValueError(f"features_in must have at least two rows for one to be left out, got {known}")
     if neighbours is None:
-        return min(max(1, known // 100), 50)
+        return default_neighbours(known)
     k = as_count(neighbours, "neighbours")
     if k > known - leave_out:
         besides = " besides the row itself" if leave_out else ""

@@ -1,0 +1,46 @@
+"""nonconform's p-values and selections of truing's scores.
+
+A detector is fitted to an earlier mix of rows, with known ones as its reference, and stays as it is. nonconform
+calibrates it on further known rows, and decides rows that came later.
+
+Run it with `python examples/with_nonconform.py`, after `pip install nonconform`.
+"""
+
+import numpy as np
+from nonconform import ConformalDetector, Split
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from truing.sklearn import TruedDetector
+
+
+def decide() -> dict[str, object]:
+    """Return p-values of later rows, which of them are selected at a false discovery rate, and which are in."""
+    pixels, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(pixels))
+    pixels, labels = pixels[order], labels[order]
+    inside, outside = pixels[labels < 8], pixels[labels >= 8]
+    learn, reference, earlier, calibration, later = np.array_split(inside, 5)
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    classifier.fit(learn, labels[labels < 8][: len(learn)])
+
+    fitted = TruedDetector(classifier=classifier).fit(np.concatenate((earlier, outside[::2])), reference=reference)
+    conformal = ConformalDetector(fitted, Split(n_calib=0.5), score_polarity="higher_is_normal")
+    conformal.calibrate(calibration)
+    rows = np.concatenate((later, outside[1::2]))
+    return {
+        "p_values": conformal.compute_p_values(rows),
+        "selected": conformal.select(rows, alpha=0.1),
+        "is_in": np.arange(len(rows)) < len(later),
+        "scores": fitted.decision_function(rows),
+        "scores_in": fitted.decision_function(calibration),
+    }
+
+
+if __name__ == "__main__":
+    found = decide()
+    selected, is_in = np.asarray(found["selected"]), np.asarray(found["is_in"])
+    print(f"{selected.sum()} rows called out, {np.mean(is_in[selected]):.1%} of them wrongly")
+    print(f"{np.mean(selected[~is_in]):.1%} of the out rows found")

@@ -1,0 +1,59 @@
+"""truing as a postprocessor of OpenOOD: `setup`, `postprocess`, `inference`, higher = in.
+
+`setup` takes the validation images, known in-distribution rows. `inference` scores all rows of a loader by one fit in
+which they are: to compare a set with another, put both into one loader (`ConcatDataset`), for scores of two calls come
+from two fits. Its rows are forgotten afterwards. `postprocess` scores a batch by itself, in the same way.
+
+    evaluator = Evaluator(net, id_name="cifar10", postprocessor=TruingPostprocessor(None))
+
+OpenOOD is installed from its repository, https://github.com/Jingkang50/OpenOOD.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from openood.postprocessors import BasePostprocessor
+from torch import Tensor, nn
+
+import truing
+
+
+class TruingPostprocessor(BasePostprocessor):  # type: ignore[misc]
+    """A contrast of the rows of a loader with known ones."""
+
+    def __init__(self, config: Any) -> None:
+        BasePostprocessor.__init__(self, config)
+        self.reference: truing.Outputs | None = None
+
+    def setup(self, net: nn.Module, id_loader_dict: dict[str, Any], ood_loader_dict: dict[str, Any]) -> None:
+        """Take the validation images as known in-distribution rows."""
+        net.eval()
+        self.reference = self.outputs(net, id_loader_dict["val"])
+
+    def postprocess(self, net: nn.Module, data: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the predicted class and the score of each image of a batch."""
+        outputs = self.outputs(net, [{"data": data}])
+        return torch.from_numpy(outputs.logits.argmax(axis=1)), torch.from_numpy(self.scores(outputs))
+
+    def inference(self, net: nn.Module, data_loader: Iterable[dict[str, Any]], progress: bool = True) -> Any:
+        """Return the predicted class, the score and the label of each image."""
+        outputs = self.outputs(net, data_loader)
+        return outputs.logits.argmax(axis=1), self.scores(outputs), outputs.labels
+
+    def scores(self, outputs: truing.Outputs) -> Any:
+        """Return the scores of rows by a contrast in which they are."""
+        assert self.reference is not None, "call setup first"
+        return truing.detect(outputs, self.reference).scores
+
+    @torch.no_grad()
+    def outputs(self, net: nn.Module, batches: Iterable[dict[str, Any]]) -> truing.Outputs:
+        """Return features and logits of all batches, and labels where they have any."""
+        device = next(net.parameters()).device
+        parts = []
+        for batch in batches:
+            logits, features = net(batch["data"].to(device).float(), return_feature=True)
+            labels = np.asarray(batch["label"]).astype(int) if "label" in batch else None
+            parts.append(truing.Outputs(features.cpu(), logits.cpu(), labels))
+        return truing.Outputs.concatenate(parts)

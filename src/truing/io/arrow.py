@@ -1,0 +1,36 @@
+"""Arrow columns -> arrays, by what the columns themselves can do: nothing is imported."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .npz import listing
+
+
+def is_list(column: Any) -> bool:
+    """Return whether each entry of an Arrow column is a list of numbers, or a tensor of them."""
+    kind = getattr(column.type, "storage_type", column.type)
+    return str(kind).partition("<")[0] in ("list", "large_list", "fixed_size_list")
+
+
+def as_array(column: Any, name: str) -> NDArray[Any]:
+    """Return an Arrow column as an array (n,), or (n, d) of lists of one length.
+
+    A column in one piece, of numbers or of lists of fixed length, is not copied.
+    """
+    array = column
+    if hasattr(column, "num_chunks"):
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    array = getattr(array, "storage", array)  # A tensor column keeps its lists there.
+    flat, shape = array, [len(array)]
+    if is_list(array):
+        flat = array.flatten()
+        lengths = array.value_lengths().unique().to_pylist()  # None is that of a missing list.
+        if len(lengths) != 1:
+            raise ValueError(f"{name} must be lists of one length, got lengths {listing(sorted(map(str, lengths)))}")
+        shape.append(lengths.pop())
+    missing = array.null_count or flat.null_count
+    if missing:
+        raise ValueError(f"{name} must have no missing values, got {missing}")
+    return np.asarray(flat.to_numpy(zero_copy_only=False).reshape(shape))

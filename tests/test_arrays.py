@@ -1,0 +1,175 @@
+"""Arrays of other libraries enter by the one door, without a copy where there need be none."""
+
+import numpy as np
+import pytest
+
+import truing
+from truing._check import as_matrix, as_vector
+
+ROWS = np.random.default_rng(0).normal(size=(6, 3))
+
+
+class Shared:
+    """An array of another library that has DLPack alone."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+
+class OnDevice(Shared):
+    """One in the memory of a graphics card, as CuPy's: NumPy may not read it unasked, and DLPack copies it."""
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __array__(self, *_, **__):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed")
+
+    def __dlpack__(self, *, dl_device=None, copy=None, max_version=None, stream=None):
+        assert dl_device == (1, 0)
+        return self.values.copy().__dlpack__()
+
+    def get(self):
+        return self.values
+
+
+class WithoutDriver(OnDevice):
+    def __dlpack__(self, **options):
+        raise RuntimeError("CUDA driver is not found\nat line 3")
+
+
+def test_a_tensor_of_torch_is_not_copied():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        tensor = torch.tensor(ROWS).to(dtype)
+        assert np.shares_memory(as_matrix(tensor, "features"), tensor.numpy())
+    outputs = truing.Outputs(torch.tensor(ROWS), torch.tensor(ROWS), labels=torch.arange(6), scores=torch.ones(6))
+    np.testing.assert_array_equal(outputs.labels, range(6))
+    np.testing.assert_array_equal(outputs.features, ROWS)
+
+
+def test_an_array_of_jax_is_not_copied():
+    jax = pytest.importorskip("jax")
+    array = jax.numpy.asarray(ROWS)
+    matrix = as_matrix(array, "features")
+    assert np.shares_memory(matrix, np.asarray(array))
+    np.testing.assert_allclose(matrix, ROWS, rtol=1e-6)
+
+
+def test_what_has_dlpack_alone_is_not_copied():
+    assert np.shares_memory(as_matrix(Shared(ROWS), "features"), ROWS)
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="NumPy 2.1 was the first to ask for a copy")
+def test_what_lies_on_a_device_is_copied_from_there():
+    np.testing.assert_array_equal(as_matrix(OnDevice(ROWS), "features"), ROWS)
+
+
+def test_what_cannot_be_copied_from_its_device_is_named_with_the_device():
+    with pytest.raises(
+        TypeError, match=r"features must be in the processor's memory, got a .* array on cuda:0"
+    ) as raised:
+        truing.Outputs(WithoutDriver(ROWS))
+    assert str(raised.value).endswith("give features.get()")
+    assert "\n" not in str(raised.value)
+    if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
+        assert "(CUDA driver is not found)" in str(raised.value)
+
+
+def test_sparse_matrices_of_any_library_are_told_what_to_do():
+    from scipy import sparse
+
+    with pytest.raises(TypeError, match=r"logits must be a dense array, got a sparse one: give logits.toarray\(\)"):
+        truing.Outputs(ROWS, sparse.csr_array(ROWS))
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"features must be a dense array, .*: give features.to_dense\(\)"):
+        truing.Outputs(torch.tensor(ROWS).to_sparse())
+
+
+def test_a_column_of_arrow_is_not_copied():
+    pyarrow = pytest.importorskip("pyarrow")
+    numbers = pyarrow.array(ROWS.reshape(-1))
+    lists = pyarrow.FixedSizeListArray.from_arrays(numbers, 3)
+    tensors = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(ROWS)
+    table = pyarrow.table({"features": lists, "tensors": tensors, "scores": pyarrow.array(ROWS[:, 0])})
+    for column in (lists, table["features"], tensors):
+        matrix = as_matrix(column, "features")
+        np.testing.assert_array_equal(matrix, ROWS)
+        assert not matrix.flags.owndata
+    for column in (lists, table["features"]):
+        assert np.shares_memory(as_matrix(column, "features"), numbers.to_numpy())
+    np.testing.assert_array_equal(as_matrix(lists[2:], "features"), ROWS[2:])
+    np.testing.assert_array_equal(as_vector(table["scores"], "scores"), ROWS[:, 0])
+    assert np.shares_memory(as_vector(table["scores"], "scores"), table["scores"].chunk(0).to_numpy())
+
+
+@pytest.mark.parametrize("kind", ["list_", "large_list"])
+def test_arrow_lists_in_several_pieces_are_put_together(kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    lists = getattr(pyarrow, kind)(pyarrow.float32())
+    pieces = pyarrow.chunked_array([pyarrow.array(ROWS[:2].tolist(), lists), pyarrow.array(ROWS[2:].tolist(), lists)])
+    np.testing.assert_array_equal(as_matrix(pieces, "features"), ROWS.astype(np.float32))
+    with pytest.raises(ValueError, match="features must be lists of one length, got lengths 1, 2"):
+        as_matrix(pyarrow.array([[1.0], [1.0, 2.0]], lists), "features")
+    with pytest.raises(ValueError, match="features must have no missing values, got 1"):
+        as_matrix(pyarrow.array([[1.0, None], [1.0, 2.0]], lists), "features")
+
+
+def test_a_table_of_arrow_is_its_columns():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({name: ROWS[:, place] for place, name in enumerate("abc")})
+    np.testing.assert_array_equal(as_matrix(table, "features"), ROWS)
+
+
+def test_tables_and_columns_of_pandas_enter():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(ROWS, columns=list("abc"))
+    assert np.shares_memory(as_matrix(table, "features"), table.to_numpy())
+    for kind in ("Float64", "float32", "float64[pyarrow]"):
+        np.testing.assert_allclose(as_matrix(table.astype(kind), "features"), ROWS, rtol=1e-6)
+        np.testing.assert_allclose(as_vector(table["a"].astype(kind), "scores"), ROWS[:, 0], rtol=1e-6)
+    twice = table.astype("Float64").set_axis(["a", "a", "b"], axis=1)
+    np.testing.assert_array_equal(as_matrix(twice, "features"), ROWS)
+    np.testing.assert_array_equal(as_matrix(pandas.Series(list(ROWS)), "features"), ROWS)
+    np.testing.assert_array_equal(truing.Outputs(table, labels=pandas.Series(range(6), dtype="Int64")).labels, range(6))
+
+
+def test_an_arrow_column_in_pandas_is_not_copied():
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    numbers = pyarrow.array(ROWS.reshape(-1))
+    lists = pyarrow.FixedSizeListArray.from_arrays(numbers, 3)
+    column = pandas.Series(pandas.arrays.ArrowExtensionArray(pyarrow.chunked_array([lists])))
+    assert np.shares_memory(as_matrix(column, "features"), numbers.to_numpy())
+
+
+def test_missing_values_words_and_ragged_lists_of_pandas_are_refused():
+    pandas = pytest.importorskip("pandas")
+    missing = pandas.DataFrame(ROWS).astype("Float64")
+    missing.iloc[4, 1] = pandas.NA
+    with pytest.raises(ValueError, match=r"features must be finite .* got nan in row 4"):
+        as_matrix(missing, "features")
+    with pytest.raises(TypeError, match="features must be numbers, got dtype"):
+        as_matrix(pandas.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}), "features")
+    with pytest.raises(ValueError, match="features must be lists of one length, got lengths 1 to 2"):
+        as_matrix(pandas.Series([[1.0], [1.0, 2.0]]), "features")
+
+
+@pytest.mark.slow  # Polars is large, and comes with the slow tests alone.
+def test_tables_and_columns_of_polars_enter():
+    polars = pytest.importorskip("polars")
+    column = polars.Series("features", ROWS)
+    assert np.shares_memory(as_matrix(column, "features"), column.to_numpy())
+    np.testing.assert_array_equal(as_matrix(column.arr.to_list(), "features"), ROWS)
+    np.testing.assert_array_equal(as_matrix(polars.DataFrame(ROWS), "features"), ROWS)
+    scores = polars.Series("scores", ROWS[:, 0].copy())
+    assert np.shares_memory(as_vector(scores, "scores"), scores.to_numpy())
+    with pytest.raises(ValueError, match="scores must be finite"):
+        as_vector(polars.Series([1.0, None]), "scores")
+    with pytest.raises(TypeError, match="scores must be numbers"):
+        as_vector(polars.Series(["a", "b"]), "scores")

@@ -1,0 +1,97 @@
+"""A detection as a table: the same columns as its file, in every library."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import truing
+from truing.cli import main
+
+LIBRARIES = ["pandas", pytest.param("polars", marks=pytest.mark.slow), "pyarrow"]  # Polars is large.
+NUMBERS = ["row", "base", "scores", "rank", "p_values", "is_out"]
+
+
+@pytest.fixture
+def rows(rng) -> truing.Outputs:
+    features = rng.normal(1, 1, size=(300, 5))
+    return truing.Outputs(features, features @ rng.normal(size=(5, 4)) + rng.normal(size=(300, 4)))
+
+
+@pytest.fixture
+def found(rows) -> truing.Detection:
+    return truing.detect(rows[:200], rows[200:], false_alarm=0.005)
+
+
+def names(frame):
+    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_table_has_a_line_for_each_row(found, library):
+    pytest.importorskip(library)
+    ids = [f"image-{row}" for row in range(200)]
+    frame = found.to_frame(library, ids=ids)
+    assert type(frame).__module__.split(".")[0] == library
+    assert names(frame) == ["id", *NUMBERS, "notes"]
+    assert list(map(str, np.asarray(frame["id"]))) == ids
+    np.testing.assert_array_equal(frame["row"], range(200))
+    np.testing.assert_array_equal(frame["base"], found.base_scores)
+    np.testing.assert_array_equal(frame["scores"], found.scores)
+    np.testing.assert_array_equal(frame["p_values"], found.p_values)
+    np.testing.assert_array_equal(frame["is_out"], found.is_out)
+    ranks = [1 + sum(other < score for other in found.scores) for score in found.scores]
+    np.testing.assert_array_equal(frame["rank"], ranks)
+    assert found.notes
+    assert {str(note) for note in np.asarray(frame["notes"])} == {"; ".join(found.notes)}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_without_a_reference_there_is_nothing_of_in_and_out(rows, library):
+    pytest.importorskip(library)
+    assert names(truing.detect(rows).to_frame(library)) == ["row", "base", "scores", "rank", "notes"]
+    stream = truing.detect(rows, method="online", order="score-first").to_frame(library)
+    assert names(stream) == ["row", "base", "scores", "trued", "notes"]
+    np.testing.assert_array_equal(stream["trued"], np.arange(300) >= 32)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_table_is_the_commands_parquet_file_and_goes_into_parquet_itself(tmp_path, rows, library):
+    package = pytest.importorskip(library)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows[:200].save(tmp_path / "rows.npz")
+    rows[200:].save(tmp_path / "known.npz")
+    words = [tmp_path / "rows.npz", "--reference", tmp_path / "known.npz", "-o", tmp_path / "found.parquet"]
+    assert main(["detect", *map(str, words)]) == 0
+    file = parquet.read_table(tmp_path / "found.parquet")
+    frame, path = truing.detect(rows[:200], rows[200:]).to_frame(library), tmp_path / "frame.parquet"
+    if library == "pandas":
+        frame.to_parquet(path)
+    elif library == "polars":
+        frame.write_parquet(path)
+    else:
+        package.parquet.write_table(frame, path)
+    again = parquet.read_table(path)
+    assert again.column_names == [*file.column_names, "notes"]
+    for name in file.column_names:
+        np.testing.assert_array_equal(file[name], again[name])
+
+
+def test_the_notes_of_many_rows_are_kept_once(rng):
+    pytest.importorskip("pandas")
+    found = truing.detect(truing.Outputs(rng.normal(size=(100_000, 2)), scores=rng.normal(size=100_000)))
+    frame = found.to_frame()
+    assert len(frame["notes"].iloc[0]) > 50
+    assert frame["notes"].memory_usage(index=False, deep=True) < 2 * len(frame)
+
+
+def test_what_cannot_be_made_is_named(found, monkeypatch):
+    with pytest.raises(ValueError, match="library must be one of pandas, polars, pyarrow, got 'dplyr'"):
+        found.to_frame("dplyr")
+    with pytest.raises(ValueError, match="ids and scores must have the same number of rows, got ids 3, scores 200"):
+        found.to_frame(ids=[1, 2, 3])
+    with pytest.raises(ValueError, match=r"ids must be 1-D \(n,\), got shape \(200, 1\)"):
+        found.to_frame(ids=np.ones((200, 1)))
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(ImportError, match=r"to_frame\('polars'\) needs polars: pip install polars"):
+        found.to_frame("polars")
