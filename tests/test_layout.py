@@ -42,6 +42,7 @@ CORE = [
     "states",
     "detector",
     "detection",
+    "folding",
     "saved",
 ]
 IO = ["extras", "drafts", "seal", "npz", "archive", "tables", "columns"]
