@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Bools, Floats, Matrix, as_matrix, as_vector, check_same_rows, counted
+from ._html import facts
 from .io.columns import NAMES, read_columns, write_columns
 
 
@@ -144,6 +145,10 @@ class Outputs:
         if self.model is not None:
             parts.append(f"model {self.model!r}")
         return f"Outputs({counted(len(self))}: {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        shapes = {name: f"{' × '.join(map(str, part.shape))}, {part.dtype}" for name, part in self._columns().items()}
+        return facts("Outputs", shapes if self.model is None else shapes | {"model": self.model})
 
 
 def as_outputs(value: Outputs, name: str) -> Outputs:
