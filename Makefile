@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The core must pass without torch and the like, and with the oldest versions of its own dependencies.
-CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py,$(wildcard tests/test_*.py)) tests/io
+CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py,$(wildcard tests/test_*.py)) tests/io
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
 .PHONY: help demo test test-slow test-pythons test-lowest check format perf pages clean

@@ -16,7 +16,7 @@ from truing.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-WITH_PYTHON = ["README.md", "contrast.md", "files.md", "networks.md", "scores.md", "sklearn.md"]
+WITH_PYTHON = ["README.md", "contrast.md", "export.md", "files.md", "networks.md", "scores.md", "sklearn.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -25,6 +25,8 @@ CORE = [
     "_check",
     "_double",
     "_json",
+    "_html",
+    "plots",
     "outputs",
     "sample",
     "scores",
@@ -47,6 +49,7 @@ CORE = [
     "detector",
     "frames",
     "detection",
+    "folding",
     "saved",
 ]
 IO = ["extras", "drafts", "seal", "npz", "archive", "arrow", "tables", "columns"]
@@ -134,7 +137,8 @@ def test_these_tests_see_imports_however_they_are_spelled(tmp_path, monkeypatch,
 
 def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():
     allowed = {*sys.stdlib_module_names, "numpy", "scipy", "threadpoolctl"}
-    light = [path for name in CORE for path in files(name) if path.stem != "tables"]  # Those need pyarrow.
+    # Tables need pyarrow, figures matplotlib.
+    light = [path for name in CORE for path in files(name) if path.stem not in ("tables", "plots")]
     for path in light:
         assert {name.split(".")[0] for name, dots in imports(path) if dots == 0} <= allowed, path
 

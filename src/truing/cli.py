@@ -21,7 +21,7 @@ from .detection import METHODS, ORDERS, detect
 from .fits import fit_direct, fit_robust
 from .frames import columns
 from .io.columns import check_ending, files_of, read_columns, read_scores, write_columns
-from .io.drafts import check_writable, real_path
+from .io.drafts import check_writable, real_path, replacing
 from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments
@@ -127,6 +127,20 @@ def run_apply(args: argparse.Namespace) -> None:
     else:
         raise ValueError(f"{args.fit} must hold a fit, got {type(fit).__name__}")
     write_columns(args.output, {"scores": scores})
+
+
+def run_export(args: argparse.Namespace) -> None:
+    """Add the trued score of a fit, and the decision, to the outputs of an ONNX network."""
+    from .onnx import folded
+
+    check_writable(_apart(args.output, args.fit, args.model))
+    fit = load(args.fit)
+    if isinstance(fit, Moments):
+        raise ValueError(f"{args.fit} must hold a fit or a detector, got Moments")
+    names = ("features", "logits", "threshold", "accept", "false_alarm")
+    network = folded(args.model, fit, **{name: getattr(args, name) for name in names})
+    with replacing(args.output) as file:
+        file.write(network.SerializeToString())
 
 
 def run_threshold(args: argparse.Namespace) -> None:
@@ -298,6 +312,17 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("fit", type=file, metavar="FIT", help="a fit that truing fit wrote")
     part.add_argument("outputs", type=file, metavar="OUTPUTS", help="rows to score")
     part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the scores go")
+
+    part = command(run_export, "truing export fit.npz model.onnx -o trued.onnx")
+    part.add_argument("fit", type=file, metavar="FIT", help="a fit that truing fit wrote, or a saved detector")
+    part.add_argument("model", type=file, metavar="MODEL", help="an ONNX network")
+    part.add_argument("--features", metavar="NAME", help="tensor that enters the head (default: looked for)")
+    part.add_argument("--logits", metavar="NAME", help="tensor that leaves the head (default: looked for)")
+    rate = part.add_mutually_exclusive_group()
+    rate.add_argument("--threshold", type=float, metavar="T", help="score from which rows are accepted")
+    rate.add_argument("--accept", type=share, help="share to accept of the known rows that FIT holds")
+    rate.add_argument("--false-alarm", type=share, metavar="A", help="chance that an in-distribution row is refused")
+    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the network goes")
 
     part = command(run_threshold, "truing threshold scores_in.npy --accept 0.95")
     part.add_argument("scores_in", type=file, metavar="SCORES_IN", help="scores of known in-distribution rows")

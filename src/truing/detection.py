@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
+from ._html import facts, listing
 from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, check_apart, split
 from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
@@ -17,10 +18,14 @@ from .frames import frame_of
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs
 from .placements import Placements, class_weights, placements
+from .plots import MOST, figure_of_detection
 from .ranks import Ranks
 from .row_keys import RowKeys
 from .scores import NEEDS, Base, Head, base_name, base_scores, check_base
 from .threshold import Rate, decide_at, out_share_at_least
+
+if TYPE_CHECKING:
+    from .plots import Figure
 
 METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
 ORDERS = ("learn-first", "score-first")
@@ -84,6 +89,22 @@ class Detection:
         if self.is_out is not None and self.rate is not None:
             held += f", {int(self.is_out.sum()):,} out at {self.rate.name} {self.rate.value:g}"
         return f"Detection({held}{''.join('; ' + note for note in self.notes)})"
+
+    def plot(self) -> Figure:
+        """Return a figure: densities of base and trued scores with the threshold, and the rows most surely out."""
+        return figure_of_detection(self.base, self.base_scores, self.scores, self.is_out, self.threshold)
+
+    def _repr_html_(self) -> str:
+        held: dict[str, object] = {"rows": f"{len(self.scores):,}", "base": self.base, "method": self.method}
+        if self.is_out is not None and self.rate is not None:
+            held["refused"] = f"{int(self.is_out.sum()):,} at {self.rate.name} {self.rate.value:g}"
+        columns = {self.base: self.base_scores, "trued": self.scores}
+        if self.p_values is not None:
+            columns["p-value"] = self.p_values
+        lowest = np.argsort(self.scores, kind="stable")[:MOST]
+        rows = ([f"{row:,}", *(f"{column[row]:.6g}" for column in columns.values())] for row in lowest)
+        title = "Lowest scores" if self.is_out is None else "Most surely out"
+        return facts("Detection", held, self.notes) + listing(title, ["row", *columns], rows)
 
 
 def detect(

@@ -18,6 +18,7 @@ from weakref import WeakSet
 import numpy as np
 
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
+from ._html import facts
 from .contrast import ClassMoments, ContrastFit, SplitReference
 from .least_squares import LinearFit
 from .moments import Moments
@@ -226,6 +227,15 @@ class Detector:
         if state.reference is not None:
             held.append(f"{len(state.reference):,} reference rows")
         return f"Detector({', '.join(held)})"
+
+    def _repr_html_(self) -> str:
+        state = self.state
+        held: dict[str, object] = {"method": self.settings.method, "base": base_name(self.base)}
+        if state.dimensions is not None:
+            held["features"] = f"{state.dimensions:,}"
+        held["rows learned"] = "none" if state.sums is None else f"{state.sums.rows:,.10g}"
+        held["reference rows"] = "none" if state.reference is None else f"{len(state.reference):,}"
+        return facts("Detector", held)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: the frozen state is shared, the lock is not."""

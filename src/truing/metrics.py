@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
+from ._html import facts
 from ._json import as_json
 from ._threads import map_blocks
+from .plots import figure_of_report
 from .threshold import is_out, rows_for, threshold_at
+
+if TYPE_CHECKING:
+    from .plots import Figure
 
 # So many scores are worth a thread.
 _MANY_SCORES = 2**15
@@ -84,6 +89,9 @@ class Report:
     refused_right: float | None = None
     refused_wrong: float | None = None
 
+    # The scores themselves, for the figure of a report that `evaluate` made; no part of its value.
+    _scores: ClassVar[_Sorted | None] = None
+
     def __str__(self) -> str:
         lines = [
             f"AUROC      {self.auroc:7.2%}",
@@ -101,6 +109,20 @@ class Report:
     def json(self) -> str:
         """Return the report as one JSON object, in which NaN is null."""
         return as_json(asdict(self))
+
+    def plot(self) -> Figure:
+        """Return a figure of the scores: densities, the threshold that keeps 95 % of the in rows, and the ROC curve."""
+        if self._scores is None:
+            raise ValueError("a report must be made by evaluate for its figure, which shows the scores")
+        inside, outside = self._scores.inside, self._scores.outside
+        return figure_of_report(inside, outside, threshold_at(inside, accept=0.95), self.auroc)
+
+    def _repr_html_(self) -> str:
+        rows = {"rows": f"{self.rows_in:,} in, {self.rows_out:,} out", "convention": self.convention}
+        shares = {"AUROC": self.auroc, "AUPR": self.aupr, "AUPR, out positive": self.aupr_out, "FPR95": self.fpr95}
+        refusals = {"refused, rightly classified": self.refused_right, "refused, wrongly": self.refused_wrong}
+        shares |= {name: share for name, share in refusals.items() if share is not None}
+        return facts("Report", {name: f"{share:.2%}" for name, share in shares.items()} | rows)
 
 
 def evaluate(
@@ -122,7 +144,7 @@ def evaluate(
     right = wrong = None
     if correct is not None:
         right, wrong = _refusals(as_vector(scores_in, "scores_in"), np.asarray(correct))
-    return Report(
+    report = Report(
         auroc=_auroc(scores),
         aupr=_aupr(scores),
         aupr_out=_aupr(scores.seen_from_out()),
@@ -133,6 +155,8 @@ def evaluate(
         refused_right=right,
         refused_wrong=wrong,
     )
+    object.__setattr__(report, "_scores", scores)
+    return report
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from ._check import (
     counted,
     row_blocks,
 )
+from ._html import facts
 from ._threads import map_blocks
 from .io.columns import NAMES, read_columns, write_columns
 
@@ -171,6 +172,10 @@ class Outputs:
         if self.model is not None:
             parts.append(f"model {self.model!r}")
         return f"Outputs({counted(len(self))}: {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        shapes = {name: f"{' × '.join(map(str, part.shape))}, {part.dtype}" for name, part in self._columns().items()}
+        return facts("Outputs", shapes if self.model is None else shapes | {"model": self.model})
 
 
 def as_outputs(value: Outputs, name: str) -> Outputs:

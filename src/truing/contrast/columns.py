@@ -19,8 +19,8 @@ _CONSTANT = 1e-13
 
 # Rows beyond these are taken to be there, lest a weight found among others be stretched without end: in standard
 # deviations of the known rows for the scores beside the base score, in their root mean square for the distance.
-_FARTHEST_SCORE = 30.0
-_FARTHEST = 10.0
+FARTHEST_SCORE = 30.0
+FARTHEST = 10.0
 
 # A number whose square is in range.
 _SQUARABLE = 1e150
@@ -163,9 +163,9 @@ class Columns:
             square = np.einsum("ij,ij->i", block, block)
         distance = np.sqrt(square)
         block *= (1 / np.where(distance > 0, distance, 1.0))[:, None]
-        block[:, d] = np.minimum(distance, _FARTHEST * np.sqrt(d))
+        block[:, d] = np.minimum(distance, FARTHEST * np.sqrt(d))
         standard = (scores - self.score_origin) / self.score_scale
-        np.clip(standard[:, 1:], -_FARTHEST_SCORE, _FARTHEST_SCORE, out=standard[:, 1:])
+        np.clip(standard[:, 1:], -FARTHEST_SCORE, FARTHEST_SCORE, out=standard[:, 1:])
         block[:, d + 1 : len(self)] = standard
         return block
 

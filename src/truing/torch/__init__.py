@@ -11,7 +11,8 @@ except ImportError as error:
     raise ImportError(f"truing.torch needs torch: {install('torch')}") from error
 
 from .extract import extract
+from .fold import FoldedModel, folded
 from .odin import odin
 from .online import OnlineModel, OnlineResult
 
-__all__ = ["OnlineModel", "OnlineResult", "extract", "odin"]
+__all__ = ["FoldedModel", "OnlineModel", "OnlineResult", "extract", "folded", "odin"]

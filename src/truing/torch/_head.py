@@ -37,7 +37,7 @@ class Head:
 
     def __init__(self, model: nn.Module, head: nn.Module | str | None = None) -> None:
         self._model = model
-        self._names = _candidates(model, head)
+        self._names = candidates(model, head)
         self._module = None if head is None else next(iter(self._names))
         self._choosing = Lock()
         self._current = local()
@@ -103,7 +103,7 @@ class Head:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"head {name!r} must {wanted}, got {type(tensor).__name__}")
         if isinstance(module, nn.Conv2d) and features.ndim == 4:
-            _check_pointwise(name, module)
+            check_pointwise(name, module)
             features, logits = features.mean(dim=(2, 3)), logits.mean(dim=(2, 3))
         for tensor, wanted in ((features, "input must be 2-D (n, d)"), (logits, "output must be 2-D (n, c)")):
             if tensor.ndim != 2:
@@ -178,7 +178,7 @@ def columns(features: Tensor, logits: Tensor) -> Arrays:
     return {"features": _array(features), "logits": _array(logits)}
 
 
-def _candidates(model: nn.Module, head: nn.Module | str | None) -> dict[nn.Module, str]:
+def candidates(model: nn.Module, head: nn.Module | str | None) -> dict[nn.Module, str]:
     """Return the head by itself where it is given, or else every layer that may be it, with their names."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -210,7 +210,7 @@ def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str
     found = list(dict.fromkeys(call.module for tensor in tensors for call in _sources(calls, tensor)))
     if len(found) > 1:
         raise ValueError(
-            f"model returns the outputs of several layers: give one of {_described(found, names)} as its head="
+            f"model returns the outputs of several layers: give one of {described(found, names)} as its head="
         )
     if found:
         _warn_of_others(calls, tensors, found[0], names)
@@ -221,8 +221,8 @@ def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str
 def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.Module, str]) -> nn.Module:
     """Return the last layer called with 2-D output, if what is returned may have been made of it."""
     last = ([call for call in calls if call.is_flat] or calls)[-1]
-    called = _described(list(dict.fromkeys(call.module for call in calls)), names)
-    taken = _described([last.module], names)
+    called = described(list(dict.fromkeys(call.module for call in calls)), names)
+    taken = described([last.module], names)
     shapes = [tuple(tensor.shape) for tensor in tensors if tensor.is_floating_point() and tensor.ndim > 1]
     if shapes and isinstance(last.logits, Tensor) and tuple(last.logits.shape) not in shapes:
         raise ValueError(
@@ -249,7 +249,7 @@ def _warn_of_others(
         if is_matrix and not _sources(calls, tensor) and not any(call.was_given(tensor) for call in calls):
             warnings.warn(
                 f"model returns {tuple(tensor.shape)} that none of its nn.Linear layers gave, beside the output of "
-                f"{_described([head], names)}, which is taken as its head; give head= to be sure",
+                f"{described([head], names)}, which is taken as its head; give head= to be sure",
                 stacklevel=2,
             )
 
@@ -260,11 +260,18 @@ def _sources(calls: Sequence[_Call], tensor: Tensor) -> list[_Call]:
     return same or [call for call in calls if call.may_have_given(tensor)]
 
 
-def _described(modules: Sequence[nn.Module], names: Mapping[nn.Module, str]) -> str:
-    sizes = [
-        f"{names[module] or 'the model itself'} ({module.in_features} → {module.out_features})" for module in modules
-    ]
+def described(modules: Sequence[nn.Module], names: Mapping[nn.Module, str]) -> str:
+    """Return the names of layers and their sizes, the last ones where there are many."""
+    sizes = [f"{names[module] or 'the model itself'}{_size(module)}" for module in modules]
     return ("… " if len(sizes) > _LISTED else "") + ", ".join(sizes[-_LISTED:])
+
+
+def _size(module: nn.Module) -> str:
+    if isinstance(module, nn.Linear):
+        return f" ({module.in_features} → {module.out_features})"
+    if isinstance(module, nn.Conv2d):
+        return f" ({module.in_channels} → {module.out_channels})"
+    return ""
 
 
 def _tensors(returned: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -288,7 +295,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     return list(getattr(value, "__dict__", {}).items())
 
 
-def _check_pointwise(name: str, conv: nn.Conv2d) -> None:
+def check_pointwise(name: str, conv: nn.Conv2d) -> None:
+    """Refuse a convolution that is not a linear layer of each pixel."""
     # Only then do pooling and the layer commute, and the pooled output is the layer of the pooled input.
     if conv.kernel_size != (1, 1) or conv.stride != (1, 1) or conv.padding not in ((0, 0), "valid"):
         raise ValueError(

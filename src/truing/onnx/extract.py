@@ -1,4 +1,4 @@
-"""An ONNX network and arrays of images -> Outputs, with onnxruntime.
+"""Features and logits of every row, by onnxruntime.
 
 Name two tensors of the graph: the features and the logits. One that is not an output of the network is made
 one in memory; the file stays as it is.
@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
-from ._check import as_count, check_finite
-from .io.drafts import AnyPath
-from .io.extras import install
-from .io.npz import Arrays
-from .outputs import Outputs
-
-try:
-    import onnxruntime
-except ImportError as error:
-    raise ImportError(f"truing.onnx needs onnxruntime: {install('onnx')}") from error
+from .._check import as_count, check_finite
+from ..io.drafts import AnyPath
+from ..io.extras import install
+from ..io.npz import Arrays
+from ..outputs import Outputs
 
 TYPES = {
     "tensor(float)": np.float32,

@@ -1,0 +1,184 @@
+"""How far the scores of an exported network are from the fit's own, on real networks and pictures.
+
+Fits are made of the banks' rows. The network, written to ONNX by torch and folded, then runs on pictures in and out of
+distribution, and its `trued_score` is compared with `predict` of the features and logits that the same network gives.
+So is that of the torch model itself, folded.
+
+    TRUING_DATA=DIR python examples/measure_export.py
+"""
+
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+
+import truing
+import truing.onnx
+from truing.bench.inputs.datasets.folders import folder
+from truing.bench.inputs.networks.preprocessing import FITS
+from truing.bench.inputs.networks.table import NETWORKS
+from truing.bench.inputs.networks.weights import load_weights
+from truing.torch import extract, folded
+
+DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+BATCH = 50
+PICTURES = 200
+
+# Of so many features the fits are confined to their principal components.
+WIDE, COMPONENTS = 200, 64
+
+Images = NDArray[np.float32]
+Fit = truing.LinearFit | truing.ContrastFit
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network by its bank and its name, the known set, the set of out rows, and the pictures of both."""
+
+    bank: str
+    network: str
+    known: str
+    outside: str
+    pictures: tuple[str, str]
+
+
+CASES = (
+    Case("cifar10-resnet56", "resnet56", "cifar10-test", "svhn", ("cifar10-test-5000", "svhn")),
+    Case("cifar10-wrn40-2", "wrn40-2", "cifar10-test", "svhn", ("cifar10-test-5000", "svhn")),
+    Case("cifar100-resnet14", "cifar100-resnet14", "cifar100-test", "svhn", ("cifar100-test-5000", "svhn")),
+    Case(
+        "imagenet-efficientnet-lite0",
+        "efficientnet-lite0",
+        "imagenet-val-5000",
+        "dtd10",
+        ("imagenet-val-500", "dtd10-150"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Of a network and a fit: rows, the range of their scores, the largest errors, and decisions that differ."""
+
+    bank: str
+    fit: str
+    rows: int
+    lowest: float
+    highest: float
+    onnx: float
+    torch: float
+    otherwise: int
+
+
+def main() -> None:
+    """Print a line for each network and fit."""
+    print(f"{'network':29}{'fit':10}{'rows':>6}{'scores':>18}{'ONNX':>10}{'torch':>10}{'decided otherwise':>19}")
+    for case in CASES:
+        for row in measured(case):
+            scores = f"{row.lowest:.2f} to {row.highest:.2f}"
+            errors = f"{row.onnx:>10.1e}{row.torch:>10.1e}{row.otherwise:>19}"
+            print(f"{row.bank:29}{row.fit:10}{row.rows:>6,}{scores:>18}{errors}", flush=True)
+
+
+def measured(case: Case) -> Iterator[Row]:
+    """Yield what each fit's score becomes in both networks."""
+    network = trained(case)
+    images = np.concatenate([pictures(case, which) for which in case.pictures])
+    with TemporaryDirectory() as place:
+        file = Path(place) / "network.onnx"
+        write_onnx(network, images[:2], file)
+        yield from errors(case, network, file, images)
+
+
+def trained(case: Case) -> torch.nn.Module:
+    """Return the network with its weights."""
+    entry = NETWORKS[case.network]
+    network = entry.build(entry.classes).eval()
+    load_weights(network, DATA / "weights" / f"{case.bank}.safetensors" if entry.weights is None else entry.weights())
+    return network
+
+
+def pictures(case: Case, which: str) -> Images:
+    """Return pictures of a set, as the network takes them."""
+    wanted = NETWORKS[case.network].preprocessing
+    stored = DATA / "images" / f"{which}.npz"
+    if stored.exists():
+        return wanted.normalised(np.load(stored)["images"][:PICTURES])
+    fit = partial(FITS[wanted.fit], size=wanted.size)
+    parts = [wanted.normalised(part) for part, _ in folder(DATA / "images224" / which).batches(BATCH, fit)]
+    return np.concatenate(parts)[:PICTURES]
+
+
+def write_onnx(network: torch.nn.Module, images: Images, file: Path) -> None:
+    """Write the network as ONNX, for any number of rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # Of the exporter that needs no further package, and of sizes it takes as fixed.
+        torch.onnx.export(
+            network,
+            (torch.from_numpy(images),),
+            str(file),
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_axes={"images": {0: "n"}, "logits": {0: "n"}},
+            dynamo=False,
+        )
+
+
+def fits(case: Case) -> Iterator[tuple[str, Fit]]:
+    """Yield fits of rows of both sets, and their names."""
+    inside = truing.Outputs.load(DATA / "banks" / case.bank / f"{case.known}.npz")
+    outside = truing.Outputs.load(DATA / "banks" / case.bank / f"{case.outside}.npz")
+    half = len(inside) // 2
+    rows = truing.Outputs.concatenate([inside[:half], outside])
+    components = COMPONENTS if rows.features.shape[1] > WIDE else None
+    yield "DLR", truing.fit_direct(rows.features, truing.msp(rows.logits), components=components)
+    yield "RLR", truing.fit_robust(rows.features, truing.energy(rows.logits), components=components)
+    yield "contrast", truing.fit_contrast(rows, inside[half:], components=components)
+
+
+def errors(case: Case, network: torch.nn.Module, file: Path, images: Images) -> Iterator[Row]:
+    """Yield the largest errors of both networks, against the fits' own scores of what these networks give."""
+    parts = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+    (head,) = (node for node in onnx.load(file).graph.node if "logits" in node.output)
+    outputs = truing.onnx.extract(file, images, features=head.input[0], logits="logits", batch=BATCH)
+    torch_outputs = extract(network, map(torch.from_numpy, parts), progress=False)
+    for title, fit in fits(case):
+        expected = predicted(fit, outputs)
+        threshold = truing.threshold_at(expected[: len(images) // 2])
+        whole = truing.onnx.folded(file, fit, threshold=threshold)
+        session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+        runs = [session.run(["trued_score", "is_out"], {"images": part}) for part in parts]
+        scores, is_out = (np.concatenate(each) for each in zip(*runs, strict=True))
+        model = folded(network, fit)
+        with torch.no_grad():
+            torch_scores = np.concatenate([model(torch.from_numpy(part))[1].numpy() for part in parts])
+        yield Row(
+            bank=case.bank,
+            fit=title,
+            rows=len(images),
+            lowest=expected.min(),
+            highest=expected.max(),
+            onnx=np.abs(scores - expected).max(),
+            torch=np.abs(torch_scores - predicted(fit, torch_outputs)).max(),
+            otherwise=np.count_nonzero(is_out != truing.is_out(expected, threshold)),
+        )
+
+
+def predicted(fit: Fit, outputs: truing.Outputs) -> NDArray[np.float64]:
+    """Return the fit's own scores."""
+    return fit.predict(outputs.features) if isinstance(fit, truing.LinearFit) else fit.predict(outputs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+r"""A fit as arithmetic that a network can do itself: float32 tensors in, the trued score out.
+
+The steps are written once, in operations that every network format has; `Maths` says which. Shells do them in torch
+and in ONNX. What float32 would lose is kept: features are centred before they are scaled, multiplied or squared, by an
+origin of two float32 numbers each, and scores are made of differences from the largest logit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._check import Floats, as_number
+from .contrast import Columns, ContrastFit
+from .contrast.columns import FARTHEST, FARTHEST_SCORE
+from .detection import Detection
+from .detector import Detector
+from .least_squares import LinearFit
+from .scores import NEEDS, base_name, gen
+from .threshold import Rate, decide_at
+
+OUTPUTS = ("trued_score", "is_out")
+"""What a network gives beside its own outputs; the second where there is a threshold."""
+
+Float32s = NDArray[np.float32]
+
+# A tensor (n, k) of float32 that knows + - * /, with others and with numbers.
+Tensor = Any
+
+# Features this many known deviations away are taken to be there, so that their squares are in float32's range.
+_SQUARABLE = 1e15
+
+# What a direction is divided by at least.
+_SMALLEST_DISTANCE = 1e-30
+
+
+class Maths(Protocol):
+    """What a network format can do with tensors beside + - * /."""
+
+    def constant(self, name: str) -> Tensor:
+        """Return an array of the folding's by its name."""
+
+    def minimum(self, x: Tensor, bound: float) -> Tensor:
+        """Return the smaller of each number and a bound."""
+
+    def maximum(self, x: Tensor, bound: float) -> Tensor:
+        """Return the larger of each number and a bound."""
+
+    def exp(self, x: Tensor) -> Tensor:
+        """Return the exponential of each number."""
+
+    def log(self, x: Tensor) -> Tensor:
+        """Return the natural logarithm of each number."""
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        """Return the square root of each number."""
+
+    def absolute(self, x: Tensor) -> Tensor:
+        """Return each number without its sign."""
+
+    def row_sums(self, x: Tensor) -> Tensor:
+        """Return the sum of each row (n, 1)."""
+
+    def descending(self, x: Tensor, number: int) -> Tensor:
+        """Return each row's numbers, so many of them, from the largest to the smallest (n, number)."""
+
+    def columns(self, x: Tensor, first: int, end: int) -> Tensor:
+        """Return the columns from `first` up to `end`."""
+
+    def of_largest(self, name: str, x: Tensor) -> Tensor:
+        """Return of the array (k,) called so the number that belongs to each row's first largest column (n, 1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Folding:
+    """A fit to be folded into a network: its constants by name, `score` from features and logits, and a threshold.
+
+    `features` is the width d that it takes, `logits` the number of classes, None where it looks at no logits.
+    """
+
+    features: int
+    logits: int | None
+    arrays: dict[str, Float32s]
+    score: Callable[[Maths, Tensor, Tensor | None], Tensor]
+    threshold: float | None
+
+
+def folding_of(
+    fit: LinearFit | ContrastFit | Detection | Detector,
+    *,
+    threshold: float | None = None,
+    accept: float | None = None,
+    false_alarm: float | None = None,
+) -> Folding:
+    """Return the arithmetic of a fit, and of a decision where a threshold or a rate is given.
+
+    Of a `Detection` it is its fit and its own threshold; of a `Detector` what `score` says and, at a rate, what
+    `decide` says of rows that it has not learned. A rate needs the scores of known rows, which a contrast and a
+    calibrated detector hold.
+    """
+    given = {"threshold": threshold, "accept": accept, "false_alarm": false_alarm}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise ValueError(f"at most one of threshold, accept and false_alarm may be given, got {' and '.join(named)}")
+    rate = Rate.of(accept=accept, false_alarm=false_alarm) if accept is not None or false_alarm is not None else None
+    if threshold is not None:
+        threshold = as_number(threshold, "threshold")
+    if isinstance(fit, Detection):
+        threshold = fit.threshold if not named else threshold
+        fit = _fit_of(fit)
+    known: Floats | None = None
+    origin: Floats | None = None
+    if isinstance(fit, Detector):
+        fit, known, origin = _parts_of(fit, at_a_rate=rate is not None)
+    elif isinstance(fit, ContrastFit):
+        known = fit.scores_in
+    if not isinstance(fit, LinearFit | ContrastFit):
+        wanted = "a LinearFit, a ContrastFit, a Detection or a Detector"
+        raise TypeError(f"fit must be {wanted}, got {type(fit).__name__}")
+    if rate is not None:
+        threshold = _threshold_at(rate, known)
+    if isinstance(fit, LinearFit):
+        return _linear(fit, origin, threshold)
+    return _contrast(fit, threshold)
+
+
+def _fit_of(found: Detection) -> LinearFit | ContrastFit:
+    if found.fit is None:
+        raise ValueError(f"fit must be a detection by a fit, got one by the method {found.method}")
+    return found.fit
+
+
+def _parts_of(detector: Detector, *, at_a_rate: bool) -> tuple[LinearFit | ContrastFit, Floats | None, Floats | None]:
+    """Return a detector's fit, the scores of its known rows, and the mean of the features that it learned."""
+    fit = detector.fit_of_learned() if at_a_rate else detector.current_fit
+    if isinstance(fit, ContrastFit):
+        return fit, fit.scores_in, None
+    reference: Any = detector.reference
+    known = None if reference is None else fit.predict(reference.features)
+    sums: Any = detector.moments
+    return fit, known, sums.mean[:-1]
+
+
+def _threshold_at(rate: Rate, known: Floats | None) -> float | None:
+    if known is None:
+        raise ValueError(
+            f"{rate.name} needs the scores of known rows, which this fit does not hold: give a threshold, a contrast, "
+            "or a detector that is calibrated"
+        )
+    return decide_at(rate, known, known).threshold
+
+
+def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> Folding:
+    r"""Return $(z - o)^\top$ coef + intercept + $o^\top$ coef, with their mean as origin o where it is known."""
+    arrays = {"coef": _float32(fit.coef[None], "coef")}
+    constant = fit.intercept
+    if origin is not None:
+        arrays |= _in_two_parts(origin)
+        constant += float(origin @ fit.coef)
+    level = _in_range(constant, "intercept")
+
+    def score(maths: Maths, features: Tensor, logits: Tensor | None) -> Tensor:
+        centred = features if origin is None else _centred(maths, features)
+        return maths.row_sums(centred * maths.constant("coef")) + level
+
+    return Folding(len(fit.coef), None, arrays, score, threshold)
+
+
+def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
+    """Return the score of a contrast: of direction, distance and base scores, and an offset for the predicted class."""
+    columns, d = fit.columns, fit.columns.dimensions
+    scores = _scores_of(columns)
+    weights, score_origin, inverse_scale = fit.coef[d + 1 :], columns.score_origin, 1 / columns.score_scale
+    elsewhere = np.delete(fit.centre * fit.coef, d).sum()  # The distance is centred by itself.
+    arrays = {
+        **_in_two_parts(columns.origin),
+        "inverse_scale": _float32(1 / columns.scale[None], "scale"),
+        "coef": _float32(fit.coef[None, :d], "coef"),
+        "offsets": _float32(fit.class_offsets - elsewhere, "class_offsets"),
+    }
+    farthest, middle, weight = FARTHEST * np.sqrt(d), float(fit.centre[d]), float(fit.coef[d])
+
+    def score(maths: Maths, features: Tensor, logits: Tensor | None) -> Tensor:
+        scaled = _centred(maths, features) * maths.constant("inverse_scale")
+        scaled = maths.maximum(maths.minimum(scaled, _SQUARABLE), -_SQUARABLE)
+        distance = maths.sqrt(maths.row_sums(scaled * scaled))
+        along = maths.row_sums(scaled * maths.constant("coef"))
+        total = along / maths.maximum(distance, _SMALLEST_DISTANCE)
+        total = total + (maths.minimum(distance, float(farthest)) - middle) * weight
+        ordered = maths.descending(logits, columns.classes)
+        for place, base in enumerate(scores):
+            value = (base(maths, features, ordered) - float(score_origin[place])) * float(inverse_scale[place])
+            if place > 0:
+                value = maths.maximum(maths.minimum(value, FARTHEST_SCORE), -FARTHEST_SCORE)
+            total = total + value * float(weights[place])
+        return total + maths.of_largest("offsets", logits)
+
+    return Folding(d, columns.classes, arrays, score, threshold)
+
+
+# A score (n, 1) of features and of logits in descending order: no score depends on the classes' order.
+Score = Callable[[Maths, Tensor, Tensor], Tensor]
+
+
+def _scores_of(columns: Columns) -> list[Score]:
+    """Return the scores of a contrast's columns, the base score at its temperature and the others at 1."""
+    base = base_name(columns.base)
+    if not isinstance(columns.base, str) or base not in _SCORES:
+        needed = NEEDS.get(base, ()) if isinstance(columns.base, str) else ()
+        why = f"needs a {' and a '.join(needed)}" if needed else "is not made of features and logits alone"
+        raise ValueError(
+            f"the base score of a contrast must be one of {', '.join(_SCORES)} to be exported, got {base}, which {why}"
+        )
+    temperature = _in_range(columns.temperature, "temperature")
+    if np.float32(temperature) == 0:
+        raise ValueError(f"temperature must be in float32's range to be exported, got {temperature:g}")
+    return [
+        _SCORES[base](temperature, columns.classes),
+        *(_SCORES[name](1.0, columns.classes) for name in columns.names[1:]),
+    ]
+
+
+def _msp(temperature: float, classes: int) -> Score:
+    return lambda maths, features, ordered: 1 / maths.row_sums(_terms(maths, ordered, temperature))
+
+
+def _energy(temperature: float, classes: int) -> Score:
+    def score(maths: Maths, features: Tensor, ordered: Tensor) -> Tensor:
+        log_total = maths.log(maths.row_sums(_terms(maths, ordered, temperature)))
+        return log_total * temperature + maths.columns(ordered, 0, 1)
+
+    return score
+
+
+def _kl_uniform(temperature: float, classes: int) -> Score:
+    def score(maths: Maths, features: Tensor, ordered: Tensor) -> Tensor:
+        mean_logit = maths.row_sums(_below_largest(maths, ordered, temperature)) / classes
+        log_total = maths.log(maths.row_sums(_terms(maths, ordered, temperature)))
+        return log_total - mean_logit - math.log(classes)
+
+    return score
+
+
+def _max_logit(temperature: float, classes: int) -> Score:
+    return lambda maths, features, ordered: maths.columns(ordered, 0, 1)
+
+
+def _gen(temperature: float, classes: int) -> Score:
+    gamma, top = (signature(gen).parameters[name].default for name in ("gamma", "top"))
+
+    def score(maths: Maths, features: Tensor, ordered: Tensor) -> Tensor:
+        scaled = _below_largest(maths, ordered, temperature)
+        others, second = maths.columns(scaled, 1, classes), maths.columns(scaled, 1, 2)
+        log_total = maths.log(maths.row_sums(maths.exp(scaled)))
+        # Of the largest, 1 − p is the others' own sum.
+        log_rest = maths.log(maths.row_sums(maths.exp(others - second))) + second - log_total
+        of_largest = maths.exp((log_rest - log_total) * gamma)
+        log_p = maths.columns(scaled, 1, min(top, classes)) - log_total
+        of_others = maths.exp((log_p + maths.log(1 - maths.exp(log_p))) * gamma)
+        return 0.0 - (of_largest + maths.row_sums(of_others))
+
+    return score
+
+
+def _gradnorm(temperature: float, classes: int) -> Score:
+    def score(maths: Maths, features: Tensor, ordered: Tensor) -> Tensor:
+        terms = _terms(maths, ordered, temperature)
+        p = terms / maths.row_sums(terms)
+        away = maths.row_sums(maths.absolute(p - 1 / classes))
+        return maths.row_sums(maths.absolute(features)) * away / temperature
+
+    return score
+
+
+_SCORES: dict[str, Callable[[float, int], Score]] = {
+    "msp": _msp,
+    "energy": _energy,
+    "kl_uniform": _kl_uniform,
+    "max_logit": _max_logit,
+    "gen": _gen,
+    "gradnorm": _gradnorm,
+}
+
+
+def _below_largest(maths: Maths, ordered: Tensor, temperature: float) -> Tensor:
+    """Return the logits over T, less the largest of each row (n, c)."""
+    return (ordered - maths.columns(ordered, 0, 1)) / temperature
+
+
+def _terms(maths: Maths, ordered: Tensor, temperature: float) -> Tensor:
+    """Return the softmax before its division, 1 for the largest logit (n, c)."""
+    return maths.exp(_below_largest(maths, ordered, temperature))
+
+
+def _centred(maths: Maths, features: Tensor) -> Tensor:
+    """Return the features less the origin: first its float32 part, which is near them, then the digits that follow."""
+    return features - maths.constant("origin") - maths.constant("origin_low")
+
+
+def _in_two_parts(origin: Floats) -> dict[str, Float32s]:
+    high = _float32(origin[None], "origin")
+    return {"origin": high, "origin_low": (origin[None] - high).astype(np.float32)}
+
+
+def _float32(values: Floats, name: str) -> Float32s:
+    with np.errstate(over="ignore"):
+        array = values.astype(np.float32)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be in float32's range to be exported, got {np.abs(values).max():g}")
+    return array
+
+
+def _in_range(value: float, name: str) -> float:
+    return float(_float32(np.array(value), name))

@@ -1,0 +1,13 @@
+"""An ONNX network and arrays of images -> Outputs, and the trued score as an output of the network itself."""
+
+from ..io.extras import install
+
+try:
+    import onnxruntime  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"truing.onnx needs onnxruntime: {install('onnx')}") from error
+
+from .extract import TYPES, extract
+from .fold import folded
+
+__all__ = ["TYPES", "extract", "folded"]

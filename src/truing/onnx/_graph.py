@@ -1,0 +1,132 @@
+"""Arithmetic as nodes of an ONNX graph: the operations of a folding, and tensors that know + - * /."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..folding import Float32s
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+# From this version of the operators on, the axes of a sum are an input and not an attribute.
+_AXES_AS_INPUT = 13
+
+
+class Tensor:
+    """A tensor of a graph by its name. What is done with it is added to the graph."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph, self.name = graph, name
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        return self.graph.add("Add", self, other)
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        return self.graph.add("Sub", self, other)
+
+    def __rsub__(self, other: float) -> Tensor:
+        return self.graph.add("Sub", other, self)
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        return self.graph.add("Mul", self, other)
+
+    def __truediv__(self, other: Tensor | float) -> Tensor:
+        return self.graph.add("Div", self, other)
+
+    def __rtruediv__(self, other: float) -> Tensor:
+        return self.graph.add("Div", other, self)
+
+
+class Graph:
+    """A graph that nodes are added to, in the operators of version `opset`; their names begin with one not in use."""
+
+    def __init__(self, proto: GraphProto, opset: int, arrays: Mapping[str, Float32s], taken: Sequence[str]) -> None:
+        self._proto, self._opset, self._arrays = proto, opset, arrays
+        self._prefix = "truing"
+        while any(name.startswith(self._prefix) for name in taken):
+            self._prefix += "_"
+
+    def add(
+        self, operator: str, *inputs: Tensor | float, output: str | None = None, outputs: int = 1, **attributes: Any
+    ) -> Tensor:
+        """Add a node and return its first output."""
+        from onnx.helper import make_node
+
+        names = [value.name if isinstance(value, Tensor) else self.number(value).name for value in inputs]
+        first = output or self._new_name(operator)
+        given = [first, *(f"{first}_{number}" for number in range(1, outputs))]
+        self._proto.node.append(make_node(operator, names, given, name=first, **attributes))
+        return Tensor(self, first)
+
+    def number(self, value: float) -> Tensor:
+        """Return a constant number."""
+        return self._stored(np.array(value, dtype=np.float32))
+
+    def whole(self, *values: int) -> Tensor:
+        """Return a constant vector of whole numbers."""
+        return self._stored(np.array(values, dtype=np.int64))
+
+    def as_float32(self, name: str) -> Tensor:
+        """Return a tensor of the network in float32."""
+        from onnx import TensorProto
+
+        return self.add("Cast", Tensor(self, name), to=TensorProto.FLOAT)
+
+    def constant(self, name: str) -> Tensor:
+        """Return an array of the folding's by its name."""
+        return self._stored(self._arrays[name])
+
+    def minimum(self, x: Tensor, bound: float) -> Tensor:
+        """Return the smaller of each number and a bound."""
+        return self.add("Min", x, bound)
+
+    def maximum(self, x: Tensor, bound: float) -> Tensor:
+        """Return the larger of each number and a bound."""
+        return self.add("Max", x, bound)
+
+    def exp(self, x: Tensor) -> Tensor:
+        """Return the exponential of each number."""
+        return self.add("Exp", x)
+
+    def log(self, x: Tensor) -> Tensor:
+        """Return the natural logarithm of each number."""
+        return self.add("Log", x)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        """Return the square root of each number."""
+        return self.add("Sqrt", x)
+
+    def absolute(self, x: Tensor) -> Tensor:
+        """Return each number without its sign."""
+        return self.add("Abs", x)
+
+    def row_sums(self, x: Tensor) -> Tensor:
+        """Return the sum of each row (n, 1)."""
+        if self._opset >= _AXES_AS_INPUT:
+            return self.add("ReduceSum", x, self.whole(1), keepdims=1)
+        return self.add("ReduceSum", x, axes=[1], keepdims=1)
+
+    def descending(self, x: Tensor, number: int) -> Tensor:
+        """Return so many of each row's numbers, from the largest to the smallest (n, number)."""
+        return self.add("TopK", x, self.whole(number), outputs=2, axis=1)
+
+    def columns(self, x: Tensor, first: int, end: int) -> Tensor:
+        """Return the columns from `first` up to `end`."""
+        return self.add("Slice", x, self.whole(first), self.whole(end), self.whole(1))
+
+    def of_largest(self, name: str, x: Tensor) -> Tensor:
+        """Return of the array (k,) called so the number that belongs to each row's first largest column (n, 1)."""
+        return self.add("Gather", self.constant(name), self.add("ArgMax", x, axis=1, keepdims=1))
+
+    def _stored(self, array: NDArray[Any]) -> Tensor:
+        from onnx.numpy_helper import from_array
+
+        return self.add("Constant", value=from_array(array))
+
+    def _new_name(self, operator: str) -> str:
+        return f"{self._prefix}/{operator}_{len(self._proto.node)}"

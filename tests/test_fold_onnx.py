@@ -1,0 +1,327 @@
+"""An ONNX network that gives the trued score itself says what the fit says, and passes ONNX's checker."""
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+import truing.onnx  # noqa: E402
+from truing.cli import main  # noqa: E402
+
+KINDS = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
+FEATURES, CLASSES = 6, 4
+
+
+@pytest.fixture(scope="module")
+def weight():
+    return np.random.default_rng(3).normal(size=(FEATURES, CLASSES))
+
+
+@pytest.fixture(scope="module")
+def rows(weight):
+    rng = np.random.default_rng(4)
+    features = rng.normal(size=(500, FEATURES)).astype(np.float32)
+    features[300:] += 2
+    return truing.Outputs(features, (np.maximum(features, 0) @ weight).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def fits(weight):
+    """Return fits of every kind by name, for the features max(x, 0)."""
+    rng = np.random.default_rng(5)
+    plain = np.maximum(rng.normal(size=(900, FEATURES)), 0)
+    shifted = np.maximum(rng.normal(2, 1, size=(300, FEATURES)), 0)
+    reference = truing.Outputs(plain[:500], plain[:500] @ weight)
+    mixed = np.concatenate((plain[500:], shifted))
+    outputs = truing.Outputs(mixed, mixed @ weight)
+    detector = truing.Detector("energy")
+    detector.calibrate(reference)
+    detector.learn(outputs)
+    return {
+        "dlr": truing.fit_direct(outputs.features, truing.msp(outputs.logits)),
+        "rlr": truing.fit_robust(outputs.features, truing.energy(outputs.logits)),
+        "contrast": truing.fit_contrast(outputs, reference),
+        "gradnorm": truing.fit_contrast(outputs, reference, base="gradnorm"),
+        "detector": detector,
+    }
+
+
+def network(weight, path=None, *, opset=17, dtype=np.float32, head="Gemm", ending=None, rows="n", width=FEATURES):
+    """Return, or write, logits = max(x, 0) W + b by hand: x -> features -> logits -> ended."""
+    helper = onnx.helper
+    nodes = [helper.make_node("Relu", ["x"], ["features"])]
+    if head == "Gemm":
+        nodes.append(helper.make_node("Gemm", ["features", "W", "b"], ["logits"], transB=1))
+    else:
+        nodes.append(helper.make_node("Transpose", ["W"], ["V"]))
+        nodes.append(helper.make_node("MatMul", ["features", "V"], ["product"]))
+        nodes.append(helper.make_node("Add", ["b", "product"], ["logits"]))
+    if ending is not None:
+        nodes.append(helper.make_node(ending, ["logits"], ["ended"]))
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", KINDS[dtype], [rows, width])],
+        [helper.make_tensor_value_info(nodes[-1].output[0], KINDS[dtype], [rows, weight.shape[1]])],
+        [
+            onnx.numpy_helper.from_array(np.ascontiguousarray(weight.T).astype(dtype), "W"),
+            onnx.numpy_helper.from_array(np.zeros(weight.shape[1], dtype), "b"),
+        ],
+    )
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", opset)])
+    if path is not None:
+        onnx.save(model, path)
+    return model if path is None else path
+
+
+def run(model, images):
+    """Return every output by name, from onnxruntime, and check the network by ONNX's own checker."""
+    onnx.checker.check_model(model, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"x": images}), strict=True))
+
+
+def expected(fit, found, images):
+    outputs = truing.Outputs(np.maximum(images, 0), found["logits"])
+    if isinstance(fit, truing.LinearFit):
+        return fit.predict(outputs.features)
+    return fit.score(outputs) if isinstance(fit, truing.Detector) else fit.predict(outputs)
+
+
+@pytest.mark.parametrize("opset", [11, 12, 13, 17, 18, 21])
+@pytest.mark.parametrize("name", ["dlr", "rlr", "contrast", "gradnorm", "detector"])
+def test_the_network_scores_as_the_fit_does(weight, rows, fits, name, opset):
+    found = run(truing.onnx.folded(network(weight, opset=opset), fits[name]), rows.features)
+    assert list(found) == ["logits", "trued_score"]
+    assert found["trued_score"].dtype == np.float32
+    np.testing.assert_allclose(found["trued_score"], expected(fits[name], found, rows.features), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_network_of_any_precision_is_scored_in_float32(weight, rows, fits, dtype):
+    images = rows.features.astype(dtype)
+    found = run(truing.onnx.folded(network(weight, dtype=dtype), fits["contrast"]), images)
+    # What onnxruntime rounds to float16 for an output it may hand on to the score unrounded.
+    tolerance = 5e-4 if dtype == np.float16 else 1e-5
+    scores = expected(fits["contrast"], found, images)
+    np.testing.assert_allclose(found["trued_score"], scores, atol=tolerance)
+
+
+@pytest.mark.parametrize("ending", [None, "Softmax", "LogSoftmax", "Sigmoid", "Identity"])
+@pytest.mark.parametrize("head", ["Gemm", "MatMul"])
+def test_the_head_is_found_whatever_becomes_of_the_logits(weight, rows, fits, head, ending):
+    model = truing.onnx.folded(network(weight, head=head, ending=ending), fits["contrast"])
+    found = run(model, rows.features) | {"logits": rows.logits}
+    np.testing.assert_allclose(found["trued_score"], expected(fits["contrast"], found, rows.features), atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [1, 7, 500])
+def test_any_number_of_rows_is_scored(weight, rows, fits, number):
+    found = run(truing.onnx.folded(network(weight), fits["contrast"]), rows.features[:number])
+    assert found["trued_score"].shape == (number,)
+    np.testing.assert_allclose(
+        found["trued_score"], expected(fits["contrast"], found, rows.features[:number]), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("declared", "shown"), [("n", "n"), (3, 3)])
+def test_the_output_has_as_many_rows_as_the_network_says(weight, rows, fits, declared, shown):
+    model = truing.onnx.folded(network(weight, rows=declared), fits["dlr"], threshold=0.5)
+    for output in model.graph.output[1:]:
+        (dimension,) = output.type.tensor_type.shape.dim
+        assert (dimension.dim_value or dimension.dim_param) == shown
+    assert run(model, rows.features[:3])["is_out"].shape == (3,)
+
+
+def test_with_a_threshold_the_network_decides(weight, rows, fits):
+    fit = fits["contrast"]
+    for options, threshold in (
+        ({"threshold": 0.01}, 0.01),
+        ({"accept": 0.9}, truing.threshold_at(fit.scores_in, accept=0.9)),
+    ):
+        found = run(truing.onnx.folded(network(weight), fit, **options), rows.features)
+        assert list(found) == ["logits", "trued_score", "is_out"]
+        scores = expected(fit, found, rows.features)
+        clear = np.abs(scores - threshold) > 1e-5
+        assert clear.mean() > 0.9
+        np.testing.assert_array_equal(found["is_out"][clear], truing.is_out(scores, threshold)[clear])
+
+
+def test_at_a_rate_too_small_for_the_reference_no_row_is_out(weight, rows, fits):
+    found = run(truing.onnx.folded(network(weight), fits["contrast"], false_alarm=1e-6), rows.features)
+    assert not found["is_out"].any()
+
+
+def test_what_it_said_before_it_says_still_and_the_network_given_is_left_alone(weight, rows, fits, tmp_path):
+    path = network(weight, tmp_path / "network.onnx")
+    before = path.read_bytes()
+    model = onnx.load(path)
+    same = model.SerializeToString()
+    of_file, of_model = truing.onnx.folded(path, fits["contrast"]), truing.onnx.folded(model, fits["contrast"])
+    assert path.read_bytes() == before
+    assert model.SerializeToString() == same
+    assert of_file == of_model
+    np.testing.assert_array_equal(run(of_file, rows.features)["logits"], run(model, rows.features)["logits"])
+
+
+def test_tensors_may_be_named(weight, rows, fits):
+    named = truing.onnx.folded(network(weight), fits["contrast"], features="features", logits="logits")
+    assert named == truing.onnx.folded(network(weight), fits["contrast"])
+    of_input = truing.onnx.folded(network(weight), fits["dlr"], features="x")
+    found = run(of_input, rows.features)
+    np.testing.assert_allclose(found["trued_score"], fits["dlr"].predict(rows.features), atol=1e-5)
+
+
+def test_weights_in_a_file_of_their_own_come_along(weight, rows, fits, tmp_path):
+    onnx.save(
+        network(weight), tmp_path / "split.onnx", save_as_external_data=True, location="weights", size_threshold=0
+    )
+    model = truing.onnx.folded(tmp_path / "split.onnx", fits["dlr"])
+    found = run(model, rows.features)
+    np.testing.assert_allclose(found["trued_score"], expected(fits["dlr"], found, rows.features), atol=1e-5)
+
+
+def with_second_head(weight):
+    """Return a network with two heads of the same size, both of which are outputs."""
+    model = network(weight)
+    model.graph.node.append(onnx.helper.make_node("Gemm", ["features", "W", "b"], ["others"], transB=1))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("others", onnx.TensorProto.FLOAT, ["n", CLASSES]))
+    return model
+
+
+def with_name_taken(weight, name):
+    model = network(weight)
+    model.graph.node.append(onnx.helper.make_node("Relu", ["logits"], [name]))
+    return model
+
+
+def test_of_several_heads_one_must_be_named(weight, rows, fits):
+    with pytest.raises(
+        ValueError,
+        match=r"several matrix products of the fit's size, 6 → 4: name the features and logits, of "
+        r"features → logits \(6 → 4\), features → others \(6 → 4\)",
+    ):
+        truing.onnx.folded(with_second_head(weight), fits["contrast"])
+    chosen = truing.onnx.folded(with_second_head(weight), fits["contrast"], logits="others")
+    assert run(chosen, rows.features)["trued_score"].shape == (500,)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "options", "message"),
+    [
+        (lambda w: network(w, opset=10), "dlr", {}, "operators of version 11 or later, got 10: onnx.version_conv"),
+        (
+            lambda w: network(w, width=6),
+            "dlr",
+            {"features": "z"},
+            "no tensor 'z' in the network; there are x, features",
+        ),
+        (
+            network,
+            "dlr",
+            {"features": "logits"},
+            r"features must be \(n, 6\), as the fit has it, got \(n, 4\) of tensor",
+        ),
+        (network, "contrast", {"features": "x", "logits": "x"}, r"logits must be \(n, 4\), as the fit has it, got"),
+        (network, "contrast", {"features": "x"}, "no matrix product of the fit's size, 6 → 4"),
+        (lambda w: network(w[:5], width=5), "dlr", {}, r"no matrix product of .*, 6 features: .* \(5 → 4\)"),
+        (
+            lambda w: network(w[:, :3]),
+            "contrast",
+            {},
+            r"no matrix product of .*, 6 → 4: .* features → logits \(6 → 3\)",
+        ),
+        (lambda w: with_name_taken(w, "trued_score"), "dlr", {}, "has a tensor 'trued_score' already"),
+        (lambda w: with_name_taken(w, "is_out"), "dlr", {"threshold": 0.0}, "has a tensor 'is_out' already"),
+        (network, "dlr", {"accept": 0.9}, "accept needs the scores of known rows"),
+    ],
+)
+def test_what_cannot_be_folded_is_told(weight, fits, make, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        truing.onnx.folded(make(weight), fits[name], **options)
+
+
+def test_a_second_fold_is_refused(weight, fits):
+    once = truing.onnx.folded(network(weight), fits["dlr"])
+    with pytest.raises(
+        ValueError, match="has a tensor 'trued_score' already: rename it, or fold into the plain network"
+    ):
+        truing.onnx.folded(once, fits["rlr"])
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, weight, fits):
+    """A folder with a network and saved fits of it."""
+    monkeypatch.chdir(tmp_path)
+    network(weight, tmp_path / "model.onnx")
+    for name in ("dlr", "contrast", "detector"):
+        truing.save(fits[name], f"{name}.npz")
+    truing.save(truing.Moments.of(np.ones((3, 2)), np.ones(3)), "moments.npz")
+    network(weight[:5], tmp_path / "narrow.onnx", width=5)
+    (tmp_path / "garbage.onnx").write_bytes(b"garbage")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "folder.onnx").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("fit", "options", "number"),
+    [
+        ("dlr", [], 2),
+        ("dlr", ["--threshold", "0.5"], 3),
+        ("contrast", ["--false-alarm", "0.05", "--features", "features", "--logits", "logits"], 3),
+        ("detector", ["--accept", "0.95"], 3),
+    ],
+)
+def test_the_command_writes_the_network(here, capsys, fits, rows, fit, options, number):
+    assert main(["export", f"{fit}.npz", "model.onnx", "-o", "trued.onnx", *options]) == 0
+    assert capsys.readouterr().out == ""
+    found = run(onnx.load("trued.onnx"), rows.features)
+    assert len(found) == number
+    if fit == "detector":  # At a rate it is what the detector decides by.
+        outputs = truing.Outputs(np.maximum(rows.features, 0), found["logits"])
+        scores = fits[fit].decide(outputs, accept=0.95).scores
+    else:
+        scores = expected(fits[fit], found, rows.features)
+    np.testing.assert_allclose(found["trued_score"], scores, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gone.npz", "model.onnx"], "there is no file gone.npz"),
+        (["dlr.npz", "gone.onnx"], "there is no file gone.onnx"),
+        (["dlr.npz", "folder.onnx"], "cannot read folder.onnx: it is a folder"),
+        (["dlr.npz", "garbage.onnx"], "garbage.onnx must be an ONNX network"),
+        (["dlr.npz", "empty.onnx"], "empty.onnx must be an ONNX network"),
+        (["dlr.npz", "dlr.npz"], "dlr.npz must be an ONNX network"),
+        (["model.onnx", "model.onnx"], "model.onnx must be"),
+        (["moments.npz", "model.onnx"], "moments.npz must hold a fit or a detector, got Moments"),
+        (["dlr.npz", "narrow.onnx"], "no matrix product of the fit's size, 6 features"),
+        (["dlr.npz", "model.onnx", "--features", "z"], "there is no tensor 'z' in the network"),
+        (["dlr.npz", "model.onnx", "--accept", "0.9"], "accept needs the scores of known rows"),
+        (["contrast.npz", "model.onnx", "--accept", "95"], "accept must be above 0"),
+        (["dlr.npz", "model.onnx", "--threshold", "nan"], "threshold must be"),
+        (["dlr.npz", "model.onnx", "--threshold", "1", "--accept", "0.9"], "not allowed with"),
+        (["dlr.npz", "model.onnx", "-o", "folder.onnx"], "cannot write folder.onnx: it is a folder"),
+        (["dlr.npz", "model.onnx", "-o", "gone/trued.onnx"], "there is no folder gone"),
+        (["dlr.npz", "model.onnx", "-o", "model.onnx"], "cannot write model.onnx: it is the command's own"),
+        (["dlr.npz", "model.onnx", "-o", "dlr.npz"], "cannot write dlr.npz: it is the command's own"),
+        (["dlr.npz"], "required: MODEL"),
+    ],
+)
+def test_wrong_input_gets_one_clear_line_and_writes_nothing(here, capsys, arguments, message):
+    before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
+    output = [] if "-o" in arguments else ["-o", "trued.onnx"]
+    try:
+        code = main(["export", *arguments, *output])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert message in err
+    assert {path: path.read_bytes() for path in here.iterdir() if path.is_file()} == before

@@ -1,0 +1,206 @@
+"""A fit as arithmetic, done here by NumPy: the formulas in float64, and what float32 leaves of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import truing
+from truing.folding import _SCORES, folding_of
+
+
+class NumPyMaths:
+    """The operations of a folding, by NumPy, in one precision."""
+
+    def __init__(self, arrays, dtype):
+        self.arrays, self.dtype = arrays, dtype
+
+    def constant(self, name):
+        return self.arrays[name].astype(self.dtype)
+
+    minimum = staticmethod(lambda x, bound: np.minimum(x, x.dtype.type(bound)))
+    maximum = staticmethod(lambda x, bound: np.maximum(x, x.dtype.type(bound)))
+    exp, log, sqrt, absolute = np.exp, np.log, np.sqrt, np.abs
+
+    def row_sums(self, x):
+        return x.sum(axis=1, keepdims=True)
+
+    def descending(self, x, number):
+        return -np.sort(-x, axis=1)[:, :number]
+
+    def columns(self, x, first, end):
+        return x[:, first:end]
+
+    def of_largest(self, name, x):
+        return self.constant(name)[x.argmax(axis=1)][:, None]
+
+
+def folded_scores(folding, outputs, dtype=np.float32):
+    maths = NumPyMaths(folding.arrays, dtype)
+    scores = folding.score(maths, outputs.features.astype(dtype), outputs.logits.astype(dtype))
+    assert scores.dtype == dtype
+    return scores[:, 0]
+
+
+def own_scores(fit, outputs):
+    return fit.predict(outputs.features) if isinstance(fit, truing.LinearFit) else fit.predict(outputs)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return truing.Outputs.concatenate([truing.sample("cifar10-test")[:2000], truing.sample("svhn")])
+
+
+@pytest.fixture(scope="module")
+def known():
+    return truing.sample("cifar10-test")[5000:]
+
+
+def logits_to_try(rng, classes):
+    """Return ordinary logits, sure and unsure ones, ties, and some far apart."""
+    ordinary = rng.normal(size=(40, classes))
+    tied = np.round(ordinary)
+    return np.concatenate((ordinary, 30 * ordinary, 1e-3 * ordinary, tied, 200 + ordinary, np.zeros((1, classes))))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 1000.0])
+@pytest.mark.parametrize("classes", [2, 3, 10, 150])
+@pytest.mark.parametrize("name", _SCORES)
+def test_a_score_that_can_be_exported_is_the_score_of_that_name(rng, name, classes, temperature):
+    temperature = 1.0 if name == "max_logit" else temperature
+    logits = logits_to_try(rng, classes)
+    outputs = truing.Outputs(rng.normal(size=(len(logits), 6)), logits)
+    expected = truing.SCORES[name](outputs, temperature=temperature)
+    maths = NumPyMaths({}, np.float64)
+    found = _SCORES[name](temperature, classes)(maths, outputs.features, maths.descending(logits, classes))[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    maths = NumPyMaths({}, np.float32)
+    narrow = outputs.features.astype(np.float32), maths.descending(logits.astype(np.float32), classes)
+    found = _SCORES[name](temperature, classes)(maths, *narrow)[:, 0]
+    expected = truing.SCORES[name](truing.Outputs(narrow[0], narrow[1]), temperature=temperature)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("base", _SCORES)
+def test_in_float32_a_contrast_scores_as_it_does_itself(rows, known, base):
+    fit = truing.fit_contrast(rows, known, base=base)
+    np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows), atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"same_mix": True}, {"components": 8}, {"base": "energy", "temperature": 2.5}])
+def test_any_contrast_can_be_folded(rows, known, options):
+    fit = truing.fit_contrast(rows, known, **options)
+    np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows), atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"intercept": False}, {"components": 8}])
+@pytest.mark.parametrize("method", [truing.fit_direct, truing.fit_robust], ids=["DLR", "RLR"])
+def test_in_float32_a_linear_fit_scores_as_it_does_itself(rows, method, options):
+    fit = method(rows.features, truing.msp(rows.logits), **options)
+    np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows.features), atol=1e-6)
+
+
+def test_rows_far_from_everything_are_scored_as_the_fit_does(rows, known):
+    fit = truing.fit_contrast(rows, known)
+    for size in (0.0, 1e3, 1e6, 1e12):
+        features, logits = rows.features.astype(np.float32), rows.logits.astype(np.float32)
+        far = truing.Outputs(features * np.float32(size), logits * np.float32(min(size, 1e3)))
+        np.testing.assert_allclose(folded_scores(folding_of(fit), far), fit.predict(far), atol=3e-6)
+
+
+def test_the_mean_row_has_no_direction_and_a_score(rows, known):
+    fit = truing.fit_contrast(rows, known)
+    mean = fit.columns.origin.astype(np.float32).astype(np.float64)
+    fit = replace(fit, columns=replace(fit.columns, origin=mean))
+    row = truing.Outputs(mean[None], rows.logits[:1])
+    np.testing.assert_allclose(folded_scores(folding_of(fit), row), fit.predict(row), atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 4096.0])
+def test_a_large_mean_of_the_features_does_not_cancel(rows, known, offset):
+    """Rows that float32 holds, 4096 apart from where they were: each is about 5e-4 wide there."""
+
+    def moved(outputs):
+        features = (outputs.features.astype(np.float32) + np.float32(offset)).astype(np.float64)
+        return truing.Outputs(features, outputs.logits)
+
+    outputs, reference = moved(rows), moved(known)
+    fit = truing.fit_contrast(outputs, reference)
+    np.testing.assert_allclose(folded_scores(folding_of(fit), outputs), fit.predict(outputs), atol=1e-6)
+    detector = truing.Detector("energy")  # It knows the mean, which a linear fit does not say.
+    detector.learn(outputs)
+    np.testing.assert_allclose(folded_scores(folding_of(detector), outputs), detector.score(outputs), rtol=2e-6)
+
+
+def test_what_a_detection_decided_is_decided_by_its_threshold(rows, known):
+    found = truing.detect(rows, known, false_alarm=0.05)
+    folding = folding_of(found)
+    assert folding.threshold == found.threshold
+    np.testing.assert_array_equal(folded_scores(folding, rows) < folding.threshold, found.is_out)
+    assert folding_of(found, threshold=0.25).threshold == 0.25
+    assert folding_of(truing.detect(rows)).threshold is None
+
+
+@pytest.mark.parametrize("rate", [{"accept": 0.9}, {"false_alarm": 0.1}])
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_a_detector_is_folded_as_it_scores_and_at_a_rate_as_it_decides(rows, known, method, rate):
+    detector = truing.Detector(method=method)
+    detector.calibrate(known)
+    detector.learn(rows[::2])
+    new = rows[1::2]
+    np.testing.assert_allclose(folded_scores(folding_of(detector), new), detector.score(new), atol=1e-6)
+    decision, folding = detector.decide(new, **rate), folding_of(detector, **rate)
+    np.testing.assert_allclose(folded_scores(folding, new), decision.scores, atol=1e-6)
+    assert folding.threshold == decision.threshold
+    clear = np.abs(decision.scores - decision.threshold) > 1e-6
+    np.testing.assert_array_equal((folded_scores(folding, new) < folding.threshold)[clear], decision.is_out[clear])
+
+
+@pytest.mark.parametrize(
+    ("base", "why"),
+    [("knn", "knn, which needs a bank"), ("vim", "vim, which needs a head and a bank"), ("scale", "needs a head")],
+)
+def test_a_base_score_that_needs_more_than_outputs_is_refused(rows, known, base, why):
+    head = np.ones((10, 64)), np.zeros(10)
+    fit = truing.fit_contrast(rows, known, base=base, head=head)
+    with pytest.raises(ValueError, match="must be one of msp, energy, kl_uniform, max_logit, gen, gradnorm to be"):
+        folding_of(fit)
+    with pytest.raises(ValueError, match=why):
+        folding_of(fit)
+
+
+def test_a_base_score_of_ones_own_is_refused(rows, known):
+    fit = truing.fit_contrast(rows, known, base=lambda outputs: outputs.logits[:, 0])
+    with pytest.raises(ValueError, match=r"got <lambda>, which is not made of features and logits alone"):
+        folding_of(fit)
+
+
+LINEAR = truing.LinearFit(coef=np.ones(3), intercept=0.0, rows=9, rank=3, explained=1.0)
+
+
+@pytest.mark.parametrize(
+    ("fit", "options", "error", "message"),
+    [
+        (LINEAR, {"accept": 0.9}, ValueError, "accept needs the scores of known rows, which this fit does not hold"),
+        (LINEAR, {"accept": 0.9, "threshold": 1.0}, ValueError, "at most one of .*, got threshold and accept"),
+        (LINEAR, {"threshold": np.nan}, ValueError, "threshold must be"),
+        (replace(LINEAR, coef=np.full(3, 1e60)), {}, ValueError, "coef must be in float32's range to be exported"),
+        (truing.Moments.of(np.ones((2, 1)), np.ones(2)), {}, TypeError, "fit must be a LinearFit, .* got Moments"),
+        (truing.Detector(), {}, ValueError, "nothing learned yet"),
+    ],
+)
+def test_what_cannot_be_folded_is_told(fit, options, error, message):
+    with pytest.raises(error, match=message):
+        folding_of(fit, **options)
+
+
+def test_a_detection_without_a_fit_is_refused(rows):
+    with pytest.raises(ValueError, match="fit must be a detection by a fit, got one by the method none"):
+        folding_of(truing.detect(rows, method="none"))
+
+
+def test_a_temperature_that_float32_does_not_hold_is_refused(rows, known):
+    fit = truing.fit_contrast(rows, known, base="energy")
+    fit = replace(fit, columns=replace(fit.columns, temperature=1e-60))
+    with pytest.raises(ValueError, match="temperature must be in float32's range"):
+        folding_of(fit)

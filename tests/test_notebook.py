@@ -1,0 +1,193 @@
+"""What a notebook shows: tables in which everything is escaped, and figures that draw the very numbers."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import truing
+from truing._html import facts, listing
+from truing.plots import roc_curve
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return truing.Outputs.concatenate([truing.sample("cifar10-test")[:1000], truing.sample("svhn")[:1000]])
+
+
+@pytest.fixture(scope="module")
+def found(rows):
+    return truing.detect(rows, truing.sample("cifar10-test")[5000:], false_alarm=0.05)
+
+
+class Cells(HTMLParser):
+    """The tags of a page, and the text of its cells."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        assert not attributes
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@given(name=st.text(min_size=1), value=st.text(min_size=1), note=st.text(min_size=1))
+def test_no_text_becomes_a_tag(name, value, note):
+    plain = Cells(facts("t", {"n": "v"}, ["note"]) + listing("t", ["n"], [["v"]]))
+    page = facts("t", {name: value}, [note]) + listing("t", [name], [[value]])
+    assert Cells(page).tags == plain.tags
+    assert [unescape(text) for text in re.findall(r"<th>(.*?)</th>", page, re.DOTALL)] == [name, name]
+
+
+NASTY = "<script>alert('x')</script>&"
+
+
+def test_names_of_ones_own_are_escaped(rows):
+    def named(outputs):
+        return outputs.logits[:, 0]
+
+    named.__name__ = NASTY
+    detector = truing.Detector(named)
+    detector.learn(rows)
+    detection = replace(truing.detect(rows, base=named), notes=(NASTY,))
+    for thing in (truing.Outputs(rows.features, rows.logits, model=NASTY), detector, detection):
+        page = thing._repr_html_()
+        assert "<script" not in page
+        assert "&lt;script&gt;" in page
+
+
+def test_a_table_says_what_the_thing_holds(rows, found):
+    report = truing.evaluate(found.scores[:1000], found.scores[1000:])
+    detector = truing.Detector("energy")
+    detector.learn(rows)
+    for thing, texts in (
+        (rows, ["features", "2000 × 64, float16", "logits"]),
+        (detector, ["energy", "dlr", "2,000", "64"]),
+        (report, [f"{report.auroc:.2%}", f"{report.fpr95:.2%}", "1,000 in, 1,000 out"]),
+        (found, ["gen", "contrast", f"{found.is_out.sum():,} at false_alarm 0.05"]),
+    ):
+        assert set(texts) <= set(Cells(thing._repr_html_()).texts)
+
+
+def test_the_rows_listed_are_the_lowest(found):
+    cells = re.findall(r"<tr><td>(.*?)</td></tr>", found._repr_html_().split("Most surely out")[1])
+    shown = [cell.split("</td><td>") for cell in cells]
+    lowest = np.argsort(found.scores)[:10]
+    assert [int(row[0].replace(",", "")) for row in shown] == lowest.tolist()
+    for row, number in zip(shown, lowest, strict=True):
+        expected = found.base_scores[number], found.scores[number], found.p_values[number]
+        np.testing.assert_allclose([float(text) for text in row[1:]], expected, rtol=1e-5)
+
+
+def test_without_a_reference_no_row_is_called_out(rows):
+    page = truing.detect(rows)._repr_html_()
+    assert "Lowest scores" in page
+    assert "refused" not in page
+
+
+scores = arrays(np.float64, st.integers(1, 30), elements=st.integers(-5, 5).map(float))
+
+
+@given(scores_in=scores, scores_out=scores)
+def test_the_area_under_the_curve_is_the_auroc(scores_in, scores_out):
+    x, y = roc_curve(scores_in, scores_out)
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
+    assert area(x, y) == pytest.approx(truing.auroc(scores_in, scores_out))
+
+
+def area(x, y):
+    return np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2)
+
+
+def bars(axes):
+    """Return for each set its bars' edges (k + 1,) and heights (k,)."""
+    found = []
+    for container in axes.containers:
+        patches = container.patches
+        edges = [patch.get_x() for patch in patches] + [patches[-1].get_x() + patches[-1].get_width()]
+        found.append((np.array(edges), np.array([patch.get_height() for patch in patches])))
+    return found
+
+
+def check_bars(axes, *sets):
+    """Check that the bars of each set are its share of all rows, over their width."""
+    every = sum(map(len, sets))
+    for (edges, heights), scores in zip(bars(axes), sets, strict=True):
+        edges[-1] = max(edges[-1], scores.max())  # A sum of two numbers, rounded.
+        counts = np.histogram(scores, edges)[0]
+        np.testing.assert_allclose(heights * np.diff(edges) * every, counts, atol=1e-6)
+        assert counts.sum() == len(scores)
+
+
+def test_a_detections_figure_draws_its_numbers(found):
+    pytest.importorskip("matplotlib")
+    before, after, lowest = found.plot().axes
+    check_bars(before, found.base_scores[~found.is_out], found.base_scores[found.is_out])
+    check_bars(after, found.scores[~found.is_out], found.scores[found.is_out])
+    (line,) = after.lines
+    assert set(line.get_xdata()) == {found.threshold}
+    drawn = lowest.lines[0].get_xdata()
+    np.testing.assert_array_equal(drawn, np.sort(found.scores)[:10])
+    labels = [label.get_text() for label in lowest.get_yticklabels()]
+    assert labels == [f"row {row:,}" for row in np.argsort(found.scores)[:10]]
+
+
+def test_a_detection_without_a_reference_is_drawn_without_a_threshold(rows):
+    pytest.importorskip("matplotlib")
+    detection = truing.detect(rows)
+    before, after, lowest = detection.plot().axes
+    check_bars(before, detection.base_scores)
+    check_bars(after, detection.scores)
+    assert not after.lines
+    assert lowest.get_title() == "lowest scores"
+
+
+def test_a_reports_figure_draws_the_scores_and_the_curve(found):
+    pytest.importorskip("matplotlib")
+    scores_in, scores_out = found.scores[:1000], found.scores[1000:]
+    report = truing.evaluate(scores_in, scores_out)
+    densities, roc = report.plot().axes
+    check_bars(densities, scores_in, scores_out)
+    (line,) = densities.lines
+    assert set(line.get_xdata()) == {truing.threshold_at(scores_in)}
+    x, y = roc.lines[0].get_data()
+    assert area(x, y) == pytest.approx(report.auroc)
+    assert f"{report.auroc:.2%}" in roc.get_title()
+
+
+def test_a_notebook_gets_a_picture(found):
+    pytest.importorskip("matplotlib")
+    assert found.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_report_of_numbers_alone_has_no_figure(found):
+    report = truing.Report(0.9, 0.9, 0.9, 0.1, "at-least", 3, 4)
+    with pytest.raises(ValueError, match="a report must be made by evaluate for its figure"):
+        report.plot()
+    made = truing.evaluate([1.0, 2.0], [0.0])
+    assert made == truing.Report(1.0, 1.0, 1.0, 0.0, "at-least", 2, 1)
+    assert "_scores" not in made.json()
+
+
+def test_without_matplotlib_one_line_says_how_to_get_it():
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "import truing\n"
+        "try: truing.evaluate([1.0], [0.0]).plot()\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("a figure needs matplotlib: pip install 'truing[plot]'")

@@ -1,0 +1,237 @@
+"""A torch model that returns the trued score itself says what the fit says, traced and compiled too."""
+
+import copy
+import io
+import runpy
+import subprocess
+import sys
+import warnings
+from shutil import which
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import truing  # noqa: E402
+from truing.torch import extract, folded  # noqa: E402
+
+from ..conftest import DATA, ROOT  # noqa: E402
+
+
+def small(*endings):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 4), *endings)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small()
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.randn(300, 3, 2, 2, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def fits(model, images):
+    shifted, known = images + 3, torch.randn(400, 3, 2, 2, generator=torch.Generator().manual_seed(3))
+    outputs = extract(model, [torch.cat((images[:150], shifted))], progress=False)
+    reference = extract(model, [known], progress=False)
+    detector = truing.Detector("energy")
+    detector.calibrate(reference)
+    detector.learn(outputs)
+    return {
+        "dlr": truing.fit_direct(outputs.features, truing.msp(outputs.logits)),
+        "rlr": truing.fit_robust(outputs.features, truing.energy(outputs.logits)),
+        "contrast": truing.fit_contrast(outputs, reference, base="energy"),
+        "gradnorm": truing.fit_contrast(outputs, reference, base="gradnorm"),
+        "detection": truing.detect(outputs, reference, method="contrast", base="msp"),
+        "detector": detector,
+    }
+
+
+def expected(fit, outputs):
+    fit = fit.fit if isinstance(fit, truing.Detection) else fit
+    if isinstance(fit, truing.Detector):
+        return fit.score(outputs)
+    return fit.predict(outputs.features) if isinstance(fit, truing.LinearFit) else fit.predict(outputs)
+
+
+@pytest.mark.parametrize("name", ["dlr", "rlr", "contrast", "gradnorm", "detection", "detector"])
+def test_the_model_scores_as_the_fit_does(model, images, fits, name):
+    with torch.no_grad():
+        returned, scores = folded(model, fits[name])(images)[:2]
+        assert torch.equal(returned, model(images))
+    np.testing.assert_allclose(scores, expected(fits[name], extract(model, [images], progress=False)), atol=1e-5)
+
+
+def test_with_a_threshold_the_model_decides(model, images, fits):
+    with torch.no_grad():
+        _, scores, is_out = folded(model, fits["dlr"], threshold=0.5)(images)
+        np.testing.assert_array_equal(is_out, truing.is_out(scores.numpy(), 0.5))
+        found = fits["detection"]
+        assert len(folded(model, fits["dlr"])(images)) == 2
+        assert folded(model, found).threshold == found.threshold
+    with pytest.raises(ValueError, match="accept needs the scores of known rows"):
+        folded(model, fits["dlr"], accept=0.9)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", ["dlr", "contrast", "gradnorm"])
+def test_a_traced_model_holds_the_score(model, images, fits, name, tmp_path):
+    plain = folded(model, fits[name], threshold=0.1)
+    with torch.no_grad():
+        torch.jit.trace(plain, (images[:2],)).save(str(tmp_path / "trued.pt"))
+        found, said = torch.jit.load(str(tmp_path / "trued.pt"))(images), plain(images)
+    for one, other in zip(found, said, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_traced_model_runs_where_truing_is_not(model, images, fits, tmp_path):
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        plain = folded(model, fits["contrast"])
+        torch.jit.trace(plain, (images[:2],)).save(str(tmp_path / "trued.pt"))
+        torch.save({"images": images, "scores": plain(images)[1]}, tmp_path / "expected.pt")
+    code = (
+        "import sys, torch; expected = torch.load('expected.pt');"
+        "found = torch.jit.load('trued.pt')(expected['images']);"
+        "print(torch.equal(found[1], expected['scores']), 'truing' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("g++") is None and which("clang++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_a_compiled_model_holds_the_score(model, images, fits):
+    """In one graph, so that nothing of it is left to Python."""
+    plain = folded(model, fits["contrast"], threshold=0.1)
+    with torch.no_grad():
+        compiled = torch.compile(plain, fullgraph=True)
+        for rows in (images, images[:7]):
+            for one, other in zip(compiled(rows), plain(rows), strict=True):
+                np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_the_model_given_is_left_alone_and_no_longer_needed(model, images, fits):
+    before = copy.deepcopy(model.state_dict())
+    own = small().train()
+    trued = folded(own, fits["dlr"])
+    assert own.training
+    assert not trued.training
+    assert not any(part._forward_hooks for part in own.modules())
+    with torch.no_grad():
+        scores = trued(images)[1]
+        for parameter in own.parameters():
+            parameter.zero_()
+        assert torch.equal(trued(images)[1], scores)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_copy_of_a_folded_model_looks_at_its_own_head(model, images, fits):
+    trued = folded(model, fits["contrast"])
+    twin = copy.deepcopy(trued)
+    with torch.no_grad():
+        scores = trued(images)[1]
+        twin.model[3].weight.zero_()
+        assert torch.equal(trued(images)[1], scores)
+        assert not torch.equal(twin(images)[1], scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_score_keeps_its_precision_whatever_the_models(model, images, fits, dtype):
+    trued = folded(model, fits["contrast"]).to(dtype)
+    rows = images.to(dtype)
+    with torch.no_grad():
+        scores = trued(rows)[1]
+    assert scores.dtype == torch.float32
+    own = extract(copy.deepcopy(model).to(dtype), [rows], progress=False)
+    np.testing.assert_allclose(scores, fits["contrast"].predict(own), atol=1e-5)
+
+
+def test_under_autocast_the_score_is_not_rounded(model, images, fits):
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = folded(model, fits["contrast"])(images)[1]
+        own = extract(model, [images], autocast=True, progress=False)
+    np.testing.assert_allclose(scores, fits["contrast"].predict(own), atol=1e-5)
+
+
+def test_what_becomes_of_the_logits_does_not_matter(images, fits, model):
+    trued = folded(small(nn.Softmax(dim=1)), fits["contrast"])
+    with torch.no_grad():
+        assert torch.equal(trued(images)[1], folded(model, fits["contrast"])(images)[1])
+
+
+def test_a_convolution_may_be_the_head(images, rng):
+    torch.manual_seed(4)
+    network = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU(), nn.Conv2d(5, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    outputs = extract(network, [images], head="2", progress=False)
+    fit = truing.fit_direct(outputs.features, truing.msp(outputs.logits))
+    with torch.no_grad():
+        scores = folded(network, fit, head="2")(images)[1]
+    np.testing.assert_allclose(scores, fit.predict(outputs.features), atol=1e-5)
+
+
+def test_the_head_is_the_one_layer_of_the_fits_size(fits):
+    twice = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4))
+    with pytest.raises(
+        ValueError, match=r"several nn.Linear layers of .*, 6 features: .*, of 0 \(6 → 6\), 2 \(6 → 4\)"
+    ):
+        folded(twice, fits["dlr"])
+    assert folded(twice, fits["contrast"])(torch.ones(2, 6))[1].shape == (2,)  # It wants 4 logits.
+    assert folded(twice, fits["dlr"], head="0")(torch.ones(2, 6))[1].shape == (2,)
+    with pytest.raises(ValueError, match=r"no nn.Linear layer of the fit's size, 6 features: .*, of 0 \(5 → 4\)"):
+        folded(nn.Sequential(nn.Linear(5, 4)), fits["dlr"])
+    with pytest.raises(ValueError, match=r"head must be of the fit's size, 6 → 4, got 0 \(6 → 6\)"):
+        folded(twice, fits["contrast"], head=twice[0])
+
+
+def test_a_head_that_is_called_twice_or_not_at_all_is_an_error(fits):
+    class Twice(nn.Module):
+        def __init__(self, times):
+            super().__init__()
+            self.head, self.times = nn.Linear(6, 4), times
+
+        def forward(self, x):
+            return sum((self.head(x) for _ in range(self.times)), torch.zeros(len(x), 4))
+
+    for times in (0, 2):
+        with pytest.raises(ValueError, match=f"head must be called once in a forward pass, got {times} calls"):
+            folded(Twice(times), fits["dlr"])(torch.ones(2, 6))
+
+
+def test_a_folded_model_can_be_written_as_onnx(model, images, fits):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    file = io.BytesIO()
+    trued = folded(model, fits["contrast"], threshold=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            trued, (images[:2],), file, input_names=["x"], dynamic_axes={"x": {0: "n"}}, dynamo=False, opset_version=17
+        )
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    with torch.no_grad():
+        for found, said in zip(session.run(None, {"x": images.numpy()}), trued(images), strict=True):
+            np.testing.assert_allclose(found, said, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "images").is_dir(), reason=f"no images under {DATA}")
+@pytest.mark.parametrize("bank", ["cifar10-resnet56", "cifar10-wrn40-2", "imagenet-efficientnet-lite0"])
+def test_real_networks_score_real_pictures_as_their_fits_do(bank):
+    for package in ("safetensors", "onnxruntime", "efficientnet_lite_pytorch", "PIL"):
+        pytest.importorskip(package)
+    example = runpy.run_path(str(ROOT / "examples" / "measure_export.py"))
+    example["pictures"].__globals__["PICTURES"] = 20
+    (case,) = (case for case in example["CASES"] if case.bank == bank)
+    rows = list(example["measured"](case))
+    assert [row.fit for row in rows] == ["DLR", "RLR", "contrast"]
+    for row in rows:
+        assert row.onnx < 1e-5
+        assert row.torch < 1e-5
