@@ -295,3 +295,26 @@ def test_rows_that_are_nearly_all_out_make_the_reference_doubtful(bank):
         assert "of the rows or more look out: is the reference of the same network" in " ".join(found.notes)
         fine = detect(joined(inside[:1000], outside), inside[5000:], method=method)
         assert "look out" not in " ".join(fine.notes)
+
+
+def test_options_of_other_methods_are_refused(rows):
+    for method, option in (
+        ("dlr", {"same_mix": True}),
+        ("dlr", {"keep": 0.5}),
+        ("auto", {"keep": 0.5}),
+        ("contrast", {"penalty": 0.1}),
+        ("rlr", {"batch": 7}),
+        ("contrast", {"order": "score-first"}),
+    ):
+        (name,) = option
+        with pytest.raises(ValueError, match=f"{name} must be left out with method '{method}', of which it is no opt"):
+            truing.detect(rows[:100], rows[100:], method=method, **option)
+
+
+def test_a_reference_that_the_network_knows_by_heart_is_asked_about(rng):
+    rows = truing.Outputs(rng.normal(size=(300, 4)), rng.normal(size=(300, 5)))
+    right = rows.logits.argmax(axis=1)
+    for labels, asked in ((right, True), (np.where(np.arange(300) == 7, (right + 1) % 5, right), False)):
+        known = truing.Outputs(rows.features, rows.logits, labels)
+        notes = truing.detect(truing.Outputs(rows.features[:50] + 1, rows.logits[:50]), known, method="dlr").notes
+        assert any("was it trained on them?" in note for note in notes) == asked

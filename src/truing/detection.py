@@ -45,6 +45,18 @@ _LEVELS = (0.05, 0.25, 0.5)
 _ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
 
+# A network that is right on so many rows and wrong on none may have been trained on them.
+_MANY_RIGHT = 100
+
+# The methods that an option has a say in, and its value where none is given.
+_OPTIONS: dict[str, tuple[tuple[str, ...], object]] = {
+    "same_mix": (("contrast", "auto"), False),
+    "keep": (("rlr",), 0.8),
+    "penalty": (("rlr",), 1e-5),
+    "batch": (("online",), 32),
+    "order": (("online",), ORDERS[0]),
+}
+
 # Some rows, and the fit to score them with; None where nothing was learned before them.
 Step = tuple[slice, LinearFit | None]
 
@@ -171,6 +183,7 @@ def detect(
     as_share(keep, "keep")
     as_number(penalty, "penalty", above=0.0)
     as_truth(same_mix, "same_mix")
+    _check_apply(method, same_mix=same_mix, keep=keep, penalty=penalty, batch=batch, order=order)
     rate = _rate(reference, accept, false_alarm, fdr)
     _check_alike(as_outputs(outputs, "outputs"), reference)
     method, why = _method(method, reference, rate, intercept=as_truth(intercept, "intercept"))
@@ -212,7 +225,7 @@ def detect(
         scores=found.scores,
         fitted_rows=found.fitted_rows,
         fit=found.fit,
-        notes=tuple(why),
+        notes=(*why, *_right_on_all(reference)),
     )
     if held is not None:
         detection = replace(
@@ -227,6 +240,23 @@ def detect(
     known_rows = [part.features for part in (learned, held) if part is not None]
     notes = _notes(detection, found, components, outputs.features, known_rows)
     return replace(detection, notes=(*detection.notes, *notes))
+
+
+def _check_apply(method: str, **given: object) -> None:
+    """Refuse options that have no say in a method."""
+    for name, value in given.items():
+        owners, default = _OPTIONS[name]
+        if method not in owners and value != default:
+            raise ValueError(f"{name} must be left out with method {method!r}, of which it is no option, got {value!r}")
+
+
+def _right_on_all(reference: Outputs | None) -> list[str]:
+    """Return a note on a reference that the network knows by heart, where labels tell."""
+    if reference is None or reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
+        return []
+    if not np.array_equal(reference._predicted_classes(), reference.labels):
+        return []
+    return [f"the network is right on all {len(reference):,} rows of the reference: was it trained on them?"]
 
 
 @dataclass(eq=False)
