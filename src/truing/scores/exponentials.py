@@ -97,7 +97,9 @@ class Exponentials:
     @property
     def mean_logit(self) -> Floats:
         """The mean of each row of logits, divided by the temperature."""
-        return np.asarray(self.sum(self.scaled) / self.classes)
+        is_half = self.is_single and self._given.dtype == np.float16
+        values = self._given if is_half else self.scaled  # Halves that were looked up are not scaled for this alone.
+        return np.asarray(self.sum(np.asarray(values, dtype=np.float64, order="C")) / self.classes)
 
     @property
     def where_largest(self) -> tuple[NDArray[np.intp], ...]:
