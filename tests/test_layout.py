@@ -48,7 +48,7 @@ CORE = [
 ]
 IO = ["extras", "drafts", "seal", "npz", "archive", "tables", "columns"]
 SHELLS = ["torch", "onnx", "bench"]
-COMMAND = ["summary", "cli"]  # The command line stands on all of it.
+COMMAND = ["summary", "page", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 
 
