@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The core must pass without torch and the like, and with the oldest versions of its own dependencies.
-CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py,$(wildcard tests/test_*.py)) tests/io
+CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py,$(wildcard tests/test_*.py)) tests/io
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
-.PHONY: help demo test test-slow test-pythons test-lowest check format perf pages clean
+.PHONY: help demo test test-slow test-pythons test-lowest check format perf pages docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +49,11 @@ pages: .venv/bench.stamp  ## make the report, the tables and docs/reproduce.md f
 	$(BIN)/truing bench report docs/results/rows -o docs/results/report.html --tables docs/results/tables.md
 	$(BIN)/python -m truing.bench.report.fill docs/reproduce.md.in docs/results/rows docs/reproduce.md
 
+docs: .venv/docs.stamp  ## make a site of the pages in site/, which needs no network to be read
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-* truing-demo.html
+	rm -rf .venv .venv-* site truing-demo.html
 
 .venv/%.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -238,7 +238,7 @@ def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
     facts = {"rows": rows, "dimensions": 1, "base": "msp", "method": "dlr"}
     facts |= {"fit": {"rank": 1, "explained": 0.5, "fitted_rows": float(rows)}, "out_share_at_least": None}
     facts |= {"reference_rows": reference, "rate": {"accept": 0.9}, "threshold": None}
-    facts |= {"refused": None if reference is None else min(rows, 1), "output": None, "notes": []}
+    facts |= {"refused": None if reference is None else min(rows, 1), "output": None, "report": None, "notes": []}
     text = summary.text(facts)
     assert f"of {rows:,} row{'s' if rows > 1 else ''}\n" in text + "\n"
     assert not re.search(r"\b1 (rows|reference rows|features)\b|\be\+|\d{4}", text)

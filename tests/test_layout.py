@@ -54,7 +54,7 @@ CORE = [
 ]
 IO = ["extras", "drafts", "seal", "npz", "archive", "arrow", "tables", "columns"]
 SHELLS = ["torch", "onnx", "sklearn", "bench"]
-COMMAND = ["summary", "cli"]  # The command line stands on all of it.
+COMMAND = ["summary", "page", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 
 

@@ -4,6 +4,7 @@ Every error is one line on stderr and exit code 1.
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from ._json import as_json
 from ._threads import watched
 from .bench import cli as bench
 from .contrast import ContrastFit, fit_contrast
-from .detection import METHODS, ORDERS, detect
+from .detection import METHODS, ORDERS, Detection, detect
 from .fits import fit_direct, fit_robust
 from .frames import columns
 from .io.columns import check_ending, files_of, read_columns, read_scores, write_columns
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         args = _parser().parse_args(arguments)
+        args.words = sys.argv[1:] if arguments is None else list(arguments)
         with _passes_shown(args):
             args.run(args)
         sys.stdout.flush()
@@ -64,14 +66,18 @@ def run_detect(args: argparse.Namespace) -> None:
     _refuse(args, ("same_mix",), args.method not in ("auto", "contrast"), "--method contrast")
     if args.output is not None:
         check_ending(_apart(args.output, args.outputs, args.reference, args.head))
+    _check_report(args)
     outputs = Outputs.load(args.outputs)
     reference = None if args.reference is None else Outputs.load(args.reference)
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
     options["head"] = _head(args.head)
+    images = _images(args.images, len(outputs))
     found = detect(outputs, reference, **options, progress=_progress)
     if args.output is not None:
         write_columns(args.output, columns(found))
-    facts = summary.facts(found, outputs.features.shape[1], args.output)
+    if args.report is not None:
+        _write_report(args, found, outputs, reference, images)
+    facts = summary.facts(found, outputs.features.shape[1], args.output, args.report)
     print(as_json(facts) if args.json else summary.text(facts))
 
 
@@ -163,6 +169,37 @@ def run_demo(args: argparse.Namespace) -> None:
     from .bench import demo
 
     demo.run(args.output)
+
+
+def _check_report(args: argparse.Namespace) -> None:
+    """Say what a report lacks before the work, not after it."""
+    _refuse(args, ("images",), args.report is None, "--report")
+    if args.report is not None:
+        from .bench.report.figures import figure_class
+
+        figure_class()
+        check_writable(_apart(args.report, args.outputs, args.reference, args.head, args.output, args.images))
+
+
+def _images(path: Path | None, rows: int) -> list[Path] | None:
+    if path is None:
+        return None
+    from .page.thumbnails import image_files
+
+    return image_files(path, rows)
+
+
+def _write_report(
+    args: argparse.Namespace, found: Detection, outputs: Outputs, reference: Outputs | None, images: list[Path] | None
+) -> None:
+    from .bench.writing import write_text
+    from .page import Job, render
+
+    commands = [shlex.join(["truing", *args.words])]
+    if args.output is None:
+        commands.append(shlex.join(["truing", *args.words, "-o", "scores.csv"]))
+    name = args.outputs.name
+    write_text(args.report, render(found, Job(name, outputs, reference, images, commands, found.method == "online")))
 
 
 def _progress(done: int, rows: int) -> None:
@@ -294,6 +331,10 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--order", choices=ORDERS, help=f"for online (default: {ORDERS[0]})")
     part.add_argument(
         "-o", dest="output", type=file, metavar="FILE", help=".csv, .npy, .npz, .parquet, .arrow or .feather"
+    )
+    part.add_argument("--report", type=file, metavar="PAGE", help="write a page of the job in pictures here: .html")
+    part.add_argument(
+        "--images", type=file, metavar="IMAGES", help="for the page: a folder, or a list of files, a row each"
     )
     part.add_argument("--json", action="store_true", help="print the summary as JSON")
 

@@ -69,8 +69,8 @@ class Detection:
     known rows: half of the reference where the other half was learned from. `fitted_rows` (n,) is the weight of the
     rows behind each row's fit, 0 where no fit existed yet and the base score stands in. Without a reference there are
     no p-values and no decisions: refusing a share of an unknown mixture is not one. `threshold` is there when one
-    serves all rows, and so is `out_share_at_least`: the share of out rows is that large or larger, with 95 %
-    confidence.
+    serves all rows, and so are `scores_in`, the scores of those known rows, and `out_share_at_least`: the share of out
+    rows is that large or larger, with 95 % confidence.
     `notes` say what a user should know before trusting these numbers.
     """
 
@@ -85,6 +85,7 @@ class Detection:
     p_values: Floats | None = None
     is_out: Bools | None = None
     threshold: float | None = None
+    scores_in: Floats | None = None
     out_share_at_least: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -235,6 +236,7 @@ def detect(
             p_values=found.p_values,
             is_out=found.is_out,
             threshold=found.threshold,
+            scores_in=None if method == "online" else found.scores_in,
             out_share_at_least=None if method == "online" else out_share_at_least(found.p_values, rows_in=len(held)),
         )
     known_rows = [part.features for part in (learned, held) if part is not None]
@@ -272,6 +274,7 @@ class _Found:
     is_out: Bools
     fit: LinearFit | ContrastFit | None = None
     threshold: float | None = None
+    scores_in: Floats | None = None  # Of the known rows (m,), where all rows are decided at once.
     placements: tuple[Placements, ...] = ()  # By the scores, for each way.
 
     @classmethod
@@ -300,7 +303,7 @@ class _Found:
         for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
             found.put(part, more)
         if part == slice(0, len(self.scores)):
-            self.threshold = decision.threshold
+            self.threshold, self.scores_in = decision.threshold, scores_in
 
 
 def _follow(

@@ -11,7 +11,7 @@ from .detection import Detection
 from .least_squares import LinearFit
 
 
-def facts(found: Detection, dimensions: int, output: Path | None) -> dict[str, Any]:
+def facts(found: Detection, dimensions: int, output: Path | None, report: Path | None = None) -> dict[str, Any]:
     """Return what there is to say of the whole, as plain values."""
     return {
         "rows": len(found.scores),
@@ -24,8 +24,8 @@ def facts(found: Detection, dimensions: int, output: Path | None) -> dict[str, A
         "threshold": found.threshold,
         "refused": None if found.is_out is None else int(found.is_out.sum()),
         "out_share_at_least": found.out_share_at_least,
-        # A name need not be text, and what is printed must be.
-        "output": None if output is None else fsencode(output).decode(errors="backslashreplace"),
+        "output": _name(output),
+        "report": _name(report),
         "notes": list(found.notes),
     }
 
@@ -47,9 +47,13 @@ def text(facts: dict[str, Any]) -> str:
         lines.append(f"refused    {counted(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
         if facts["out_share_at_least"]:
             lines.append(f"out rows   {facts['out_share_at_least']:.1%} at least, with 95 % confidence")
-    if facts["output"] is not None:
-        lines.append(f"wrote      {facts['output']}")
+    lines += [f"wrote      {facts[name]}" for name in ("output", "report") if facts[name] is not None]
     return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
+
+
+def _name(path: Path | None) -> str | None:
+    # A name need not be text, and what is printed must be.
+    return None if path is None else fsencode(path).decode(errors="backslashreplace")
 
 
 def _facts_of_fit(fit: LinearFit | ContrastFit | None) -> dict[str, Any] | None:

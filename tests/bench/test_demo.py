@@ -130,6 +130,10 @@ def test_the_summary_has_every_method_that_the_introduction_names_and_says_what_
     line = found.partition('<th scope="row">gen + contrast</th>')[2].partition("</tr>")[0]
     assert f"<td>{terminal.per_cent(np.mean(shares))}</td>" in line
     assert "not the paper’s method" in found
+    assert "RLR" not in found.partition("</table>")[2].partition("<table>")[0]  # It is not run with known rows here.
+    for metric in ("fpr95", "auroc"):
+        mean = np.mean([row[metric] for row in terminal.decided(ran.rows) if row["method"] == "contrast"])
+        assert f"known rows contrast {terminal.per_cent(mean)}" in front
     assert "outputs that come with truing" in html
 
 

@@ -190,6 +190,17 @@ def test_with_known_rows_means_alone_are_drawn_and_ticks_lie_within_the_values(e
     assert "opacity: 0.5" in every_panel["rate"][0].svg
 
 
+def test_the_overview_has_the_mean_of_a_contrast_that_has_the_same_sets():
+    rows, contrasts = rows_of("table"), rows_of("contrast")
+    own = [row for row in contrasts if row["method"] == "contrast"]
+    assert {row["outside"] for row in own} == {row["outside"] for row in rows}
+    for panel, metric in zip(dumbbells.overview(rows, contrasts), ("fpr95", "auroc"), strict=True):
+        assert f"known rows contrast {100 * fmean(row[metric] for row in own):.1f}" in panel.alternative
+        assert "known rows" in panel.svg
+    for panel in (*dumbbells.overview(rows), *dumbbells.overview(rows, own[1:])):
+        assert "known rows" not in panel.svg + panel.alternative
+
+
 def test_the_overview_leaves_room_for_its_legend():
     """A line of the legend is 0.15 inches high, and as wide as three names."""
     rows = [row for row in rows_of("table") if row["base"] in ("msp", "energy")]

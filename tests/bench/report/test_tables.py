@@ -212,6 +212,22 @@ def test_with_known_rows_a_table_says_what_was_found_and_whose_method_contrast_i
     assert [table.title for table in by_set] == [f"cifar10-resnet56: {title}, set by set" for title in titles]
 
 
+def test_set_by_set_a_contrast_stands_below_the_main_case_s_lines_where_it_was_run():
+    rows = [row("dtd10"), row("mnist"), with_reference("contrast"), with_reference("contrast", "gen", "contrast")]
+    _, fpr95, auroc, aupr = tables_of(rows)["truing", "cifar10-resnet56", "table"]
+    for table in (fpr95, auroc):
+        assert [line[0] for line in table.lines] == ["msp", "gen + contrast"]
+        assert "Contrast is not the paper’s method" in table.notes[-1]
+    assert cells(fpr95, "gen + contrast")["dtd10"] == "50.0"
+    assert cells(fpr95, "gen + contrast")["mnist"] == ""
+    assert [line[0] for line in aupr.lines] == ["msp"]  # It hangs on the number of rows, and a contrast has fewer.
+
+
+def test_set_by_set_nothing_is_said_of_a_contrast_that_was_not_run():
+    for table in tables_of([row("dtd10")])["truing", "cifar10-resnet56", "table"]:
+        assert "ontrast" not in table.markdown()
+
+
 def test_a_table_by_value_has_a_column_for_each_value_with_the_mean_over_the_sets():
     rows = [with_reference("out-share", value=value, auroc=auroc) for value, auroc in ((0.2, 0.7), (0.005, 0.6))]
     rows += [{**one, "outside": "mnist", "auroc": one["auroc"] + 0.1} for one in rows]

@@ -86,9 +86,9 @@ _MAIN_TABLES = ("cifar", "imagenet", "cifar-detail", "imagenet-detail")
 _IMAGENET = ("ImageNet-1k",)
 _KNOWN = (
     "Contrast is not the paper’s method. Of the in-distribution rows one half, drawn anew for each repeat, is known."
-    " Base scores, DLR and RLR decide against all known rows, which join the fits; contrast learns from half of them"
-    " and decides against the others. The rest and the other set are the rows at hand. Found: the share of out rows"
-    " refused at 5 % false alarms, by p-values; false alarms: the share of in-distribution rows refused."
+    " Base scores, trued or not, are decided against all known rows, which join the fits; contrast learns from half of"
+    " them and decides against the others. The rest and the other set are the rows at hand. Found: the share of out"
+    " rows refused at 5 % false alarms, by p-values; false alarms: the share of in-distribution rows refused."
 )
 
 CASES = {

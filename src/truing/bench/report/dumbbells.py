@@ -1,10 +1,13 @@
 """Figures of before and after: a line for each base score, or each combination of sets, with a mark for each method."""
 
-from math import ceil
+from collections.abc import Sequence
+from math import ceil, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..experiments.cases import CASES, POOL, display_name, sets_of
+import numpy as np
+
+from ..experiments.cases import CASES, CONTRASTS, POOL, display_name, sets_of
 from ..experiments.records import Row
 from ..experiments.settings import Setting
 from .curves import SMALL, Line, Metric, count, lines, metrics
@@ -23,23 +26,28 @@ OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}
 WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches; PITCH is from line to line.
 COLUMNS = 3  # Of the overview's legend.
+KNOWN = "known rows"  # The line of the overview on which contrasts stand.
 LETTER = 0.05  # How much higher a turned name stands with each letter.
 
 Marks = dict[tuple[str, str], list[float]]
-"""The numbers of each method and kind of rows, one a line."""
+"""The numbers of each method and kind of rows, one a line: NaN where a line has none."""
 
 
-def overview(rows: list[Row]) -> list[Panel]:
+def overview(rows: list[Row], contrasts: Sequence[Row] = ()) -> list[Panel]:
     """Return both metrics of every base score that is trued, before and after, from the rows of a table.
 
-    A base score that lacks some of the sets is left out: its mean would not be one of the same sets.
+    Contrasts, which have known rows, stand on a line of their own. A base score or a contrast that lacks some of the
+    sets is left out: its mean would not be one of the same sets.
     """
     trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
     if not trued:
         return []
     sets = {base: {row["outside"] for row in rows if row["base"] == base} for base in trued}
-    whole = [base for base in trued if sets[base] == set.union(*sets.values())]
-    return [_overview(rows, whole, metric) for metric in metrics(rows[0]["conventions"])]
+    every = set.union(*sets.values())
+    whole = [base for base in trued if sets[base] == every]
+    known = {method: [row for row in contrasts if row["method"] == method] for method in CONTRASTS}
+    known = {method: own for method, own in known.items() if {row["outside"] for row in own} == every}
+    return [_overview(rows, whole, known, metric) for metric in metrics(rows[0]["conventions"])]
 
 
 def panels(rows: list[Row], setting: Setting) -> list[Panel]:
@@ -56,26 +64,32 @@ def panels(rows: list[Row], setting: Setting) -> list[Panel]:
     ]
 
 
-def _overview(rows: list[Row], bases: list[str], metric: Metric) -> Panel:
+def _overview(rows: list[Row], bases: list[str], known: dict[str, list[Row]], metric: Metric) -> Panel:
     found: dict[str, list[Line]] = {base: lines([row for row in rows if row["base"] == base], metric) for base in bases}
     means = {
         base: {(line.method, line.scored): fmean(line.mean().values()) for line in own} for base, own in found.items()
     }
-    marks: Marks = {kind: [means[base][kind] for base in bases] for kind in means[bases[0]]}
+    kinds = list(means[bases[0]])
+    if known:
+        means[KNOWN] = {(method, "fitted"): fmean(map(metric.of, own)) for method, own in known.items()}
+        kinds += means[KNOWN]
+    marks: Marks = {kind: [own.get(kind, nan) for own in means.values()] for kind in kinds}
     case, setting, sets = CASES[rows[0]["case"]], rows[0]["setting"], count(found[bases[0]][0].averaged)
 
     def draw(axes: "Axes") -> None:
         _draw(axes, marks)
-        axes.set_yticks(range(len(bases)), bases)
+        axes.set_yticks(range(len(means)), means)
         axes.tick_params(axis="y", length=0)
         axes.set(xlabel=f"{metric.name}, %")
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.3, 1), ncols=COLUMNS, fontsize=SMALL, borderaxespad=0.2)
+        spacing = {"borderaxespad": 0.2, "columnspacing": 1.0, "handlelength": 1.0}
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.45, 1), ncols=COLUMNS, fontsize=SMALL, **spacing)
 
     read = [
-        f"{base} {', '.join(f'{_label(*kind)} {value:.1f}' for kind, value in means[base].items())}" for base in bases
+        f"{name} {', '.join(f'{_label(*kind)} {value:.1f}' for kind, value in own.items())}"
+        for name, own in means.items()
     ]
     return Panel(
-        _svg(draw, rows, "overview", metric, len(bases), 1.5 * PITCH, 0.15 + 0.15 * ceil(len(marks) / COLUMNS)),
+        _svg(draw, rows, "overview", metric, len(means), 1.5 * PITCH, 0.15 + 0.15 * ceil(len(marks) / COLUMNS)),
         f"{setting}: {metric.name}, mean over {sets}",
         f"{case.title} ({case.name}, {setting}): mean {metric.name} in per cent over {sets}. {'; '.join(read)}.",
     )
@@ -109,8 +123,8 @@ def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
 
 def _draw(axes: "Axes", marks: Marks) -> None:
     places = range(len(marks["none", "fitted"]))
-    ends = [min(values) for values in zip(*marks.values(), strict=True)]
-    axes.hlines(places, ends, [max(values) for values in zip(*marks.values(), strict=True)], color=INK, alpha=0.4)
+    numbers = np.array(list(marks.values()))
+    axes.hlines(places, np.nanmin(numbers, axis=0), np.nanmax(numbers, axis=0), color=INK, alpha=0.4)
     for (method, scored), values in marks.items():
         style = MARKS.get(method, OTHER_MARK) if scored == "fitted" else UNSEEN
         axes.plot(values, places, color=stroke(method)[0], linestyle="none", label=_label(method, scored), **style)
@@ -139,4 +153,6 @@ def _svg(draw: Any, rows: list[Row], what: str, metric: Metric, count: int, pitc
 
 
 def _label(method: str, scored: str) -> str:
+    if method in CONTRASTS:
+        return method
     return "base score" if method == "none" else f"{method}, {scored}"

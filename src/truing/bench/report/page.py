@@ -17,10 +17,11 @@ from ..experiments.cases import CASES, CONVENTIONS, HEAD, Case, files_of_case, i
 from ..experiments.records import About, Results, Row
 from ..experiments.settings import SETTINGS, Setting
 from . import curves, distributions, dumbbells, figures, scatters
+from .markup import STYLE, panels_in_html, table_in_html
 from .order import ordered
 from .provenance import codes, network_named, sets_table
 from .table import Table
-from .tables import all_tables, summary, with_methods_of
+from .tables import all_tables, contrast_rows, summary, with_methods_of
 
 TEMPLATE = Path(__file__).parent / "page.html"
 WORDS = {
@@ -89,9 +90,10 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
     summed = with_methods_of(results, front.summed)
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        style=STYLE.read_text(encoding="utf-8"),
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
         overview="\n".join(_overview(name, summed.rows) for name in run),
-        summary="\n".join(map(_table, summary(summed, set_by_set=front.set_by_set))),
+        summary="\n".join(map(table_in_html, summary(summed, set_by_set=front.set_by_set))),
         index="\n".join(
             _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
         ),
@@ -131,7 +133,7 @@ def columns(rows: list[Row]) -> list[str]:
 def _overview(name: str, rows: list[Row]) -> str:
     own = [row for row in rows if (row["conventions"], row["setting"]) == (CONVENTIONS[0], name)]
     main = [row for row in own if CASES[row["case"]].is_main]
-    return _panels(dumbbells.overview(main)) if main else ""
+    return panels_in_html(dumbbells.overview(main, contrast_rows(own, CONVENTIONS[0], name))) if main else ""
 
 
 def _index(results: Results, run: list[str], cases: list[Case]) -> Iterator[str]:
@@ -216,7 +218,7 @@ def _part(setting: Setting, conventions: str, rows: list[Row], found: list[Table
     if not rows:
         return ""
     figures_of_case = "\n".join(_figures(setting, rows))
-    shown = "\n".join(_table(table, f"{setting.name}: ") for table in found)
+    shown = "\n".join(table_in_html(table, f"{setting.name}: ") for table in found)
     return f"<h3>{escape(WORDS[conventions])}</h3>\n{figures_of_case}\n{shown}"
 
 
@@ -239,30 +241,7 @@ def _drawn(setting: Setting, rows: list[Row]) -> Iterator[str]:
         figures = [figure for figure in FIGURES.values() if figure.columns == columns]
         panels = [panel for figure in figures for panel in figure.draw(rows, setting)]
         if panels:
-            yield _panels(panels, columns)
-
-
-def _panels(panels: list[figures.Panel], columns: str = "two") -> str:
-    return f'<div class="panels {columns}">{"".join(map(_panel, panels))}</div>'
-
-
-def _panel(panel: figures.Panel) -> str:
-    picture = f'<div role="img" aria-label="{escape(panel.alternative)}">{panel.svg}</div>'
-    return f"<figure>{picture}<figcaption>{escape(panel.caption)}</figcaption></figure>"
-
-
-def _table(table: Table, prefix: str = "") -> str:
-    title = escape(table.title.removeprefix(prefix))
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
-    lines = "\n".join(
-        f'<tr><th scope="row">{escape(line[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in line[1:])}</tr>'
-        for line in table.lines
-    )
-    notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in table.notes)
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{title}"><table><caption>{title}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>\n{lines}\n</tbody></table></div>{notes}"
-    )
+            yield panels_in_html(panels, columns)
 
 
 def _downloads(name: str, rows: list[Row]) -> str:
@@ -301,7 +280,7 @@ def _data(results: Results, name: str) -> Iterator[str]:
         yield f"<p>Settings: {escape(words)}.</p>"
     if abouts:
         yield f"<p>Made by {escape('; and by '.join(codes(results, name)))}.</p>"
-        yield _table(sets_table(results, name), f"{name}: ")
+        yield table_in_html(sets_table(results, name), f"{name}: ")
 
 
 def _versions(about: About) -> str:

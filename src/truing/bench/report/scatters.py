@@ -61,7 +61,7 @@ def view_direction(azimuth: float, elevation: float = ELEVATION) -> Floats:
 
 def _plane(row: Row, kind: str) -> Panel:
     """Draw the points in three dimensions, those behind the plane, then the plane, then those before it."""
-    places, is_out = np.array(row["points"])[:, :3], np.array(row["is_out"], dtype=bool)
+    places, colours = np.array(row["points"])[:, :3], np.where(row["is_out"], OUT, IN)
     a, b, c = row["plane"]
     plane = np.array([a, b, -1.0, c] if kind == "regression" else row["svm"])
     low, high = places.min(axis=0), places.max(axis=0)
@@ -75,10 +75,10 @@ def _plane(row: Row, kind: str) -> Panel:
         axes.computed_zorder = False
         axes.set_proj_type("ortho")
         axes.view_init(ELEVATION, azimuth)
-        _dots(axes, places[side < 0], is_out[side < 0], 1)
+        dots(axes, places[side < 0], colours[side < 0], 1)
         sheet = plane_in_box(plane, low, high)
         axes.add_collection3d(Poly3DCollection([sheet], facecolor=INK, edgecolor=INK, alpha=0.3, zorder=2))
-        _dots(axes, places[side >= 0], is_out[side >= 0], 3)
+        dots(axes, places[side >= 0], colours[side >= 0], 3)
         axes.set_box_aspect((1.25, 1.25, 1), zoom=1.05)
         axes.set(xlabel="component 1", ylabel="component 2", zlabel=row["base"])
         axes.set(**{f"{name}lim": ends for name, ends in zip("xyz", zip(low, high, strict=True), strict=True)})
@@ -114,10 +114,10 @@ def _discriminant(row: Row) -> Panel:
 
 
 def _scatter(row: Row, columns: tuple[int, int], labels: tuple[str, str], kind: str, words: str) -> Panel:
-    places, is_out = np.array(row["points"])[:, columns], np.array(row["is_out"], dtype=bool)
+    places, colours = np.array(row["points"])[:, columns], np.where(row["is_out"], OUT, IN)
 
     def draw(axes: "Axes") -> None:
-        _dots(axes, places, is_out, 1)
+        dots(axes, places, colours, 1)
         axes.set(xlabel=labels[0], ylabel=labels[1])
 
     return Panel(
@@ -127,13 +127,13 @@ def _scatter(row: Row, columns: tuple[int, int], labels: tuple[str, str], kind: 
     )
 
 
-def _dots(axes: Any, places: Floats, is_out: Any, order: int) -> None:
-    """Draw lines without length and with round ends: dots, in a quarter of the bytes."""
+def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
+    """Draw lines without length and with round ends, each in its colour: dots, in a quarter of the bytes."""
     gap = np.full(places.shape[1], np.nan)
     for start in range(0, len(places), RUN):
         some = slice(start, start + RUN)
-        for side, colour in ((False, IN), (True, OUT)):
-            own = places[some][is_out[some] == side]
+        for colour in sorted(set(colours.tolist())):
+            own = places[some][colours[some] == colour]
             strokes = np.array([line for place in own for line in (place, place, gap)]).reshape(-1, places.shape[1])
             axes.plot(*strokes.T, color=colour, alpha=0.65, linewidth=3.4, solid_capstyle="round", zorder=order)
 

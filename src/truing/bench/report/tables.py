@@ -3,12 +3,12 @@
 Numbers are in per cent. FPR95 is by the convention `at-least`, and by the authors' under their conventions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
-from ..experiments.cases import CASES, CONVENTIONS, MAIN, POOL, Case
+from ..experiments.cases import CASES, CONTRASTS, CONVENTIONS, MAIN, POOL, Case
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .notes import notes
@@ -21,6 +21,9 @@ from .terminal import per_cent
 DECIDED = {"found": "found", "false_alarms": "false alarms"}
 """Columns of rows that say what was refused, and their names in print."""
 
+CONTRAST_BESIDE = (
+    "Contrast is not the paper’s method: it is given known in-distribution rows, and its numbers are of the rest."
+)
 MEAN = "mean over the sets"
 _EMPTY = ""
 _Key = tuple[str, str, float | None]
@@ -67,6 +70,12 @@ def with_methods_of(results: Results, cases: tuple[str, ...]) -> Results:
     return replace(results, rows=rows)
 
 
+def contrast_rows(rows: list[Row], conventions: str, name: str) -> list[Row]:
+    """Return the rows of contrasts on a setting that stand beside those of its main case, where there are any."""
+    own = [row for row in rows if (row["conventions"], row["setting"]) == (conventions, name)]
+    return [row for row in own if CASES[row["case"]].is_beside_main and row["method"] in CONTRASTS]
+
+
 def file_rows(results: Results, name: str) -> dict[str, str]:
     """Return, of each set that is shorter than the official one, how many of the official rows there are."""
     setting, found = results.settings[name], {}
@@ -100,8 +109,12 @@ def _of_case(
                 part = [row for row in rows if row["outside"] == outside]
                 yield means(part, outside=outside.removesuffix("-noise"), title=outside)
         elif kind == "by-set":
-            shown = {metric: "FPR95", "auroc": "AUROC", "aupr": "AUPR, in-distribution positive"}
-            for column, words in (shown | (DECIDED if case.has_reference else {})).items():
+            contrasts = contrast_rows(results.rows, conventions, name) if case.is_main else []
+            for column, words in ((metric, "FPR95"), ("auroc", "AUROC")):
+                yield _by_set(setting, rows, column, words, sizes, contrasts)
+            # How many rows are in-distribution decides an AUPR, and a contrast has fewer: it has none here.
+            yield _by_set(setting, rows, "aupr", "AUPR, in-distribution positive", sizes)
+            for column, words in DECIDED.items() if case.has_reference else ():
                 yield _by_set(setting, rows, column, words, sizes)
         elif kind == "by-subset":
             yield _by_subset(setting, rows, metric, "FPR95")
@@ -245,14 +258,26 @@ def _compared(
     return cells
 
 
-def _by_set(setting: Setting, rows: list[Row], metric: str, words: str, sizes: dict[str, str]) -> Table:
-    """Return a line for each base score and method, a column for each set; the paper's number in brackets."""
+def _by_set(
+    setting: Setting,
+    rows: list[Row],
+    metric: str,
+    words: str,
+    sizes: dict[str, str],
+    contrasts: Sequence[Row] = (),
+) -> Table:
+    """Return a line for each base score and method, a column for each set; the paper's number in brackets.
+
+    Contrasts stand below.
+    """
     sets = list(dict.fromkeys(row["outside"] for row in rows))
     missing = [name for name in setting.outside.values() if name not in sets]
-    lines = tuple((name, *cells, *(_EMPTY for _ in missing)) for name, cells in _lines(setting, rows, metric, sets))
-    notes = (f"Missing, so left empty: {', '.join(missing)}.",) if missing else ()
+    found = [*_lines(setting, rows, metric, sets), *_lines(setting, contrasts, metric, sets)]
+    lines = tuple((name, *cells, *(_EMPTY for _ in missing)) for name, cells in found)
+    told = [f"Missing, so left empty: {', '.join(missing)}."] if missing else []
+    told += [CONTRAST_BESIDE] if contrasts else []
     heads = ("base, method", *(f"{name} ({sizes[name]})" if name in sizes else name for name in sets), *missing)
-    return Table(_title(setting, f"{words}, set by set"), heads, lines, notes)
+    return Table(_title(setting, f"{words}, set by set"), heads, lines, tuple(told))
 
 
 def _by_subset(setting: Setting, rows: list[Row], metric: str, words: str) -> Table:
@@ -280,7 +305,7 @@ def _by_value(setting: Setting, case: Case, rows: list[Row], metric: str) -> Ite
         told = ()  # Once is enough.
 
 
-def _lines(setting: Setting, rows: list[Row], metric: str, sets: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _lines(setting: Setting, rows: Sequence[Row], metric: str, sets: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each base score, method and kind of rows, and its cell for each set."""
     for names in dict.fromkeys((row["base"], row["method"], row["scored"]) for row in sorted(rows, key=line_place)):
         own = {row["outside"]: row for row in rows if (row["base"], row["method"], row["scored"]) == names}

@@ -1,0 +1,32 @@
+"""Docstrings as the API page needs them: doctests set as code, and for each parameter its own type and default."""
+
+import re
+from typing import Any
+
+import griffe
+
+DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
+PARAMETERS = "Parameters\n----------\n"
+
+
+class Docstrings(griffe.Extension):
+    """Mends what the parser of numpydoc leaves of ours."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Set doctests as code: behind the parameters in a section of examples, else where they stand."""
+        if obj.docstring is None:
+            return
+        text, _, behind = obj.docstring.value.partition(PARAMETERS)
+        text = DOCTEST.sub(lambda found: f"```pycon\n{found[0]}\n```", text)
+        behind = DOCTEST.sub(lambda found: f"Examples\n--------\n{found[0]}", behind, count=1)
+        obj.docstring.value = f"{text}{PARAMETERS}{behind}" if behind else text
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Give names that are described together each its own type and default, which are the first one's."""
+        if func.docstring is None:
+            return
+        for section in func.docstring.parsed:
+            if isinstance(section, griffe.DocstringSectionParameters):
+                for parameter in section.value:
+                    own = func.parameters[parameter.name]
+                    parameter.annotation, parameter.value = own.annotation, own.default

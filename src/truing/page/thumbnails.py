@@ -1,0 +1,53 @@
+"""The picture of each row: a folder or a list of files in, small pictures that a page can hold out."""
+
+import base64
+import io
+from pathlib import Path
+
+from .._check import counted
+from ..io.extras import install
+
+SIZE = 96  # Pixels, of the longer side.
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+def image_files(path: Path, rows: int) -> list[Path]:
+    """Return the image of each row: those of a folder in the order of their names, or a path on each line of a text.
+
+    Paths in a text file are relative to its folder. All must be there.
+    """
+    _need_pillow()
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
+    else:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = [path.parent / line for line in lines if line]
+    if len(found) != rows:
+        raise ValueError(f"{path} must have an image for each of {counted(rows)}, got {counted(len(found), 'image')}")
+    missing = [file for file in found if not file.is_file()]
+    if missing:
+        raise ValueError(f"{path} must name files that are there, got {missing[0]}")
+    return found
+
+
+def thumbnail(path: Path) -> str | None:
+    """Return a small picture as a data URI, None of a file that is no picture that can be read."""
+    import PIL.Image as Image
+
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (SIZE, SIZE))
+            small = image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return None
+    small.thumbnail((SIZE, SIZE))
+    stream = io.BytesIO()
+    small.save(stream, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def _need_pillow() -> None:
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"--images needs Pillow: {install('networks')}") from error

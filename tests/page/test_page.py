@@ -1,0 +1,246 @@
+import base64
+import io
+import re
+import shlex
+import sys
+from html import unescape
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import truing
+from truing import summary
+from truing.cli import main
+from truing.page import LISTED, Job, listed_rows, render
+
+from ..bench.reading import Reader
+
+METHODS = [{}, {"fdr": 0.1}, {"method": "dlr", "false_alarm": 0.05}, {"method": "none"}, {"method": "online"}]
+HOSTILE = '<script>alert("1")</script> & \'"\udcff\n'
+
+
+class Cells(Reader):
+    """Also collects the lines of every table under its caption."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables, self.caption = {}, None
+
+    def handle_starttag(self, tag, attrs):
+        super().handle_starttag(tag, attrs)
+        if tag == "caption":
+            self.caption = ""
+        if tag == "tr":
+            self.tables.setdefault(self.caption, []).append([])
+        if tag in ("td", "th"):
+            self.tables[self.caption][-1].append("")
+
+    def handle_data(self, data):
+        super().handle_data(data)
+        if "caption" in self.open:
+            self.caption += data
+        if {"td", "th"} & set(self.open):
+            self.tables[self.caption][-1][-1] += data
+
+
+def read(html):
+    reader = Cells()
+    reader.feed(html)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def a_job(outputs, reference, *, name="test.npz", images=None, commands=("truing detect test.npz",), streamed=False):
+    return Job(name, outputs, reference, images, commands, streamed)
+
+
+def numbers_of(html):
+    return {line[0]: line[1] for line in read(html).tables["The job in numbers"][1:]}
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+def test_the_numbers_are_the_detection_s(job, options):
+    found = truing.detect(*job, **options)
+    html = render(found, a_job(*job, streamed=found.method == "online"))
+    told = numbers_of(html)
+    assert told["rows"] == "200"
+    assert told["features of a row"] == "64"
+    assert (told["base score"], told["method"]) == (found.base, found.method)
+    assert told["reference rows decided against"] == f"{found.reference_rows:,}"
+    assert told[found.rate.name.replace("_", "-")] == f"{found.rate.value:g}"
+    assert told["refused"] == f"{np.count_nonzero(found.is_out)}"
+    assert f"{np.count_nonzero(found.is_out)} of 200 rows refused, {found.is_out.mean():.1%}." in html
+    if found.method == "online":
+        assert told["threshold"] == "one for each batch"
+    else:
+        assert told["threshold"] == ("none: by p-values" if "fdr" in options else f"{found.threshold:.6g}")
+        assert told["share of out rows, at least (95 % confidence)"] == f"{found.out_share_at_least:.1%}"
+    for note in found.notes:
+        assert note in unescape(html)
+
+
+def test_without_a_reference_nothing_is_refused_and_the_page_says_so(job):
+    found = truing.detect(job[0])
+    html = render(found, a_job(job[0], None))
+    assert "200 rows scored; without known rows none is refused." in html
+    assert not {"refused", "threshold", "reference rows decided against"} & set(numbers_of(html))
+    assert found.notes[0] in unescape(html)
+
+
+@pytest.mark.parametrize("options", METHODS[:-1], ids=str)
+def test_the_scores_of_known_rows_decide_as_the_detection_did(job, options):
+    """What the picture shows as the reference gives the p-values by the textbook's formula."""
+    found = truing.detect(*job, **options)
+    assert len(found.scores_in) == found.reference_rows
+    below = (found.scores_in[None, :] <= found.scores[:, None]).sum(axis=1)
+    np.testing.assert_allclose(found.p_values, (1 + below) / (1 + found.reference_rows))
+
+
+def test_a_stream_has_no_known_scores_that_serve_all_rows(job):
+    assert truing.detect(*job, method="online", batch=200).scores_in is None
+    assert truing.detect(job[0]).scores_in is None
+
+
+def test_the_rows_listed_are_those_at_the_ends_and_next_to_the_threshold(job):
+    found = truing.detect(*job)
+    lowest, nearest, highest = listed_rows(found, streamed=False).values()
+    others = np.setdiff1d(np.arange(200), lowest)
+    assert len(lowest) == len(nearest) == len(highest) == LISTED
+    assert found.scores[lowest].max() <= found.scores[others].min()
+    assert found.scores[highest].min() >= np.delete(found.scores, highest).max()
+    gaps = np.abs(found.scores - found.threshold)
+    assert gaps[nearest].max() <= np.delete(gaps, nearest).min()
+    tables = read(render(found, a_job(*job))).tables
+    for row, line in zip(lowest, tables["Surest to be out"][1:], strict=True):
+        decision = "refused" if found.is_out[row] else "accepted"
+        numbers = [f"{found.base_scores[row]:,.6g}", f"{found.scores[row]:,.6g}", f"{found.p_values[row]:.3g}"]
+        assert line == [str(row), *numbers, decision, str(job[0].logits[row].argmax())]
+
+
+def test_the_rows_of_a_stream_are_listed_by_p_values_as_scores_do_not_rank_together(job):
+    found = truing.detect(*job, method="online")
+    lowest, highest = listed_rows(found, streamed=True).values()
+    assert found.p_values[lowest].max() <= np.delete(found.p_values, lowest).min()
+    assert found.p_values[highest].min() >= np.delete(found.p_values, highest).max()
+    assert listed_rows(truing.detect(job[0], method="online"), streamed=True) == {}
+
+
+def test_names_cannot_put_anything_into_the_page(job, files, tmp_path):
+    found = truing.detect(*job)
+    plain = tmp_path / "plain.png"
+    plain.write_bytes((files / "images" / "000.png").read_bytes())
+    images = [plain.with_name(f"{HOSTILE.replace('/', '')}{row}.png") for row in range(200)]
+    html = render(found, a_job(*job, name=HOSTILE, images=images, commands=(f"truing detect {HOSTILE}",)))
+    html.encode()  # A name that is not text does not stop it from being written.
+    reader = read(html)
+    assert not {tag for tag, _ in reader.tags} & {"script", "iframe", "object", "embed", "link"}
+    assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
+    assert html.count("&lt;script&gt;alert(&quot;1&quot;)") >= 3
+    assert "cannot be read" in html  # There are no such files.
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+def test_the_page_loads_nothing_and_its_figures_are_xml_in_its_own_ink(job, options):
+    found = truing.detect(*job, **options)
+    html = render(found, a_job(*job, streamed=found.method == "online"))
+    assert "http" not in re.sub(r'xmlns(:xlink)?="[^"]*"', "", html)
+    assert re.findall(r"url\((?!#)|@import|src=", html) == []
+    figures = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    assert len(figures) == 2 if found.method in ("none", "online") else 3
+    for figure in figures:
+        ElementTree.fromstring(figure)
+        assert "currentColor" in figure
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_the_page_is_the_same_every_time(job):
+    found = truing.detect(*job)
+    assert render(found, a_job(*job)) == render(found, a_job(*job))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [np.ones((60, 3)), np.arange(60.0)[:, None], np.random.default_rng(0).normal(size=(60, 2)) * 1e98],
+    ids=["constant", "one column", "huge"],
+)
+def test_rows_without_two_directions_or_of_any_size_make_a_page(features):
+    outputs = truing.Outputs(features, scores=np.arange(60.0))
+    found = truing.detect(outputs, method="none")
+    html = render(found, a_job(outputs, None))
+    spreads = features.shape[1] > 1 and np.ptp(features) > 0
+    assert ("principal components" in html) == spreads
+
+
+def test_the_command_writes_the_page_with_thumbnails_and_the_command_that_repeats_it(files, tmp_path, capsys):
+    image = pytest.importorskip("PIL.Image")
+    page, images = tmp_path / "a page's.html", files / "images"
+    words = ["detect", str(files / "test.npz"), "--reference", str(files / "held.npz"), "--report", str(page)]
+    words += ["--images", str(images)]
+    assert main(words) == 0
+    assert f"wrote      {page}" in capsys.readouterr().out
+    html = page.read_text(encoding="utf-8")
+    (first, with_file) = re.findall(r"<pre><code>(.*?)</code></pre>", html)
+    assert shlex.split(unescape(first)) == ["truing", *words]
+    assert shlex.split(unescape(with_file)) == ["truing", *words, "-o", "scores.csv"]
+    shown = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="(\d+)\.png"></td>', html)
+    assert len(shown) == 3 * LISTED
+    for data, row in shown:
+        with image.open(io.BytesIO(base64.b64decode(data))) as small, image.open(images / f"{row}.png") as own:
+            assert list(small.get_flattened_data()) == list(own.get_flattened_data())
+    facts = summary.facts(truing.detect(*map(truing.Outputs.load, (files / "test.npz", files / "held.npz"))), 64, None)
+    assert numbers_of(html)["refused"] == str(facts["refused"])
+
+
+def test_images_may_be_a_list_of_paths_next_to_it(files, tmp_path, capsys):
+    names = files / "names.txt"
+    names.write_text("".join(f"images/{row:03}.png\n" for row in reversed(range(200))), encoding="utf-8")
+    words = ["detect", str(files / "test.npz"), "--report", str(tmp_path / "page.html"), "--images", str(names)]
+    assert main(words) == 0
+    lines = read((tmp_path / "page.html").read_text(encoding="utf-8")).tables["Surest to be out"][1:]
+    assert [line[2] for line in lines] == [f"{199 - int(line[0]):03}.png" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [(199, "must have an image for each of 200 rows, got 199 images"), (200, "must name files that are there, got")],
+)
+def test_images_that_do_not_match_the_rows_are_refused_before_the_work(files, tmp_path, capsys, listed, message):
+    names = tmp_path / "names.txt"
+    names.write_text("nowhere.png\n" * listed)
+    words = ["detect", str(files / "test.npz"), "--report", str(tmp_path / "page.html"), "--images", str(names)]
+    assert main(words) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "advice"),
+    [
+        ("matplotlib.figure", [], "the report needs matplotlib: pip install 'truing[bench]'"),
+        ("PIL", ["--images", "images"], "--images needs Pillow: pip install 'truing[networks]'"),
+    ],
+)
+def test_what_is_not_installed_is_said_in_a_line(files, tmp_path, monkeypatch, capsys, module, words, advice):
+    monkeypatch.chdir(files)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["detect", "test.npz", "--report", str(tmp_path / "page.html"), *words]) == 1
+    assert advice in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--images", "images"], "--images goes with --report"),
+        (["--report", "test.npz"], "cannot write test.npz: it is the command's own test.npz"),
+        (["--report", "page.csv", "-o", "page.csv"], "cannot write page.csv: it is the command's own page.csv"),
+        (["--report", "nowhere/page.html"], "nowhere"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_before_the_work(files, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(files)
+    monkeypatch.setattr("truing.cli.detect", lambda *_, **__: pytest.fail("the work began"))
+    assert main(["detect", "test.npz", *words]) == 1
+    assert message in capsys.readouterr().err

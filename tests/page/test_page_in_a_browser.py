@@ -1,0 +1,49 @@
+"""The page of a detection as a browser shows it: Debian's chromium, driven by playwright."""
+
+import shutil
+
+import pytest
+
+from truing.cli import main
+
+from ..bench.report.test_page_in_a_browser import POOR_CONTRAST
+
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("needs a browser: apt-get install chromium", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+
+
+@pytest.fixture(scope="module")
+def address(files, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    words = ["--reference", str(files / "held.npz"), "--images", str(files / "images"), "--report", str(path)]
+    assert main(["detect", str(files / "test.npz"), *words]) == 0
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(252, 252, 251)"), ("dark", "rgb(21, 24, 28)")])
+def test_the_page_fits_is_readable_and_asks_for_nothing(browser, address, width, scheme, ground):
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page, complaints, asked = context.new_page(), [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    seen, poor = page.evaluate(POOR_CONTRAST)
+    context.close()
+    assert seen > 100
+    assert poor == complaints == []
+    assert [url for url in asked if not url.startswith("data:")] == [address]

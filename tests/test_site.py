@@ -1,0 +1,90 @@
+"""The site that `make docs` builds: whole, and read without a network."""
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import truing
+
+from .conftest import ROOT
+
+pytest.importorskip("mkdocs", reason="needs mkdocs: pip install '.[docs]'")
+LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "image": "href"}
+CHROMIUM = shutil.which("chromium")
+
+
+class Loads(HTMLParser):
+    """Collects what a page loads, by tag."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag in LOADED and given.get("rel") not in ("canonical", "next", "prev"):
+            self.found.append(given.get(LOADED[tag]) or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, in which a link that leads nowhere, or a page outside the navigation, would be an error."""
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_no_page_and_no_style_loads_anything_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        reader = Loads()
+        reader.feed(page.read_text(encoding="utf-8"))
+        assert [link for link in reader.found if re.match(r"(https?:)?//", link)] == [], page
+    for style in site.rglob("*.css"):
+        assert re.findall(r"url\([\"']?(?:https?:)?//|@import", style.read_text(encoding="utf-8")) == [], style
+
+
+def test_every_formula_is_mathml(site):
+    pages = {page.name: page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
+    assert [name for name, html in pages.items() if "arithmatex" in html] == []
+    for name in ("concepts.html", "contrast.html", "huber.html", "scores.html", "api.html"):
+        assert pages[name].count("<math") > 10, name
+        assert "$" not in re.sub(r"<(script|code|pre|style).*?</\1>", "", pages[name], flags=re.DOTALL), name
+
+
+def test_the_api_page_tells_each_parameter_its_own_default(site):
+    html = (site / "api.html").read_text(encoding="utf-8")
+    for name in truing.__all__:
+        assert f'id="truing.{name}"' in html or f'id="truing.{name}.{name}"' in html, name
+    detect = html.partition('id="truing.detect"')[2].partition('id="truing.Detection"')[0]
+    lines = [re.sub(r"<[^>]*>", " ", line).split() for line in re.findall(r"<tr.*?</tr>", detect, re.DOTALL)]
+    defaults = {line[0]: line[-1] for line in lines}
+    assert defaults["temperature"] == "1.0"
+    assert defaults["batch"] == "32"
+    assert (defaults["keep"], defaults["penalty"], defaults["outputs"]) == ("0.8", "1e-05", "required")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["index", "start", "concepts", "contrast", "api", "gallery", "perf"])
+def test_a_page_fits_the_window_and_asks_for_nothing_but_the_site(site, name, width):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+    asked = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / f"{name}.html").as_uri())
+        shown = page.evaluate("document.documentElement.scrollWidth")
+        pictures = page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+        browser.close()
+    assert shown == width
+    assert pictures
+    assert [url for url in asked if not url.startswith((site.as_uri(), "data:", "blob:"))] == []
