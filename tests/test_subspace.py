@@ -1,9 +1,12 @@
 """Principal components that are followed: the scores' difference from the exact ones never exceeds the bound."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.linalg import hadamard
 
 import truing
 from truing import subspace as module
@@ -161,3 +164,26 @@ def test_columns_of_any_size_are_learned_and_scored(rng, unit):
         one, other = near.learn_and_score(batch), exact.learn_and_score(batch)
         assert np.sqrt(np.mean((one - other) ** 2)) <= 0.05
     assert near.current_fit.approximation <= 1e-3
+
+
+@pytest.mark.parametrize("rank", [4, 6, 7])
+def test_rows_of_fewer_directions_than_are_followed_are_learned(rank):
+    """Columns of a Hadamard matrix: beside them the eigenvalues are zero to the bit."""
+    features, scores = np.zeros((64, 40)), hadamard(64)[:, 1:9] @ np.arange(1.0, 9.0)
+    features[:, :rank] = hadamard(64)[:, 1 : rank + 1] * np.arange(1.0, rank + 1)
+    detector = truing.Detector("given", components=K)
+    for _ in range(3):
+        trued = detector.learn_and_score(truing.Outputs(features, scores=scores))
+    used = slice(rank - K + 1, rank + 1)  # The columns that vary most.
+    np.testing.assert_allclose(trued, hadamard(64)[:, used] @ np.arange(1.0, 9.0)[rank - K : rank], atol=1e-9)
+    assert detector.current_fit.approximation <= 1e-3
+
+
+def test_values_that_rounding_made_negative_prove_nothing(rng):
+    """LAPACK factors the NaN of their roots without a word."""
+    square = np.diag(np.append(0.9 ** np.arange(20), 1.0))
+    ritz = module._Ritz.of(square, np.eye(20)[:, :8], K)
+    single, scale = (square[:-1, :-1] / 10).astype(np.float32), 10.0
+    assert ritz.bounds_the_rest(single, scale)
+    values = np.append(ritz.values[:-1], -1e-18)
+    assert not replace(ritz, values=values).bounds_the_rest(single, scale)

@@ -110,6 +110,8 @@ class LeadingSubspace:
         single = (comoment[:-1, :-1] / scale).astype(np.float32)
         basis, cut = self.basis, float(self.variances[-1]) / scale
         for _ in range(_MAX_ROUNDS):
+            if not cut > 0:  # The rows have fewer directions than are followed.
+                return None
             orthonormal = _orthonormal(_filtered(single, basis, cut))
             if orthonormal is None:
                 return None
@@ -161,6 +163,8 @@ class _Ritz:
     def bounds_the_rest(self, single: Matrix, scale: float) -> bool:
         """Return whether a Cholesky factor proves σ, given C / scale in float32 (step 3)."""
         d = len(single)
+        if not self.values[-1] > 0:  # LAPACK would factor the NaN of its root.
+            return False
         weighted = (self.basis * np.sqrt(self.values / scale)).astype(np.float32)
         rest = _linalg.blas.ssyrk(1.0, weighted, beta=-1.0, c=single.T, lower=True)
         sigma = self.sigma / scale

@@ -118,3 +118,16 @@ def test_weights_confined_to_a_basis_lie_in_it(rng):
         Problem(everything.T @ everything, members.T @ everything, members.sum(axis=0)), np.eye(3)[2], 0.0
     )
     np.testing.assert_allclose(within @ inner.weights, found.weights, atol=1e-9)
+
+
+def test_where_nothing_varies_beside_the_prior_score_its_weight_is_that_of_least_squares(rng):
+    """What rounding leaves of the prior score is no direction to depart in."""
+    X, y, members, both = make(rng, columns=2)
+    X, some = X[:, :1], [0, 1, 3]  # The constant, the prior score and y.
+    problem = Problem(both.products[np.ix_(some, some)], both.class_sums[:, some], both.counts)
+    found = posterior(problem, np.ones(1), 0.0)
+    _, _, weight, error = dense(X, y, members, np.ones(1), 0.0, np.zeros((1, 1)))
+    assert found.prior_weight == pytest.approx(weight)
+    assert found.standard_error == pytest.approx(error)
+    assert found.log_evidence == 0
+    assert not found.weights.any()

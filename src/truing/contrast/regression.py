@@ -165,7 +165,7 @@ class _Departure:
         with one_thread():
             variances, basis = _linalg.eigh(left[:-1, :-1], driver="evd", check_finite=False)
         return cls(
-            np.maximum(variances, 0.0),
+            np.where(variances > _SMALLEST * problem.rows, variances, 0.0),
             basis,
             along=basis.T @ left[:-1, -1],
             total=max(float(left[-1, -1]), _SMALLEST * problem.rows),
@@ -181,7 +181,8 @@ class _Departure:
         share of the noise. The log evidence is the log Bayes factor over all of them against no departure (step 4).
         """
         powers = (self.variances / max(float(self.variances.mean()), _SMALLEST)) ** _POWERS[:, None]
-        explains_all = self.degrees / np.maximum(powers @ self.variances, _SMALLEST)
+        total = powers @ self.variances
+        explains_all = np.where(total > 0, self.degrees / np.where(total > 0, total, 1.0), 0.0)
         shares = np.exp(np.linspace(-np.log(max(self.degrees, 1.0)), 0.0, _SPREADS))
         spreads = (shares * explains_all[:, None])[..., None] * powers[:, None, :]
         grown = spreads * self.variances

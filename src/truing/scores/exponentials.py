@@ -2,9 +2,9 @@ r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, of which softmax and f
 
 Where a row's largest $f_j / T$ is moderate nothing overflows, and the exponentials are summed as they are; in other
 rows the largest is subtracted first. Sums are in float64. So are exponentials, but for those of moderate logits that
-have no more digits than a float32 and are not divided by a temperature: these are taken in float32, each to 2e-7 of
-its size, which is less than rounding the logit to a float32 has changed. Which it is depends on the row alone, and so
-does every bit.
+have no more digits than a float32 and are not divided by a temperature: these are taken in float32, each to
+2.2e-7 of its size; rounding a logit of 4 or more to a float32 has changed that by as much. Which it is depends on the
+row alone, and so does every bit.
 """
 
 from collections.abc import Callable

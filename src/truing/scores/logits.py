@@ -38,7 +38,7 @@ def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.   , 0.434])
     """
     T = as_temperature(temperature)
-    return by_exponentials(lambda e: e.log_total - e.mean_logit - np.log(e.classes), as_logits(logits), T)
+    return by_exponentials(_divergence, as_logits(logits), T)
 
 
 def max_logit(logits: ArrayLike) -> Floats:
@@ -81,6 +81,9 @@ _UNDERFLOWING = 1e-280
 # The smallest probability, or exponential, that is taken in float32, where numbers of all digits end at 1.2e-38.
 _SMALLEST_SINGLE = 1e-35
 
+# A divergence below this is found in float64: it is what is left of numbers that nearly cancel.
+_NEARLY_UNIFORM = 2.0**-6
+
 # Rows of logits that all add up to one are taken for probabilities from so many on.
 _ROWS_TO_TELL = 16
 
@@ -107,9 +110,19 @@ def as_temperature(temperature: float) -> float:
     return as_number(temperature, "temperature", at_least=1e-100)
 
 
+def _divergence(e: Exponentials) -> Floats:
+    """Return the divergence from the uniform distribution of each row."""
+    divergence: Floats = e.log_total - e.mean_logit - np.log(e.classes)
+    if e.is_single and divergence.min() < _NEARLY_UNIFORM:
+        near = np.flatnonzero(divergence < _NEARLY_UNIFORM)
+        divergence[near] = _divergence(Exponentials(e.rows(e.scaled, near).astype(np.float64), 1.0))
+    return divergence
+
+
 def _gen(e: Exponentials, gamma: float, top: int) -> Floats:
     """Return the entropy, negated, of each row."""
-    return -(_single_entropy if e.is_single else _entropy)(e, gamma, top)
+    is_single = e.is_single and _SMALLEST_SINGLE <= gamma <= 1  # Larger powers underflow in float32, and err by more.
+    return -(_single_entropy if is_single else _entropy)(e, gamma, top)
 
 
 def _entropy(e: Exponentials, gamma: float, top: int) -> Floats:
