@@ -132,6 +132,7 @@ def run_apply(args: argparse.Namespace) -> None:
 def run_export(args: argparse.Namespace) -> None:
     """Add the trued score of a fit, and the decision, to the outputs of an ONNX network."""
     from .onnx import folded
+    from .onnx.fold import weight_files
 
     check_writable(_apart(args.output, args.fit, args.model))
     fit = load(args.fit)
@@ -139,6 +140,7 @@ def run_export(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.fit} must hold a fit or a detector, got Moments")
     names = ("features", "logits", "threshold", "accept", "false_alarm")
     network = folded(args.model, fit, **{name: getattr(args, name) for name in names})
+    _apart(args.output, *weight_files(args.model))
     with replacing(args.output) as file:
         file.write(network.SerializeToString())
 

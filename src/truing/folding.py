@@ -110,7 +110,7 @@ def folding_of(
         raise ValueError(f"at most one of threshold, accept and false_alarm may be given, got {' and '.join(named)}")
     rate = Rate.of(accept=accept, false_alarm=false_alarm) if accept is not None or false_alarm is not None else None
     if threshold is not None:
-        threshold = as_number(threshold, "threshold")
+        threshold = _in_range(as_number(threshold, "threshold"), "threshold")
     if isinstance(fit, Detection):
         threshold = fit.threshold if not named else threshold
         fit = _fit_of(fit)
