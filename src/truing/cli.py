@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         args = _parser().parse_args(arguments)
-        with _passes_shown(args):
+        with _progress_shown(args):
             args.run(args)
         sys.stdout.flush()
     except (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError) as error:
@@ -68,7 +68,7 @@ def run_detect(args: argparse.Namespace) -> None:
     reference = None if args.reference is None else Outputs.load(args.reference)
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
     options["head"] = _head(args.head)
-    found = detect(outputs, reference, **options, progress=_progress)
+    found = detect(outputs, reference, **options, progress=args.progress)
     if args.output is not None:
         write_columns(args.output, columns(found))
     facts = summary.facts(found, outputs.features.shape[1], args.output)
@@ -167,38 +167,45 @@ def run_demo(args: argparse.Namespace) -> None:
     demo.run(args.output)
 
 
-def _progress(done: int, rows: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == rows else ""
-        print(f"\r\x1b[K{done:,} of {rows:,} rows ({done / rows:.0%})", end=end, file=sys.stderr, flush=True)
+class _Line:
+    """The last line of a terminal: it says how far work is that takes long, and is wiped in the end."""
+
+    def __init__(self) -> None:
+        self._start = self._shown = perf_counter()
+
+    def show(self, text: str) -> None:
+        """Show a text and for how long the work has gone on, unless it has just begun or the line has just changed."""
+        now = perf_counter()
+        if now - self._start >= SHOWN_AFTER_SECONDS and now - self._shown >= _SECONDS_BETWEEN:
+            self._shown = now
+            print(f"\r\x1b[K{text}, {now - self._start:.0f} s", end="", file=sys.stderr, flush=True)
+
+    def wipe(self) -> None:
+        """Leave an empty line, where there was anything."""
+        if self._shown > self._start:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def _passes_shown(args: argparse.Namespace) -> Iterator[None]:
+def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
     """Show on a terminal how far work that takes long is: the pass over the rows, and its share that is done.
 
-    A stream tells its rows instead, and the experiments their jobs.
+    A stream tells its rows instead, by `args.progress`, and the experiments their jobs.
     """
-    is_stream = getattr(args, "method", None) == "online"
-    if args.run not in (run_detect, run_score, run_fit, run_apply) or is_stream or not sys.stderr.isatty():
+    args.progress = lambda done, rows: None
+    if args.run not in (run_detect, run_score, run_fit, run_apply) or not sys.stderr.isatty():
         yield
         return
-    start = shown = perf_counter()
-
-    def show(number: int, done: int, blocks: int) -> None:
-        nonlocal shown
-        now = perf_counter()
-        if now - start >= SHOWN_AFTER_SECONDS and now - shown >= _SECONDS_BETWEEN:
-            shown = now
-            line = f"pass {number}: {done / blocks:.0%}, {now - start:.0f} s"
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
+    line = _Line()
     try:
-        with watched(show):
+        if getattr(args, "method", None) == "online":
+            args.progress = lambda done, rows: line.show(f"{done:,} of {rows:,} rows ({done / rows:.0%})")
             yield
+        else:
+            with watched(lambda number, done, blocks: line.show(f"pass {number}: {done / blocks:.0%}")):
+                yield
     finally:
-        if shown > start:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        line.wipe()
 
 
 def _in_a_line(text: str) -> str:
