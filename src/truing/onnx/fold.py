@@ -20,7 +20,7 @@ from ..io.drafts import AnyPath, check_readable
 from ..io.extras import install
 from ..least_squares import LinearFit
 from ._graph import Graph
-from .extract import _names, _reason
+from .extract import listed, reason
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -102,7 +102,7 @@ def _loaded(model: AnyPath | ModelProto) -> ModelProto:
     try:
         network = onnx.load(str(file))
     except Exception as error:  # protobuf's own.
-        raise ValueError(f"{file} must be an ONNX network: {_reason(error)}") from None
+        raise ValueError(f"{file} must be an ONNX network: {reason(error)}") from None
     if not network.graph.node:
         raise ValueError(f"{file} must be an ONNX network, got one without nodes")
     _check(network, str(file))
@@ -167,7 +167,7 @@ class _Network:
         """Return the names of the features and of the logits, None of these where the fit looks at none."""
         for name in (features, logits):
             if name is not None and name not in self.tensors:
-                raise ValueError(f"there is no tensor {name!r} in the network; there are {_names(self.tensors)}")
+                raise ValueError(f"there is no tensor {name!r} in the network; there are {listed(self.tensors)}")
         if features is None or (logits is None and folding.logits is not None):
             product = self._product(folding, features, logits)
             features, logits = product.features, product.logits
@@ -202,7 +202,7 @@ class _Network:
         size = f"{folding.features} features" if folding.logits is None else f"{folding.features} → {folding.logits}"
         number = "several matrix products" if chosen else "no matrix product"
         products = [str(product) for product in chosen or found]
-        which = f"of {_names(products)}" if products else f"of the tensors {_names(self.tensors)}"
+        which = f"of {listed(products)}" if products else f"of the tensors {listed(self.tensors)}"
         raise ValueError(f"the network has {number} of the fit's size, {size}: name the features and logits, {which}")
 
     def _products(self) -> Iterator[_Product]:
@@ -251,7 +251,7 @@ def _check(proto: ModelProto, name: str) -> None:
     try:
         onnx.checker.check_model(proto)
     except Exception as error:  # A network of more than 2 GB too.
-        raise ValueError(f"{name} must pass ONNX's checker: {_reason(error)}") from None
+        raise ValueError(f"{name} must pass ONNX's checker: {reason(error)}") from None
 
 
 def _shapes(proto: ModelProto) -> dict[str, Any]:
