@@ -121,6 +121,26 @@ def test_arrow_lists_in_several_pieces_are_put_together(kind):
         as_matrix(pyarrow.array([[1.0, None], [1.0, 2.0]], lists), "features")
 
 
+def test_arrow_columns_that_hold_no_numbers_are_refused_and_do_as_ids(rng):
+    pyarrow = pytest.importorskip("pyarrow")
+    words = pyarrow.array(list("abcdef"))
+    for column in (words, pyarrow.nulls(6), pyarrow.array([{"a": 1.0}] * 6), words.dictionary_encode()):
+        with pytest.raises(TypeError, match="scores must be numbers, got dtype object"):
+            as_vector(column, "scores")
+    found = truing.detect(truing.Outputs(ROWS, rng.normal(size=(6, 4))))
+    assert found.to_frame("pyarrow", ids=words)["id"].to_pylist() == list("abcdef")
+
+
+def test_a_slice_of_arrow_lists_is_its_own_rows():
+    pyarrow = pytest.importorskip("pyarrow")
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.append([9.0] * 3, ROWS))[3:], 3)
+    np.testing.assert_array_equal(as_matrix(lists[1:4], "features"), ROWS[1:4])
+    pieces = pyarrow.chunked_array([lists, lists[2:]])[1:8]
+    np.testing.assert_array_equal(as_matrix(pieces, "features"), np.concatenate((ROWS, ROWS[2:]))[1:8])
+    with_missing = pyarrow.array([None, *ROWS.tolist()], lists.type)
+    np.testing.assert_array_equal(as_matrix(with_missing[1:], "features"), ROWS)
+
+
 def test_a_table_of_arrow_is_its_columns():
     pyarrow = pytest.importorskip("pyarrow")
     table = pyarrow.table({name: ROWS[:, place] for place, name in enumerate("abc")})
@@ -154,8 +174,9 @@ def test_missing_values_words_and_ragged_lists_of_pandas_are_refused():
     missing.iloc[4, 1] = pandas.NA
     with pytest.raises(ValueError, match=r"features must be finite .* got nan in row 4"):
         as_matrix(missing, "features")
-    with pytest.raises(TypeError, match="features must be numbers, got dtype"):
-        as_matrix(pandas.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}), "features")
+    for others in (["x", "y"], pandas.to_datetime(["2020-01-01", "2021-01-01"]), pandas.array([True, None], "boolean")):
+        with pytest.raises(TypeError, match=r"features must be numbers, got dtype \S+ in column 'b'"):
+            as_matrix(pandas.DataFrame({"a": [1.0, 2.0], "b": others}), "features")
     with pytest.raises(ValueError, match="features must be lists of one length, got lengths 1 to 2"):
         as_matrix(pandas.Series([[1.0], [1.0, 2.0]]), "features")
 
@@ -173,3 +194,6 @@ def test_tables_and_columns_of_polars_enter():
         as_vector(polars.Series([1.0, None]), "scores")
     with pytest.raises(TypeError, match="scores must be numbers"):
         as_vector(polars.Series(["a", "b"]), "scores")
+    for table in (polars.DataFrame({"a": [1.0], "b": ["x"]}), polars.LazyFrame({"a": [1.0]})):
+        with pytest.raises(TypeError, match="features must be numbers"):
+            as_matrix(table, "features")

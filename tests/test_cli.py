@@ -254,8 +254,15 @@ def test_a_note_of_one_row_is_in_the_singular(here):
 def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):
     run(capsys, "detect", "test.npz", "--method", "online", "--batch", "100")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for method in ("online", "dlr"):  # Which are soon done.
+        assert main(["detect", "test.npz", "--method", method]) == 0
+        assert capsys.readouterr().err == ""
+    monkeypatch.setattr("truing.cli.SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("truing.cli._SECONDS_BETWEEN", 0.0)
     assert main(["detect", "test.npz", "--method", "online", "--batch", "100"]) == 0
-    assert "100 of 200 rows (50%)" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "100 of 200 rows (50%)" in shown
+    assert shown.endswith("\r\x1b[K")
 
 
 def test_a_contrast_is_fitted_applied_and_detected_by_commands(here, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -311,8 +312,29 @@ def test_long_work_shows_its_passes_on_a_terminal_alone(tmp_path, rng, command, 
     assert process.returncode == 0
     assert b"pass" not in answer
     assert (b"pass 1: " in seen) == is_terminal
-    if is_terminal and command != "detect test.npz":  # Which ends with a line that says that all rows are done.
+    if is_terminal:
         assert seen.endswith(b"\r\x1b[K")  # Nothing is left of it.
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
+def test_a_stream_that_is_interrupted_leaves_one_line(tmp_path, rng):
+    rows = truing.Outputs(rng.normal(size=(60_000, 8)), rng.normal(size=(60_000, 5)))
+    rows.save(tmp_path / "test.npz")
+    ours, theirs = os.openpty()
+    options = ["--method", "online", "--batch", "1", "-o", "scores.csv"]
+    words = [sys.executable, "-c", WATCHED, "detect", "test.npz", *options]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=ENVIRONMENT, cwd=tmp_path) as process:
+        os.close(theirs)
+        seen = b""
+        while b" of 60,000 rows" not in seen:
+            seen += _read(ours)
+        process.send_signal(signal.SIGINT)
+        seen += b"".join(iter(lambda: _read(ours), b""))
+        answer = process.communicate(timeout=300)[0]
+    os.close(ours)
+    assert (process.returncode, answer) == (130, b"")
+    assert seen.endswith(b"\r\x1b[Ktruing: interrupted\r\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["test.npz"]
 
 
 def _read(descriptor: int) -> bytes:

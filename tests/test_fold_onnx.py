@@ -1,5 +1,7 @@
 """An ONNX network that gives the trued score itself says what the fit says, and passes ONNX's checker."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -185,6 +187,68 @@ def test_weights_in_a_file_of_their_own_come_along(weight, rows, fits, tmp_path)
     np.testing.assert_allclose(found["trued_score"], expected(fits["dlr"], found, rows.features), atol=1e-5)
 
 
+def test_a_bias_that_is_added_after_a_gemm_belongs_to_the_head(weight, rows, fits):
+    model = network(weight, head="MatMul")
+    product = next(node for node in model.graph.node if node.op_type == "MatMul")
+    product.op_type = "Gemm"
+    bias = np.array([3.0, -1.0, 0.0, 1.0], np.float32)
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(bias, "b"))
+    found = run(truing.onnx.folded(model, fits["contrast"]), rows.features)
+    np.testing.assert_allclose(found["trued_score"], expected(fits["contrast"], found, rows.features), atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 21])
+@pytest.mark.parametrize("base", ["gen", "energy", "msp", "kl_uniform", "max_logit", "gradnorm"])
+def test_of_tied_far_apart_and_saturated_logits_the_score_is_that_of_the_fit(rng, base, opset):
+    def tied(rows):
+        return truing.Outputs(rng.normal(size=(rows, 3)).astype(np.float32), rng.integers(0, 3, (rows, 4)))
+
+    fit = truing.fit_contrast(tied(300), tied(300), base=base)
+    sizes = {"z": 3, "y": 4, "same": 4}
+    z, y, same = (onnx.helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in sizes.items())
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["y"], ["same"])], "network", [z, y], [same])
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    model = truing.onnx.folded(model, fit, features="z", logits="y")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    rows, saturated = tied(200), np.array([100, 0, 0, 0])
+    tied_logits = rows.logits
+    for logits in (tied_logits, tied_logits * 1e4, tied_logits + saturated, tied_logits * 0, tied_logits + 2.0**20):
+        scores = fit.predict(truing.Outputs(rows.features, logits))
+        found = session.run(["trued_score"], {"z": rows.features, "y": logits.astype(np.float32)})[0]
+        np.testing.assert_allclose(found, scores, atol=3e-6 * max(1, np.abs(scores).max()))
+
+
+def test_names_of_stored_tensors_are_not_given_again(weight, rows, fits):
+    model = network(weight)
+    taken = [f"truing/{operator}_{place}" for operator in ("Cast", "Constant", "Mul") for place in range(9)]
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.zeros(1), name) for name in taken)
+    found = run(truing.onnx.folded(model, fits["dlr"]), rows.features)
+    np.testing.assert_allclose(found["trued_score"], expected(fits["dlr"], found, rows.features), atol=1e-5)
+
+
+def test_any_number_of_endings_may_follow_the_logits(weight, rows, fits):
+    model = network(weight)
+    steps = ["logits", *(f"same_{step}" for step in range(2000))]
+    model.graph.node.extend(onnx.helper.make_node("Identity", [a], [b]) for a, b in pairwise(steps))
+    model.graph.output[0].name = steps[-1]
+    assert "trued_score" in run(truing.onnx.folded(model, fits["contrast"]), rows.features)
+
+
+def broken(weight, operator, *, inputs=("features", "W", "b"), outputs=("other",)):
+    model = network(weight)
+    model.graph.node.append(onnx.helper.make_node(operator, inputs, outputs))
+    return model
+
+
+def with_turned_rows(weight):
+    model = network(weight)
+    model.graph.node[1].attribute.append(onnx.helper.make_attribute("transA", 1))
+    model.graph.input[0].type.tensor_type.shape.CopyFrom(
+        onnx.helper.make_tensor_value_info("x", 1, [FEATURES, "n"]).type.tensor_type.shape
+    )
+    return model
+
+
 def with_second_head(weight):
     """Return a network with two heads of the same size, both of which are outputs."""
     model = network(weight)
@@ -238,6 +302,11 @@ def test_of_several_heads_one_must_be_named(weight, rows, fits):
         (lambda w: with_name_taken(w, "trued_score"), "dlr", {}, "has a tensor 'trued_score' already"),
         (lambda w: with_name_taken(w, "is_out"), "dlr", {"threshold": 0.0}, "has a tensor 'is_out' already"),
         (network, "dlr", {"accept": 0.9}, "accept needs the scores of known rows"),
+        (network, "dlr", {"threshold": 1e50}, r"threshold must be in float32's range to be exported, got 1e\+50"),
+        (with_turned_rows, "dlr", {}, "no matrix product of the fit's size, 6 features"),
+        (lambda w: broken(w, "Gemm", inputs=["features"]), "dlr", {}, "the network must pass ONNX's checker"),
+        (lambda w: broken(w, "Gemm", outputs=[]), "dlr", {}, "the network must pass ONNX's checker"),
+        (lambda w: broken(w, "Identity", inputs=["logits"], outputs=["x"]), "dlr", {}, "must pass ONNX's checker"),
     ],
 )
 def test_what_cannot_be_folded_is_told(weight, fits, make, name, options, message):
@@ -262,6 +331,9 @@ def here(tmp_path, monkeypatch, weight, fits):
         truing.save(fits[name], f"{name}.npz")
     truing.save(truing.Moments.of(np.ones((3, 2)), np.ones(3)), "moments.npz")
     network(weight[:5], tmp_path / "narrow.onnx", width=5)
+    onnx.save(broken(weight, "Gemm", inputs=["features"]), tmp_path / "broken.onnx")
+    apart = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    onnx.save(network(weight), tmp_path / "apart.onnx", **apart)
     (tmp_path / "garbage.onnx").write_bytes(b"garbage")
     (tmp_path / "empty.onnx").write_bytes(b"")
     (tmp_path / "folder.onnx").mkdir()
@@ -311,6 +383,8 @@ def test_the_command_writes_the_network(here, capsys, fits, rows, fit, options, 
         (["dlr.npz", "model.onnx", "-o", "gone/trued.onnx"], "there is no folder gone"),
         (["dlr.npz", "model.onnx", "-o", "model.onnx"], "cannot write model.onnx: it is the command's own"),
         (["dlr.npz", "model.onnx", "-o", "dlr.npz"], "cannot write dlr.npz: it is the command's own"),
+        (["dlr.npz", "apart.onnx", "-o", "weights.bin"], "cannot write weights.bin: it is the command's own"),
+        (["dlr.npz", "broken.onnx"], "broken.onnx must pass ONNX's checker"),
         (["dlr.npz"], "required: MODEL"),
     ],
 )

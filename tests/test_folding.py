@@ -204,3 +204,12 @@ def test_a_temperature_that_float32_does_not_hold_is_refused(rows, known):
     fit = replace(fit, columns=replace(fit.columns, temperature=1e-60))
     with pytest.raises(ValueError, match="temperature must be in float32's range"):
         folding_of(fit)
+
+
+@pytest.mark.parametrize("base", ["gen", "kl_uniform"])
+def test_a_base_score_that_float32_cannot_tell_apart_is_refused(rng, base):
+    rows, known = (truing.Outputs(rng.normal(size=(300, 6)), rng.normal(size=(300, 5))) for _ in range(2))
+    with pytest.raises(ValueError, match=f"the base score {base} at temperature 1000 must vary by more than float32's"):
+        folding_of(truing.fit_contrast(rows, known, base=base, temperature=1000.0))
+    for other in ("msp", "energy", "gradnorm"):  # They vary with the first power of the logits over T, and stay.
+        folding_of(truing.fit_contrast(rows, known, base=other, temperature=1000.0))

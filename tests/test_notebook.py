@@ -168,6 +168,17 @@ def test_a_reports_figure_draws_the_scores_and_the_curve(found):
     assert f"{report.auroc:.2%}" in roc.get_title()
 
 
+@pytest.mark.parametrize("scores", [[2.0], [2.0] * 9, [1.0, 1 + 2.3e-16], [1e17] * 3, [0.0, 5e-324], [-1e100, 1e100]])
+def test_one_row_equal_scores_and_scores_that_are_all_but_equal_are_drawn(scores):
+    pytest.importorskip("matplotlib")
+    figure = truing.evaluate(scores, scores).plot()
+    check_bars(figure.axes[0], np.array(scores), np.array(scores))
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    features = np.arange(len(scores), dtype=np.float64)[:, None]
+    found = truing.detect(truing.Outputs(features, scores=scores), method="none")
+    assert found.plot()._repr_png_().startswith(b"\x89PNG")
+
+
 def test_a_notebook_gets_a_picture(found):
     pytest.importorskip("matplotlib")
     assert found.plot()._repr_png_().startswith(b"\x89PNG")

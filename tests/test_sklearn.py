@@ -309,6 +309,23 @@ def test_a_wrong_argument_is_named(rng, message, arguments):
     assert "\n" not in str(raised.value)
 
 
+def test_what_is_masked_is_not_looked_at_but_refused(rng):
+    rows = rng.normal(size=(40, 3))
+    masked = np.ma.masked_array(rows, mask=rows > 1)
+    for arguments in ({"X": masked}, {"X": rows, "reference": masked}):
+        with pytest.raises(ValueError, match="X must have no masked entries"):
+            TruedDetector().fit(**arguments)
+    with pytest.raises(ValueError, match="X must have no masked entries"):
+        TruedDetector().fit(rows).predict(masked)
+
+
+@pytest.mark.parametrize("method", ["auto", "none", "dlr", "rlr"])
+@pytest.mark.parametrize("components", [0, 1.5])
+def test_components_are_a_count_whatever_the_method(rng, method, components):
+    with pytest.raises((TypeError, ValueError), match="components must be"):
+        TruedDetector(method=method, components=components).fit(rng.normal(size=(40, 3)))
+
+
 def test_a_classifier_that_cannot_serve_is_refused(digits):
     pixels, labels, _ = digits
     pairs = SVC(decision_function_shape="ovo").fit(pixels[labels < 5], labels[labels < 5])

@@ -66,10 +66,12 @@ def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]
     device = _device(values)
     if device is not None:
         return _brought_here(values, name, device)
-    if hasattr(values, "__dlpack__"):
-        return np.from_dlpack(values)
-    if _package(values) in ("pandas", "polars"):
+    if objects.ndim == 0:  # NumPy saw no array in it at all.
+        return np.from_dlpack(values) if hasattr(values, "__dlpack__") else objects
+    if _package(values) == "pandas" and objects.ndim == 2:
         return _from_table(values, objects, name)
+    if _package(values) in ("pandas", "polars") and objects.ndim == 1:
+        return _from_lists(objects, name)
     return objects
 
 
@@ -104,11 +106,18 @@ def _brought_here(values: Any, name: str, device: str) -> NDArray[Any]:
         ) from None
 
 
-def _from_table(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return the numbers of a table of columns of several types, or of a column of lists."""
-    if objects.ndim == 2:
-        # Column by column, numbers with a mask of missing ones are numbers, those NaN.
-        return np.column_stack([np.asarray(values.iloc[:, place]) for place in range(objects.shape[1])])
+def _from_table(table: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the numbers of a table of pandas whose columns are of several types."""
+    # Column by column, numbers with a mask of missing ones are numbers, those NaN.
+    columns = [np.asarray(table.iloc[:, place]) for place in range(objects.shape[1])]
+    for place, column in enumerate(columns):
+        if column.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must be numbers, got dtype {column.dtype} in column {table.columns[place]!r}")
+    return np.column_stack(columns)
+
+
+def _from_lists(objects: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the numbers (n, d) of a column of lists, and other columns as they are."""
     if not all(isinstance(entry, np.ndarray | list | tuple) for entry in objects):
         return objects
     try:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args = _parser().parse_args(arguments)
         args.words = sys.argv[1:] if arguments is None else list(arguments)
-        with _passes_shown(args):
+        with _progress_shown(args):
             args.run(args)
         sys.stdout.flush()
     except (ValueError, TypeError, OSError, ArithmeticError, MemoryError, ImportError) as error:
@@ -72,7 +72,7 @@ def run_detect(args: argparse.Namespace) -> None:
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
     options["head"] = _head(args.head)
     images = _images(args.images, len(outputs))
-    found = detect(outputs, reference, **options, progress=_progress)
+    found = detect(outputs, reference, **options, progress=args.progress)
     if args.output is not None:
         write_columns(args.output, columns(found))
     if args.report is not None:
@@ -138,6 +138,7 @@ def run_apply(args: argparse.Namespace) -> None:
 def run_export(args: argparse.Namespace) -> None:
     """Add the trued score of a fit, and the decision, to the outputs of an ONNX network."""
     from .onnx import folded
+    from .onnx.fold import weight_files
 
     check_writable(_apart(args.output, args.fit, args.model))
     fit = load(args.fit)
@@ -145,6 +146,7 @@ def run_export(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.fit} must hold a fit or a detector, got Moments")
     names = ("features", "logits", "threshold", "accept", "false_alarm")
     network = folded(args.model, fit, **{name: getattr(args, name) for name in names})
+    _apart(args.output, *weight_files(args.model))
     with replacing(args.output) as file:
         file.write(network.SerializeToString())
 
@@ -202,38 +204,45 @@ def _write_report(
     write_text(args.report, render(found, Job(name, outputs, reference, images, commands, found.method == "online")))
 
 
-def _progress(done: int, rows: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == rows else ""
-        print(f"\r\x1b[K{done:,} of {rows:,} rows ({done / rows:.0%})", end=end, file=sys.stderr, flush=True)
+class _Line:
+    """The last line of a terminal: it says how far work is that takes long, and is wiped in the end."""
+
+    def __init__(self) -> None:
+        self._start = self._shown = perf_counter()
+
+    def show(self, text: str) -> None:
+        """Show a text and for how long the work has gone on, unless it has just begun or the line has just changed."""
+        now = perf_counter()
+        if now - self._start >= SHOWN_AFTER_SECONDS and now - self._shown >= _SECONDS_BETWEEN:
+            self._shown = now
+            print(f"\r\x1b[K{text}, {now - self._start:.0f} s", end="", file=sys.stderr, flush=True)
+
+    def wipe(self) -> None:
+        """Leave an empty line, where there was anything."""
+        if self._shown > self._start:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def _passes_shown(args: argparse.Namespace) -> Iterator[None]:
+def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
     """Show on a terminal how far work that takes long is: the pass over the rows, and its share that is done.
 
-    A stream tells its rows instead, and the experiments their jobs.
+    A stream tells its rows instead, by `args.progress`, and the experiments their jobs.
     """
-    is_stream = getattr(args, "method", None) == "online"
-    if args.run not in (run_detect, run_score, run_fit, run_apply) or is_stream or not sys.stderr.isatty():
+    args.progress = lambda done, rows: None
+    if args.run not in (run_detect, run_score, run_fit, run_apply) or not sys.stderr.isatty():
         yield
         return
-    start = shown = perf_counter()
-
-    def show(number: int, done: int, blocks: int) -> None:
-        nonlocal shown
-        now = perf_counter()
-        if now - start >= SHOWN_AFTER_SECONDS and now - shown >= _SECONDS_BETWEEN:
-            shown = now
-            line = f"pass {number}: {done / blocks:.0%}, {now - start:.0f} s"
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
+    line = _Line()
     try:
-        with watched(show):
+        if getattr(args, "method", None) == "online":
+            args.progress = lambda done, rows: line.show(f"{done:,} of {rows:,} rows ({done / rows:.0%})")
             yield
+        else:
+            with watched(lambda number, done, blocks: line.show(f"pass {number}: {done / blocks:.0%}")):
+                yield
     finally:
-        if shown > start:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        line.wipe()
 
 
 def _in_a_line(text: str) -> str:

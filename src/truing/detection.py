@@ -184,12 +184,14 @@ def detect(
     as_share(keep, "keep")
     as_number(penalty, "penalty", above=0.0)
     as_truth(same_mix, "same_mix")
+    if components is not None:
+        as_count(components, "components")
     _check_apply(method, same_mix=same_mix, keep=keep, penalty=penalty, batch=batch, order=order)
     rate = _rate(reference, accept, false_alarm, fdr)
     _check_alike(as_outputs(outputs, "outputs"), reference)
     method, why = _method(method, reference, rate, intercept=as_truth(intercept, "intercept"))
     base = _base(base, method, outputs)
-    learned, held = _halves(reference, method, base, rng)
+    learned, held = halves(reference, method, base, rng)
 
     shape: dict[str, Any] = {"intercept": intercept, "components": components}
     if method == "contrast":
@@ -396,7 +398,7 @@ def _base(base: Base | None, method: str, outputs: Outputs) -> Base:
     return base
 
 
-def _halves(
+def halves(
     reference: Outputs | None, method: str, base: Base, rng: np.random.Generator | None
 ) -> tuple[Outputs | None, Outputs | None]:
     """Return what of the reference is learned from, if anything, and what is decided against."""

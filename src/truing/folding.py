@@ -36,6 +36,9 @@ Tensor = Any
 # Features this many known deviations away are taken to be there, so that their squares are in float32's range.
 _SQUARABLE = 1e15
 
+# What float32's rounding may be at most of the base score's deviation among known rows.
+_MOST_ROUNDING = 0.01
+
 # What a direction is divided by at least.
 _SMALLEST_DISTANCE = 1e-30
 
@@ -110,7 +113,7 @@ def folding_of(
         raise ValueError(f"at most one of threshold, accept and false_alarm may be given, got {' and '.join(named)}")
     rate = Rate.of(accept=accept, false_alarm=false_alarm) if accept is not None or false_alarm is not None else None
     if threshold is not None:
-        threshold = as_number(threshold, "threshold")
+        threshold = _in_range(as_number(threshold, "threshold"), "threshold")
     if isinstance(fit, Detection):
         threshold = fit.threshold if not named else threshold
         fit = _fit_of(fit)
@@ -220,10 +223,23 @@ def _scores_of(columns: Columns) -> list[Score]:
     temperature = _in_range(columns.temperature, "temperature")
     if np.float32(temperature) == 0:
         raise ValueError(f"temperature must be in float32's range to be exported, got {temperature:g}")
+    _check_varies(columns, base)
     return [
         _SCORES[base](temperature, columns.classes),
         *(_SCORES[name](1.0, columns.classes) for name in columns.names[1:]),
     ]
+
+
+def _check_varies(columns: Columns, base: str) -> None:
+    """Refuse a base score whose deviation drowns in float32's rounding, as at a temperature far above the logits."""
+    middle, deviation = float(columns.score_origin[0]), float(columns.score_scale[0])
+    # msp and kl_uniform are made of numbers near 1, however small they are.
+    size = max(abs(middle), 1.0) if base in ("msp", "kl_uniform") else abs(middle)
+    if float(np.finfo(np.float32).eps) / 2 * size > _MOST_ROUNDING * deviation:
+        raise ValueError(
+            f"the base score {base} at temperature {columns.temperature:g} must vary by more than float32's rounding "
+            f"to be exported, got a deviation of {deviation:.2g} around {middle:.2g}: fit at a lower temperature"
+        )
 
 
 def _msp(temperature: float, classes: int) -> Score:

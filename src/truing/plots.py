@@ -94,11 +94,20 @@ def _panels(number: int) -> tuple[Figure, Any]:
 def _densities(axes: Axes, sets: dict[str, Floats]) -> None:
     """Draw the share of rows in each bar, of all sets together, over its width."""
     every = np.concatenate(list(sets.values()))
-    edges = np.histogram_bin_edges(every, bins=_BINS)
+    edges = _edges(float(every.min()), float(every.max()))
     for (name, scores), colour in zip(sets.items(), (IN, OUT), strict=False):
         weights = np.full(len(scores), 1 / (len(every) * (edges[1] - edges[0])))
         axes.hist(scores, edges.tolist(), weights=weights, color=colour, alpha=0.6, label=f"{name}, {len(scores):,}")
     axes.legend(frameon=False)
+
+
+def _edges(lowest: float, highest: float) -> Floats:
+    """Return the edges of bars between two scores, or around them where float64 has no room for bars between them."""
+    least = 4 * _BINS * float(np.spacing(max(abs(lowest), abs(highest))))
+    if highest - lowest < least:
+        middle, half = lowest / 2 + highest / 2, max(0.5, least)
+        lowest, highest = middle - half, middle + half
+    return np.linspace(lowest, highest, _BINS + 1)
 
 
 def _lowest_rows(axes: Axes, scores: Floats) -> None:

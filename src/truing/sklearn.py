@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_number, as_share
 from .contrast import ContrastFit
-from .detection import Detection, _halves, detect
+from .detection import Detection, detect, halves
 from .detector import Detector
 from .fits import fit_direct, fit_robust
 from .io.extras import install
@@ -151,7 +151,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             **self._options(),
         )
         self._base: Base = self.detection_.base if base is None else base
-        self._bank, held = _halves(known, self.detection_.method, self._base, rng=None)
+        self._bank, held = halves(known, self.detection_.method, self._base, rng=None)
         self.fit_ = self._fit_of_rows(rows, known)
         self.offset_ = self._offset(held)
         return self
@@ -213,6 +213,8 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """Return the features of the rows, and their logits where a head or a classifier says them."""
         if self.classifier is not None:
             return _outputs_of(self.classifier, validate_data(self, X, reset=first, skip_check_array=True))
+        if np.ma.is_masked(X):  # scikit-learn would take what is under the mask.
+            raise ValueError("X must have no masked entries")
         features = validate_data(self, X, reset=first, dtype=_FLOATS, ensure_min_samples=2 if first else 1)
         if self.head is None:
             return Outputs(features)

@@ -167,6 +167,30 @@ def test_what_becomes_of_the_logits_does_not_matter(images, fits, model):
         assert torch.equal(trued(images)[1], folded(model, fits["contrast"])(images)[1])
 
 
+@pytest.mark.parametrize("name", ["dlr", "contrast"])
+def test_a_model_may_change_features_and_logits_in_place(model, images, fits, name):
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = model[:3], model[3]
+
+        def forward(self, x):
+            features = self.body(x)
+            logits = self.head(features)
+            features.zero_()
+            return logits.mul_(0.1)
+
+    with torch.no_grad():
+        assert torch.equal(folded(InPlace(), fits[name])(images)[1], folded(model, fits[name])(images)[1])
+
+
+def test_features_that_are_no_matrix_are_refused(model, fits):
+    trued = folded(model[3:], fits["dlr"])
+    for shape in ((5, 6, 6), (6,)):
+        with pytest.raises(ValueError, match=r"head must be given \(n, d\) and return \(n, c\), got"):
+            trued(torch.ones(shape))
+
+
 def test_a_convolution_may_be_the_head(images, rng):
     torch.manual_seed(4)
     network = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU(), nn.Conv2d(5, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())

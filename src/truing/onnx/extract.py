@@ -125,7 +125,7 @@ def _open(file: Path, model: str | bytes, providers: list[str]) -> Any:
     try:
         return onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime's own exceptions have no base but Exception.
-        raise ValueError(f"{file} must be a network that onnxruntime can run: {_reason(error)}") from None
+        raise ValueError(f"{file} must be a network that onnxruntime can run: {reason(error)}") from None
 
 
 def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
@@ -136,12 +136,12 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
     try:
         model = onnx.load(str(file), load_external_data=False)
     except Exception as error:  # protobuf's own; onnxruntime reads formats that onnx does not.
-        raise ValueError(f"{file} must be ONNX for its inner tensors to be read: {_reason(error)}") from None
+        raise ValueError(f"{file} must be ONNX for its inner tensors to be read: {reason(error)}") from None
     tensors = [entry.name for entry in model.graph.input]
     tensors += [name for node in model.graph.node for name in node.output if name]
     for name in wanted:
         if name not in tensors:
-            raise ValueError(f"there is no tensor {name!r} in {file}; there are {_names(tensors)}")
+            raise ValueError(f"there is no tensor {name!r} in {file}; there are {listed(tensors)}")
         if name not in {output.name for output in model.graph.output}:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
     try:
@@ -149,7 +149,7 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
     except Exception as error:
         raise ValueError(
             f"{file} must be smaller, or have its weights in files of their own, for inner tensors to be read: "
-            f"{_reason(error)}"
+            f"{reason(error)}"
         ) from None
     return graph
 
@@ -162,7 +162,7 @@ def _entry(session: Any, name: str | None) -> Any:
         entry = entries[name]
     else:
         got = "none given" if name is None else repr(name)
-        raise ValueError(f"input must name an input of the network, one of {_names(list(entries))}; got {got}")
+        raise ValueError(f"input must name an input of the network, one of {listed(list(entries))}; got {got}")
     if entry.type not in TYPES:
         raise ValueError(f"input {entry.name!r} must be of {', '.join(TYPES)}, got {entry.type}")
     return entry
@@ -217,9 +217,9 @@ def _run(session: Any, wanted: list[str], feed: dict[str, NDArray[Any]], file: P
     except Exception as error:
         if "allocate" in str(error).lower():
             raise MemoryError(
-                f"batch {number} does not fit in memory with {file}, give a smaller batch: {_reason(error)}"
+                f"batch {number} does not fit in memory with {file}, give a smaller batch: {reason(error)}"
             ) from None
-        raise ValueError(f"{file} refused batch {number}: {_reason(error)}") from None
+        raise ValueError(f"{file} refused batch {number}: {reason(error)}") from None
     return values
 
 
@@ -246,11 +246,12 @@ def _check_logits(logits: NDArray[Any], tensor: str) -> None:
         )
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Return what an error says, on one line and without the number that onnxruntime gives it."""
     text = " ".join(str(error).split()) or type(error).__name__
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
 
 
-def _names(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names in a row, the last ones where there are many."""
     return ("… " if len(names) > _LISTED else "") + ", ".join(names[-_LISTED:])

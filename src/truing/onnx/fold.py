@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contrast import ContrastFit
@@ -19,7 +20,7 @@ from ..io.drafts import AnyPath, check_readable
 from ..io.extras import install
 from ..least_squares import LinearFit
 from ._graph import Graph
-from .extract import _names, _reason
+from .extract import listed, reason
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -64,7 +65,7 @@ def folded(
     network.check_free(names)
     given, answers = network.head(folding, features, logits)
 
-    graph = Graph(network.proto.graph, network.opset, folding.arrays, network.tensors)
+    graph = Graph(network.proto.graph, network.opset, folding.arrays, network.names)
     of_logits = None if answers is None else graph.as_float32(answers)
     score = folding.score(graph, graph.as_float32(given), of_logits)
     score = graph.add("Reshape", score, graph.whole(-1), output=names[0])
@@ -72,12 +73,22 @@ def folded(
     if folding.threshold is not None:
         graph.add("Less", score, folding.threshold, output=names[1])
         network.add_output(names[1], "BOOL", like=given)
-    network.check()
+    _check(network.proto, "the network")
     return network.proto
 
 
+def weight_files(model: AnyPath) -> list[Path]:
+    """Return the files beside an ONNX network in which weights of it are kept."""
+    from onnx import load
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+    file = Path(model)
+    stored = load(str(file), load_external_data=False).graph.initializer
+    return [file.parent / ExternalDataInfo(tensor).location for tensor in stored if uses_external_data(tensor)]
+
+
 def _loaded(model: AnyPath | ModelProto) -> ModelProto:
-    """Return a copy of the network, its weights with it."""
+    """Return a copy of the network, its weights with it, that ONNX's checker has passed."""
     try:
         import onnx
     except ImportError as error:
@@ -85,14 +96,16 @@ def _loaded(model: AnyPath | ModelProto) -> ModelProto:
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
+        _check(copy, "the network")
         return copy
     file = check_readable(model)
     try:
         network = onnx.load(str(file))
     except Exception as error:  # protobuf's own.
-        raise ValueError(f"{file} must be an ONNX network: {_reason(error)}") from None
+        raise ValueError(f"{file} must be an ONNX network: {reason(error)}") from None
     if not network.graph.node:
         raise ValueError(f"{file} must be an ONNX network, got one without nodes")
+    _check(network, str(file))
     return network
 
 
@@ -137,10 +150,15 @@ class _Network:
             if all(name in self._stored for name in node.input if name):
                 self._stored.update(node.output)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors, stored ones too."""
+        return [*self.tensors, *self._stored]
+
     def check_free(self, names: tuple[str, ...]) -> None:
         """Refuse a network in which there is a tensor of such a name."""
         for name in names:
-            if name in self.tensors or name in self._stored:
+            if name in self.names:
                 raise ValueError(
                     f"the network has a tensor {name!r} already: rename it, or fold into the plain network"
                 )
@@ -149,7 +167,7 @@ class _Network:
         """Return the names of the features and of the logits, None of these where the fit looks at none."""
         for name in (features, logits):
             if name is not None and name not in self.tensors:
-                raise ValueError(f"there is no tensor {name!r} in the network; there are {_names(self.tensors)}")
+                raise ValueError(f"there is no tensor {name!r} in the network; there are {listed(self.tensors)}")
         if features is None or (logits is None and folding.logits is not None):
             product = self._product(folding, features, logits)
             features, logits = product.features, product.logits
@@ -170,15 +188,6 @@ class _Network:
             info.type.tensor_type.shape.dim[0].CopyFrom(self._shapes[like][0])
         self.proto.graph.output.append(info)
 
-    def check(self) -> None:
-        """Refuse what ONNX's own checker refuses."""
-        import onnx
-
-        try:
-            onnx.checker.check_model(self.proto)
-        except Exception as error:  # A network of more than 2 GB too.
-            raise ValueError(f"the network must pass ONNX's checker: {_reason(error)}") from None
-
     def _product(self, folding: Folding, features: str | None, logits: str | None) -> _Product:
         """Return the matrix product that is the head."""
         found = [
@@ -193,7 +202,7 @@ class _Network:
         size = f"{folding.features} features" if folding.logits is None else f"{folding.features} → {folding.logits}"
         number = "several matrix products" if chosen else "no matrix product"
         products = [str(product) for product in chosen or found]
-        which = f"of {_names(products)}" if products else f"of the tensors {_names(self.tensors)}"
+        which = f"of {listed(products)}" if products else f"of the tensors {listed(self.tensors)}"
         raise ValueError(f"the network has {number} of the fit's size, {size}: name the features and logits, {which}")
 
     def _products(self) -> Iterator[_Product]:
@@ -201,7 +210,7 @@ class _Network:
             if node.op_type not in ("Gemm", "MatMul") or node.input[1] not in self._stored:
                 continue
             sizes = [dimension.dim_value for dimension in self._shapes.get(node.input[1]) or ()]
-            if len(sizes) != 2 or node.input[0] in self._stored:
+            if len(sizes) != 2 or node.input[0] in self._stored or _attribute(node, "transA"):
                 continue
             if _attribute(node, "transB"):
                 sizes.reverse()
@@ -211,17 +220,18 @@ class _Network:
     def _with_bias(self, node: NodeProto) -> str:
         """Return the result of a product, with a stored vector added where that is all that becomes of it."""
         uses = self._uses.get(node.output[0], [])
-        is_added_to = node.op_type == "MatMul" and [use.op_type for use in uses] == ["Add"]
+        has_bias = len(node.input) > 2 and bool(node.input[2])
+        is_added_to = not has_bias and [use.op_type for use in uses] == ["Add"]
         if is_added_to and any(name in self._stored for name in uses[0].input):
             return str(uses[0].output[0])
         return str(node.output[0])
 
     def _makes_output(self, tensor: str) -> bool:
-        if tensor in {output.name for output in self.proto.graph.output}:
-            return True
-        return any(
-            self._makes_output(node.output[0]) for node in self._uses.get(tensor, []) if node.op_type in _ENDINGS
-        )
+        outputs = {output.name for output in self.proto.graph.output}
+        made = [tensor]
+        for name in made:
+            made += [node.output[0] for node in self._uses.get(name, []) if node.op_type in _ENDINGS]
+        return not outputs.isdisjoint(made)
 
     def _check_shape(self, name: str, tensor: str, width: int) -> None:
         """Refuse a tensor that is known to be of another shape than (n, width)."""
@@ -232,6 +242,16 @@ class _Network:
         if len(sizes) != 2 or (isinstance(sizes[1], int) and sizes[1] != width):
             found = f"({', '.join(map(str, sizes))})"
             raise ValueError(f"{name} must be (n, {width}), as the fit has it, got {found} of tensor {tensor!r}")
+
+
+def _check(proto: ModelProto, name: str) -> None:
+    """Refuse what ONNX's own checker refuses: then nodes are in order, with the inputs and outputs that they need."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(proto)
+    except Exception as error:  # A network of more than 2 GB too.
+        raise ValueError(f"{name} must pass ONNX's checker: {reason(error)}") from None
 
 
 def _shapes(proto: ModelProto) -> dict[str, Any]:

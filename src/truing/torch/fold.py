@@ -142,7 +142,11 @@ class _Seen:
         features: Tensor = inputs[0] if inputs else next(iter(named.values()))
         if isinstance(module, nn.Conv2d) and features.ndim == 4:
             features, output = features.mean(dim=(2, 3)), output.mean(dim=(2, 3))
-        self.calls.append((features, output))
+        if features.ndim != 2 or output.ndim != 2:
+            shapes = f"{tuple(features.shape)} and {tuple(output.shape)}"
+            raise ValueError(f"the head must be given (n, d) and return (n, c), got {shapes}")
+        # Copies, because a model may go on to change a tensor in place.
+        self.calls.append((features.clone(), output.clone()))
 
 
 def _name_of_head(model: nn.Module, head: nn.Module | str | None, folding: Folding) -> str:
