@@ -307,8 +307,10 @@ def test_options_of_other_methods_are_refused(rows):
         ("contrast", {"order": "score-first"}),
     ):
         (name,) = option
-        with pytest.raises(ValueError, match=f"{name} must be left out with method '{method}', of which it is no opt"):
+        with pytest.raises(ValueError, match=f"{name} goes with method '.*', got .* with method '{method}'"):
             truing.detect(rows[:100], rows[100:], method=method, **option)
+    with pytest.raises(ValueError, match="same_mix goes with a reference, got none"):
+        truing.detect(rows, same_mix=True)
 
 
 def test_a_reference_that_the_network_knows_by_heart_is_asked_about(rng):

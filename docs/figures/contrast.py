@@ -103,7 +103,7 @@ def what_comes_out() -> Any:
     at_hand, is_out, known = rows()
     figure, axes = plt.subplots(3, 1, figsize=(6.4, 7), layout="constrained")
     for axis, (title, method) in zip(
-        axes, {"gen alone": "none", "DLR": "dlr", "contrast": "contrast"}.items(), strict=True
+        axes, {"gen alone": "none", "msp + DLR": "dlr", "contrast": "contrast"}.items(), strict=True
     ):
         base = "gen" if method == "none" else None
         found = truing.detect(at_hand, known, method=method, base=base, false_alarm=0.05)

@@ -187,6 +187,8 @@ def detect(
     if components is not None:
         as_count(components, "components")
     _check_apply(method, same_mix=same_mix, keep=keep, penalty=penalty, batch=batch, order=order)
+    if same_mix and reference is None:
+        raise ValueError("same_mix goes with a reference, got none")
     rate = _rate(reference, accept, false_alarm, fdr)
     _check_alike(as_outputs(outputs, "outputs"), reference)
     method, why = _method(method, reference, rate, intercept=as_truth(intercept, "intercept"))
@@ -251,7 +253,7 @@ def _check_apply(method: str, **given: object) -> None:
     for name, value in given.items():
         owners, default = _OPTIONS[name]
         if method not in owners and value != default:
-            raise ValueError(f"{name} must be left out with method {method!r}, of which it is no option, got {value!r}")
+            raise ValueError(f"{name} goes with method {owners[0]!r}, got {value!r} with method {method!r}")
 
 
 def _right_on_all(reference: Outputs | None) -> list[str]:

@@ -20,14 +20,22 @@ def image_files(path: Path, rows: int) -> list[Path]:
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
     else:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found = [path.parent / line for line in lines if line]
+        found = [path.parent / line for line in _lines(path) if line]
     if len(found) != rows:
         raise ValueError(f"{path} must have an image for each of {counted(rows)}, got {counted(len(found), 'image')}")
     missing = [file for file in found if not file.is_file()]
     if missing:
         raise ValueError(f"{path} must name files that are there, got {missing[0]}")
     return found
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file or folder of images {path}")
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} must be a folder of images, or a text with the path of one on each line") from None
 
 
 def thumbnail(path: Path) -> str | None:
