@@ -21,7 +21,7 @@ _DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "on
 def as_numpy(values: Any, name: str) -> NDArray[Any]:
     """Return `values` as an array of whatever type it has."""
     if isinstance(values, np.ndarray):
-        return values
+        return np.asarray(values)  # A matrix or a mapped file is an array like any other.
     column = _arrow_column(values)
     if column is not None and is_list(column):
         return arrow_as_array(column, name)
