@@ -7,6 +7,7 @@ was added can be taken away again and leaves nothing behind, and sums of many pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -201,13 +202,19 @@ class Moments:
         error_weights[-1] = -1.0
         mean_error = float(self.mean @ error_weights)
         constant = -mean_error if intercept else -float(origin @ found.coef)
-        residual_square = max(float(error_weights @ (self.comoment @ error_weights)), 0.0)
-        residual_square += self.rows * (mean_error + constant) ** 2
+        residual_square = self._residual_square(error_weights, mean_error + constant)
         total_square = float(self.comoment[-1, -1])
         explained = 1.0 - residual_square / total_square if total_square > 0.0 else float(residual_square <= 0.0)
         for_want_of_rows = found.rank == self.rows - intercept  # Then directions are missing that depend on nothing.
         collinear = 0 if for_want_of_rows else found.full_rank - found.rank
         return LinearFit(found.coef, constant, self.rows, found.rank, explained, collinear, found.rounding)
+
+    def _residual_square(self, error_weights: Floats, mean_error: float) -> float:
+        """Return the sum of squared errors, infinity where no double holds it."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            about_mean = float(error_weights @ (self.comoment @ error_weights))
+        total = max(about_mean, 0.0) + self.rows * mean_error * mean_error
+        return math.inf if math.isnan(about_mean) else total
 
     def _possible_rounding(self) -> Floats:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))
