@@ -47,18 +47,57 @@ class Placements:
     @property
     def chance(self) -> float:
         """The chance that a known row, drawn by its weight, outscores a row at hand."""
-        return float(self.of_rows.mean())
+        return self.sums().chance
 
     @property
     def standard_error(self) -> float:
         """Of the chance."""
-        of_rows = float(((self.of_rows - self.chance) ** 2).sum())
-        of_known = float(((self.of_known - self.chance * self.most) ** 2).sum())
-        return float(np.sqrt(of_rows + of_known)) / len(self.of_rows)
+        return self.sums().standard_error
+
+    def sums(self) -> PlacementSums:
+        """Return what the chance and its standard error are made of."""
+        squares = float(((self.of_rows - 0.5) ** 2).sum())
+        return PlacementSums(len(self.of_rows), float(self.of_rows.sum()), squares, self.of_known, self.most)
 
     def __sub__(self, before: Placements) -> Placements:
         """Return what another score of the same rows changes."""
         return Placements(self.of_rows - before.of_rows, self.of_known - before.of_known, self.most)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementSums:
+    """Of some rows at hand their number, the sum of their shares, and of the squares of these less ½.
+
+    `of_known` and `most` (m,) are those of `Placements`. Sums of other rows against the same known ones add up.
+    """
+
+    rows: int
+    total: float
+    squares: float
+    of_known: Floats
+    most: Floats
+
+    @property
+    def chance(self) -> float:
+        """The chance that a known row, drawn by its weight, outscores a row at hand."""
+        return self.total / self.rows
+
+    @property
+    def standard_error(self) -> float:
+        """Of the chance."""
+        of_rows = max(0.0, self.squares - self.rows * (self.chance - 0.5) ** 2)
+        of_known = float(((self.of_known - self.chance * self.most) ** 2).sum())
+        return float(np.sqrt(of_rows + of_known)) / self.rows
+
+    def __add__(self, more: PlacementSums) -> PlacementSums:
+        """Return the sums over both sets of rows."""
+        return PlacementSums(
+            self.rows + more.rows,
+            self.total + more.total,
+            self.squares + more.squares,
+            self.of_known + more.of_known,
+            self.most + more.most,
+        )
 
 
 def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...]:
@@ -83,7 +122,13 @@ def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...
 
 def class_weights(classes_in: Classes, classes: Classes) -> Floats:
     """Return weights of known rows (m,) that give them the mix of classes of the rows at hand, as far as they can."""
-    number = int(max(classes_in.max(), classes.max())) + 1
-    known, rows = np.bincount(classes_in, minlength=number), np.bincount(classes, minlength=number)
+    return weights_to_mix(classes_in, np.bincount(classes))
+
+
+def weights_to_mix(classes_in: Classes, counts: Classes) -> Floats:
+    """Return such weights for a mix that is told by the number of rows of each class (c,)."""
+    number = max(int(classes_in.max()) + 1, len(counts))
+    known, rows = np.bincount(classes_in, minlength=number), np.zeros(number)
+    rows[: len(counts)] = counts
     weights: Floats = (rows / np.maximum(known, 1))[classes_in]
     return weights if weights.any() else np.ones(len(classes_in))

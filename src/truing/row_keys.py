@@ -31,14 +31,26 @@ class RowKeys:
 
     def notes(self, features: Matrix) -> list[str]:
         """Return a note if some of these rows are among those; none where those repeat rows themselves."""
-        if not self.are_distinct:
-            return []
-        some = _made(features[:: -(-len(features) // _LOOKED_UP)])
-        place = np.minimum(np.searchsorted(self.keys, some), len(self.keys) - 1)
-        share = float((self.keys[place] == some).mean())
-        if share < _SHARED:
+        some = features[:: stride_of(len(features))]
+        return self.notes_on(self.found(some), len(some))
+
+    def found(self, features: Matrix) -> int:
+        """Return how many of these rows are among those."""
+        keys = _made(features)
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return int(np.count_nonzero(self.keys[place] == keys))
+
+    def notes_on(self, found: int, looked_up: int) -> list[str]:
+        """Return a note if many of the rows looked up were found; none where those repeat rows themselves."""
+        share = found / looked_up
+        if not self.are_distinct or share < _SHARED:
             return []
         return [f"{share:.0%} of the rows are rows of the reference: p-values and rates hold for others alone"]
+
+
+def stride_of(rows: int) -> int:
+    """Return how many rows apart those are that are looked up."""
+    return -(-rows // _LOOKED_UP)
 
 
 def _made(features: Matrix) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,12 +64,19 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
     values = as_vector(p, "p")
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"p must lie in [0, 1], got {values.min():g} to {values.max():g}")
-    fdr = as_share(fdr, "fdr")
     ordered = np.sort(values)
-    # p-values are fractions, so that equality counts: a few last bits of slack.
-    passing = ordered[ordered * len(values) <= fdr * np.arange(1, len(values) + 1) * (1 + 1e-12)]
-    chosen: Bools = values <= (passing[-1] if len(passing) else -1.0)
+    chosen: Bools = values <= largest_called_out(ordered, np.arange(1, len(values) + 1), as_share(fdr, "fdr"))
     return chosen
+
+
+def largest_called_out(p: Floats, up_to: NDArray[np.integer[Any]], fdr: float) -> float:
+    """Return the largest of some ascending p-values that Benjamini and Hochberg call out, below 0 where there is none.
+
+    `up_to` says how many rows have a p-value up to each of them, ties counted in any order but the last.
+    """
+    # p-values are fractions, so that equality counts: a few last bits of slack.
+    passing = p[p * up_to[-1] <= fdr * up_to * (1 + 1e-12)]
+    return float(passing[-1]) if len(passing) else -1.0
 
 
 def out_share_at_least(
@@ -90,18 +98,29 @@ def out_share_at_least(
     m = as_count(rows_in, "rows_in")
     if not levels:
         raise ValueError("levels must hold one level at least, got none")
+    # Of p-values that are no multiples of 1 / (m + 1) the next larger one; p-values are fractions: a few bits of slack.
+    places = np.clip(np.ceil(values * (m + 1) * (1 - 1e-12)), 1, m + 1).astype(np.intp)
+    return out_share_of_counts(np.bincount(places - 1, minlength=m + 1), confidence=confidence, levels=levels)
+
+
+def out_share_of_counts(
+    counts: NDArray[np.integer[Any]], *, confidence: float = 0.95, levels: Sequence[float] = (0.05,)
+) -> float:
+    """Return `out_share_at_least` of rows that are told by how many of them have each of the m + 1 p-values."""
+    m, up_to = len(counts) - 1, np.cumsum(counts)
     miss = (1 - as_share(confidence, "confidence")) / len(levels)
-    return max(_out_rows_at_least(values, m, miss, as_share(level, "levels")) for level in levels) / len(values)
+    bounds = [_out_rows_at_least(up_to, m, miss, as_share(level, "levels")) for level in levels]
+    return max(bounds) / int(up_to[-1])
 
 
-def _out_rows_at_least(values: Floats, m: int, miss: float, level: float) -> int:
+def _out_rows_at_least(up_to: NDArray[np.integer[Any]], m: int, miss: float, level: float) -> int:
     """Return a lower bound on the number of out rows by the p-values up to a level; `miss` is the chance to fail."""
     j = max(1, math.floor(level * (m + 1) + 1e-9))
-    low = int(np.count_nonzero(values <= j / (m + 1) * (1 + 1e-12)))
+    low, rows = int(up_to[j - 1]), int(up_to[-1])
     least, most = 0, low
     while least < most:  # The chance rises with the number of out rows.
         middle = (least + most) // 2
-        if _chance_of(low - middle, len(values) - middle, m, j) > miss:
+        if _chance_of(low - middle, rows - middle, m, j) > miss:
             most = middle
         else:
             least = middle + 1

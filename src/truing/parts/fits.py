@@ -1,0 +1,196 @@
+"""Fits of all rows of a table: direct, robust, contrast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..contrast import ContrastFit, SplitReference
+from ..io.npz import Arrays
+from ..least_squares import LinearFit
+from ..moments import Moments
+from ..outputs import Outputs
+from .jobs import Job
+from .passes import ScoredBlock, Work
+from .robust import fit_robust_parts
+from .sums import BaseScore, ContrastSums, DirectSums, Summary, add_stored
+from .table import RowBlock, Table
+
+# From so many features on, sums of parts are added where they are made.
+WIDE = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a table is fitted: the method, its base score and options, and known rows that join the fit.
+
+    A contrast has its `reference` in two parts; the other methods take `known` rows with their base scores.
+    """
+
+    method: str
+    base: BaseScore
+    intercept: bool = True
+    components: int | None = None
+    keep: float = 0.8
+    penalty: float = 1e-5
+    same_mix: bool = False
+    reference: SplitReference | None = None
+    known: ScoredBlock | None = None
+
+
+def fit(
+    table: Table,
+    reference: Outputs | None = None,
+    *,
+    method: str = "dlr",
+    base: Base | None = None,
+    temperature: float = 1.0,
+    head: Head | None = None,
+    intercept: bool = True,
+    components: int | None = None,
+    keep: float = 0.8,
+    penalty: float = 1e-5,
+    same_mix: bool = False,
+    folder: AnyPath | None = None,
+    runner: Runner | None = None,
+    progress: Progress = no_progress,
+) -> LinearFit | ContrastFit:
+    """Return the fit of all rows of a table: `fit_direct`, `fit_robust` or `fit_contrast` of any number of rows.
+
+    Parameters
+    ----------
+    table
+        The rows at hand.
+    reference
+        Known in-distribution rows, in memory, for a contrast.
+    method
+        dlr, rlr or contrast.
+    base, temperature, head, intercept, components, keep, penalty, same_mix
+        As of `truing.detect`.
+    folder
+        Where results of passes are kept until the fit is done, so that a job that was stopped goes on where it was when
+        it is called again; by default nowhere.
+    runner
+        Where the work is done; by default in this process.
+    progress
+        Called with the name of a pass, the rows done in it and all its rows.
+    """
+    as_choice(method, "method", dict.fromkeys(("dlr", "rlr", "contrast")))
+    if (method == "contrast") != (reference is not None):
+        raise ValueError(f"a reference goes with the method contrast, got the method {method!r} with{'' if reference else 'out'} one")
+    check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
+    base = choose_base(base, method, table.widths)
+    score = BaseScore(base, temperature, copied_head(head))
+    shape = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty, "same_mix": same_mix}
+    plan = plan_of(method, score, *halves(reference, method, base, None), **shape)
+    with job_over(table, folder, runner, progress, method=method, **identity_of_plan(score, shape, reference)) as job:
+        summary, job = summed(job, plan)
+        found = fitted(job, plan, summary)
+    assert found is not None
+    return found
+
+
+def moments(
+    table: Table,
+    *,
+    base: Base | None = None,
+    temperature: float = 1.0,
+    head: Head | None = None,
+    folder: AnyPath | None = None,
+    runner: Runner | None = None,
+    progress: Progress = no_progress,
+) -> Moments:
+    """Return the moments of the features and the base scores of all rows of a table; parameters are those of `fit`."""
+    score = BaseScore(choose_base(base, "dlr", table.widths), temperature, copied_head(head))
+    with job_over(table, folder, runner, progress, method="moments", **identity_of_plan(score, {}, None)) as job:
+        summary, _ = summed(job, Plan("dlr", score))
+    assert isinstance(summary.sums, Moments)
+    return summary.sums
+
+
+def plan_of(method: str, score: BaseScore, learned: Outputs | None, held: Outputs | None, **shape: Any) -> Plan:
+    """Return how a table is fitted: known rows join the fit, as they do in memory."""
+    if method == "contrast":
+        assert learned is not None
+        assert held is not None
+        parts = SplitReference.of(learned, held, score.base, score.temperature, score.head)
+        return Plan(method, score, **shape, reference=parts)
+    score = replace(score, bank=learned)
+    known = None if held is None else ScoredBlock(held.features, score.of(held))
+    return Plan(method, score, **shape, known=known)
+
+
+def identity_of_plan(score: BaseScore, shape: dict[str, Any], reference: Outputs | None) -> dict[str, Any]:
+    """Return what tells a fit from others, as plain values."""
+    return {
+        "base": base_name(score.base),
+        "options": digest(shape, score.temperature, score.head),
+        "reference": digest(reference),
+    }
+
+
+def summed(job: Job, plan: Plan) -> tuple[Summary, Job]:
+    """Return the sums of all rows, and the job without the parts that cannot be read."""
+    if plan.reference is not None:
+        work: Any = ContrastSums(plan.reference.columns)
+    else:
+        work = DirectSums(plan.base, job.table.widths.get("logits", 1))
+    arrays, job = job.total("sums", work, add_stored, wide=job.table.widths["features"] > WIDE)
+    summary = Summary.restored(arrays)
+    if summary.rows == 0:
+        raise ValueError(f"a table must have at least one row, got none in {len(job.table)} parts")
+    return summary, job
+
+
+def fitted(job: Job, plan: Plan, summary: Summary) -> LinearFit | ContrastFit | None:
+    """Return the fit of all rows, whose sums are known; None where the base score stays as it is."""
+    if plan.method == "none":
+        return None
+    if plan.reference is not None:
+        return plan.reference.contrast(
+            summary.sums, with_held=True, same_mix=plan.same_mix, components=plan.components  # type: ignore[arg-type]
+        )
+    if plan.method == "rlr":
+        passes = ScoredPasses(job, plan.base, tuple(summary.part_rows.tolist()), plan.known)
+        return fit_robust_parts(
+            passes, keep=plan.keep, penalty=plan.penalty, intercept=plan.intercept, components=plan.components
+        )
+    assert isinstance(summary.sums, Moments)
+    sums = summary.sums if plan.known is None else summary.sums + Moments.of(*plan.known)
+    return sums.solve(plan.intercept, plan.components)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPasses:
+    """Passes over the rows of a table with their base scores, and over known rows as one more part behind them."""
+
+    job: Job
+    base: BaseScore
+    part_rows: tuple[int, ...]
+    known: ScoredBlock | None = None
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of each part."""
+        return self.part_rows if self.known is None else (*self.part_rows, len(self.known.scores))
+
+    def results(self, name: str, work: Work) -> Iterator[Arrays]:
+        """Yield the work's result of every part, in the order of the parts."""
+        yield from self.job.results(name, OnScoredRows(self.base, work))
+        if self.known is not None:
+            yield work(len(self.part_rows), [self.known])
+
+
+@dataclass(frozen=True, eq=False)
+class OnScoredRows:
+    """Work that wants the base scores of a part's rows."""
+
+    base: BaseScore
+    work: Work
+
+    def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
+        """Return the work's result of a part."""
+        return self.work(number, self.base.scored(blocks))

@@ -1,0 +1,156 @@
+"""The first pass over a table: the base score of every row, and sums of features and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import Floats
+from ..contrast import ClassMoments, Columns
+from ..io.npz import Arrays
+from ..moments import Moments
+from ..outputs import Outputs
+from ..saved.sums import restore_class_moments, restore_moments, store_class_moments, store_moments
+from ..scores import Base, Head, base_scores
+from .passes import ScoredBlock
+from .table import RowBlock
+
+
+@dataclass(frozen=True, eq=False)
+class BaseScore:
+    """A base score, and all that it needs to be taken of some rows."""
+
+    base: Base
+    temperature: float = 1.0
+    head: Head | None = None
+    bank: Outputs | None = None
+
+    def of(self, outputs: Outputs) -> Floats:
+        """Return the base score of every row (n,)."""
+        return base_scores(outputs, self.base, self.temperature, head=self.head, bank=self.bank)
+
+    def scored(self, blocks: Iterable[RowBlock]) -> Iterator[ScoredBlock]:
+        """Yield the features and the base scores of some rows at a time."""
+        for block in blocks:
+            yield ScoredBlock(block.outputs.features, self.of(block.outputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """What is known of some parts: how many rows each has (k,), and of all of them
+
+    the sums, None where there are no rows, how many rows each predicted class has (c,), and the lowest and the highest
+    base score.
+    """
+
+    part_rows: NDArray[np.int64]
+    sums: Moments | ClassMoments | None
+    class_counts: NDArray[np.int64]
+    lowest: float = np.inf
+    highest: float = -np.inf
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return int(self.part_rows.sum())
+
+    def __add__(self, more: Summary) -> Summary:
+        """Return what is known of both sets of parts."""
+        return Summary(
+            np.concatenate((self.part_rows, more.part_rows)),
+            _added(self.sums, more.sums),
+            self.class_counts + more.class_counts,
+            min(self.lowest, more.lowest),
+            max(self.highest, more.highest),
+        )
+
+    def stored(self) -> Arrays:
+        """Return it as arrays."""
+        own = {
+            "part_rows": self.part_rows,
+            "class_counts": self.class_counts,
+            "range": np.array([self.lowest, self.highest]),
+        }
+        if self.sums is None:
+            return own
+        header, arrays = store_moments(self.sums) if isinstance(self.sums, Moments) else store_class_moments(self.sums)
+        return own | {"weight": np.array(header["rows"])} | arrays
+
+    @classmethod
+    def restored(cls, arrays: Arrays) -> Summary:
+        """Return that of `stored`."""
+        sums: Moments | ClassMoments | None = None
+        if "weight" in arrays:
+            header = {"rows": float(arrays["weight"])}
+            if "counts" in arrays:
+                sums = restore_class_moments(header, arrays, len(arrays["counts"]))
+            else:
+                sums = restore_moments(header, arrays)
+        lowest, highest = arrays["range"].tolist()
+        return cls(arrays["part_rows"], sums, arrays["class_counts"], lowest, highest)
+
+
+def add_stored(one: Arrays, other: Arrays) -> Arrays:
+    """Return the sum of two summaries that are stored."""
+    return (Summary.restored(one) + Summary.restored(other)).stored()
+
+
+@dataclass(frozen=True, eq=False)
+class DirectSums:
+    """The work of summing up a part for direct regression: moments of features and base score."""
+
+    base: BaseScore
+    classes: int
+
+    def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
+        """Return the summary of a part."""
+        sums: Moments | None = None
+        tally = _Tally(self.classes)
+        for block in blocks:
+            scores = self.base.of(block.outputs)
+            sums = _added(sums, Moments.of(block.outputs.features, scores))
+            tally.count(scores, block.outputs._predicted_classes())
+        return tally.summary(sums).stored()
+
+
+@dataclass(frozen=True, eq=False)
+class ContrastSums:
+    """The work of summing up a part for a contrast: sums of its columns, by class."""
+
+    columns: Columns
+
+    def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
+        """Return the summary of a part."""
+        sums: ClassMoments | None = None
+        tally = _Tally(self.columns.classes)
+        for block in blocks:
+            rows = self.columns.scored(block.outputs)
+            sums = _added(sums, ClassMoments.of(self.columns, rows))
+            tally.count(rows.scores[:, 0], rows.classes)
+        return tally.summary(sums).stored()
+
+
+class _Tally:
+    """Counts the rows of a part as they come, by class, and the range of their base scores."""
+
+    def __init__(self, classes: int) -> None:
+        self._counts = np.zeros(classes, dtype=np.int64)
+        self._lowest, self._highest = np.inf, -np.inf
+
+    def count(self, scores: Floats, classes: NDArray[np.intp]) -> None:
+        self._counts += np.bincount(classes, minlength=len(self._counts))
+        self._lowest = min(self._lowest, float(scores.min()))
+        self._highest = max(self._highest, float(scores.max()))
+
+    def summary(self, sums: Moments | ClassMoments | None) -> Summary:
+        return Summary(np.array([self._counts.sum()]), sums, self._counts, self._lowest, self._highest)
+
+
+def _added(one, other):  # type: ignore[no-untyped-def]
+    """Return the sum of two sums, either of which may be None."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other

@@ -1,0 +1,161 @@
+"""A table in parts: files of one layout, read a block of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import LARGEST, as_truth, counted
+from ..io.columns import NAMES
+from ..io.drafts import AnyPath
+from ..io.parts import columns_of, parts_of, read_blocks, rows_of
+from ..outputs import Outputs
+
+# Numbers in a block of rows: 16 MB of float32.
+_NUMBERS_AT_ONCE = 2**22
+_FEWEST_ROWS_AT_ONCE = 1024
+
+Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+T = TypeVar("T")
+_END: Any = object()
+
+
+class UnreadablePartError(ValueError):
+    """A part that cannot be read, or not to its end."""
+
+
+class RowBlock(NamedTuple):
+    """Some rows of a part, and their numbers (b,) in it."""
+
+    numbers: NDArray[np.intp]
+    outputs: Outputs
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of what a network says, in `parts`: files, or folders that each hold a set of `.npy` files.
+
+    `widths` has the number of entries that a row has in each column. With `skip_bad_rows` rows that hold a NaN or an
+    infinity count as absent, and with `skip_bad_parts` parts that cannot be read; otherwise both are errors.
+    `unreadable` tells the parts that were skipped already, and why.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for day in range(3):
+    ...         Outputs([[1.0, 2.0]], [[0.0, 3.0]]).save(f"{folder}/day-{day}.npz")
+    ...     len(Table.of(folder)), Table.of(f"{folder}/*-1.npz").widths
+    (3, {'features': 2, 'logits': 2})
+    """
+
+    parts: tuple[Path, ...]
+    widths: dict[str, int]
+    skip_bad_rows: bool = False
+    skip_bad_parts: bool = False
+    unreadable: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, path: AnyPath | Sequence[AnyPath], *, skip_bad_rows: bool = False, skip_bad_parts: bool = False
+    ) -> Table:
+        """Return the table of a file, a folder of parts, a glob, or several of these; all parts must be alike."""
+        as_truth(skip_bad_rows, "skip_bad_rows")
+        as_truth(skip_bad_parts, "skip_bad_parts")
+        paths = [path] if isinstance(path, str | PathLike) else list(path)
+        layouts: dict[Path, Layout] = {}
+        unreadable: list[str] = []
+        for part in (part for some in paths for part in parts_of(some)):
+            try:
+                layouts[part] = columns_of(part)
+            except (ValueError, OSError) as error:
+                if not skip_bad_parts:
+                    raise
+                unreadable.append(str(error))
+        if not layouts:
+            raise ValueError(f"a table must have one part that can be read, got none: {(*unreadable, 'no path')[0]}")
+        first = next(iter(layouts))
+        for part, layout in layouts.items():
+            _check_alike(first, layouts[first], part, layout)
+        widths = {name: int(np.prod(shape)) for name, (_, shape) in layouts[first].items()}
+        return cls(tuple(layouts), widths, skip_bad_rows, skip_bad_parts, tuple(unreadable))
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def rows_of(self, number: int) -> int:
+        """Return how many rows a part has, bad ones among them."""
+        return rows_of(self.parts[number])
+
+    def blocks(self, number: int) -> Iterator[RowBlock]:
+        """Yield the rows of a part, a block at a time; which block a row is in depends on the table's width alone."""
+        part = self.parts[number]
+        size = max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(self.widths.values()))
+        start = 0
+        for arrays in ahead(_readable(read_blocks(part, size))):
+            numbers = np.arange(start, start + len(arrays["features"]))
+            start += len(numbers)
+            rows = self._good_rows(part, numbers, arrays)
+            if rows is not None:
+                yield rows
+
+    def _good_rows(self, part: Path, numbers: NDArray[np.intp], arrays: dict[str, Any]) -> RowBlock | None:
+        """Return those rows of a block that are not to be skipped, None where that leaves none."""
+        try:
+            return RowBlock(numbers, Outputs(**arrays))
+        except (TypeError, ValueError) as error:
+            bad = _bad_rows(arrays)
+            if not bad.any():
+                raise type(error)(f"{part}: {error}") from None
+        if not self.skip_bad_rows:
+            first, more = numbers[np.argmax(bad)], int(bad.sum()) - 1
+            others = f", nor {'is' if more == 1 else 'are'} {counted(more)} soon after it" if more else ""
+            raise ValueError(f"{part}: row {first} must be finite and at most {LARGEST:g} in size, and is not{others}")
+        if bad.all():
+            return None
+        return RowBlock(numbers[~bad], Outputs(**{name: array[~bad] for name, array in arrays.items()}))
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items, each of which is made while the one before it is worked on."""
+    with ThreadPoolExecutor(1) as maker:
+        coming = maker.submit(next, items, _END)
+        while (item := coming.result()) is not _END:
+            coming = maker.submit(next, items, _END)
+            yield item
+
+
+def _readable(blocks: Iterator[T]) -> Iterator[T]:
+    """Yield the blocks of a part; that it cannot be read is an error of its own."""
+    try:
+        yield from blocks
+    except (ValueError, OSError) as error:
+        raise UnreadablePartError(str(error)) from None
+
+
+def _check_alike(first: Path, layout: Layout, part: Path, own: Layout) -> None:
+    """Refuse a part of other columns, widths or types than the first."""
+    for name in NAMES:
+        if own.get(name) != layout.get(name):
+            raise ValueError(f"{part} must have {_told(layout, name)}, as {first} has, got {_told(own, name)}")
+
+
+def _told(layout: Layout, name: str) -> str:
+    if name not in layout:
+        return f"no {name}"
+    dtype, shape = layout[name]
+    return f"{dtype} {name} of {shape[0]} columns" if shape else f"{dtype} {name}"
+
+
+def _bad_rows(arrays: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return which rows hold a number that is not finite, or too large to square (n,)."""
+    bad = np.zeros(len(arrays["features"]), dtype=np.bool_)
+    for array in arrays.values():
+        if array.dtype.kind == "f":
+            bad |= ~(np.abs(array.reshape(len(array), -1)) <= LARGEST).all(axis=1)
+    return bad
