@@ -108,6 +108,16 @@ def add_blocks(
 
 
 @contextmanager
+def alone() -> Iterator[None]:
+    """Keep the work of this thread on it, as long as the block runs: others have the other cores."""
+    before, _here.is_working = getattr(_here, "is_working", False), True
+    try:
+        yield
+    finally:
+        _here.is_working = before
+
+
+@contextmanager
 def watched(tell: Callable[[int, int, int], object]) -> Iterator[None]:
     """Tell how far the work of this thread is, as long as the block runs.
 

@@ -3,32 +3,34 @@
     from dask.distributed import Client
     found = truing.parts.detect(table, "scores", reference, runner=OnDask(Client("tcp://head:8786")))
 
-Parts are read where they are worked on, so that workers must see the same files. What goes over the network is pickled
-by Dask: use it among machines that trust one another, or with TLS.
+Parts are read where they are worked on, so that the workers must see the same files at the same paths. What goes over
+the network is pickled by Dask: use it among machines that trust one another, or with TLS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from ._threads import alone
 from .io.extras import install
 from .io.npz import Arrays
 from .parts.jobs import Add, Task
 from .parts.passes import in_turn
 
 try:
-    from distributed import Client, as_completed
+    from distributed import Client, KilledWorker, LocalCluster, as_completed
 except ImportError:
     raise ImportError(f"truing.dask needs dask's distributed: {install('dask')}") from None
 
-# Tasks that wait for each thread of the cluster: enough to keep it busy, few enough to keep results few.
+# Tasks on their way for each thread of the cluster: enough to keep it busy, few enough to keep results few.
 _AHEAD = 3
 
 
 class OnDask:
-    """Runs passes over a table on the workers of a client."""
+    """Runs passes over a table on the workers of a client: a part is a task, on one thread."""
 
     sums_apart = True
 
@@ -39,12 +41,8 @@ class OnDask:
 
     def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
         """Yield the number of each of these parts and its result, as they are done."""
-        sent = self._client.scatter(task, broadcast=True, hash=False)
-
-        def submit(number: int) -> Any:
-            return self._client.submit(_on_one_thread, sent, number, pure=False)
-
-        for number, arrays in self._as_done(submit, numbers):
+        sent = self._sent(task)
+        for number, arrays in self._as_done(lambda number: self._submit(_done, sent, number), numbers):
             seen(task.table.rows_of(number))
             yield number, arrays
 
@@ -52,15 +50,21 @@ class OnDask:
         self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
     ) -> Iterator[tuple[int, Arrays]]:
         """Yield the number of each group and the sum of its parts' results, which are added on the workers."""
-        sent = self._client.scatter(task, broadcast=True, hash=False)
+        sent = self._sent(task)
 
         def submit(place: int) -> Any:
-            parts = [self._client.submit(_on_one_thread, sent, number, pure=False) for number in groups[place]]
-            return self._client.submit(in_turn, parts, add, pure=False)
+            return self._submit(in_turn, [self._submit(_done, sent, number) for number in groups[place]], add)
 
         for place, arrays in self._as_done(submit, range(len(groups))):
             seen(sum(task.table.rows_of(number) for number in groups[place]))
             yield place, arrays
+
+    def _sent(self, task: Task) -> Any:
+        """Return the task on the workers: as a result, which the scheduler makes anew if all that have it are lost."""
+        return self._submit(_itself, task)
+
+    def _submit(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return self._client.submit(work, *arguments, pure=False)
 
     def _as_done(self, submit: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
         """Yield results as they are done; a few more tasks than there are threads are on their way at any time."""
@@ -70,7 +74,10 @@ class OnDask:
         queue = as_completed(list(futures))
         for future in queue:
             number = futures.pop(future)
-            arrays = future.result()
+            try:
+                arrays = future.result()
+            except KilledWorker as error:
+                raise OSError(f"part {number} was given up: the workers that took it died ({error})") from None
             if (another := next(waiting, None)) is not None:
                 more = submit(another)
                 futures[more] = another
@@ -78,9 +85,26 @@ class OnDask:
             yield number, arrays
 
 
-def _on_one_thread(task: Task, number: int) -> Arrays:
-    """Work on a part with one thread: the cluster has one task for each of its own."""
-    from ._threads import alone
+@contextmanager
+def cluster(*, scheduler: str | None = None, workers: int | None = None) -> Iterator[OnDask]:
+    """Open a runner on the cluster of a scheduler, by its address, or on so many worker processes of this machine."""
+    if (scheduler is None) == (workers is None):
+        raise ValueError("exactly one of scheduler and workers must be given")
+    if scheduler is not None:
+        with Client(scheduler) as client:
+            yield OnDask(client)
+        return
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as local,
+        Client(local) as client,
+    ):
+        yield OnDask(client)
 
+
+def _itself(task: Task) -> Task:
+    return task
+
+
+def _done(task: Task, number: int) -> Arrays:
     with alone():
         return task(number)

@@ -22,7 +22,7 @@ from ..row_keys import RowKeys, stride_of
 from ..saved import load, save
 from ..scores import Base, Head, base_name, copied_head
 from ..threshold import Rate, decide_at, largest_called_out, out_share_of_counts
-from .fits import Plan, fitted, identity_of_plan, plan_of, summed
+from .fits import Plan, check_alike, fitted, identity_of_plan, plan_of, summed
 from .jobs import Job, Progress, Runner, check_same_job, digest, identity_of, job_over, no_progress
 from .passes import total
 from .scoring import Known, ScorePart, Scorer, Tally, add_tallies, as_kind, files_in
@@ -105,7 +105,7 @@ def detect(
     check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
     rate = choose_rate(reference, accept, false_alarm, fdr)
     if reference is not None:
-        _check_alike(table, as_outputs(reference, "reference"))
+        check_alike(table, as_outputs(reference, "reference"))
     method, why = choose_method(method, reference, rate, intercept=intercept, same_mix=same_mix)
     base = choose_base(base, method, table.widths)
     learned, held = halves(reference, method, base, rng)
@@ -211,14 +211,6 @@ def _notes(
         if found.rows >= notes.ROWS_TO_COMPARE:
             before, after, rises = zip(*tally.order, strict=True)
             yield from notes.on_order(before, after, rises)
-
-
-def _check_alike(table: Table, reference: Outputs) -> None:
-    """Refuse a reference of other widths than the table."""
-    for name in ("features", "logits"):
-        own, other = table.widths.get(name), getattr(reference, name)
-        if own is not None and other is not None and own != other.shape[1]:
-            raise ValueError(f"reference must have {own} columns of {name}, as the table has, got {other.shape[1]}")
 
 
 def _keep(found: TableDetection, folder: Path) -> None:

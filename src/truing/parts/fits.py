@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from ..contrast import ContrastFit, SplitReference
+from .._check import as_choice
+from ..contrast import ClassMoments, ContrastFit, SplitReference
+from ..detection import check_options, choose_base, halves
+from ..io.drafts import AnyPath
 from ..io.npz import Arrays
 from ..least_squares import LinearFit
 from ..moments import Moments
-from ..outputs import Outputs
-from .jobs import Job
+from ..outputs import Outputs, as_outputs
+from ..scores import Base, Head, base_name, copied_head
+from .jobs import Job, Progress, Runner, digest, job_over, no_progress
 from .passes import ScoredBlock, Work
-from .robust import fit_robust_parts
 from .sums import BaseScore, ContrastSums, DirectSums, Summary, add_stored
 from .table import RowBlock, Table
 
@@ -79,8 +80,12 @@ def fit(
         Called with the name of a pass, the rows done in it and all its rows.
     """
     as_choice(method, "method", dict.fromkeys(("dlr", "rlr", "contrast")))
-    if (method == "contrast") != (reference is not None):
-        raise ValueError(f"a reference goes with the method contrast, got the method {method!r} with{'' if reference else 'out'} one")
+    if reference is None and method == "contrast":
+        raise ValueError("method contrast needs a reference: known in-distribution rows")
+    if reference is not None:
+        if method != "contrast":
+            raise ValueError(f"reference goes with method 'contrast', got one with method {method!r}")
+        check_alike(table, as_outputs(reference, "reference"))
     check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
     base = choose_base(base, method, table.widths)
     score = BaseScore(base, temperature, copied_head(head))
@@ -132,6 +137,14 @@ def identity_of_plan(score: BaseScore, shape: dict[str, Any], reference: Outputs
     }
 
 
+def check_alike(table: Table, reference: Outputs) -> None:
+    """Refuse a reference of other widths than the table."""
+    for name in ("features", "logits"):
+        own, other = table.widths.get(name), getattr(reference, name)
+        if own is not None and other is not None and own != other.shape[1]:
+            raise ValueError(f"reference must have {own} columns of {name}, as the table has, got {other.shape[1]}")
+
+
 def summed(job: Job, plan: Plan) -> tuple[Summary, Job]:
     """Return the sums of all rows, and the job without the parts that cannot be read."""
     if plan.reference is not None:
@@ -150,10 +163,13 @@ def fitted(job: Job, plan: Plan, summary: Summary) -> LinearFit | ContrastFit | 
     if plan.method == "none":
         return None
     if plan.reference is not None:
+        assert isinstance(summary.sums, ClassMoments)
         return plan.reference.contrast(
-            summary.sums, with_held=True, same_mix=plan.same_mix, components=plan.components  # type: ignore[arg-type]
+            summary.sums, with_held=True, same_mix=plan.same_mix, components=plan.components
         )
     if plan.method == "rlr":
+        from .robust import fit_robust_parts
+
         passes = ScoredPasses(job, plan.base, tuple(summary.part_rows.tolist()), plan.known)
         return fit_robust_parts(
             passes, keep=plan.keep, penalty=plan.penalty, intercept=plan.intercept, components=plan.components

@@ -44,10 +44,14 @@ _UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class Task:
-    """A piece of work that can be sent to another machine: called with the number of a part."""
+    """A piece of work that can be sent to another machine: called with the number of a part.
+
+    Checksums of parts are verified in the first pass.
+    """
 
     table: Table
     work: BlockWork
+    verify: bool
 
     def __call__(self, number: int, seen: Callable[[int], object] = lambda rows: None) -> Arrays:
         """Return the work's result of a part, telling `seen` of the rows as they are read."""
@@ -59,7 +63,7 @@ class Task:
             return {_UNREADABLE: np.array(str(error))}
 
     def _blocks(self, number: int, seen: Callable[[int], object]) -> Iterator[RowBlock]:
-        for block in self.table.blocks(number):
+        for block in self.table.blocks(number, verify=self.verify):
             yield block
             seen(len(block.numbers))
 
@@ -151,20 +155,20 @@ class Job:
     store: Store = field(default_factory=Store)
     progress: Progress = no_progress
 
-    def results(self, name: str, work: BlockWork) -> Iterator[Arrays]:
+    def results(self, name: str, work: BlockWork, *, verify: bool = False) -> Iterator[Arrays]:
         """Yield the work's result of every part, in the order of the parts; a name stands for one pass."""
-        task = Task(self.table, work)
+        task = Task(self.table, work, verify)
         return self._in_order(name, range(len(self.table)), lambda left, seen: self.runner.run(task, left, seen))
 
     def total(self, name: str, work: BlockWork, add: Add, *, wide: bool = False) -> tuple[Arrays, Job]:
-        """Return the sum of the work's results of all parts that can be read, and the job without the others.
+        """Return the sum of a first pass over all parts that can be read, and the job without the others.
 
         Wide results are added where they are made, if that is elsewhere.
         """
         bad: dict[Path, str] = {}
 
         def readable() -> Iterator[Arrays]:
-            for part, arrays in zip(self.table.parts, self.results(name, work), strict=True):
+            for part, arrays in zip(self.table.parts, self.results(name, work, verify=True), strict=True):
                 if _UNREADABLE in arrays:
                     bad[part] = str(arrays[_UNREADABLE])
                 else:
@@ -179,7 +183,7 @@ class Job:
 
     def _sums_apart(self, name: str, work: BlockWork, add: Add) -> Iterator[Arrays]:
         """Yield the sums of so many parts at a time."""
-        task, numbers = Task(self.table, work), range(len(self.table))
+        task, numbers = Task(self.table, work, verify=True), range(len(self.table))
         groups = [numbers[start : start + FAN_IN] for start in range(0, len(numbers), FAN_IN)]
 
         def run(left: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
@@ -249,6 +253,8 @@ def digest(*things: Any) -> str:
         elif isinstance(thing, np.ndarray):
             found.update(f"{thing.dtype} {thing.shape}".encode())
             found.update(np.ascontiguousarray(thing).data)
+        elif isinstance(thing, dict):
+            found.update(digest(*thing.items()).encode())
         elif isinstance(thing, tuple | list):
             found.update(digest(*thing).encode())
         else:

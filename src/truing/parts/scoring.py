@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Floats
+from .._check import Floats, as_choice
 from ..contrast import ContrastFit
+from ..io.blocks import TABLES, writing_blocks
+from ..io.drafts import AnyPath
 from ..io.npz import Arrays
-from ..io.parts import writing_blocks
 from ..least_squares import LinearFit
 from ..outputs import Outputs
 from ..placements import PlacementSums, placements
 from ..ranks import Ranks
 from ..row_keys import RowKeys
+from ..saved.fits import store_contrast, store_fit
 from ..threshold import Rate, decide_at
+from .jobs import Here, Job, Progress, Runner, check_same_job, digest, identity_of, no_progress
 from .sums import BaseScore
-from .table import RowBlock
-
+from .table import RowBlock, Table
 
 # What results may be written as.
 KINDS = ("parquet", "arrow", "feather", "csv", "npy")
@@ -56,16 +57,18 @@ def apply(
     runner, progress
         As of `fit`.
     """
+    if not isinstance(fit, LinearFit | ContrastFit):
+        raise TypeError(f"fit must be a LinearFit or a ContrastFit, got {type(fit).__name__}")
     folder, kind = Path(folder), as_kind(kind, table)
     folder.mkdir(parents=True, exist_ok=True)
-    check_same_job(folder, identity_of(table, method="apply", kind=kind, fit=digest(*_numbers_of(fit))))
+    stored = store_fit(fit) if isinstance(fit, LinearFit) else store_contrast(fit)
+    check_same_job(folder, identity_of(table, method="apply", kind=kind, fit=digest(*stored)))
     files = files_in(folder, table, kind)
     left = replace(table, parts=tuple(part for part in table.parts if not files[part].exists()))
     if left.parts:
         work = ApplyToPart(fit, tuple(files[part] for part in left.parts))
-        job = Job(left, runner or Here(), progress=progress)
-        for arrays in job.results("scores", work):
-            if UNREADABLE in arrays: ...
+        for _ in Job(left, runner or Here(), progress=progress).results("scores", work, verify=True):
+            pass
     return [file for file in files.values() if file.exists()]
 
 
@@ -78,11 +81,13 @@ class ApplyToPart:
 
     def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
         """Write the scores of a part."""
-        with writing_blocks(self.files[number]) as writer:
-            for block in blocks:
-                rows = block.outputs if isinstance(self.fit, ContrastFit) else block.outputs.features
-                writer.write({"row": block.numbers, "scores": self.fit.predict(rows)})
+        write_blocks(self.files[number], (self._columns(block) for block in blocks))
         return {}
+
+    def _columns(self, block: RowBlock) -> Arrays:
+        if isinstance(self.fit, ContrastFit):
+            return {"row": block.numbers, "scores": self.fit.predict(block.outputs)}
+        return {"row": block.numbers, "scores": self.fit.predict(block.outputs.features)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,16 +209,15 @@ class ScorePart:
     def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
         """Write the scores of a part, and return its tally."""
         whole = Tally(0)
-        rows = iter(blocks)
-        first = next(rows, None)
-        if first is None:
-            return whole.stored()
-        with nullcontext() if self.files is None else writing_blocks(self.files[number]) as writer:
-            for block in chain((first,), rows):
-                columns, tally = self._scored(number, whole.rows, block)
+
+        def columns() -> Iterator[Arrays]:
+            nonlocal whole
+            for block in blocks:
+                some, tally = self._scored(number, whole.rows, block)
                 whole += tally
-                if writer is not None:
-                    writer.write(columns)
+                yield some
+
+        write_blocks(None if self.files is None else self.files[number], columns())
         return whole.stored()
 
     def _scored(self, number: int, before: int, block: RowBlock) -> tuple[Arrays, Tally]:
@@ -222,10 +226,10 @@ class ScorePart:
         columns: Arrays = {"row": block.numbers, "base": base, "scores": scores}
         if self.known is None:
             return columns, Tally(len(scores))
-        ranks = Ranks.of(self.known.scores, scores)
+        ranks = Ranks(self.known.scores, scores)
         decision = decide_at(self.rate, self.known.scores, scores, ranks)
         is_out = decision.is_out if self.called_out is None else decision.p_values <= self.called_out
-        then = placements(Ranks.of(self.known.base_scores, base), self.known.weights)
+        then = placements(Ranks(self.known.base_scores, base), self.known.weights)
         now = placements(ranks, self.known.weights)
         tally = Tally(
             len(scores),
@@ -253,6 +257,13 @@ def files_in(folder: Path, table: Table, kind: str) -> dict[Path, Path]:
     return {part: folder / f"{stem}.{kind}" for part, stem in zip(table.parts, stems, strict=True)}
 
 
-def _numbers_of(fit: LinearFit | ContrastFit) -> list[Any]:
-    own = vars(fit)
-    return [value for value in own.values() if not isinstance(value, Columns)]
+def write_blocks(file: Path | None, blocks: Iterator[Arrays]) -> None:
+    """Write blocks of columns to a file: nowhere where that is None, and nothing where there are no blocks."""
+    first = next(blocks, None)
+    if file is None or first is None:
+        for _ in blocks:
+            pass
+        return
+    with writing_blocks(file) as writer:
+        for block in chain((first,), blocks):
+            writer.write(block)

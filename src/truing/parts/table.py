@@ -92,12 +92,15 @@ class Table:
         """Return how many rows a part has, bad ones among them."""
         return rows_of(self.parts[number])
 
-    def blocks(self, number: int) -> Iterator[RowBlock]:
-        """Yield the rows of a part, a block at a time; which block a row is in depends on the table's width alone."""
+    def blocks(self, number: int, *, verify: bool = True) -> Iterator[RowBlock]:
+        """Yield the rows of a part, a block at a time; which block a row is in depends on the table's width alone.
+
+        With `verify` a part with a checksum is compared with it first, which is one more read of the file.
+        """
         part = self.parts[number]
         size = max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(self.widths.values()))
         start = 0
-        for arrays in ahead(_readable(read_blocks(part, size))):
+        for arrays in ahead(_readable(read_blocks(part, size, verify=verify))):
             numbers = np.arange(start, start + len(arrays["features"]))
             start += len(numbers)
             rows = self._good_rows(part, numbers, arrays)
@@ -157,5 +160,6 @@ def _bad_rows(arrays: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
     bad = np.zeros(len(arrays["features"]), dtype=np.bool_)
     for array in arrays.values():
         if array.dtype.kind == "f":
-            bad |= ~(np.abs(array.reshape(len(array), -1)) <= LARGEST).all(axis=1)
+            largest = min(LARGEST, float(np.finfo(array.dtype).max))
+            bad |= ~(np.abs(array.reshape(len(array), -1)) <= largest).all(axis=1)
     return bad

@@ -1,0 +1,162 @@
+"""A table on a real cluster, a scheduler and workers that talk over TCP: the bits of one process, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import truing
+from truing import parts
+from truing.parts import Table
+
+from .test_tables import read, reference, rows, written  # noqa: F401 (fixtures)
+
+distributed = pytest.importorskip("distributed", reason="needs dask's distributed")
+
+from truing.dask import OnDask  # noqa: E402
+
+CUTS = [300, 600, 601, 1200, 1800, 2400, 3000, 3500]
+
+
+class Cluster:
+    """A scheduler and workers, each a process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "scheduler.json"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", self.file)
+        for _ in range(2):
+            self.add_worker()
+
+    def add_worker(self) -> None:
+        self._start("dask_worker", "--scheduler-file", self.file, "--nthreads", "1", "--no-nanny", "--no-dashboard")
+
+    def kill_workers(self, count: int) -> None:
+        for process in [worker for worker in self.processes[1:] if worker.poll() is None][:count]:
+            process.kill()
+            process.wait()
+
+    def client(self) -> Any:
+        return distributed.Client(scheduler_file=str(self.file), timeout=60)
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait()
+
+    def _start(self, module: str, *options: object) -> None:
+        command = [sys.executable, "-m", f"distributed.cli.{module}", *map(str, options)]
+        self.processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def equal(found: parts.TableDetection, wanted: parts.TableDetection) -> None:
+    """Assert the same bits in every column of every file."""
+    assert [file.name for file in found.files] == [file.name for file in wanted.files]
+    for name, column in read(wanted.files).items():
+        np.testing.assert_array_equal(read(found.files)[name], column)
+    assert (found.threshold, found.refused, found.notes) == (wanted.threshold, wanted.refused, wanted.notes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "dlr"}, {"method": "dlr", "components": 20, "fdr": 0.1}, {"method": "rlr"}, {"method": "contrast"}],
+    ids=str,
+)
+def test_a_cluster_gives_the_bits_of_one_process(
+    rows: truing.Outputs, reference: truing.Outputs, cluster: Cluster, tmp_path: Path, options: dict[str, Any]  # noqa: F811
+) -> None:
+    table = Table.of(written(tmp_path / "rows", rows, CUTS, "parquet"))
+    wanted = parts.detect(table, tmp_path / "here", reference, **options)
+    with cluster.client() as client:
+        equal(parts.detect(table, tmp_path / "there", reference, **options, runner=OnDask(client)), wanted)
+
+
+def test_wide_sums_are_added_on_the_workers(cluster: Cluster, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    wide = truing.Outputs(rng.normal(size=(700, 520)).astype(np.float32), rng.normal(size=(700, 3)))
+    table = Table.of(written(tmp_path / "rows", wide, [10 * number for number in range(1, 40)]))
+    with cluster.client() as client:
+        runner = OnDask(client)
+        found = parts.moments(table, runner=runner, folder=tmp_path / "partial")
+    wanted = parts.moments(table)
+    np.testing.assert_array_equal(found.comoment, wanted.comoment)
+    np.testing.assert_array_equal(found.comoment_low, wanted.comoment_low)
+
+
+class Interrupting(OnDask):
+    """Does something to the cluster after some results."""
+
+    def __init__(self, client: Any, after: int, harm: Any) -> None:
+        super().__init__(client)
+        self.left, self.harm = after, harm
+
+    def run(self, task: Any, numbers: Sequence[int], seen: Any) -> Iterator[Any]:
+        for result in super().run(task, numbers, seen):
+            self.left -= 1
+            if self.left == 0:
+                self.harm()
+            yield result
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("after", [2, 12])
+def test_workers_that_die_change_nothing(
+    rows: truing.Outputs, reference: truing.Outputs, cluster: Cluster, tmp_path: Path, lost: int, after: int  # noqa: F811
+) -> None:
+    """In the first pass and in the second; all of them are lost at last, and others come."""
+    table = Table.of(written(tmp_path / "rows", rows, CUTS))
+    wanted = parts.detect(table, tmp_path / "here", reference, method="contrast")
+
+    def harm() -> None:
+        cluster.kill_workers(lost)
+        if lost == 2:
+            cluster.add_worker()
+
+    with cluster.client() as client:
+        runner = Interrupting(client, after, harm)
+        equal(parts.detect(table, tmp_path / "there", reference, method="contrast", runner=runner), wanted)
+
+
+def test_a_driver_that_is_killed_goes_on(
+    rows: truing.Outputs, reference: truing.Outputs, cluster: Cluster, tmp_path: Path  # noqa: F811
+) -> None:
+    folder = written(tmp_path / "rows", rows, CUTS)
+    reference.save(tmp_path / "held.npz")
+    wanted = parts.detect(Table.of(folder), tmp_path / "here", reference, method="dlr")
+    program = (
+        "import sys, time, truing; from distributed import Client; from truing import parts; from truing.dask import OnDask\n"
+        "class Slow(OnDask):\n"
+        "    def run(self, *of):\n"
+        "        for result in super().run(*of):\n"
+        "            yield result; time.sleep(0.2)\n"
+        f"client = Client(scheduler_file={str(cluster.file)!r})\n"
+        f"parts.detect(parts.Table.of({str(folder)!r}), {str(tmp_path / 'there')!r}, truing.Outputs.load({str(tmp_path / 'held.npz')!r}), method='dlr', runner=Slow(client))"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", program])
+    partial = tmp_path / "there" / ".partial"
+    while driver.poll() is None and not list(partial.glob("sums-00000[2-9].npz")):
+        time.sleep(0.01)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    done = len(list(partial.glob("sums-*.npz")))
+    assert 0 < done < len(CUTS) + 1
+    with cluster.client() as client:
+        equal(parts.detect(Table.of(folder), tmp_path / "there", reference, method="dlr", runner=OnDask(client)), wanted)
