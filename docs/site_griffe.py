@@ -22,11 +22,25 @@ class Docstrings(griffe.Extension):
         obj.docstring.value = f"{text}{PARAMETERS}{behind}" if behind else text
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        """Give names that are described together each its own type and default, which are the first one's."""
-        if func.docstring is None:
-            return
-        for section in func.docstring.parsed:
-            if isinstance(section, griffe.DocstringSectionParameters):
-                for parameter in section.value:
-                    own = func.parameters[parameter.name]
-                    parameter.annotation, parameter.value = own.annotation, own.default
+        """Mend the parameters of a function."""
+        _mend_parameters(func)
+
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Mend the parameters of a class."""
+        _mend_parameters(cls)
+
+
+def _mend_parameters(obj: griffe.Function | griffe.Class) -> None:
+    """Give names that are described together each its own type and default; what is said of all is said of the first.
+
+    Of a parser they all have the first one's type and default, and each the whole description.
+    """
+    for section in obj.docstring.parsed if obj.docstring is not None else ():
+        if isinstance(section, griffe.DocstringSectionParameters):
+            first: dict[str, str] = {}
+            for parameter in section.value:
+                own = obj.parameters[parameter.name]
+                parameter.annotation, parameter.value = own.annotation, own.default
+                name = first.setdefault(parameter.description, parameter.name)
+                if name != parameter.name:
+                    parameter.description = f"See `{name}`."

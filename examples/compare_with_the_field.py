@@ -5,7 +5,8 @@ with their labels; the networks' training rows are not in the banks. The rest an
 which every detector scores. "given" says what else it saw: nothing; A, and B to decide against; A and B, and nothing to
 decide against; the mix; or all three. Ten such splits, fewer where they take too long. Rivals stand at their documented
 defaults. Where there is none, DICE's p is that of pytorch-ood's CIFAR-10 example, ViM's d 512 or half the features, the
-forests' depth 10, as is usual with AdaDetect.
+forests' depth 10, as is usual with AdaDetect. Banks are looked for in DIR/banks; DIR is ../shared/data, seen from the
+clone, where none is given.
 
     pip install -e '.[networks]' pyod pulearn fcnd && pip install --no-deps pytorch-ood  # Needs no torchvision here.
     export TRUING_DATA=DIR OMP_NUM_THREADS=1

@@ -2,7 +2,8 @@
 
 Fits are made of the banks' rows. The network, written to ONNX by torch and folded, then runs on pictures in and out of
 distribution, and its `trued_score` is compared with `predict` of the features and logits that the same network gives.
-So is that of the torch model itself, folded.
+So is that of the torch model itself, folded. Banks, images and weights are looked for below DIR, which is
+../shared/data, seen from the clone, where none is given.
 
     TRUING_DATA=DIR python examples/measure_export.py
 """
@@ -121,9 +122,7 @@ def pictures(case: Case, which: str) -> Images:
 def write_onnx(network: torch.nn.Module, images: Images, file: Path) -> None:
     """Write the network as ONNX, for any number of rows."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # Of the exporter that needs no further package, and of sizes it takes as fixed.
+        warnings.simplefilter("ignore")  # The exporter that needs no further package is an old one, and says so.
         torch.onnx.export(
             network,
             (torch.from_numpy(images),),

@@ -3,7 +3,8 @@
 A mixture is drawn at random from a bank of real features: in-distribution rows, rows of one other set, and a reference
 of other in-distribution rows. What is amiss in it, if anything, is known, so that each note has a hit rate and a rate
 of false alarms. The same mixtures tell how often the lower bound on the share of out rows holds, and how near it comes.
-What another camera does to it needs the files of shift_the_camera.py.
+What another camera does to it needs the files of shift_the_camera.py. Banks are looked for in DIR/banks; DIR is
+../shared/data, seen from the clone, where none is given.
 
     TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/measure_notes.py --shifts shifts    # measure, and write the page
     python examples/measure_notes.py                                                      # write the page anew

@@ -3,7 +3,8 @@
 Every second in-distribution row of each class is the bank, and the other half is told from the rows of each other set.
 A score that needs no bank does not look at it. The first table has FPR95 / AUROC in per cent, means over the sets
 without noise. The second has the chance in per cent that a row of the bank outscores a new one, scored plainly / left
-out of the bank: 50 is as it should be.
+out of the bank: 50 is as it should be. Banks are looked for in DIR/banks; DIR is ../shared/data, seen from the clone,
+where none is given.
 
     TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/score_the_banks.py [--rows M]        # a bank of so many rows
 """

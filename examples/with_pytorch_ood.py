@@ -63,9 +63,9 @@ class Trued(FeaturesDetector):  # type: ignore[misc]
 def measure() -> dict[str, Any]:
     """Return pytorch-ood's metrics of a CIFAR-10 network's features: known ones, then SVHN among others of them."""
     inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
-    line = truing.sample("cifar10-test").features.astype(np.float64)
-    weight, *_ = np.linalg.lstsq(np.column_stack((line, np.ones(len(line)))), inside.logits, rcond=None)
-    head = nn.Linear(line.shape[1], inside.logits.shape[1])
+    columns = np.column_stack((inside.features.astype(np.float64), np.ones(len(inside))))
+    weight, *_ = np.linalg.lstsq(columns, inside.logits, rcond=None)  # The head that the logits were made by.
+    head = nn.Linear(inside.features.shape[1], inside.logits.shape[1])
     head.load_state_dict({"weight": torch.tensor(weight[:-1].T), "bias": torch.tensor(weight[-1])})
 
     known, test = (torch.tensor(np.float32(part.features)) for part in (inside[:2000], inside[2000:4000]))

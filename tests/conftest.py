@@ -1,8 +1,10 @@
 """Where tests find real features, and rows to try things on."""
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,19 @@ def bank() -> Callable[[str, str], truing.Outputs]:
     if not (DATA / "banks").is_dir():
         pytest.skip(f"no feature banks under {DATA}: set TRUING_DATA")
     return lambda network, name: truing.Outputs.load(DATA / "banks" / network / f"{name}.npz")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's chromium, driven by playwright."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

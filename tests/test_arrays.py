@@ -92,6 +92,14 @@ def test_sparse_matrices_of_any_library_are_told_what_to_do():
         truing.Outputs(torch.tensor(ROWS).to_sparse())
 
 
+def test_a_tensor_that_holds_no_numbers_is_not_told_to_be_copied():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(
+        TypeError, match=r"^features must hold numbers, got a torch tensor on the device meta, which has"
+    ):
+        truing.Outputs(torch.ones(6, 3, device="meta"))
+
+
 def test_a_column_of_arrow_is_not_copied():
     pyarrow = pytest.importorskip("pyarrow")
     numbers = pyarrow.array(ROWS.reshape(-1))

@@ -79,14 +79,17 @@ def test_detect_is_the_whole_job(here, capsys):
 def test_the_json_summary_says_the_same_for_machines(here, capsys):
     arguments = ["detect", "test.npz", "--reference", "held.npz", "--base", "energy", "--method", "rlr", "--json"]
     facts = json.loads(run(capsys, *arguments))
-    assert facts["rows"] == 200
-    assert facts["dimensions"] == 5
-    assert facts["base"] == "energy"
-    assert facts["method"] == "rlr"
-    assert 0 <= facts["refused"] <= 200
-    assert isinstance(facts["threshold"], float)
-    assert facts["rate"] == {"accept": 0.95}
-    assert facts["reference_rows"] == 100
+    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
+    fit = truing.fit_robust(
+        np.concatenate((rows.features, held.features)), truing.energy(np.concatenate((rows.logits, held.logits)))
+    )
+    threshold = truing.threshold_at(fit.predict(held.features), accept=0.95)
+    refused = int(np.sum(fit.predict(rows.features) < threshold))
+    expected = {"rows": 200, "dimensions": 5, "base": "energy", "method": "rlr", "rate": {"accept": 0.95}}
+    expected |= {"reference_rows": 100, "refused": refused, "output": None, "report": None}
+    assert {name: facts[name] for name in expected} == expected
+    assert facts["threshold"] == pytest.approx(threshold, abs=1e-12)
+    assert facts["fit"] == pytest.approx({"rank": 5, "explained": fit.explained, "fitted_rows": 240.0})
 
 
 def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
@@ -160,7 +163,10 @@ def test_evaluate_prints_the_report(here, capsys):
     rows = truing.Outputs.load("test.npz")
     expected = truing.evaluate(np.load("in.npy"), np.load("out.npy"), convention="paper", correct=rows.correct())
     assert found == json.loads(expected.json())
-    assert found["refused_right"] is not None
+    right = rows.logits.argmax(axis=1) == rows.labels
+    is_refused = np.load("in.npy") < truing.threshold_at(np.load("in.npy"), accept=0.95)
+    assert found["refused_right"] == pytest.approx(np.mean(is_refused[right]))
+    assert found["refused_wrong"] == pytest.approx(np.mean(is_refused[~right]))
 
 
 WRONG = {
@@ -186,8 +192,14 @@ WRONG = {
     "nan": (["detect", "nan.npz"], "features must be finite"),
     "an option of another method": (["detect", "test.npz", "--order", "score-first"], "--order goes with --method onl"),
     "a share of another method": (["detect", "test.npz", "--keep", "7"], "--keep goes with --method rlr"),
-    "the input as output": (["detect", "test.npz", "-o", "test.npz"], "cannot write test.npz: it is the command's own"),
-    "the moments as output": (["fit", "test.npz", "--moments", "m.npz", "-o", "m.npz"], "cannot write m.npz"),
+    "the input as output": (
+        ["detect", "test.npz", "-o", "test.npz"],
+        "-o must be a file of its own, got test.npz, which OUTPUTS",
+    ),
+    "the moments as output": (
+        ["fit", "test.npz", "--moments", "m.npz", "-o", "m.npz"],
+        "-o must be a file of its own, got m.npz",
+    ),
     "one good output of two": (
         ["fit", "test.npz", "--moments", "m.npz", "-o", "gone/f.npz"],
         "there is no folder gone",
@@ -196,7 +208,19 @@ WRONG = {
     "scores that are gone": (["threshold", "gone.npy"], "there is no file gone.npy"),
     "a huge share": (["detect", "test.npz", "--reference", "held.npz", "--accept", "1e999"], "accept must be above 0"),
     "zero batch": (["detect", "test.npz", "--method", "online", "--batch", "0"], "batch must be at least 1"),
-    "negative penalty": (["fit", "test.npz", "--method", "rlr", "--penalty", "-1", "-o", "x"], "penalty must be"),
+    "negative penalty": (["fit", "test.npz", "--method", "rlr", "--penalty", "-1", "-o", "x.npz"], "penalty must be"),
+    "a fit of another ending": (["fit", "test.npz", "-o", "fit.npy"], "fit.npy must end in .npz, got .npy"),
+    "a demo of another ending": (["demo", "-o", "demo.pdf"], "demo.pdf must end in .html, .htm, got .pdf"),
+    "a bank that no score looks at": (
+        ["score", "test.npz", "--base", "energy", "--bank", "held.npz", "-o", "x.npy"],
+        "--bank goes with --base fdbd, nci, vim or knn",
+    ),
+    "a bank by default": (["score", "test.npz", "--bank", "held.npz", "-o", "x.npy"], "--bank goes with --base fdbd"),
+    "a head that no score looks at": (
+        ["detect", "test.npz", "--head", "held.npz"],
+        "--head goes with --base scale, ash, fdbd, nci or vim",
+    ),
+    "a column of another name": (["threshold", "named.csv"], "it must have one column that is named scores, got score"),
     "labels missing": (["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"], "outputs must have labels"),
     "an output without a name": (["detect", "test.npz", "-o", ""], "argument -o: a file's name must not be empty"),
     "an input without a name": (["detect", ""], "a file's name must not be empty"),
@@ -212,6 +236,7 @@ def test_wrong_input_gets_one_clear_line_and_writes_nothing(here, capsys, argume
     np.savez("nan.npz", features=np.array([[np.nan]]), logits=np.ones((1, 2)))
     np.savez("nolabels.npz", features=np.ones((3, 1)), logits=np.ones((3, 2)))
     np.save("in.npy", np.arange(3.0))
+    (here / "named.csv").write_text("score\n1.0\n")
     before = sorted(here.iterdir())
     assert message in fails(capsys, *arguments)
     assert sorted(here.iterdir()) == before
@@ -324,6 +349,98 @@ def test_options_of_a_contrast_that_do_not_fit_are_refused(here, capsys, argumen
 def test_no_command_writes_over_its_own_head_or_bank(here, capsys, rng, arguments):
     np.savez("head.npz", weight=rng.normal(size=(4, 5)), bias=rng.normal(size=4))
     before = {name: (here / name).read_bytes() for name in ("head.npz", "held.npz")}
+    written = "--moments" if "--moments" in arguments else "-o"
+    read = "--bank" if "--bank" in arguments else "--head"
     assert main(arguments) == 1
-    assert "it is the command's own" in capsys.readouterr().err
+    assert re.search(rf"{written} must be a file of its own, got \S+, which {read} names", capsys.readouterr().err)
     assert {name: (here / name).read_bytes() for name in before} == before
+
+
+TABLES = ["named.npz", "named.parquet", "named.feather"]
+WORDS = [f"image {row}, ä" for row in range(200)]
+
+
+def named(path, **ids):
+    """Write rows whose columns have other names, and what names the rows."""
+    rows = truing.Outputs.load("test.npz")
+    columns = {"emb": rows.features, "out": rows.logits, **ids}
+    if path.endswith(".npz"):
+        np.savez(path, **columns)
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        table = pyarrow.table({name: pyarrow.array(list(column)) for name, column in columns.items()})
+        import pyarrow.feather
+        import pyarrow.parquet
+
+        write = pyarrow.parquet.write_table if path.endswith(".parquet") else pyarrow.feather.write_feather
+        write(table, path)
+
+
+@pytest.mark.parametrize("output", ["found.csv", "found.npz", "found.parquet"])
+@pytest.mark.parametrize("ids", [WORDS, list(range(1000, 1200))], ids=["words", "numbers"])
+@pytest.mark.parametrize("path", TABLES)
+def test_columns_of_other_names_are_read_and_rows_keep_their_ids(here, capsys, path, ids, output):
+    named(path, key=np.array(ids))
+    names = ["--features", "emb", "--logits", "out"]
+    run(capsys, "detect", "test.npz", "-o", "plain.npy")
+    run(capsys, "detect", path, *names, "--id", "key", "-o", output)
+    columns = columns_of(here / output)
+    assert list(columns)[:3] == ["id", "row", "base"]
+    assert [type(ids[0])(value) for value in columns["id"]] == ids
+    np.testing.assert_array_equal(np.array(columns["scores"], float), np.load("plain.npy"))
+    run(capsys, "score", path, *names, "--id", "key", "--base", "energy", "-o", output)
+    columns = columns_of(here / output)
+    assert list(columns) == ["id", "scores"]
+    expected = truing.energy(truing.Outputs.load("test.npz").logits)
+    np.testing.assert_array_equal(np.array(columns["scores"], float), expected)
+    run(capsys, "fit", path, *names, "-o", "fit.npz")
+    run(capsys, "apply", "fit.npz", path, *names, "--id", "key", "-o", output)
+    assert [type(ids[0])(value) for value in columns_of(here / output)["id"]] == ids
+
+
+def columns_of(path):
+    """Return the columns of a result file as lists."""
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+        return {name: [line[name] for line in lines] for name in lines[0]}
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return {name: file[name].tolist() for name in file}
+    return pytest.importorskip("pyarrow.parquet").read_table(path).to_pydict()
+
+
+def test_the_index_that_pandas_writes_names_rows_like_any_column(here, capsys):
+    pandas = pytest.importorskip("pandas")
+    rows = truing.Outputs.load("test.npz")
+    days = pandas.date_range("2024-01-01", periods=200)
+    frame = pandas.DataFrame({"features": list(rows.features), "logits": list(rows.logits)}, index=days)
+    frame.to_parquet("days.parquet")
+    run(capsys, "detect", "days.parquet", "--id", "__index_level_0__", "-o", "found.csv")
+    assert columns_of(here / "found.csv")["id"][31].startswith("2024-02-01")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["named.npz", "--features", "z"], "named.npz must hold z, got"),
+        (["named.npz", "--features", "emb", "--logits", "z"], "named.npz must hold z, got"),
+        (["named.parquet", "--features", "emb", "--logits", "z"], "named.parquet must hold z, got"),
+        (["named.npz", "--features", "emb", "--id", "z", "-o", "found.csv"], "named.npz must hold z, got"),
+        (["named.parquet", "--features", "emb", "--logits", "out", "--id", "z", "-o", "f.csv"], "must hold z, got"),
+        (["named.npz", "--features", "emb", "--logits", "out", "--id", "few", "-o", "f.csv"], "few 3, features 200"),
+        (["named.npz", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"], "emb must be whole numb"),
+        (["named.parquet", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"], "emb must be a who"),
+        (["named.npz", "--id", "key"], "--id goes with -o"),
+        (["val_features.npy", "--features", "emb"], "val_features.npy has no columns to be named, got emb"),
+        (["val_features.npy", "--id", "key", "-o", "f.csv"], "val_features.npy has no columns to be named, got key"),
+    ],
+)
+def test_a_name_of_no_column_is_refused(here, capsys, arguments, message):
+    rows = truing.Outputs.load("test.npz")
+    named("named.npz", key=np.arange(200), few=np.arange(3))
+    named("named.parquet", key=np.arange(200))
+    np.save("val_features.npy", rows.features)
+    np.save("val_logits.npy", rows.logits)
+    assert message in fails(capsys, "detect", *arguments)
+    assert not (here / "f.csv").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import truing
+import truing.torch
 from truing.bench import demo
 from truing.bench.bank import bank as embedded
 from truing.bench.experiments.records import read
@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 WITH_PYTHON = [
     *(
         "README.md",
+        "cluster.md",
         "contrast.md",
         "export.md",
         "files.md",
@@ -51,6 +52,7 @@ def here(tmp_path, monkeypatch) -> Path:
     inside[:2000].save("in.npz")
     outside.save("out.npz")
     inside[5000:].save("held.npz")
+    np.savez("table.npz", emb=mixed.features, out=mixed.logits, key=order)
     return tmp_path
 
 
@@ -96,7 +98,8 @@ def test_every_page_of_docs_is_in_the_site_s_navigation_and_every_entry_exists()
 
 def test_the_api_page_has_every_public_name():
     named = re.findall(r"^::: truing\.(?:\w+\.)*(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
-    assert sorted(named) == sorted([*truing.__all__, "extract", "extract", "odin", "OnlineModel", "OnlineResult"])
+    of_shells = [*truing.torch.__all__, "extract", "folded", "TruedDetector"]
+    assert sorted(named) == sorted([*truing.__all__, *of_shells])
 
 
 def test_the_readmes_table_is_the_demos(capsys):

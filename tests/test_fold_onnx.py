@@ -11,6 +11,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 import truing.onnx  # noqa: E402
 from truing.cli import main  # noqa: E402
 
+from .foldable import fits_of  # noqa: E402
+
 KINDS = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
 FEATURES, CLASSES = 6, 4
 
@@ -36,17 +38,7 @@ def fits(weight):
     shifted = np.maximum(rng.normal(2, 1, size=(300, FEATURES)), 0)
     reference = truing.Outputs(plain[:500], plain[:500] @ weight)
     mixed = np.concatenate((plain[500:], shifted))
-    outputs = truing.Outputs(mixed, mixed @ weight)
-    detector = truing.Detector("energy")
-    detector.calibrate(reference)
-    detector.learn(outputs)
-    return {
-        "dlr": truing.fit_direct(outputs.features, truing.msp(outputs.logits)),
-        "rlr": truing.fit_robust(outputs.features, truing.energy(outputs.logits)),
-        "contrast": truing.fit_contrast(outputs, reference),
-        "gradnorm": truing.fit_contrast(outputs, reference, base="gradnorm"),
-        "detector": detector,
-    }
+    return fits_of(truing.Outputs(mixed, mixed @ weight), reference, base="gen")
 
 
 def network(weight, path=None, *, opset=17, dtype=np.float32, head="Gemm", ending=None, rows="n", width=FEATURES):
@@ -332,7 +324,7 @@ def here(tmp_path, monkeypatch, weight, fits):
     truing.save(truing.Moments.of(np.ones((3, 2)), np.ones(3)), "moments.npz")
     network(weight[:5], tmp_path / "narrow.onnx", width=5)
     onnx.save(broken(weight, "Gemm", inputs=["features"]), tmp_path / "broken.onnx")
-    apart = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    apart = {"save_as_external_data": True, "location": "weights.onnx", "size_threshold": 0}
     onnx.save(network(weight), tmp_path / "apart.onnx", **apart)
     (tmp_path / "garbage.onnx").write_bytes(b"garbage")
     (tmp_path / "empty.onnx").write_bytes(b"")
@@ -381,9 +373,11 @@ def test_the_command_writes_the_network(here, capsys, fits, rows, fit, options, 
         (["dlr.npz", "model.onnx", "--threshold", "1", "--accept", "0.9"], "not allowed with"),
         (["dlr.npz", "model.onnx", "-o", "folder.onnx"], "cannot write folder.onnx: it is a folder"),
         (["dlr.npz", "model.onnx", "-o", "gone/trued.onnx"], "there is no folder gone"),
-        (["dlr.npz", "model.onnx", "-o", "model.onnx"], "cannot write model.onnx: it is the command's own"),
-        (["dlr.npz", "model.onnx", "-o", "dlr.npz"], "cannot write dlr.npz: it is the command's own"),
-        (["dlr.npz", "apart.onnx", "-o", "weights.bin"], "cannot write weights.bin: it is the command's own"),
+        (["dlr.npz", "model.onnx", "-o", "trued.npz"], "trued.npz must end in .onnx, got .npz"),
+        (["dlr.npz", "model.onnx", "-o", "trued"], "trued must end in .onnx, got no ending"),
+        (["dlr.npz", "model.onnx", "-o", "model.onnx"], "-o must be a file of its own, got model.onnx, which MODEL"),
+        (["dlr.npz", "model.onnx", "-o", "dlr.npz"], "-o must be a file of its own, got dlr.npz, which FIT names too"),
+        (["dlr.npz", "apart.onnx", "-o", "weights.onnx"], "a file of its own, got weights.onnx, which MODEL"),
         (["dlr.npz", "broken.onnx"], "broken.onnx must pass ONNX's checker"),
         (["dlr.npz"], "required: MODEL"),
     ],

@@ -1,7 +1,6 @@
 """The site that `make docs` builds: whole, and read without a network."""
 
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,7 +13,6 @@ from .conftest import ROOT
 
 pytest.importorskip("mkdocs", reason="needs mkdocs: pip install '.[docs]'")
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "image": "href"}
-CHROMIUM = shutil.which("chromium")
 
 
 class Loads(HTMLParser):
@@ -71,20 +69,26 @@ def test_the_api_page_tells_each_parameter_its_own_default(site):
     assert (defaults["keep"], defaults["penalty"], defaults["outputs"]) == ("0.8", "1e-05", "required")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
+def test_the_api_page_says_once_what_is_said_of_several_parameters(site):
+    html = (site / "api.html").read_text(encoding="utf-8")
+    for name in ("detect", "Detector", "sklearn.TruedDetector", "torch.fold.folded"):
+        part = html.partition(f'id="truing.{name}"')[2].partition('<h3 id="truing.')[0]
+        texts = re.findall(r'<div class="doc-md-description">(.*?)</div>', part, re.DOTALL)
+        told = [text for text in texts if not re.search(r"See <code>\w+</code>", text)]
+        assert len(told) > 2, name
+        assert len(told) == len(set(told)), name
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["index", "start", "concepts", "contrast", "api", "gallery", "perf"])
-def test_a_page_fits_the_window_and_asks_for_nothing_but_the_site(site, name, width):
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+def test_a_page_fits_the_window_and_asks_for_nothing_but_the_site(browser, site, name, width):
     asked = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / f"{name}.html").as_uri())
-        shown = page.evaluate("document.documentElement.scrollWidth")
-        pictures = page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
-        browser.close()
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / f"{name}.html").as_uri())
+    shown = page.evaluate("document.documentElement.scrollWidth")
+    pictures = page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    page.close()
     assert shown == width
     assert pictures
     assert [url for url in asked if not url.startswith((site.as_uri(), "data:", "blob:"))] == []

@@ -309,11 +309,28 @@ def test_a_wrong_argument_is_named(rng, message, arguments):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (truing.Outputs(np.ones((9, 4))), r"^reference must be an array of rows \(n, d\), got Outputs: give features"),
+        (np.ones((9, 5)), "^reference, as X: X has 5 features, but TruedDetector is expecting 4 features"),
+        (np.ones(9), "^reference, as X: (Expected 2D array, got 1D array|X does not contain any features)"),
+        (np.full((9, 4), np.nan), "^reference, as X: Input X contains NaN"),
+    ],
+)
+@pytest.mark.parametrize("with_classifier", [False, True])
+def test_a_wrong_reference_is_named(rng, reference, message, with_classifier):
+    rows = rng.normal(size=(50, 4))
+    classifier = LogisticRegression().fit(rows, rows[:, 0] > 0) if with_classifier else None
+    with pytest.raises((TypeError, ValueError), match=message):
+        TruedDetector(classifier=classifier).fit(rows, reference=reference)
+
+
 def test_what_is_masked_is_not_looked_at_but_refused(rng):
     rows = rng.normal(size=(40, 3))
     masked = np.ma.masked_array(rows, mask=rows > 1)
-    for arguments in ({"X": masked}, {"X": rows, "reference": masked}):
-        with pytest.raises(ValueError, match="X must have no masked entries"):
+    for name, arguments in (("X", {"X": masked}), ("reference", {"X": rows, "reference": masked})):
+        with pytest.raises(ValueError, match=f"^{name} must have no masked entries"):
             TruedDetector().fit(**arguments)
     with pytest.raises(ValueError, match="X must have no masked entries"):
         TruedDetector().fit(rows).predict(masked)
@@ -335,6 +352,9 @@ def test_a_classifier_that_cannot_serve_is_refused(digits):
         TypeError, match="classifier must have decision_function or predict_proba, got LinearRegression"
     ):
         TruedDetector(classifier=LinearRegression().fit(pixels, labels)).fit(pixels)
+    for wrong, got in ((3, "3"), (Perceptron, "<class .*Perceptron'>")):
+        with pytest.raises(TypeError, match=f"classifier must be a fitted classifier, got {got}"):
+            TruedDetector(classifier=wrong).fit(pixels)
     with pytest.raises(ValueError, match="contamination is for a fit without a reference"):
         TruedDetector(contamination=0.1).fit(pixels, reference=pixels[:100])
 

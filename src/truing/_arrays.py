@@ -23,7 +23,7 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return np.asarray(values)  # A matrix or a mapped file is an array like any other.
     column = _arrow_column(values)
-    if column is not None and is_list(column):
+    if column is not None and is_list(column.type):
         return arrow_as_array(column, name)
     try:
         array = np.asarray(values)
@@ -54,6 +54,8 @@ def _unreadable(values: Any, name: str, error: Exception) -> NDArray[Any]:
     device = _device(values)
     if device is not None:
         return _brought_here(values, name, device)
+    if getattr(values, "is_meta", False):
+        raise TypeError(f"{name} must hold numbers, got a torch tensor on the device meta, which has none") from None
     if _package(values) == "torch":  # In a graph of gradients, or of a type that NumPy lacks.
         wanted = f"{name}.detach().cpu().float().numpy()"
         raise TypeError(f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}") from None

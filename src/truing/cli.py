@@ -8,12 +8,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
 
 from . import __version__, summary
-from ._check import Floats, as_vector
+from ._check import Floats, as_vector, check_same_rows
 from ._json import as_json
 from ._threads import watched
 from .bench import cli as bench
@@ -21,14 +22,14 @@ from .contrast import ContrastFit, fit_contrast
 from .detection import METHODS, ORDERS, Detection, detect
 from .fits import fit_direct, fit_robust
 from .frames import columns
-from .io.columns import check_ending, files_of, read_columns, read_scores, write_columns
-from .io.drafts import check_writable, real_path, replacing
+from .io.columns import check_ending, files_of, read_columns, read_ids, read_scores, write_columns
+from .io.drafts import check_named, real_path, replacing
 from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments
 from .outputs import Outputs
 from .saved import load, save
-from .scores import SCORES, base_scores
+from .scores import NEEDS, SCORES, base_scores
 from .threshold import threshold_at
 
 # Work that takes less shows no progress, and its line changes so often.
@@ -40,6 +41,9 @@ DETECT_OPTIONS = (
     *("method", "base", "temperature", "intercept", "components", "same_mix"),
     *("accept", "false_alarm", "fdr", "keep", "penalty", "batch", "order"),
 )
+
+# Arguments that are not given as an option of their name.
+POSITIONS = {"output": "-o", "outputs": "OUTPUTS", "fit": "FIT", "model": "MODEL"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,30 +68,35 @@ def run_detect(args: argparse.Namespace) -> None:
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
     _refuse(args, ("same_mix",), args.method not in ("auto", "contrast"), "--method contrast")
+    _refuse_unused(args, "head")
     if args.output is not None:
-        check_ending(_apart(args.output, args.outputs, args.reference, args.head))
+        check_ending(_apart(args, "output", "outputs", "reference", "head"))
+    _refuse(args, ("id",), args.output is None, "-o")
     _check_report(args)
-    outputs = Outputs.load(args.outputs)
-    reference = None if args.reference is None else Outputs.load(args.reference)
+    outputs = _rows(args, args.outputs)
+    ids = _ids(args, outputs)
+    reference = None if args.reference is None else _rows(args, args.reference)
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
     options["head"] = _head(args.head)
     images = _images(args.images, len(outputs))
     found = detect(outputs, reference, **options, progress=args.progress)
     if args.output is not None:
-        write_columns(args.output, columns(found))
+        write_columns(args.output, ids | columns(found))
     if args.report is not None:
-        _write_report(args, found, outputs, reference, images)
+        found = _reported(args, found, outputs, reference, images)
     facts = summary.facts(found, outputs.features.shape[1], args.output, args.report)
     print(as_json(facts) if args.json else summary.text(facts))
 
 
 def run_score(args: argparse.Namespace) -> None:
     """Write the base score of every row."""
-    check_ending(_apart(args.output, args.outputs, args.head, args.bank))
-    outputs, head = Outputs.load(args.outputs), _head(args.head)
-    bank = None if args.bank is None else Outputs.load(args.bank)
+    _refuse_unused(args, "head", "bank")
+    check_ending(_apart(args, "output", "outputs", "head", "bank"))
+    outputs, head = _rows(args, args.outputs), _head(args.head)
+    bank = None if args.bank is None else _rows(args, args.bank)
+    ids = _ids(args, outputs)
     scores = base_scores(outputs, args.base or "msp", args.temperature, head=head, bank=bank)
-    write_columns(args.output, {"scores": scores})
+    write_columns(args.output, ids | {"scores": scores})
 
 
 def run_fit(args: argparse.Namespace) -> None:
@@ -97,16 +106,17 @@ def run_fit(args: argparse.Namespace) -> None:
         raise ValueError("--method contrast needs --reference: known in-distribution rows")
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
-    check_writable(_apart(args.output, args.outputs, args.reference, args.head, args.moments))
+    _refuse_unused(args, "head")
+    check_named(_apart(args, "output", "outputs", "reference", "head", "moments"), ".npz")
     if args.moments is not None:
-        check_writable(_apart(args.moments, args.outputs, args.head))
-    outputs, head = Outputs.load(args.outputs), _head(args.head)
+        check_named(_apart(args, "moments", "outputs", "head"), ".npz")
+    outputs, head = _rows(args, args.outputs), _head(args.head)
     if args.method == "contrast":
         if not args.intercept:
             raise ValueError("--no-intercept does not go with --method contrast")
         options = {name: getattr(args, name) for name in ("base", "same_mix") if getattr(args, name) is not None}
         options |= {"temperature": args.temperature, "head": head, "components": args.components}
-        save(fit_contrast(outputs, Outputs.load(args.reference), **options), args.output)
+        save(fit_contrast(outputs, _rows(args, args.reference), **options), args.output)
         return
     scores = base_scores(outputs, args.base or "msp", args.temperature, head=head)
     shape: dict[str, Any] = {"intercept": args.intercept, "components": args.components}
@@ -123,16 +133,17 @@ def run_fit(args: argparse.Namespace) -> None:
 
 def run_apply(args: argparse.Namespace) -> None:
     """Write the trued score of every row by an earlier fit."""
-    check_ending(_apart(args.output, args.fit, args.outputs))
+    check_ending(_apart(args, "output", "fit", "outputs"))
     fit = load(args.fit)
-    outputs = Outputs.load(args.outputs)
+    outputs = _rows(args, args.outputs)
+    ids = _ids(args, outputs)
     if isinstance(fit, LinearFit):
         scores = fit.predict(outputs.features)
     elif isinstance(fit, ContrastFit):
         scores = fit.predict(outputs)
     else:
         raise ValueError(f"{args.fit} must hold a fit, got {type(fit).__name__}")
-    write_columns(args.output, {"scores": scores})
+    write_columns(args.output, ids | {"scores": scores})
 
 
 def run_export(args: argparse.Namespace) -> None:
@@ -140,13 +151,13 @@ def run_export(args: argparse.Namespace) -> None:
     from .onnx import folded
     from .onnx.fold import weight_files
 
-    check_writable(_apart(args.output, args.fit, args.model))
+    check_named(_apart(args, "output", "fit", "model"), ".onnx")
     fit = load(args.fit)
     if isinstance(fit, Moments):
         raise ValueError(f"{args.fit} must hold a fit or a detector, got Moments")
     names = ("features", "logits", "threshold", "accept", "false_alarm")
     network = folded(args.model, fit, **{name: getattr(args, name) for name in names})
-    _apart(args.output, *weight_files(args.model))
+    _check_apart("-o", args.output, "MODEL", weight_files(args.model))
     with replacing(args.output) as file:
         file.write(network.SerializeToString())
 
@@ -178,9 +189,10 @@ def _check_report(args: argparse.Namespace) -> None:
     _refuse(args, ("images",), args.report is None, "--report")
     if args.report is not None:
         from .bench.report.figures import figure_class
+        from .bench.writing import check_page
 
         figure_class()
-        check_writable(_apart(args.report, args.outputs, args.reference, args.head, args.output, args.images))
+        check_page(_apart(args, "report", "outputs", "reference", "head", "output", "images"))
 
 
 def _images(path: Path | None, rows: int) -> list[Path] | None:
@@ -191,17 +203,24 @@ def _images(path: Path | None, rows: int) -> list[Path] | None:
     return image_files(path, rows)
 
 
-def _write_report(
+def _reported(
     args: argparse.Namespace, found: Detection, outputs: Outputs, reference: Outputs | None, images: list[Path] | None
-) -> None:
+) -> Detection:
+    """Write the page of a detection; return it with notes on images that the page cannot show."""
     from .bench.writing import write_text
-    from .page import Job, render
+    from .page import Job, listed_rows, render
+    from .page.thumbnails import notes, pictures
 
+    shown = None
+    if images is not None:
+        listed = (int(row) for rows in listed_rows(found).values() for row in rows)
+        shown = pictures(images, listed)
+        found = replace(found, notes=(*found.notes, *notes(shown)))
     commands = [shlex.join(["truing", *args.words])]
     if args.output is None:
         commands.append(shlex.join(["truing", *args.words, "-o", "scores.csv"]))
-    name = args.outputs.name
-    write_text(args.report, render(found, Job(name, outputs, reference, images, commands, found.method == "online")))
+    write_text(args.report, render(found, Job(args.outputs.name, outputs, reference, shown, commands)))
+    return found
 
 
 class _Line:
@@ -250,6 +269,20 @@ def _in_a_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text.strip())
 
 
+def _rows(args: argparse.Namespace, path: Path) -> Outputs:
+    """Read rows, by the names that their columns were said to have."""
+    return Outputs.load(path, features=args.features, logits=args.logits)
+
+
+def _ids(args: argparse.Namespace, outputs: Outputs) -> dict[str, Any]:
+    """Read what names the rows at hand, where that is asked for, as the first column of a result."""
+    if args.id is None:
+        return {}
+    ids = read_ids(args.outputs, args.id)
+    check_same_rows(**{args.id: ids, "features": outputs.features})
+    return {"id": ids}
+
+
 def _head(path: Path | None) -> tuple[Any, Any] | None:
     """Read the weight and the bias of a last layer."""
     if path is None:
@@ -269,15 +302,33 @@ def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, wit
     """Refuse options that would do nothing."""
     for name in options:
         if unfit and getattr(args, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} goes with {with_what}")
+            raise ValueError(f"{_given_as(name)} goes with {with_what}")
 
 
-def _apart(output: Path, *others: Path | None) -> Path:
-    """Return a path to write to, which must not be that of anything else the command reads or writes."""
+def _refuse_unused(args: argparse.Namespace, *options: str) -> None:
+    """Refuse a head or a bank that the base score does not look at."""
+    for name in options:
+        users = [base for base, needed in NEEDS.items() if name in needed]
+        _refuse(args, (name,), args.base not in users, f"--base {', '.join(users[:-1])} or {users[-1]}")
+
+
+def _apart(args: argparse.Namespace, output: str, *others: str) -> Path:
+    """Return the path that an argument says to write, which must not be a file of any of the others."""
+    path: Path = getattr(args, output)
     for other in others:
-        if other is not None and real_path(output) in {real_path(file) for file in files_of(other)}:
-            raise ValueError(f"cannot write {output}: it is the command's own {other}")
-    return output
+        if getattr(args, other) is not None:
+            _check_apart(_given_as(output), path, _given_as(other), files_of(getattr(args, other)))
+    return path
+
+
+def _check_apart(name: str, path: Path, other: str, files: Sequence[Path]) -> None:
+    if real_path(path) in map(real_path, files):
+        raise ValueError(f"{name} must be a file of its own, got {path}, which {other} names too")
+
+
+def _given_as(name: str) -> str:
+    """Return how an argument is written on the command line."""
+    return POSITIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -298,93 +349,158 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+# From what a command runs, an example of it and the parsers of shared options, to its parser.
+AddCommand = Callable[..., argparse.ArgumentParser]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="truing", description="Tell which inputs of a classifier are out-of-distribution.")
     parser.add_argument("--version", action="version", version=f"truing {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
 
-    def command(
-        run: Callable[[argparse.Namespace], None], example: str, *parents: "_Parser"
-    ) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], None], example: str, *parents: _Parser) -> argparse.ArgumentParser:
         name, about = run.__name__.removeprefix("run_"), run.__doc__ or ""
         epilog = f"example: {example}"
         added = commands.add_parser(name, help=about, description=about, epilog=epilog, parents=parents)
         added.set_defaults(run=run)
         return added
 
-    file, share = _path, float
-    base, fitting, knowing = (_Parser(add_help=False) for _ in range(3))
-    base.add_argument("outputs", type=file, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow")
-    base.add_argument("--base", choices=SCORES, help="base score (default: gen for contrast, else msp)")
-    base.add_argument(
-        "--head", type=file, metavar="HEAD", help="last layer, .npz: weight and bias, for scores that need it"
-    )
-    base.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
-    fitting.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
-    fitting.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit as the paper prints it")
-    fitting.add_argument("--keep", type=share, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
-    fitting.add_argument("--penalty", type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
+    _add_detect(command)
+    _add_score(command)
+    _add_fit(command)
+    _add_apply(command)
+    _add_export(command)
+    _add_threshold(command)
+    _add_evaluate(command)
+    bench.add(commands)
+    _add_demo(command)
+    return parser
 
-    knowing.add_argument("--reference", type=file, metavar="HELD", help="known in-distribution rows, not trained on")
-    knowing.add_argument(
+
+def _scoring() -> _Parser:
+    """Return what every command takes that scores rows."""
+    part = _Parser(add_help=False)
+    part.add_argument(
+        "outputs", type=_path, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow, .feather"
+    )
+    _add_names(part)
+    part.add_argument("--base", choices=SCORES, help="base score (default: gen for contrast, else msp)")
+    part.add_argument(
+        "--head", type=_path, metavar="HEAD", help="last layer, .npz: weight and bias, for scores that need it"
+    )
+    part.add_argument("--temperature", default=1.0, type=float, metavar="T", help="softmax temperature (default: 1)")
+    return part
+
+
+def _knowing() -> _Parser:
+    """Return what every command takes that is given known rows."""
+    part = _Parser(add_help=False)
+    part.add_argument("--reference", type=_path, metavar="HELD", help="known in-distribution rows, not trained on")
+    part.add_argument(
         "--same-mix", action="store_true", default=None, help="contrast: classes are as frequent as in HELD"
     )
+    return part
 
-    part = command(run_detect, "truing detect test.npz --reference held.npz -o scores.csv", base, knowing, fitting)
+
+def _fitting() -> _Parser:
+    """Return what every command takes that fits."""
+    part = _Parser(add_help=False)
+    part.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
+    part.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit as the paper prints it")
+    part.add_argument("--keep", type=float, metavar="SHARE", help="rows RLR trusts (default: 0.8)")
+    part.add_argument("--penalty", type=float, metavar="LAMBDA", help="RLR's λ (default: 1e-5)")
+    return part
+
+
+def _add_detect(command: AddCommand) -> None:
+    example = "truing detect test.npz --reference held.npz -o scores.csv"
+    part = command(run_detect, example, _scoring(), _knowing(), _fitting())
     part.add_argument("--method", default="auto", choices=METHODS, help="the fit (default: %(default)s)")
     rate = part.add_mutually_exclusive_group()
-    rate.add_argument("--accept", type=share, help="share of the reference to accept (default: 0.95)")
-    rate.add_argument("--false-alarm", type=share, metavar="A", help="chance that an in-distribution row is refused")
-    rate.add_argument("--fdr", type=share, metavar="Q", help="share of in-distribution rows among those refused")
+    rate.add_argument("--accept", type=float, help="share of the reference to accept (default: 0.95)")
+    rate.add_argument("--false-alarm", type=float, metavar="A", help="chance that an in-distribution row is refused")
+    rate.add_argument("--fdr", type=float, metavar="Q", help="share of in-distribution rows among those refused")
     part.add_argument("--batch", type=int, help="rows at a time, for online (default: 32)")
     part.add_argument("--order", choices=ORDERS, help=f"for online (default: {ORDERS[0]})")
     part.add_argument(
-        "-o", dest="output", type=file, metavar="FILE", help=".csv, .npy, .npz, .parquet, .arrow or .feather"
+        "-o", dest="output", type=_path, metavar="FILE", help=".csv, .npy, .npz, .parquet, .arrow or .feather"
     )
-    part.add_argument("--report", type=file, metavar="PAGE", help="write a page of the job in pictures here: .html")
+    _add_id(part)
+    part.add_argument("--report", type=_path, metavar="PAGE", help="write a page of the job in pictures here: .html")
     part.add_argument(
-        "--images", type=file, metavar="IMAGES", help="for the page: a folder, or a list of files, a row each"
+        "--images", type=_path, metavar="IMAGES", help="for the page: a folder, or a list of files, a row each"
     )
     part.add_argument("--json", action="store_true", help="print the summary as JSON")
 
-    part = command(run_score, "truing score test.npz --base energy -o scores.npy", base)
-    part.add_argument("--bank", type=file, metavar="KNOWN", help="known rows, for scores that look at some")
-    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the scores go")
 
-    part = command(run_fit, "truing fit test.npz --base msp --method rlr -o fit.npz", base, knowing, fitting)
+def _add_score(command: AddCommand) -> None:
+    part = command(run_score, "truing score test.npz --base energy -o scores.npy", _scoring())
+    part.add_argument("--bank", type=_path, metavar="KNOWN", help="known rows, for scores that look at some")
+    _add_output(part, "where the scores go")
+    _add_id(part)
+
+
+def _add_fit(command: AddCommand) -> None:
+    example = "truing fit test.npz --base msp --method rlr -o fit.npz"
+    part = command(run_fit, example, _scoring(), _knowing(), _fitting())
     part.add_argument(
         "--method", default="dlr", choices=("dlr", "rlr", "contrast"), help="the fit (default: %(default)s)"
     )
-    part.add_argument("--moments", type=file, metavar="M", help="write the moments behind the fit here too")
-    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the fit goes")
+    part.add_argument("--moments", type=_path, metavar="M", help="write the moments behind the fit here too: .npz")
+    _add_output(part, "where the fit goes: .npz")
 
+
+def _add_apply(command: AddCommand) -> None:
     part = command(run_apply, "truing apply fit.npz test.npz -o trued.npy")
-    part.add_argument("fit", type=file, metavar="FIT", help="a fit that truing fit wrote")
-    part.add_argument("outputs", type=file, metavar="OUTPUTS", help="rows to score")
-    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the scores go")
+    part.add_argument("fit", type=_path, metavar="FIT", help="a fit that truing fit wrote")
+    part.add_argument("outputs", type=_path, metavar="OUTPUTS", help="rows to score")
+    _add_names(part)
+    _add_output(part, "where the scores go")
+    _add_id(part)
 
+
+def _add_export(command: AddCommand) -> None:
     part = command(run_export, "truing export fit.npz model.onnx -o trued.onnx")
-    part.add_argument("fit", type=file, metavar="FIT", help="a fit that truing fit wrote, or a saved detector")
-    part.add_argument("model", type=file, metavar="MODEL", help="an ONNX network")
+    part.add_argument("fit", type=_path, metavar="FIT", help="a fit that truing fit wrote, or a saved detector")
+    part.add_argument("model", type=_path, metavar="MODEL", help="an ONNX network")
     part.add_argument("--features", metavar="NAME", help="tensor that enters the head (default: looked for)")
     part.add_argument("--logits", metavar="NAME", help="tensor that leaves the head (default: looked for)")
     rate = part.add_mutually_exclusive_group()
     rate.add_argument("--threshold", type=float, metavar="T", help="score from which rows are accepted")
-    rate.add_argument("--accept", type=share, help="share to accept of the known rows that FIT holds")
-    rate.add_argument("--false-alarm", type=share, metavar="A", help="chance that an in-distribution row is refused")
-    part.add_argument("-o", dest="output", type=file, required=True, metavar="FILE", help="where the network goes")
+    rate.add_argument("--accept", type=float, help="share to accept of the known rows that FIT holds")
+    rate.add_argument("--false-alarm", type=float, metavar="A", help="chance that an in-distribution row is refused")
+    _add_output(part, "where the network goes: .onnx")
 
+
+def _add_threshold(command: AddCommand) -> None:
     part = command(run_threshold, "truing threshold scores_in.npy --accept 0.95")
-    part.add_argument("scores_in", type=file, metavar="SCORES_IN", help="scores of known in-distribution rows")
-    part.add_argument("--accept", default=0.95, type=share, help="share to accept (default: %(default)s)")
+    part.add_argument("scores_in", type=_path, metavar="SCORES_IN", help="scores of known in-distribution rows")
+    part.add_argument("--accept", default=0.95, type=float, help="share to accept (default: %(default)s)")
 
+
+def _add_evaluate(command: AddCommand) -> None:
     part = command(run_evaluate, "truing evaluate scores_in.npy scores_out.npy")
-    part.add_argument("scores_in", type=file, metavar="SCORES_IN", help="scores of in-distribution rows")
-    part.add_argument("scores_out", type=file, metavar="SCORES_OUT", help="scores of out-of-distribution rows")
+    part.add_argument("scores_in", type=_path, metavar="SCORES_IN", help="scores of in-distribution rows")
+    part.add_argument("scores_out", type=_path, metavar="SCORES_OUT", help="scores of out-of-distribution rows")
     part.add_argument("--convention", default="at-least", choices=CONVENTIONS, help="of FPR95 (default: %(default)s)")
-    part.add_argument("--outputs", type=file, metavar="OUTPUTS_IN", help="with labels: refusals by correctness too")
+    part.add_argument("--outputs", type=_path, metavar="OUTPUTS_IN", help="with labels: refusals by correctness too")
 
-    bench.add(commands)
+
+def _add_demo(command: AddCommand) -> None:
     part = command(run_demo, "truing demo -o report.html")
-    part.add_argument("-o", dest="output", type=file, metavar="FILE", help="where the HTML report goes (default: none)")
-    return parser
+    part.add_argument(
+        "-o", dest="output", type=_path, metavar="FILE", help="where the report goes: .html (default: none)"
+    )
+
+
+def _add_names(part: argparse.ArgumentParser) -> None:
+    part.add_argument("--features", metavar="NAME", help="what the features are called in the files")
+    part.add_argument("--logits", metavar="NAME", help="what the logits are called in the files")
+
+
+def _add_id(part: argparse.ArgumentParser) -> None:
+    part.add_argument("--id", metavar="NAME", help="column of OUTPUTS that names the rows, kept in FILE as id")
+
+
+def _add_output(part: argparse.ArgumentParser, about: str) -> None:
+    part.add_argument("-o", dest="output", type=_path, required=True, metavar="FILE", help=about)

@@ -115,7 +115,7 @@ class Detection:
         if self.p_values is not None:
             columns["p-value"] = self.p_values
         lowest = np.argsort(self.scores, kind="stable")[:MOST]
-        rows = ([f"{row:,}", *(f"{column[row]:.6g}" for column in columns.values())] for row in lowest)
+        rows = ([row, *(f"{column[row]:.6g}" for column in columns.values())] for row in lowest)
         title = "Lowest scores" if self.is_out is None else "Most surely out"
         return facts("Detection", held, self.notes) + listing(title, ["row", *columns], rows)
 

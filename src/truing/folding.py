@@ -80,15 +80,19 @@ class Maths(Protocol):
         """Return of the array (k,) called so the number that belongs to each row's first largest column (n, 1)."""
 
 
+# A score (n, 1) of features and of logits in descending order: no score depends on the classes' order.
+Score = Callable[[Maths, Tensor, Tensor], Tensor]
+
+
 @dataclass(frozen=True, eq=False)
 class Folding:
     """A fit to be folded into a network: its constants by name, `score` from features and logits, and a threshold.
 
-    `features` is the width d that it takes, `logits` the number of classes, None where it looks at no logits.
+    `dimensions` is the number of features that it takes, `classes` that of logits, None where it looks at none.
     """
 
-    features: int
-    logits: int | None
+    dimensions: int
+    classes: int | None
     arrays: dict[str, Float32s]
     score: Callable[[Maths, Tensor, Tensor | None], Tensor]
     threshold: float | None
@@ -178,8 +182,6 @@ def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> F
 def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
     """Return the score of a contrast: of direction, distance and base scores, and an offset for the predicted class."""
     columns, d = fit.columns, fit.columns.dimensions
-    scores = _scores_of(columns)
-    weights, score_origin, inverse_scale = fit.coef[d + 1 :], columns.score_origin, 1 / columns.score_scale
     elsewhere = np.delete(fit.centre * fit.coef, d).sum()  # The distance is centred by itself.
     arrays = {
         **_in_two_parts(columns.origin),
@@ -187,28 +189,51 @@ def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
         "coef": _float32(fit.coef[None, :d], "coef"),
         "offsets": _float32(fit.class_offsets - elsewhere, "class_offsets"),
     }
-    farthest, middle, weight = FARTHEST * np.sqrt(d), float(fit.centre[d]), float(fit.coef[d])
+    of_place, of_scores = _score_of_place(fit), _score_of_scores(fit)
 
     def score(maths: Maths, features: Tensor, logits: Tensor | None) -> Tensor:
-        scaled = _centred(maths, features) * maths.constant("inverse_scale")
-        scaled = maths.maximum(maths.minimum(scaled, _SQUARABLE), -_SQUARABLE)
-        distance = maths.sqrt(maths.row_sums(scaled * scaled))
-        along = maths.row_sums(scaled * maths.constant("coef"))
-        total = along / maths.maximum(distance, _SMALLEST_DISTANCE)
-        total = total + (maths.minimum(distance, float(farthest)) - middle) * weight
-        ordered = maths.descending(logits, columns.classes)
-        for place, base in enumerate(scores):
-            value = (base(maths, features, ordered) - float(score_origin[place])) * float(inverse_scale[place])
-            if place > 0:
-                value = maths.maximum(maths.minimum(value, FARTHEST_SCORE), -FARTHEST_SCORE)
-            total = total + value * float(weights[place])
+        total = of_place(maths, features) + of_scores(maths, features, maths.descending(logits, columns.classes))
         return total + maths.of_largest("offsets", logits)
 
     return Folding(d, columns.classes, arrays, score, threshold)
 
 
-# A score (n, 1) of features and of logits in descending order: no score depends on the classes' order.
-Score = Callable[[Maths, Tensor, Tensor], Tensor]
+def _score_of_place(fit: ContrastFit) -> Callable[[Maths, Tensor], Tensor]:
+    """Return what a contrast says of the direction in which the features lie, and of how far out."""
+    d = fit.columns.dimensions
+    farthest = float(FARTHEST * np.sqrt(d))
+    middle, weight = float(fit.centre[d]), float(fit.coef[d])
+
+    def score(maths: Maths, features: Tensor) -> Tensor:
+        scaled = _centred(maths, features) * maths.constant("inverse_scale")
+        scaled = _within(maths, scaled, _SQUARABLE)
+        distance = maths.sqrt(maths.row_sums(scaled * scaled))
+        along = maths.row_sums(scaled * maths.constant("coef"))
+        direction = along / maths.maximum(distance, _SMALLEST_DISTANCE)
+        return direction + (maths.minimum(distance, farthest) - middle) * weight
+
+    return score
+
+
+def _score_of_scores(fit: ContrastFit) -> Score:
+    """Return what a contrast says of the base scores: the first at any value, the others within their bound."""
+    columns = fit.columns
+    bases = _scores_of(columns)
+    origins = columns.score_origin.tolist()
+    scales = (1 / columns.score_scale).tolist()
+    first, *weights = fit.coef[columns.dimensions + 1 :].tolist()
+
+    def score(maths: Maths, features: Tensor, ordered: Tensor) -> Tensor:
+        values = [
+            (base(maths, features, ordered) - origin) * scale
+            for base, origin, scale in zip(bases, origins, scales, strict=True)
+        ]
+        total = values[0] * first
+        for value, weight in zip(values[1:], weights, strict=True):
+            total = total + _within(maths, value, FARTHEST_SCORE) * weight
+        return total
+
+    return score
 
 
 def _scores_of(columns: Columns) -> list[Score]:
@@ -317,6 +342,11 @@ def _terms(maths: Maths, ordered: Tensor, temperature: float) -> Tensor:
 def _centred(maths: Maths, features: Tensor) -> Tensor:
     """Return the features less the origin: first its float32 part, which is near them, then the digits that follow."""
     return features - maths.constant("origin") - maths.constant("origin_low")
+
+
+def _within(maths: Maths, x: Tensor, bound: float) -> Tensor:
+    """Return each number, or the bound of its sign where it is beyond that."""
+    return maths.maximum(maths.minimum(x, bound), -bound)
 
 
 def _in_two_parts(origin: Floats) -> dict[str, Float32s]:

@@ -81,9 +81,13 @@ class Outputs:
         return made
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Outputs:
-        """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours."""
-        columns: dict[str, Any] = read_columns(path)
+    def load(cls, path: str | PathLike[str], *, features: str | None = None, logits: str | None = None) -> Outputs:
+        """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours.
+
+        `features` and `logits` say what the columns are called in the file, where it is not that.
+        """
+        named = {name: own for name, own in (("features", features), ("logits", logits)) if own is not None}
+        columns: dict[str, Any] = read_columns(path, named=named)
         try:
             return cls(**columns)
         except (TypeError, ValueError) as error:

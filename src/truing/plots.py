@@ -114,7 +114,7 @@ def _lowest_rows(axes: Axes, scores: Floats) -> None:
     """Draw the rows of the lowest scores as points, the lowest on top."""
     rows = np.argsort(scores, kind="stable")[:MOST]
     axes.plot(scores[rows], np.arange(len(rows)), "o", color=OUT)
-    axes.set_yticks(np.arange(len(rows)), [f"row {row:,}" for row in rows])
+    axes.set_yticks(np.arange(len(rows)), [f"row {row}" for row in rows])
     axes.invert_yaxis()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,7 +140,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """
         self._check_arguments(with_reference=reference is not None)
         rows = self._outputs(X, first=True)
-        known = None if reference is None else self._outputs(reference)
+        known = None if reference is None else self._outputs(reference, "reference")
         alone = rows.logits is None and known is None
         base = self._base_of(rows, known)
         self.detection_: Detection = detect(
@@ -209,13 +211,19 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     def _false_alarm(self) -> float:
         return FALSE_ALARM if self.false_alarm is None else self.false_alarm
 
-    def _outputs(self, X: ArrayLike, *, first: bool = False) -> Outputs:
+    def _outputs(self, X: ArrayLike, name: str = "X", *, first: bool = False) -> Outputs:
         """Return the features of the rows, and their logits where a head or a classifier says them."""
+        if isinstance(X, Outputs):
+            raise TypeError(
+                f"{name} must be an array of rows (n, d), got Outputs: give features, and a head or classifier"
+            )
         if self.classifier is not None:
-            return _outputs_of(self.classifier, validate_data(self, X, reset=first, skip_check_array=True))
+            with _naming(name):
+                return _outputs_of(self.classifier, validate_data(self, X, reset=first, skip_check_array=True))
         if np.ma.is_masked(X):  # scikit-learn would take what is under the mask.
-            raise ValueError("X must have no masked entries")
-        features = validate_data(self, X, reset=first, dtype=_FLOATS, ensure_min_samples=2 if first else 1)
+            raise ValueError(f"{name} must have no masked entries")
+        with _naming(name):
+            features = validate_data(self, X, reset=first, dtype=_FLOATS, ensure_min_samples=2 if first else 1)
         if self.head is None:
             return Outputs(features)
         weight, bias = as_pair(self.head)
@@ -279,9 +287,23 @@ class KnnOfFittedRows:
         return knn(outputs.features, self.features, neighbours=min(default_neighbours(fitted) + 1, fitted))
 
 
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Name the argument in what scikit-learn says of rows, which it calls X."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if name == "X":
+            raise
+        raise type(error)(f"{name}, as X: {error}") from None
+
+
 def _outputs_of(classifier: Any, X: Any) -> Outputs:
     """Return features and logits by a fitted classifier, or a pipeline that ends in one."""
-    check_is_fitted(classifier)
+    try:
+        check_is_fitted(classifier)
+    except TypeError as error:
+        raise TypeError(f"classifier must be a fitted classifier, got {classifier!r}: {error}") from None
     features, last = X, classifier
     if isinstance(classifier, Pipeline):
         last = classifier[-1]

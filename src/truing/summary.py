@@ -46,7 +46,7 @@ def text(facts: dict[str, Any]) -> str:
         lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {reference}{at}")
         lines.append(f"refused    {counted(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
         if facts["out_share_at_least"]:
-            lines.append(f"out rows   {facts['out_share_at_least']:.1%} at least, with 95 % confidence")
+            lines.append(f"out rows   {facts['out_share_at_least']:.1%} at least, with 95% confidence")
     lines += [f"wrote      {facts[name]}" for name in ("output", "report") if facts[name] is not None]
     return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
 

@@ -115,7 +115,7 @@ def test_no_file_of_a_set_is_overwritten_by_what_is_made_of_it(tmp_path, monkeyp
         "val_scores.npy",
     ]
     assert main(["score", "val_features.npy", "--base", "energy", "-o", "val_scores.npy"]) == 1
-    assert "cannot write val_scores.npy: it is the command's own val_features.npy" in capsys.readouterr().err
+    assert "-o must be a file of its own, got val_scores.npy, which OUTPUTS names too" in capsys.readouterr().err
     np.testing.assert_array_equal(np.load("val_scores.npy"), SCORES)
 
 

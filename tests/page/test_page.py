@@ -1,5 +1,6 @@
 import base64
 import io
+import json
 import re
 import shlex
 import sys
@@ -13,6 +14,8 @@ import truing
 from truing import summary
 from truing.cli import main
 from truing.page import LISTED, Job, listed_rows, render
+from truing.page.numbers import FIT, RATES
+from truing.page.thumbnails import pictures
 
 from ..bench.reading import Reader
 
@@ -52,8 +55,8 @@ def read(html):
     return reader
 
 
-def a_job(outputs, reference, *, name="test.npz", images=None, commands=("truing detect test.npz",), streamed=False):
-    return Job(name, outputs, reference, images, commands, streamed)
+def a_job(outputs, reference, *, name="test.npz", pictures=None, commands=("truing detect test.npz",)):
+    return Job(name, outputs, reference, pictures, commands)
 
 
 def numbers_of(html):
@@ -63,22 +66,39 @@ def numbers_of(html):
 @pytest.mark.parametrize("options", METHODS, ids=str)
 def test_the_numbers_are_the_detection_s(job, options):
     found = truing.detect(*job, **options)
-    html = render(found, a_job(*job, streamed=found.method == "online"))
+    html = render(found, a_job(*job))
     told = numbers_of(html)
     assert told["rows"] == "200"
     assert told["features of a row"] == "64"
     assert (told["base score"], told["method"]) == (found.base, found.method)
     assert told["reference rows decided against"] == f"{found.reference_rows:,}"
-    assert told[found.rate.name.replace("_", "-")] == f"{found.rate.value:g}"
+    assert told[RATES[found.rate.name]] == f"{100 * found.rate.value:g}%"
     assert told["refused"] == f"{np.count_nonzero(found.is_out)}"
     assert f"{np.count_nonzero(found.is_out)} of 200 rows refused, {found.is_out.mean():.1%}." in html
     if found.method == "online":
         assert told["threshold"] == "one for each batch"
     else:
         assert told["threshold"] == ("none: by p-values" if "fdr" in options else f"{found.threshold:.6g}")
-        assert told["share of out rows, at least (95 % confidence)"] == f"{found.out_share_at_least:.1%}"
+        assert told["share of out rows at least, with 95% confidence"] == f"{found.out_share_at_least:.1%}"
     for note in found.notes:
         assert note in unescape(html)
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+def test_every_fact_of_a_fit_is_told_in_words_and_shares_in_per_cent(job, options):
+    found = truing.detect(*job, **options)
+    told = numbers_of(render(found, a_job(*job)))
+    facts = summary.facts(found, 64, None)["fit"] or {}
+    assert facts.keys() <= FIT.keys()
+    for name, value in facts.items():
+        shown = told[FIT[name]]
+        assert shown.endswith("%") == FIT[name].startswith(("share", "probability", "estimated share"))
+        if isinstance(value, str):
+            assert shown == value
+        elif shown.endswith("%"):
+            assert float(shown[:-1]) / 100 == pytest.approx(value, abs=5.1e-4)
+        else:
+            assert float(shown.replace(",", "")) == pytest.approx(value, rel=1e-5)
 
 
 def test_without_a_reference_nothing_is_refused_and_the_page_says_so(job):
@@ -105,7 +125,7 @@ def test_a_stream_has_no_known_scores_that_serve_all_rows(job):
 
 def test_the_rows_listed_are_those_at_the_ends_and_next_to_the_threshold(job):
     found = truing.detect(*job)
-    lowest, nearest, highest = listed_rows(found, streamed=False).values()
+    lowest, nearest, highest = listed_rows(found).values()
     others = np.setdiff1d(np.arange(200), lowest)
     assert len(lowest) == len(nearest) == len(highest) == LISTED
     assert found.scores[lowest].max() <= found.scores[others].min()
@@ -115,16 +135,32 @@ def test_the_rows_listed_are_those_at_the_ends_and_next_to_the_threshold(job):
     tables = read(render(found, a_job(*job))).tables
     for row, line in zip(lowest, tables["Surest to be out"][1:], strict=True):
         decision = "refused" if found.is_out[row] else "accepted"
-        numbers = [f"{found.base_scores[row]:,.6g}", f"{found.scores[row]:,.6g}", f"{found.p_values[row]:.3g}"]
+        numbers = [f"{found.base_scores[row]:.6g}", f"{found.scores[row]:.6g}", f"{found.p_values[row]:.3g}"]
         assert line == [str(row), *numbers, decision, str(job[0].logits[row].argmax())]
 
 
 def test_the_rows_of_a_stream_are_listed_by_p_values_as_scores_do_not_rank_together(job):
     found = truing.detect(*job, method="online")
-    lowest, highest = listed_rows(found, streamed=True).values()
+    lowest, highest = listed_rows(found).values()
     assert found.p_values[lowest].max() <= np.delete(found.p_values, lowest).min()
     assert found.p_values[highest].min() >= np.delete(found.p_values, highest).max()
-    assert listed_rows(truing.detect(job[0], method="online"), streamed=True) == {}
+    assert listed_rows(truing.detect(job[0], method="online")) == {}
+
+
+def test_the_number_of_a_row_is_a_name_without_commas(rng):
+    rows = truing.Outputs(rng.normal(size=(1500, 2)), scores=np.arange(1500.0))
+    found = truing.detect(rows, method="none")
+    lines = read(render(found, a_job(rows, None))).tables["Surest to be in"][1:]
+    assert [line[0] for line in lines] == [str(row) for row in range(1499, 1489, -1)]
+
+
+def test_a_base_score_of_any_name_has_a_column_of_its_own(job):
+    def score(outputs):
+        return outputs.logits[:, 0]
+
+    lines = read(render(truing.detect(*job, base=score), a_job(*job))).tables["Surest to be out"]
+    assert lines[0][:3] == ["row", "score", "score"]
+    assert lines[1][1] != lines[1][2]
 
 
 def test_names_cannot_put_anything_into_the_page(job, files, tmp_path):
@@ -132,7 +168,8 @@ def test_names_cannot_put_anything_into_the_page(job, files, tmp_path):
     plain = tmp_path / "plain.png"
     plain.write_bytes((files / "images" / "000.png").read_bytes())
     images = [plain.with_name(f"{HOSTILE.replace('/', '')}{row}.png") for row in range(200)]
-    html = render(found, a_job(*job, name=HOSTILE, images=images, commands=(f"truing detect {HOSTILE}",)))
+    shown = pictures(images, range(200))
+    html = render(found, a_job(*job, name=HOSTILE, pictures=shown, commands=(f"truing detect {HOSTILE}",)))
     html.encode()  # A name that is not text does not stop it from being written.
     reader = read(html)
     assert not {tag for tag, _ in reader.tags} & {"script", "iframe", "object", "embed", "link"}
@@ -144,7 +181,7 @@ def test_names_cannot_put_anything_into_the_page(job, files, tmp_path):
 @pytest.mark.parametrize("options", METHODS, ids=str)
 def test_the_page_loads_nothing_and_its_figures_are_xml_in_its_own_ink(job, options):
     found = truing.detect(*job, **options)
-    html = render(found, a_job(*job, streamed=found.method == "online"))
+    html = render(found, a_job(*job))
     assert "http" not in re.sub(r'xmlns(:xlink)?="[^"]*"', "", html)
     assert re.findall(r"url\((?!#)|@import|src=", html) == []
     figures = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
@@ -202,6 +239,22 @@ def test_images_may_be_a_list_of_paths_next_to_it(files, tmp_path, capsys):
     assert [line[2] for line in lines] == [f"{199 - int(line[0]):03}.png" for line in lines]
 
 
+def test_images_that_cannot_be_read_are_counted_in_a_note(files, tmp_path, capsys):
+    names, page = tmp_path / "names.txt", tmp_path / "page.html"
+    (tmp_path / "broken.png").write_bytes((files / "images" / "000.png").read_bytes()[:40])
+    paths = [files / "images" / f"{row:03}.png" if row < 150 else tmp_path / "broken.png" for row in range(200)]
+    names.write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+    words = ["detect", str(files / "test.npz"), "--report", str(page), "--images", str(names)]
+    assert main([*words, "--json"]) == 0
+    html = page.read_text(encoding="utf-8")
+    rows = {int(line[0]) for table in read(html).tables.values() for line in table if line[0].isdigit()}
+    broken = {row for row in rows if row >= 150}
+    (note,) = [note for note in json.loads(capsys.readouterr().out)["notes"] if "cannot be read" in note]
+    assert note.startswith(f"{len(broken)} of the {len(rows)} images in the report cannot be read: that of row ")
+    assert note in unescape(html)
+    assert html.count('<td data-head="image">cannot be read</td>') == len(broken) > 0
+
+
 @pytest.mark.parametrize(
     ("listed", "message"),
     [(199, "must have an image for each of 200 rows, got 199 images"), (200, "must name files that are there, got")],
@@ -234,9 +287,14 @@ def test_what_is_not_installed_is_said_in_a_line(files, tmp_path, monkeypatch, c
     ("words", "message"),
     [
         (["--images", "images"], "--images goes with --report"),
-        (["--report", "test.npz"], "cannot write test.npz: it is the command's own test.npz"),
-        (["--report", "page.csv", "-o", "page.csv"], "cannot write page.csv: it is the command's own page.csv"),
+        (["--report", "test.npz"], "--report must be a file of its own, got test.npz, which OUTPUTS names too"),
+        (
+            ["--report", "page.csv", "-o", "page.csv"],
+            "--report must be a file of its own, got page.csv, which -o names",
+        ),
         (["--report", "nowhere/page.html"], "nowhere"),
+        (["--report", "page.csv"], "page.csv must end in .html, .htm, got .csv"),
+        (["--report", "page"], "page must end in .html, .htm, got no ending"),
     ],
 )
 def test_a_report_that_cannot_be_is_refused_before_the_work(files, monkeypatch, capsys, words, message):

@@ -1,17 +1,10 @@
-"""The page of a detection as a browser shows it: Debian's chromium, driven by playwright."""
-
-import shutil
+"""The page of a detection as a browser shows it."""
 
 import pytest
 
 from truing.cli import main
 
-from ..bench.report.test_page_in_a_browser import POOR_CONTRAST
-
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("needs a browser: apt-get install chromium", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+from ..browsing import POOR_CONTRAST
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +13,6 @@ def address(files, tmp_path_factory):
     words = ["--reference", str(files / "held.npz"), "--images", str(files / "images"), "--report", str(path)]
     assert main(["detect", str(files / "test.npz"), *words]) == 0
     return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("width", [390, 1280])

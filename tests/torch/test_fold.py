@@ -18,6 +18,7 @@ import truing  # noqa: E402
 from truing.torch import extract, folded  # noqa: E402
 
 from ..conftest import DATA, ROOT  # noqa: E402
+from ..foldable import fits_of  # noqa: E402
 
 
 def small(*endings):
@@ -40,17 +41,8 @@ def fits(model, images):
     shifted, known = images + 3, torch.randn(400, 3, 2, 2, generator=torch.Generator().manual_seed(3))
     outputs = extract(model, [torch.cat((images[:150], shifted))], progress=False)
     reference = extract(model, [known], progress=False)
-    detector = truing.Detector("energy")
-    detector.calibrate(reference)
-    detector.learn(outputs)
-    return {
-        "dlr": truing.fit_direct(outputs.features, truing.msp(outputs.logits)),
-        "rlr": truing.fit_robust(outputs.features, truing.energy(outputs.logits)),
-        "contrast": truing.fit_contrast(outputs, reference, base="energy"),
-        "gradnorm": truing.fit_contrast(outputs, reference, base="gradnorm"),
-        "detection": truing.detect(outputs, reference, method="contrast", base="msp"),
-        "detector": detector,
-    }
+    detection = truing.detect(outputs, reference, method="contrast", base="msp")
+    return fits_of(outputs, reference, base="energy") | {"detection": detection}
 
 
 def expected(fit, outputs):

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from ..io.drafts import check_writable
 from ..sample import DATA, INSIDE, OUTSIDE
 from .code import code_version
 from .experiments.cases import CONVENTIONS, DEMO, SEED, Case
@@ -13,7 +12,7 @@ from .experiments.settings import Setting
 from .experiments.tasks import tasks
 from .progress import show_progress
 from .report import figures, page, terminal
-from .writing import write_text
+from .writing import check_page, write_text
 
 SETTING = Setting(
     "cifar10-resnet56-sample",
@@ -40,7 +39,7 @@ def run(path: Path | None = None, folder: Path = DATA) -> None:
     """
     if path is not None:
         figures.figure_class()  # What is missing should be said before the work, not after it.
-        check_writable(path)
+        check_page(path)
     measured = measure([case for case in DEMO if case.tables], folder)
     show_progress("")
     print(terminal.text(measured.rows), flush=True)

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from ..io.drafts import replacing
+from ..io.drafts import check_named, replacing
+
+
+def check_page(path: Path) -> Path:
+    """Return the path of a page that could be written."""
+    return check_named(path, ".html", ".htm")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,10 +8,14 @@ from numpy.typing import NDArray
 from .npz import listing
 
 
-def is_list(column: Any) -> bool:
-    """Return whether each entry of an Arrow column is a list of numbers, or a tensor of them."""
-    kind = getattr(column.type, "storage_type", column.type)
-    return str(kind).partition("<")[0] in ("list", "large_list", "fixed_size_list")
+def is_list(kind: Any) -> bool:
+    """Return whether each entry of a column of this Arrow type is a list, or a tensor, which is kept as one."""
+    return str(stored_as(kind)).partition("<")[0] in ("list", "large_list", "fixed_size_list")
+
+
+def stored_as(kind: Any) -> Any:
+    """Return the plain Arrow type that a column of this type is kept as: of tensors, lists."""
+    return getattr(kind, "storage_type", kind)
 
 
 def as_array(column: Any, name: str) -> NDArray[Any]:
@@ -24,7 +28,7 @@ def as_array(column: Any, name: str) -> NDArray[Any]:
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     array = getattr(array, "storage", array)  # A tensor column keeps its lists there.
     flat, shape = array, [len(array)]
-    if is_list(array):
+    if is_list(array.type):
         flat = array.flatten()
         lengths = array.value_lengths().unique().to_pylist()  # None is that of a missing list.
         if len(lengths) != 1:

@@ -4,7 +4,7 @@ Endings count in any case: `.NPZ` is `.npz`.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .archive import kind_of
-from .drafts import AnyPath, check_readable, check_writable, naming, replacing
+from .drafts import AnyPath, check_named, check_readable, naming, replacing
 from .extras import install
 from .npz import Arrays, listing, read_npy, read_npz, write_npz
 
@@ -21,31 +21,42 @@ NAMES = ("features", "logits", "labels", "scores")
 TABLES = (".parquet", ".arrow", ".feather")
 
 
-def read_columns(path: AnyPath, needed: str = "features", wanted: Sequence[str] = NAMES) -> Arrays:
+def read_columns(
+    path: AnyPath, needed: str = "features", wanted: Sequence[str] = NAMES, named: Mapping[str, str] | None = None
+) -> Arrays:
     """Read what is wanted of the features, logits, labels and scores that a file holds, as arrays of their own types.
 
-    One without what is `needed` is refused.
+    One without what is `needed`, or without what is `named`, is refused: that says what columns are called in the file.
     A folder, or an `.npy` file with `features` in its name, stands for the set of `.npy` files whose names
     differ from it only in that word; they are mapped, not read.
     """
     path = Path(path)
+    if path.is_dir() or path.suffix.lower() == ".npy":
+        _refuse_names(path, list((named or {}).values()))
     if path.is_dir():
         return _read_set(_features_of(path), needed, wanted)
     path = check_readable(path)
-    kind = path.suffix.lower()
-    if kind == ".npz":
-        arrays = read_npz(path, (*wanted, "about"))
-        if (saved := kind_of(arrays)) is not None:
-            raise ValueError(f"{path} must hold rows, got a {saved} that truing.save wrote: truing.load reads it")
-        if needed not in arrays:
-            read_npz(path, (), needed)  # It says what the file holds instead.
-        return {name: array for name, array in arrays.items() if name in wanted}
-    if kind in TABLES:
-        table: Arrays = _tables(path).read_table(path, wanted, needed)
-        return table
-    if kind != ".npy" or "features" not in path.name:
+    if path.suffix.lower() == ".npy" and "features" in path.name:
+        return _read_set(path, needed, wanted)
+    if path.suffix.lower() not in (".npz", *TABLES):
         raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)}, or be an .npy with features in its name")
-    return _read_set(path, needed, wanted)
+    called = {name: (named or {}).get(name, name) for name in wanted}
+    arrays = _read_called(path, list(called.values()), [called[needed], *(named or {}).values()])
+    return {name: arrays[own] for name, own in called.items() if own in arrays}
+
+
+def read_ids(path: AnyPath, name: str) -> NDArray[Any]:
+    """Read the column of a file that names its rows (n,): whole numbers or words."""
+    path = Path(path)
+    if path.suffix.lower() in TABLES:
+        ids: NDArray[Any] = _tables(path).read_ids(path, name)
+        return ids
+    if path.suffix.lower() != ".npz":
+        _refuse_names(path, [name])
+    ids = read_npz(path, [name], name)[name]
+    if ids.ndim != 1 or ids.dtype.kind not in "iuU":
+        raise TypeError(f"{name} must be whole numbers or words (n,), got {ids.dtype} of shape {ids.shape} in {path}")
+    return ids
 
 
 def read_scores(path: AnyPath) -> NDArray[Any]:
@@ -98,13 +109,29 @@ def write_columns(path: AnyPath, columns: Arrays) -> None:
 
 def check_ending(path: AnyPath) -> Path:
     """Return the path of a file that columns could be written to, by its ending and its folder."""
-    path = check_writable(path)
-    kind = path.suffix.lower()
-    if kind not in (".csv", ".npy", ".npz", *TABLES):
-        raise ValueError(f"{path} must end in .csv, .npy, .npz, {', '.join(TABLES)}, got {path.suffix or 'no ending'}")
-    if kind in TABLES:
+    path = check_named(path, ".csv", ".npy", ".npz", *TABLES)
+    if path.suffix.lower() in TABLES:
         _tables(path)
     return path
+
+
+def _read_called(path: Path, called: Sequence[str], needed: Sequence[str]) -> Arrays:
+    """Read columns of a file by the names that they have there; those that are needed must be there."""
+    if path.suffix.lower() in TABLES:
+        table: Arrays = _tables(path).read_table(path, called, needed)
+        return table
+    arrays = read_npz(path, (*called, "about"))
+    if (saved := kind_of(arrays)) is not None:
+        raise ValueError(f"{path} must hold rows, got a {saved} that truing.save wrote: truing.load reads it")
+    for name in needed:
+        if name not in arrays:
+            read_npz(path, (), name)  # It says what the file holds instead.
+    return arrays
+
+
+def _refuse_names(path: Path, names: Sequence[str]) -> None:
+    if names:
+        raise ValueError(f"{path} has no columns to be named, got {', '.join(names)}: .npy files have their own names")
 
 
 def _features_of(folder: Path) -> Path:
@@ -134,7 +161,7 @@ def _read_csv(path: Path) -> NDArray[Any]:
             lines = csv.DictReader(file, strict=True)
             names = list(lines.fieldnames or ())
             if names.count("scores") != 1:
-                raise ValueError(f"it must have one column of scores, got {listing(names)}")
+                raise ValueError(f"it must have one column that is named scores, got {listing(names)}")
             scores = [_score(row, len(names), lines.line_num) for row in lines]
     except (ValueError, csv.Error) as error:
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error

@@ -51,6 +51,14 @@ def check_writable(path: AnyPath) -> Path:
     return target
 
 
+def check_named(path: AnyPath, *endings: str) -> Path:
+    """Return the path of a file that could be written, and whose name ends in one of these, in any case."""
+    target = check_writable(path)
+    if target.suffix.lower() not in endings:
+        raise ValueError(f"{target} must end in {', '.join(endings)}, got {target.suffix or 'no ending'}")
+    return target
+
+
 def real_path(path: AnyPath) -> Path:
     """Return where a path leads, through all links; a loop of links leads to one of them."""
     if "\0" in os.fspath(path):

@@ -4,7 +4,7 @@ A column of features or logits is a list column, its lists all of one length. Wh
 """
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,16 +14,9 @@ import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 from numpy.typing import NDArray
-from pyarrow.types import (
-    is_boolean,
-    is_fixed_size_list,
-    is_floating,
-    is_integer,
-    is_large_list,
-    is_list,
-)
+from pyarrow.types import is_boolean, is_floating, is_integer, is_nested
 
-from .arrow import as_array
+from .arrow import as_array, is_list, stored_as
 from .drafts import check_readable, naming, replacing
 from .npz import Arrays, check_contains, check_size, reason
 from .seal import BLANK, check_seal, seal
@@ -32,8 +25,27 @@ from .seal import BLANK, check_seal, seal
 MAGIC = {".parquet": b"PAR1", ".arrow": b"ARROW1", ".feather": b"ARROW1"}
 
 
-def read_table(path: Path, wanted: Sequence[str], needed: str) -> Arrays:
-    """Read the wanted columns that the table has."""
+def read_table(path: Path, wanted: Sequence[str], needed: Sequence[str]) -> Arrays:
+    """Read the wanted columns that the table has, of numbers."""
+    arrays, held = _read_columns(path, wanted, _check_numbers, as_array)
+    for name in needed:
+        check_contains(path, name, held)
+        if name not in arrays:
+            raise ValueError(f"{path} must have at least one row, got none")
+    return arrays
+
+
+def read_ids(path: Path, name: str) -> NDArray[Any]:
+    """Read a column of whole numbers, or of what can be written as words."""
+    arrays, held = _read_columns(path, [name], _check_words, _as_ids)
+    check_contains(path, name, held)
+    return arrays[name]
+
+
+def _read_columns(
+    path: Path, wanted: Sequence[str], check: Callable[[str, Any], None], convert: Callable[[Any, str], NDArray[Any]]
+) -> tuple[Arrays, list[str]]:
+    """Return the wanted columns that a table has, their types checked, and the names of all."""
     kind = path.suffix.lower()
     with naming(path), check_readable(path).open("rb") as file:
         check_seal(file, path)
@@ -41,31 +53,30 @@ def read_table(path: Path, wanted: Sequence[str], needed: str) -> Arrays:
         try:
             # The map lives as long as what is made of it.
             source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-            table, held = _read(source, kind, wanted, size)
+            table, held = _read(source, kind, wanted, size, check)
             table.validate(full=True)
             # Copied, each column into one piece: others may cut the file short later.
             columns = {name: table.column(name).combine_chunks() for name in table.column_names if table.num_rows}
-            arrays = {name: as_array(column, name) for name, column in columns.items()}
+            arrays = {name: convert(column, name) for name, column in columns.items()}
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
             raise ValueError(f"{path} must be a readable {kind} file: {reason(error)}") from None
-    check_contains(path, needed, held)
-    if needed not in arrays:
-        raise ValueError(f"{path} must have at least one row, got none")
-    return arrays
+    return arrays, held
 
 
-def _read(source: Any, kind: str, wanted: Sequence[str], size: int) -> tuple[Any, list[str]]:
+def _read(
+    source: Any, kind: str, wanted: Sequence[str], size: int, check: Callable[[str, Any], None]
+) -> tuple[Any, list[str]]:
     """Return the wanted columns of a table in a file of so many bytes, and the names of all."""
     if kind == ".parquet":
         file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
         schema = file.schema_arrow
-        chosen = _chosen(schema, wanted)
+        chosen = _chosen(schema, wanted, check)
         check_size(_unpacked(file.metadata, chosen), size)
         return file.read(columns=chosen), schema.names
     schema = pyarrow.ipc.open_file(source).schema
-    chosen = _chosen(schema, wanted)
+    chosen = _chosen(schema, wanted, check)
     # Only in what is chosen are the buffers unpacked.
     options = pyarrow.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in chosen])
     reader = pyarrow.ipc.open_file(source, options=options)
@@ -78,23 +89,35 @@ def _read(source: Any, kind: str, wanted: Sequence[str], size: int) -> tuple[Any
     return pyarrow.Table.from_batches(batches, reader.schema), schema.names
 
 
-def _chosen(schema: Any, wanted: Sequence[str]) -> list[str]:
-    """Return the wanted columns that there are, each once and of plain numbers or lists of them."""
-    chosen = [name for name in wanted if name in schema.names]
+def _chosen(schema: Any, wanted: Sequence[str], check: Callable[[str, Any], None]) -> list[str]:
+    """Return the wanted columns that there are, each once and of a type that will do."""
+    chosen = [name for name in dict.fromkeys(wanted) if name in schema.names]
     for name in chosen:
         if schema.names.count(name) > 1:
             raise ValueError(f"it holds {name} {schema.names.count(name)} times")
-        kind = schema.field(name).type
-        numbers = getattr(kind, "storage_type", kind)  # A tensor column keeps its lists there.
-        if _is_list(numbers):
-            numbers = numbers.value_type
-        if not (is_integer(numbers) or is_floating(numbers) or is_boolean(numbers)):
-            raise ValueError(f"{name} must be plain numbers or lists of them, got {kind}")
+        check(name, schema.field(name).type)
     return chosen
 
 
-def _is_list(kind: Any) -> bool:
-    return bool(is_list(kind) or is_large_list(kind) or is_fixed_size_list(kind))
+def _check_numbers(name: str, kind: Any) -> None:
+    numbers = stored_as(kind)
+    if is_list(kind):
+        numbers = numbers.value_type
+    if not (is_integer(numbers) or is_floating(numbers) or is_boolean(numbers)):
+        raise ValueError(f"{name} must be plain numbers or lists of them, got {kind}")
+
+
+def _check_words(name: str, kind: Any) -> None:
+    if is_nested(stored_as(kind)):
+        raise ValueError(f"{name} must be a whole number or a word in each row, got {kind}")
+
+
+def _as_ids(column: Any, name: str) -> NDArray[Any]:
+    if column.null_count:
+        raise ValueError(f"{name} must have no missing values, got {column.null_count}")
+    if is_integer(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.array(column.cast(pyarrow.string()).to_pylist(), dtype=np.str_)
 
 
 def _unpacked(metadata: Any, chosen: Sequence[str]) -> int:

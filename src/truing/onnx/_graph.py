@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,29 +17,27 @@ if TYPE_CHECKING:
 _AXES_AS_INPUT = 13
 
 
+def _by(operator: str, *, swapped: bool = False) -> Callable[[Tensor, Tensor | float], Tensor]:
+    """Return the method of a tensor that adds a node of two inputs; swapped, the tensor itself is the second."""
+
+    def method(self: Tensor, other: Tensor | float) -> Tensor:
+        return self.graph.add(operator, other, self) if swapped else self.graph.add(operator, self, other)
+
+    return method
+
+
 class Tensor:
     """A tensor of a graph by its name. What is done with it is added to the graph."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
 
-    def __add__(self, other: Tensor | float) -> Tensor:
-        return self.graph.add("Add", self, other)
-
-    def __sub__(self, other: Tensor | float) -> Tensor:
-        return self.graph.add("Sub", self, other)
-
-    def __rsub__(self, other: float) -> Tensor:
-        return self.graph.add("Sub", other, self)
-
-    def __mul__(self, other: Tensor | float) -> Tensor:
-        return self.graph.add("Mul", self, other)
-
-    def __truediv__(self, other: Tensor | float) -> Tensor:
-        return self.graph.add("Div", self, other)
-
-    def __rtruediv__(self, other: float) -> Tensor:
-        return self.graph.add("Div", other, self)
+    __add__ = _by("Add")
+    __sub__ = _by("Sub")
+    __rsub__ = _by("Sub", swapped=True)
+    __mul__ = _by("Mul")
+    __truediv__ = _by("Div")
+    __rtruediv__ = _by("Div", swapped=True)
 
 
 class Graph:

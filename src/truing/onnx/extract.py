@@ -69,21 +69,30 @@ def extract(
     """
     rows = as_count(batch, "batch")
     tensors = {"features": features, "logits": logits}
-    file = Path(path)
-    session = _session(file, tensors, providers)
-    entry = _entry(session, input)
+    session = _session(Path(path), tensors, providers)
+    found = list(_parts(session, _entry(session, input), Path(path), tensors, arrays, rows))
+    if not found:
+        raise ValueError("arrays must give at least one row, got none")
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in found]) for name in tensors}
+    outputs = Outputs(**columns)
+    _check_logits(outputs._need("logits"), logits)
+    return outputs
+
+
+def _parts(
+    session: Any,
+    entry: Any,
+    file: Path,
+    tensors: Mapping[str, str],
+    arrays: NDArray[Any] | Iterable[NDArray[Any]],
+    rows: int,
+) -> Iterator[Arrays]:
+    """Yield the tensors of each batch of so many rows, or of as many as the network is made for."""
     fixed = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
-    found = []
     for number, images in enumerate(_batches(arrays, fixed or rows)):
         whole = _cast(_filled(images, fixed or len(images)), entry, number)
         values = _run(session, list(tensors.values()), {entry.name: whole}, file, number)
-        found.append(_columns(tensors, values, len(images), len(whole), number))
-    if not found:
-        raise ValueError("arrays must give at least one row, got none")
-    whole_columns: dict[str, Any] = {name: np.concatenate([part[name] for part in found]) for name in tensors}
-    outputs = Outputs(**whole_columns)
-    _check_logits(outputs._need("logits"), logits)
-    return outputs
+        yield _columns(tensors, values, len(images), len(whole), number)
 
 
 def _columns(tensors: Mapping[str, str], values: Sequence[Any], rows: int, filled: int, number: int) -> Arrays:

@@ -123,7 +123,7 @@ class _Product:
 
     def fits(self, folding: Folding) -> bool:
         """Tell whether it has the fit's width, and its number of classes where the fit looks at logits."""
-        return self.size[0] == folding.features and folding.logits in (None, self.size[1])
+        return self.size[0] == folding.dimensions and folding.classes in (None, self.size[1])
 
 
 class _Network:
@@ -168,14 +168,14 @@ class _Network:
         for name in (features, logits):
             if name is not None and name not in self.tensors:
                 raise ValueError(f"there is no tensor {name!r} in the network; there are {listed(self.tensors)}")
-        if features is None or (logits is None and folding.logits is not None):
+        if features is None or (logits is None and folding.classes is not None):
             product = self._product(folding, features, logits)
             features, logits = product.features, product.logits
-        self._check_shape("features", features, folding.features)
-        if folding.logits is None:
+        self._check_shape("features", features, folding.dimensions)
+        if folding.classes is None:
             return features, None
         assert logits is not None
-        self._check_shape("logits", logits, folding.logits)
+        self._check_shape("logits", logits, folding.classes)
         return features, logits
 
     def add_output(self, name: str, kind: str, *, like: str) -> None:
@@ -199,7 +199,9 @@ class _Network:
         chosen = [product for product in fitting if product.makes_output] or fitting
         if len(chosen) == 1:
             return chosen[0]
-        size = f"{folding.features} features" if folding.logits is None else f"{folding.features} → {folding.logits}"
+        size = (
+            f"{folding.dimensions} features" if folding.classes is None else f"{folding.dimensions} → {folding.classes}"
+        )
         number = "several matrix products" if chosen else "no matrix product"
         products = [str(product) for product in chosen or found]
         which = f"of {listed(products)}" if products else f"of the tensors {listed(self.tensors)}"

@@ -3,7 +3,7 @@
 Names come from the user's files, so every text is escaped on its way into the page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import isfinite
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from .. import __version__, summary
 from .._check import counted
 from ..bench.report.figures import IN, OUT
-from ..bench.report.markup import STYLE, panels_in_html, table_in_html
+from ..bench.report.markup import document, panels_in_html, table_in_html
 from ..bench.report.table import Table
 from ..detection import Detection
 from ..outputs import Outputs
 from . import figures
-from .thumbnails import thumbnail
+from .numbers import numbers, score
+from .thumbnails import Picture
 
-TEMPLATE = Path(__file__).parent / "page.html"
+BODY, STYLE = (Path(__file__).parent / name for name in ("page.html", "style.css"))
 LISTED = 10  # Rows of each kind that are listed.
 STREAM = "A stream’s scores come from many fits and do not rank together; rows are ordered by their p-values."
 
@@ -33,34 +34,32 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked for: the rows, the known ones, a picture of each row where there are some, and the commands."""
+    """What was asked for: the rows, the known ones, pictures of the rows that are listed, if any, and the commands."""
 
     name: str
     outputs: Outputs
     reference: Outputs | None
-    images: Sequence[Path] | None
+    pictures: Mapping[int, Picture] | None
     commands: Sequence[str]
-    streamed: bool
 
 
 def render(found: Detection, job: Job) -> str:
     """Return the page of a detection as HTML."""
     facts = summary.facts(found, job.outputs.features.shape[1], None)
-    drawn = [*figures.densities(found, streamed=job.streamed), *figures.plane(found, job.outputs, job.reference)]
-    listed = listed_rows(found, streamed=job.streamed)
-    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        style=STYLE.read_text(encoding="utf-8"),
+    drawn = [*figures.densities(found), *figures.plane(found, job.outputs, job.reference)]
+    body = Template(BODY.read_text(encoding="utf-8")).substitute(
         title=_text(job.name),
         headline=_text(headline(facts)),
         numbers=table_in_html(Table("The job in numbers", ("what", "value"), tuple(numbers(facts)))),
         notes="".join(f"<li>{_text(note)}</li>" for note in facts["notes"]) or "<li>None.</li>",
         key=_key(found),
         figures=panels_in_html(drawn, "three"),
-        stream=f'<p class="soft">{STREAM}</p>' if job.streamed else "",
-        rows="\n".join(_rows(title, rows, found, job) for title, rows in listed.items()),
+        stream=f'<p class="soft">{STREAM}</p>' if found.method == "online" else "",
+        rows="\n".join(_rows(title, rows, found, job) for title, rows in listed_rows(found).items()),
         commands="\n".join(f"<pre><code>{_text(command)}</code></pre>" for command in job.commands),
         version=_text(__version__),
     )
+    return document(f"truing detect: {_text(job.name)}", body, STYLE.read_text(encoding="utf-8"))
 
 
 def headline(facts: dict[str, Any]) -> str:
@@ -70,37 +69,13 @@ def headline(facts: dict[str, Any]) -> str:
     return f"{facts['refused']:,} of {counted(facts['rows'])} refused, {facts['refused'] / facts['rows']:.1%}."
 
 
-def numbers(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the name and the value of everything that the summary says, as it is printed."""
-    told = [
-        ("rows", f"{facts['rows']:,}"),
-        ("features of a row", f"{facts['dimensions']:,}"),
-        ("base score", facts["base"]),
-        ("method", facts["method"]),
-    ]
-    if facts["fit"] is not None:
-        told += [(f"fit: {name.replace('_', ' ')}", _number(value)) for name, value in facts["fit"].items()]
-    if facts["refused"] is not None:
-        ((rate, level),) = facts["rate"].items()
-        told += [
-            ("reference rows decided against", f"{facts['reference_rows']:,}"),
-            (rate.replace("_", "-"), f"{level:g}"),
-            ("threshold", _threshold(facts)),
-            ("refused", f"{facts['refused']:,}"),
-            ("share refused", f"{facts['refused'] / facts['rows']:.1%}"),
-        ]
-    if facts["out_share_at_least"] is not None:
-        told.append(("share of out rows, at least (95 % confidence)", f"{facts['out_share_at_least']:.1%}"))
-    return told
-
-
-def listed_rows(found: Detection, *, streamed: bool) -> dict[str, Rows]:
+def listed_rows(found: Detection) -> dict[str, Rows]:
     """Return the places of the rows that are surest to be out, nearest the threshold, and surest to be in.
 
     Scores of a stream do not rank together, but p-values do; without these there is nothing to list. Ties stand in the
     order of the rows.
     """
-    ranked = found.p_values if streamed else found.scores
+    ranked = found.p_values if found.method == "online" else found.scores
     if ranked is None:
         return {}
     lists = {"Surest to be out": np.argsort(ranked, kind="stable")}
@@ -114,35 +89,40 @@ def listed_rows(found: Detection, *, streamed: bool) -> dict[str, Rows]:
 
 def _rows(title: str, rows: Rows, found: Detection, job: Job) -> str:
     """Return a table of some rows, each with its picture where there are pictures."""
-    heads = ["row", *(["image", "file"] if job.images is not None else []), found.base, "score"]
-    heads += ["p-value", "decision"] if found.is_out is not None else []
-    heads += ["class"] if job.outputs.logits is not None else []
-    lines = "\n".join(_row(int(row), found, job) for row in rows)
-    shown = "".join(f'<th scope="col">{_text(head)}</th>' for head in heads)
+    lines = [_cells(int(row), found, job) for row in rows]
+    heads = "".join(f'<th scope="col">{_text(head)}</th>' for head, _ in lines[0])
+    body = "\n".join(_row(cells) for cells in lines)
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{_text(title)}"><table><caption>{_text(title)}'
-        f"</caption><thead><tr>{shown}</tr></thead><tbody>\n{lines}\n</tbody></table></div>"
+        f'<div class="wide rows" tabindex="0" role="region" aria-label="{_text(title)}"><table><caption>{_text(title)}'
+        f"</caption><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody></table></div>"
     )
 
 
-def _row(row: int, found: Detection, job: Job) -> str:
-    cells = [_number(found.base_scores[row]), _number(found.scores[row])]
+def _cells(row: int, found: Detection, job: Job) -> list[tuple[str, str]]:
+    """Return the name of each column, and what it says of a row, as HTML."""
+    cells = [("row", str(row))]
+    if job.pictures is not None:
+        picture = job.pictures[row]
+        cells += [("image", _image(picture)), ("file", _text(picture.name))]
+    cells += [(found.base, score(found.base_scores[row])), ("score", score(found.scores[row]))]
     if found.is_out is not None and found.p_values is not None:
-        cells += [f"{found.p_values[row]:.3g}", "refused" if found.is_out[row] else "accepted"]
+        decision = "refused" if found.is_out[row] else "accepted"
+        cells += [("p-value", f"{found.p_values[row]:.3g}"), ("decision", decision)]
     if job.outputs.logits is not None:
-        cells.append(str(int(np.argmax(job.outputs.logits[row]))))
-    html = [f'<th scope="row">{row:,}</th>']
-    if job.images is not None:
-        html += [f"<td>{_picture(job.images[row])}</td>", f"<td>{_text(job.images[row].name)}</td>"]
-    html += [f"<td>{_text(cell)}</td>" for cell in cells]
-    return f"<tr>{''.join(html)}</tr>"
+        cells.append(("class", str(int(np.argmax(job.outputs.logits[row])))))
+    return cells
 
 
-def _picture(path: Path) -> str:
-    source = thumbnail(path)
-    if source is None:
+def _row(cells: list[tuple[str, str]]) -> str:
+    (head, number), *others = cells
+    html = "".join(f'<td data-head="{_text(name)}">{cell}</td>' for name, cell in others)
+    return f'<tr><th scope="row" data-head="{head}">{number}</th>{html}</tr>'
+
+
+def _image(picture: Picture) -> str:
+    if picture.source is None:
         return "cannot be read"
-    return f'<img src="{source}" alt="{_text(path.name)}">'
+    return f'<img src="{picture.source}" alt="{_text(picture.name)}">'
 
 
 def _key(found: Detection) -> str:
@@ -151,16 +131,6 @@ def _key(found: Detection) -> str:
     colours = ((IN, "accepted"), (OUT, "refused"))
     keys = " ".join(f'<span class="key" style="background: {colour}"></span> {word}' for colour, word in colours)
     return f'<p class="soft">{keys} <span class="key" style="background: currentColor"></span> reference</p>'
-
-
-def _threshold(facts: dict[str, Any]) -> str:
-    if facts["threshold"] is not None:
-        return _number(facts["threshold"])
-    return "one for each batch" if facts["method"] == "online" else "none: by p-values"
-
-
-def _number(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:,.6g}"
 
 
 def _text(text: str) -> str:

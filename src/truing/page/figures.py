@@ -23,11 +23,11 @@ DOTS = 600  # and drawn in a scatter. More are drawn from at random.
 SEED = 0
 
 
-def densities(found: Detection, *, streamed: bool) -> Iterator[Panel]:
+def densities(found: Detection) -> Iterator[Panel]:
     """Yield the density of the scores beside the reference's, and that of the base scores by what was decided."""
-    if not streamed:
+    if found.method != "online":  # A stream's scores come from many fits.
         yield _scores(found)
-    if streamed or found.method != "none":
+    if found.method != "none":
         yield _base_scores(found)
 
 

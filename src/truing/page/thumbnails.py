@@ -2,6 +2,8 @@
 
 import base64
 import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .._check import counted
@@ -27,6 +29,27 @@ def image_files(path: Path, rows: int) -> list[Path]:
     if missing:
         raise ValueError(f"{path} must name files that are there, got {missing[0]}")
     return found
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The image of a row: its file's name, and a small copy as a data URI, None of a file that cannot be read."""
+
+    name: str
+    source: str | None
+
+
+def pictures(images: Sequence[Path], rows: Iterable[int]) -> dict[int, Picture]:
+    """Return the pictures of some rows, of the images of all."""
+    return {row: Picture(images[row].name, thumbnail(images[row])) for row in dict.fromkeys(rows)}
+
+
+def notes(shown: Mapping[int, Picture]) -> Iterator[str]:
+    """Yield how many of the images shown cannot be read."""
+    unread = [row for row, picture in shown.items() if picture.source is None]
+    if unread:
+        first = f"that of row {unread[0]}, {shown[unread[0]].name}, for one"
+        yield f"{len(unread)} of the {counted(len(shown), 'image')} in the report cannot be read: {first}"
 
 
 def _lines(path: Path) -> list[str]:

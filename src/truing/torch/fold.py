@@ -158,7 +158,9 @@ def _name_of_head(model: nn.Module, head: nn.Module | str | None, folding: Foldi
         if isinstance(module, nn.Conv2d):
             check_pointwise(name, module)
         return name
-    wanted = f"{folding.features} features" if folding.logits is None else f"{folding.features} → {folding.logits}"
+    wanted = (
+        f"{folding.dimensions} features" if folding.classes is None else f"{folding.dimensions} → {folding.classes}"
+    )
     if head is not None:
         raise ValueError(f"head must be of the fit's size, {wanted}, got {described(list(found), found)}")
     number = "several nn.Linear layers" if fitting else "no nn.Linear layer"
@@ -169,7 +171,7 @@ def _name_of_head(model: nn.Module, head: nn.Module | str | None, folding: Foldi
 def _fits(module: nn.Module, folding: Folding) -> bool:
     """Tell whether a layer has the fit's width and number of classes; one that does not say its size may have."""
     sizes = ("in_features", "in_channels"), ("out_features", "out_channels")
-    for names, wanted in zip(sizes, (folding.features, folding.logits), strict=True):
+    for names, wanted in zip(sizes, (folding.dimensions, folding.classes), strict=True):
         size = next((getattr(module, name) for name in names if hasattr(module, name)), None)
         if None not in (size, wanted) and size != wanted:
             return False

@@ -1,6 +1,4 @@
-"""The page as a browser shows it: Debian's chromium, driven by playwright."""
-
-import shutil
+"""The page as a browser shows it."""
 
 import pytest
 
@@ -8,10 +6,7 @@ from truing.bench.experiments.records import Results
 from truing.bench.report import page as report_page
 from truing.bench.report.order import ordered
 
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("needs a browser: apt-get install chromium", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+from ...browsing import POOR_CONTRAST
 
 WIDTHS = (390, 1280)
 PAGES = (
@@ -19,33 +14,6 @@ PAGES = (
     "cifar10-resnet56",
     *(f"cifar10-resnet56--{case}" for case in ("table", "rate", "combinations", "pictures")),
 )
-# Relative luminance and contrast as in WCAG 2.2, of every visible piece of text against what lies behind it.
-POOR_CONTRAST = """() => {
-  const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
-  const light = colour => {
-    const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    const [r, g, b] = numbers(colour).map(v => linear(v / 255));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = element => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor, parts = numbers(colour);
-      if (parts.length < 4 || parts[3] > 0) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  let seen = 0;
-  while (walk.nextNode()) {
-    const element = walk.currentNode.parentElement;
-    if (!walk.currentNode.data.trim() || !element.checkVisibility()) continue;
-    const style = getComputedStyle(element);
-    const ink = light(element.closest("svg") ? style.fill : style.color), ground = light(behind(element));
-    seen += 1;
-    if ((Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05) < 4.5) found.push(walk.currentNode.data);
-  }
-  return [seen, found];
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +21,6 @@ def address(tmp_path_factory, page_html):
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(page_html, encoding="utf-8")
     return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -172,28 +172,31 @@ def vary_react_share(job: Job) -> Measurements:
     """
     if job.reacted is None:
         return
-    components = job.setting.components
     for mix, rng, new in job.repeats():
         if not new:
             continue
         seen, unseen = mix.halves(rng)
-        for fitted, scored, kind in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
-            raw = SharedFeatures(fitted.features, components)
-            for share in job.case.values:
-                clip = react_clip(fitted.features[: fitted.rows_in], share=share)
-                clipped = np.minimum(fitted.features, clip), np.minimum(scored.features, clip)
-                pairs = {
-                    "raw": (raw, scored.features),
-                    "clipped": (SharedFeatures(clipped[0], components), clipped[1]),
-                }
-                for base, scores in job.reacted(fitted.features, clip).items():
-                    for name, (known, asked) in pairs.items():
-                        trued = direct(known, scores)(asked)
-                        yield share, ((base, f"ReAct + DLR, {name}", kind), metrics(*scored.split(trued)))
-                    if kind == "fitted":
-                        yield share, ((base, "ReAct", kind), metrics(*mix.split(scores)))
-        for measured in compare(mix, {"DLR": direct}, components, rng):
+        yield from _reacted(job, mix, mix, "fitted")
+        yield from _reacted(job, seen, unseen, "unseen")
+        for measured in compare(mix, {"DLR": direct}, job.setting.components, rng):
             yield None, measured
+
+
+def _reacted(job: Job, fitted: Mix, scored: Mix, kind: str) -> Measurements:
+    """Run ReAct at every share, fitted on some rows and asked for others, or for the same."""
+    assert job.reacted is not None
+    components = job.setting.components
+    raw = SharedFeatures(fitted.features, components)
+    for share in job.case.values:
+        clip = react_clip(fitted.features[: fitted.rows_in], share=share)
+        clipped = SharedFeatures(np.minimum(fitted.features, clip), components)
+        pairs = {"raw": (raw, scored.features), "clipped": (clipped, np.minimum(scored.features, clip))}
+        for base, scores in job.reacted(fitted.features, clip).items():
+            for name, (known, asked) in pairs.items():
+                trued = direct(known, scores)(asked)
+                yield share, ((base, f"ReAct + DLR, {name}", kind), metrics(*scored.split(trued)))
+            if kind == "fitted":
+                yield share, ((base, "ReAct", kind), metrics(*fitted.split(scores)))
 
 
 def detect_outliers(job: Job) -> Measurements:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from ...io.extras import install
+from ...plots import IN as IN
+from ...plots import OUT as OUT
 from ..experiments.cases import CONTRAST, SAME_MIX
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#808080"
-IN, OUT = "#3b86c4", "#e07b1a"
 STROKES: dict[str, tuple[str, Any]] = {
     "none": (INK, (0, (1, 1))),
     "DLR": ("#1b9e77", (0, (5, 1.5))),

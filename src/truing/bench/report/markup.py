@@ -1,12 +1,20 @@
-"""Panels and tables as HTML, and the style of the pages that hold them."""
+"""Panels and tables as HTML, and the document that holds them."""
 
 from html import escape
 from pathlib import Path
+from string import Template
 
 from .figures import Panel
 from .table import Table
 
-STYLE = Path(__file__).parent / "style.css"
+HERE = Path(__file__).parent
+
+
+def document(title: str, body: str, style: str = "") -> str:
+    """Return a page that loads nothing: title and body are HTML, the style goes on after that of all pages."""
+    shared = (HERE / "style.css").read_text(encoding="utf-8")
+    template = Template((HERE / "document.html").read_text(encoding="utf-8"))
+    return template.substitute(title=title, style=shared + style, body=body)
 
 
 def panels_in_html(panels: list[Panel], columns: str = "two") -> str:

@@ -17,13 +17,13 @@ from ..experiments.cases import CASES, CONVENTIONS, HEAD, Case, files_of_case, i
 from ..experiments.records import About, Results, Row
 from ..experiments.settings import SETTINGS, Setting
 from . import curves, distributions, dumbbells, figures, scatters
-from .markup import STYLE, panels_in_html, table_in_html
+from .markup import document, panels_in_html, table_in_html
 from .order import ordered
 from .provenance import codes, network_named, sets_table
 from .table import Table
 from .tables import all_tables, contrast_rows, summary, with_methods_of
 
-TEMPLATE = Path(__file__).parent / "page.html"
+BODY = Path(__file__).parent / "page.html"
 WORDS = {
     "truing": "By truing’s conventions",
     "authors": "By the authors’ conventions: their scaling of the penalty, a refit on the raw features, FPR95 at the"
@@ -89,8 +89,9 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
     run = [name for name in results.settings if any(row["setting"] == name for row in rows)]
     summed = with_methods_of(results, front.summed)
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
-    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        style=STYLE.read_text(encoding="utf-8"),
+    title = escape(front.title)
+    body = Template(BODY.read_text(encoding="utf-8")).substitute(
+        title=title,
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
         overview="\n".join(_overview(name, summed.rows) for name in run),
         summary="\n".join(map(table_in_html, summary(summed, set_by_set=front.set_by_set))),
@@ -98,7 +99,6 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
             _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
         ),
         missing="\n".join(_all_missing(run)) if front.lists_settings else "",
-        title=escape(front.title),
         introduction=front.introduction,
         paragraphs="\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in front.paragraphs),
         downloads="\n".join(_downloads(name, numbers[name]) for name in run),
@@ -107,6 +107,7 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
         colour_in=figures.IN,
         colour_out=figures.OUT,
     )
+    return document(title, body)
 
 
 def as_csv(rows: list[Row]) -> str:

@@ -62,8 +62,7 @@ def view_direction(azimuth: float, elevation: float = ELEVATION) -> Floats:
 def _plane(row: Row, kind: str) -> Panel:
     """Draw the points in three dimensions, those behind the plane, then the plane, then those before it."""
     places, colours = np.array(row["points"])[:, :3], np.where(row["is_out"], OUT, IN)
-    a, b, c = row["plane"]
-    plane = np.array([a, b, -1.0, c] if kind == "regression" else row["svm"])
+    plane, words = _found_plane(row, kind)
     low, high = places.min(axis=0), places.max(axis=0)
     normal = plane[:3] * (high - low)
     azimuth = _azimuth(normal / np.linalg.norm(normal))
@@ -79,27 +78,36 @@ def _plane(row: Row, kind: str) -> Panel:
         sheet = plane_in_box(plane, low, high)
         axes.add_collection3d(Poly3DCollection([sheet], facecolor=INK, edgecolor=INK, alpha=0.3, zorder=2))
         dots(axes, places[side >= 0], colours[side >= 0], 3)
-        axes.set_box_aspect((1.25, 1.25, 1), zoom=1.05)
-        axes.set(xlabel="component 1", ylabel="component 2", zlabel=row["base"])
-        axes.set(**{f"{name}lim": ends for name, ends in zip("xyz", zip(low, high, strict=True), strict=True)})
-        for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
-            axis.pane.set_visible(False)
-            axis._axinfo["grid"] |= {"color": "#80808040", "linewidth": 0.6}
-            axis.set_major_locator(_few())
-            axis.set_tick_params(labelsize=8, pad=-2)
-            axis.labelpad = -4
+        _set_box(axes, low, high, row["base"])
 
-    found = (
-        f"regression plane, which explains {row['explained']:.0%} of the variance of {row['base']}"
-        if kind == "regression"
-        else f"plane of an SVM that knows the labels, {row['svm_right']:.0%} right"
-    )
     return Panel(
         svg(draw, _name(row, kind), size=(4.2, 3.3), margins=BOX, projection="3d"),
-        found[0].upper() + found[1:],
+        words[0].upper() + words[1:],
         f"{row['case']}, {row['setting']}, {row['outside']}: two principal components and {row['base']} in three"
-        f" dimensions, with the {found}.",
+        f" dimensions, with the {words}.",
     )
+
+
+def _found_plane(row: Row, kind: str) -> tuple[Floats, str]:
+    """Return the plane w·x + b = 0 of one kind, as (w, b), and what it is."""
+    if kind == "svm":
+        return np.array(row["svm"]), f"plane of an SVM that knows the labels, {row['svm_right']:.0%} right"
+    a, b, c = row["plane"]
+    words = f"regression plane, which explains {row['explained']:.0%} of the variance of {row['base']}"
+    return np.array([a, b, -1.0, c]), words
+
+
+def _set_box(axes: Any, low: Floats, high: Floats, base: str) -> None:
+    """Set the names, the ends and the look of three axes."""
+    axes.set_box_aspect((1.25, 1.25, 1), zoom=1.05)
+    axes.set(xlabel="component 1", ylabel="component 2", zlabel=base)
+    axes.set(**{f"{name}lim": ends for name, ends in zip("xyz", zip(low, high, strict=True), strict=True)})
+    for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
+        axis.pane.set_visible(False)
+        axis._axinfo["grid"] |= {"color": "#80808040", "linewidth": 0.6}
+        axis.set_major_locator(_few())
+        axis.set_tick_params(labelsize=8, pad=-2)
+        axis.labelpad = -4
 
 
 def _principal(row: Row) -> Panel:

@@ -3,7 +3,7 @@
 Numbers are in per cent. FPR95 is by the convention `at-least`, and by the authors' under their conventions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -86,41 +86,99 @@ def file_rows(results: Results, name: str) -> dict[str, str]:
     return found
 
 
+@dataclass(frozen=True)
+class _Group:
+    """The rows of a case on a setting by some conventions, and what their tables are made with."""
+
+    setting: Setting
+    case: Case
+    rows: list[Row]
+    metric: str  # The column of the FPR95 by these conventions.
+    network: str
+    sizes: dict[str, str]  # Of sets that are shorter than the official ones.
+    contrasts: list[Row]  # That stand beside the rows of a main case, set by set.
+
+    def means(self, rows: list[Row], title: str, outside: str = AVERAGE) -> Table:
+        return _means(
+            self.setting, self.case, rows, metric=self.metric, network=self.network, outside=outside, title=title
+        )
+
+
 def _of_case(
     key: tuple[str, str, str], groups: dict[tuple[str, str, str], list[Row]], results: Results
 ) -> Iterator[Table]:
+    """Yield the tables of a case, of each kind that it has."""
     conventions, name, _ = key
-    case, setting, rows, metric = CASES[key[2]], results.settings[name], groups[key], _fpr95(conventions)
+    case, setting, rows = CASES[key[2]], results.settings[name], groups[key]
     sizes, network = file_rows(results, name), network_named(results, name)
     if setting.inside in sizes:
         network = f"{network}. In-distribution: {setting.inside}, {sizes[setting.inside]}"
-    means = partial(_means, setting, case, metric=metric, network=network)
     if case.beside:
         known = groups.get((conventions, name, case.beside), [])
         rows = [row for row in known if row["base"] in case.bases] + [row for row in rows if row["method"] != "none"]
+    contrasts = contrast_rows(results.rows, conventions, name) if case.is_main else []
+    group = _Group(setting, case, rows, _fpr95(conventions), network, sizes, contrasts)
     for kind in case.tables:
-        if kind == "means":
-            title = f"{MEAN}, with known rows" if case.has_reference else MEAN
-            yield means([row for row in rows if row["outside"] != POOL], title=title)
-        elif kind == "pool":
-            yield means([row for row in rows if row["outside"] == POOL], title="all sets in one pool")
-        elif kind == "means-of-each-set":
-            for outside in dict.fromkeys(row["outside"] for row in rows):
-                part = [row for row in rows if row["outside"] == outside]
-                yield means(part, outside=outside.removesuffix("-noise"), title=outside)
-        elif kind == "by-set":
-            contrasts = contrast_rows(results.rows, conventions, name) if case.is_main else []
-            for column, words in ((metric, "FPR95"), ("auroc", "AUROC")):
-                yield _by_set(setting, rows, column, words, sizes, contrasts)
-            # How many rows are in-distribution decides an AUPR, and a contrast has fewer: it has none here.
-            yield _by_set(setting, rows, "aupr", "AUPR, in-distribution positive", sizes)
-            for column, words in DECIDED.items() if case.has_reference else ():
-                yield _by_set(setting, rows, column, words, sizes)
-        elif kind == "by-subset":
-            yield _by_subset(setting, rows, metric, "FPR95")
-            yield _by_subset(setting, rows, "auroc", "AUROC")
-        elif kind == "by-value":
-            yield from _by_value(setting, case, rows, metric)
+        yield from _KINDS[kind](group)
+
+
+def _table_of_means(group: _Group) -> Iterator[Table]:
+    title = f"{MEAN}, with known rows" if group.case.has_reference else MEAN
+    yield group.means([row for row in group.rows if row["outside"] != POOL], title)
+
+
+def _table_of_pool(group: _Group) -> Iterator[Table]:
+    yield group.means([row for row in group.rows if row["outside"] == POOL], "all sets in one pool")
+
+
+def _tables_of_each_set(group: _Group) -> Iterator[Table]:
+    for outside in dict.fromkeys(row["outside"] for row in group.rows):
+        part = [row for row in group.rows if row["outside"] == outside]
+        yield group.means(part, outside, outside.removesuffix("-noise"))
+
+
+def _tables_by_set(group: _Group) -> Iterator[Table]:
+    setting, rows, sizes = group.setting, group.rows, group.sizes
+    for column, words in ((group.metric, "FPR95"), ("auroc", "AUROC")):
+        yield _by_set(setting, rows, column, words, sizes, group.contrasts)
+    # How many rows are in-distribution decides an AUPR, and a contrast has fewer: it has none here.
+    yield _by_set(setting, rows, "aupr", "AUPR, in-distribution positive", sizes)
+    for column, words in DECIDED.items() if group.case.has_reference else ():
+        yield _by_set(setting, rows, column, words, sizes)
+
+
+def _tables_by_subset(group: _Group) -> Iterator[Table]:
+    yield _by_subset(group.setting, group.rows, group.metric, "FPR95")
+    yield _by_subset(group.setting, group.rows, "auroc", "AUROC")
+
+
+def _tables_by_value(group: _Group) -> Iterator[Table]:
+    """Yield means over the sets, a table for each metric: a line for each method, a column for each value."""
+    setting, case, rows = group.setting, group.case, group.rows
+    told = tuple(notes(setting, case, rows, []))
+    values = sorted({row["value"] for row in rows})
+    groups: dict[str, dict[float, list[Row]]] = {}
+    for row in sorted(rows, key=line_place):
+        groups.setdefault(_name(row["base"], row["method"]), {}).setdefault(row["value"], []).append(row)
+    for column, words in ({"auroc": "AUROC", group.metric: "FPR95"} | DECIDED).items():
+        lines = [
+            (name, *(_printed(fmean(row[column] for row in found[value])) for value in values))
+            for name, found in groups.items()
+        ]
+        heads = (f"base, method; {case.varied}", *map(_value, values))
+        yield Table(_title(setting, f"{words}, mean over the sets"), heads, tuple(lines), told)
+        told = ()  # Once is enough.
+
+
+_KINDS: dict[str, Callable[[_Group], Iterator[Table]]] = {
+    "means": _table_of_means,
+    "pool": _table_of_pool,
+    "means-of-each-set": _tables_of_each_set,
+    "by-set": _tables_by_set,
+    "by-subset": _tables_by_subset,
+    "by-value": _tables_by_value,
+}
+"""Every kind of table that a case may have."""
 
 
 def _means(
@@ -286,23 +344,6 @@ def _by_subset(setting: Setting, rows: list[Row], metric: str, words: str) -> Ta
     columns = dict(_lines(setting, rows, metric, sets))
     lines = tuple((name, *(cells[place] for cells in columns.values())) for place, name in enumerate(sets))
     return Table(_title(setting, words), ("sets", *columns), lines)
-
-
-def _by_value(setting: Setting, case: Case, rows: list[Row], metric: str) -> Iterator[Table]:
-    """Yield means over the sets, a table for each metric: a line for each method, a column for each value."""
-    told = tuple(notes(setting, case, rows, []))
-    values = sorted({row["value"] for row in rows})
-    groups: dict[str, dict[float, list[Row]]] = {}
-    for row in sorted(rows, key=line_place):
-        groups.setdefault(_name(row["base"], row["method"]), {}).setdefault(row["value"], []).append(row)
-    for column, words in ({"auroc": "AUROC", metric: "FPR95"} | DECIDED).items():
-        lines = [
-            (name, *(_printed(fmean(row[column] for row in found[value])) for value in values))
-            for name, found in groups.items()
-        ]
-        heads = (f"base, method; {case.varied}", *map(_value, values))
-        yield Table(_title(setting, f"{words}, mean over the sets"), heads, tuple(lines), told)
-        told = ()  # Once is enough.
 
 
 def _lines(setting: Setting, rows: Sequence[Row], metric: str, sets: list[str]) -> Iterator[tuple[str, list[str]]]:

@@ -1,0 +1,69 @@
+"""The numbers of one job, each under words that say what it is."""
+
+from typing import Any
+
+RATES = {
+    "accept": "share of the reference to accept",
+    "false_alarm": "chance that an in-distribution row is refused",
+    "fdr": "share of in-distribution rows among those refused",
+}
+
+FIT = {
+    "fitted_rows": "rows in the fit",
+    "known_rows": "known rows in the fit",
+    "rank": "rank of the fit: directions of the features that it uses",
+    "explained": "share of the base score’s variance that the fit explains",
+    "prior": "prior score, which ranks the rows as far as nothing was learned",
+    "log_evidence": "log Bayes factor for a departure from the prior score",
+    "trust": "probability of a departure, which it is weighed by",
+    "evidence_share": "share of the score’s variance that is the departure’s",
+    "directions": "effective number of directions that the departure uses",
+    "out_share": "estimated share of out rows",
+}
+"""What a summary says of a fit, in words."""
+
+_SHARES = ("explained", "trust", "evidence_share", "out_share")
+_COUNTS = ("fitted_rows", "known_rows", "rank")
+
+
+def numbers(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what each number is, and the number: everything that the summary says."""
+    told = [
+        ("rows", f"{facts['rows']:,}"),
+        ("features of a row", f"{facts['dimensions']:,}"),
+        ("base score", facts["base"]),
+        ("method", facts["method"]),
+    ]
+    if facts["fit"] is not None:
+        told += [(words, _of_fit(name, facts["fit"][name])) for name, words in FIT.items() if name in facts["fit"]]
+    if facts["refused"] is not None:
+        ((rate, level),) = facts["rate"].items()
+        told += [
+            ("reference rows decided against", f"{facts['reference_rows']:,}"),
+            (RATES[rate], f"{100 * level:.6g}%"),
+            ("threshold", _threshold(facts)),
+            ("refused", f"{facts['refused']:,}"),
+            ("share refused", f"{facts['refused'] / facts['rows']:.1%}"),
+        ]
+    if facts["out_share_at_least"] is not None:
+        told.append(("share of out rows at least, with 95% confidence", f"{facts['out_share_at_least']:.1%}"))
+    return told
+
+
+def score(value: float) -> str:
+    """Return a score, or any number that is neither a count nor a share."""
+    return f"{value:.6g}"
+
+
+def _of_fit(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if name in _SHARES:
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if name in _COUNTS else score(value)
+
+
+def _threshold(facts: dict[str, Any]) -> str:
+    if facts["threshold"] is not None:
+        return score(facts["threshold"])
+    return "one for each batch" if facts["method"] == "online" else "none: by p-values"
