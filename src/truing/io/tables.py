@@ -1,10 +1,12 @@
 """Parquet and Arrow tables <-> named columns, through pyarrow (the `parquet` extra).
 
-A column of features or logits is a list column, its lists all of one length. What we write is sealed.
+A column of features or logits is a list column, its lists all of one length, or one of bytes of fixed length that are
+little-endian numbers: float32, unless the field's metadata has `dtype` "<f2" or "<f8". What we write is sealed.
 """
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +18,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from pyarrow.types import (
     is_boolean,
+    is_fixed_size_binary,
     is_fixed_size_list,
     is_floating,
     is_integer,
@@ -25,11 +28,15 @@ from pyarrow.types import (
 
 from .arrow import as_array
 from .drafts import check_readable, naming, replacing
+from .npy import native
 from .npz import Arrays, check_contains, check_size, reason
 from .seal import BLANK, check_seal, seal
 
 # Both kinds of file end in a footer, its length in four bytes, and these.
 MAGIC = {".parquet": b"PAR1", ".arrow": b"ARROW1", ".feather": b"ARROW1"}
+
+# What a column of bytes may say that its numbers are.
+PACKED = (b"<f2", b"<f4", b"<f8")
 
 
 def read_table(path: Path, wanted: Sequence[str], needed: str) -> Arrays:
@@ -45,7 +52,7 @@ def read_table(path: Path, wanted: Sequence[str], needed: str) -> Arrays:
             table.validate(full=True)
             # Copied, each column into one piece: others may cut the file short later.
             columns = {name: table.column(name).combine_chunks() for name in table.column_names if table.num_rows}
-            arrays = {name: as_array(column, name) for name, column in columns.items()}
+            arrays = {name: column_as_array(column, table.field(name)) for name, column in columns.items()}
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
@@ -61,11 +68,11 @@ def _read(source: Any, kind: str, wanted: Sequence[str], size: int) -> tuple[Any
     if kind == ".parquet":
         file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
         schema = file.schema_arrow
-        chosen = _chosen(schema, wanted)
-        check_size(_unpacked(file.metadata, chosen), size)
+        chosen = choose(schema, wanted)
+        check_size(unpacked_size(file, chosen), size)
         return file.read(columns=chosen), schema.names
     schema = pyarrow.ipc.open_file(source).schema
-    chosen = _chosen(schema, wanted)
+    chosen = choose(schema, wanted)
     # Only in what is chosen are the buffers unpacked.
     options = pyarrow.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in chosen])
     reader = pyarrow.ipc.open_file(source, options=options)
@@ -78,13 +85,16 @@ def _read(source: Any, kind: str, wanted: Sequence[str], size: int) -> tuple[Any
     return pyarrow.Table.from_batches(batches, reader.schema), schema.names
 
 
-def _chosen(schema: Any, wanted: Sequence[str]) -> list[str]:
+def choose(schema: Any, wanted: Sequence[str]) -> list[str]:
     """Return the wanted columns that there are, each once and of plain numbers or lists of them."""
     chosen = [name for name in wanted if name in schema.names]
     for name in chosen:
         if schema.names.count(name) > 1:
             raise ValueError(f"it holds {name} {schema.names.count(name)} times")
         kind = schema.field(name).type
+        if is_fixed_size_binary(kind):
+            _packed_dtype(schema.field(name))
+            continue
         numbers = getattr(kind, "storage_type", kind)  # A tensor column keeps its lists there.
         if _is_list(numbers):
             numbers = numbers.value_type
@@ -93,30 +103,78 @@ def _chosen(schema: Any, wanted: Sequence[str]) -> list[str]:
     return chosen
 
 
+def column_as_array(column: Any, field: Any) -> NDArray[Any]:
+    """Return an Arrow column as an array (n,), or (n, d) of lists or bytes of one length; copied only where it must."""
+    if not is_fixed_size_binary(field.type):
+        return as_array(column, field.name)
+    if column.null_count:
+        raise ValueError(f"{field.name} must have no missing values, got {column.null_count}")
+    width = field.type.byte_width
+    data = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * width :][: len(column) * width]
+    return native(data.view(_packed_dtype(field)).reshape(len(column), -1))
+
+
+def row_layout(field: Any) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
+    """Return the type and shape of a row of a column; the shape is None of lists whose length only they tell."""
+    if is_fixed_size_binary(field.type):
+        dtype = _packed_dtype(field)
+        return dtype.newbyteorder("="), (field.type.byte_width // dtype.itemsize,)
+    kind = getattr(field.type, "storage_type", field.type)
+    if not _is_list(kind):
+        return np.dtype(kind.to_pandas_dtype()), ()
+    return np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,) if is_fixed_size_list(kind) else None
+
+
+def unpacked_size(file: Any, chosen: Sequence[str]) -> int:
+    """Return how many bytes the chosen columns of a Parquet file are in memory, by what it says of itself."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    # Eight bytes a number: encodings, and not only compression, may pack any count of equal ones into a few.
+    widths = {name: _value_bytes(file.schema_arrow.field(name).type) for name in chosen}
+    return sum(widths.get(chunk.path_in_schema.split(".")[0], 0) * chunk.num_values for chunk in chunks)
+
+
+def _value_bytes(kind: Any) -> int:
+    return int(kind.byte_width) if is_fixed_size_binary(kind) else 8
+
+
+def _packed_dtype(field: Any) -> np.dtype[Any]:
+    """Return the type of the numbers in a column of bytes of fixed length."""
+    name = (field.metadata or {}).get(b"dtype", b"<f4")
+    if name not in PACKED:
+        raise ValueError(f"{field.name} must say a dtype of <f2, <f4 or <f8, got {name.decode(errors='replace')}")
+    dtype: np.dtype[Any] = np.dtype(name.decode())
+    width = field.type.byte_width
+    if width < 1 or width % dtype.itemsize:
+        raise ValueError(f"{field.name} must be whole {dtype.name} numbers, got {width} bytes a row")
+    return dtype
+
+
 def _is_list(kind: Any) -> bool:
     return bool(is_list(kind) or is_large_list(kind) or is_fixed_size_list(kind))
 
 
-def _unpacked(metadata: Any, chosen: Sequence[str]) -> int:
-    """Return how many bytes the chosen columns of a Parquet file are in memory, by what it says of itself."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-    # Eight bytes a number: encodings, and not only compression, may pack any count of equal ones into a few.
-    return sum(8 * chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] in chosen)
-
-
 def write_table(path: Path, columns: Arrays) -> None:
     """Write columns (n,) or (n, d) as one sealed table."""
-    kind = path.suffix.lower()
-    table = pyarrow.table({name: _as_column(np.ascontiguousarray(array)) for name, array in columns.items()})
-    with replacing(path) as file:
-        if kind == ".parquet":
-            pyarrow.parquet.write_table(table, pyarrow.PythonFile(file, mode="w"), write_page_checksum=True)
-        else:
-            with pyarrow.ipc.new_file(pyarrow.PythonFile(file, mode="w"), table.schema) as writer:
-                writer.write_table(table)
-        _insert_before_footer(file, BLANK.ljust(-(-len(BLANK) // 8) * 8), MAGIC[kind])
-        seal(file)
+    with replacing(path) as file, writing_table(file, path.suffix.lower(), columns) as write:
+        write(columns)
+
+
+@contextmanager
+def writing_table(file: BinaryIO, kind: str, columns: Arrays) -> Iterator[Callable[[Arrays], None]]:
+    """Open a table of such columns for writing, block after block; it is sealed when all went well."""
+    sink = pyarrow.PythonFile(file, mode="w")
+    schema = _as_table(columns).schema
+    with _writer(sink, kind, schema) as writer:
+        yield lambda block: writer.write_table(_as_table(block))
+    _insert_before_footer(file, BLANK.ljust(-(-len(BLANK) // 8) * 8), MAGIC[kind])
+    seal(file)
+
+
+def _writer(sink: Any, kind: str, schema: Any) -> Any:
+    if kind == ".parquet":
+        return pyarrow.parquet.ParquetWriter(sink, schema, write_page_checksum=True)
+    return pyarrow.ipc.new_file(sink, schema)
 
 
 def _insert_before_footer(file: BinaryIO, text: bytes, magic: bytes) -> None:
@@ -130,8 +188,12 @@ def _insert_before_footer(file: BinaryIO, text: bytes, magic: bytes) -> None:
     file.write(text + footer)
 
 
+def _as_table(columns: Arrays) -> Any:
+    return pyarrow.table({name: _as_column(np.ascontiguousarray(array)) for name, array in columns.items()})
+
+
 def _as_column(array: NDArray[Any]) -> Any:
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = native(array)
     if array.ndim == 1:
         return pyarrow.array(array)
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(array.reshape(-1)), array.shape[1])
