@@ -52,7 +52,20 @@ CORE = [
     "folding",
     "saved",
 ]
-IO = ["extras", "drafts", "seal", "npz", "archive", "arrow", "tables", "columns"]
+IO = [
+    "extras",
+    "drafts",
+    "seal",
+    "npy",
+    "npz",
+    "archive",
+    "arrow",
+    "tables",
+    "table_blocks",
+    "blocks",
+    "columns",
+    "parts",
+]
 SHELLS = ["torch", "onnx", "sklearn", "bench"]
 COMMAND = ["summary", "page", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
@@ -138,7 +151,7 @@ def test_these_tests_see_imports_however_they_are_spelled(tmp_path, monkeypatch,
 def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():
     allowed = {*sys.stdlib_module_names, "numpy", "scipy", "threadpoolctl"}
     # Tables need pyarrow, figures matplotlib.
-    light = [path for name in CORE for path in files(name) if path.stem not in ("tables", "plots")]
+    light = [path for name in CORE for path in files(name) if path.stem not in ("tables", "table_blocks", "plots")]
     for path in light:
         assert {name.split(".")[0] for name, dots in imports(path) if dots == 0} <= allowed, path
 

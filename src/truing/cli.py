@@ -22,7 +22,8 @@ from .contrast import ContrastFit, fit_contrast
 from .detection import METHODS, ORDERS, Detection, detect
 from .fits import fit_direct, fit_robust
 from .frames import columns
-from .io.columns import check_ending, files_of, read_columns, read_ids, read_scores, write_columns
+from .io.blocks import check_ending
+from .io.columns import files_of, read_columns, read_ids, read_scores, write_columns
 from .io.drafts import check_named, real_path, replacing
 from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate

@@ -5,7 +5,6 @@ Endings count in any case: `.NPZ` is `.npz`.
 
 import csv
 from collections.abc import Mapping, Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .archive import kind_of
-from .drafts import AnyPath, check_named, check_readable, naming, replacing
-from .extras import install
+from .blocks import TABLES, can_hold, check_ending, with_tables, writing_blocks
+from .drafts import AnyPath, check_readable, naming
 from .npz import Arrays, listing, read_npy, read_npz, write_npz
 
 NAMES = ("features", "logits", "labels", "scores")
-TABLES = (".parquet", ".arrow", ".feather")
 
 
 def read_columns(
@@ -49,7 +47,7 @@ def read_ids(path: AnyPath, name: str) -> NDArray[Any]:
     """Read the column of a file that names its rows (n,): whole numbers or words."""
     path = Path(path)
     if path.suffix.lower() in TABLES:
-        ids: NDArray[Any] = _tables(path).read_ids(path, name)
+        ids: NDArray[Any] = with_tables(path).read_ids(path, name)
         return ids
     if path.suffix.lower() != ".npz":
         _refuse_names(path, [name])
@@ -80,8 +78,14 @@ def files_of(path: AnyPath) -> list[Path]:
     if path.is_dir():
         path = path / "features.npy"
     if path.suffix.lower() == ".npy" and "features" in path.name:
-        return list(_set_of(path).values())
+        return list(set_of(path).values())
     return [path]
+
+
+def set_of(features: Path) -> dict[str, Path]:
+    """Return the `.npy` files of the set that features belong to, by what they hold; not all need be there."""
+    head, _, tail = features.name.rpartition("features")
+    return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
 
 
 def write_columns(path: AnyPath, columns: Arrays) -> None:
@@ -90,35 +94,17 @@ def write_columns(path: AnyPath, columns: Arrays) -> None:
     kind = path.suffix.lower()
     if kind == ".npz":
         write_npz(path, columns)
-    elif kind == ".npy" and "scores" in columns and "features" not in columns:
-        with replacing(path) as file:
-            np.lib.format.write_array(file, columns["scores"], allow_pickle=False)
-    elif kind == ".csv" and all(column.ndim == 1 for column in columns.values()):
-        with replacing(path) as file:
-            text = TextIOWrapper(file, encoding="utf-8", newline="")
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-            text.flush()
-            text.detach()
-    elif kind in TABLES:
-        _tables(path).write_table(path, columns)
+    elif can_hold(kind, columns):
+        with writing_blocks(path) as writer:
+            writer.write(columns)
     else:
         raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)} to hold {', '.join(columns)}")
-
-
-def check_ending(path: AnyPath) -> Path:
-    """Return the path of a file that columns could be written to, by its ending and its folder."""
-    path = check_named(path, ".csv", ".npy", ".npz", *TABLES)
-    if path.suffix.lower() in TABLES:
-        _tables(path)
-    return path
 
 
 def _read_called(path: Path, called: Sequence[str], needed: Sequence[str]) -> Arrays:
     """Read columns of a file by the names that they have there; those that are needed must be there."""
     if path.suffix.lower() in TABLES:
-        table: Arrays = _tables(path).read_table(path, called, needed)
+        table: Arrays = with_tables(path).read_table(path, called, needed)
         return table
     arrays = read_npz(path, (*called, "about"))
     if (saved := kind_of(arrays)) is not None:
@@ -142,16 +128,11 @@ def _features_of(folder: Path) -> Path:
     return path
 
 
-def _set_of(features: Path) -> dict[str, Path]:
-    head, _, tail = features.name.rpartition("features")
-    return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
-
-
 def _read_set(features: Path, needed: str, wanted: Sequence[str]) -> Arrays:
-    files = {name: file for name, file in _set_of(features).items() if file.exists()}
+    files = {name: file for name, file in set_of(features).items() if file.exists()}
     if needed not in files:
         held = listing([file.name for file in files.values()])
-        raise FileNotFoundError(f"there is no file {_set_of(features)[needed]} beside {held}")
+        raise FileNotFoundError(f"there is no file {set_of(features)[needed]} beside {held}")
     return {name: read_npy(file) for name, file in files.items() if name in wanted}
 
 
@@ -183,11 +164,3 @@ def _score(row: dict[str | Any, str | Any], fields: int, line: int) -> float:
     except ValueError:
         pass
     raise ValueError(f"the score in line {line} must be a number, got {text!r}")
-
-
-def _tables(path: Path) -> Any:
-    try:
-        from . import tables
-    except ImportError:
-        raise ValueError(f"{path} needs pyarrow: {install('parquet')}") from None
-    return tables

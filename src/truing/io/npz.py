@@ -3,28 +3,25 @@
 What we write is stored uncompressed and sealed. What others wrote may be compressed, within bounds.
 """
 
-import math
 import warnings
 import zipfile
-from collections.abc import Sequence
-from io import BytesIO
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from os import SEEK_END
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .drafts import AnyPath, check_readable, naming, replacing
-from .seal import BLANK, CHUNK_BYTES, check_seal, seal
+from .npy import HEADER_BYTES, Header, check_header, native, parse_header, read_array, read_rows
+from .seal import BLANK, check_seal, seal
 
 Arrays = dict[str, NDArray[Any]]
 
 # A compressed file may unpack to this many times its size; small ones of constants to more.
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 2**26
-
-# NumPy writes 128 bytes before most arrays, and itself reads no more than this.
-HEADER_BYTES = 10_000
 
 # Of a zip: a local header, the record at its end, and the longest comment that may follow.
 LOCAL_HEADER, END_RECORD, MAX_COMMENT_BYTES = 30, 22, 2**16 - 1
@@ -53,25 +50,45 @@ def read_npz(
     as much, or `ALWAYS_ALLOWED_BYTES` where that is more. What the zip's directory says is checked before any of them
     is made, and again while they are read.
     """
-    source = check_readable(path)
-    with naming(path), source.open("rb") as file:
-        check_seal(file, path)
-        try:
-            _check_end(file)
-            with zipfile.ZipFile(file) as archive:
-                members = _members(archive, compressed)
-                chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
-                check_size(sum(member.file_size for member in chosen.values()), source.stat().st_size)
-                arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
-        except OSError:
-            raise
-        except MemoryError:
-            raise MemoryError(f"not enough memory to read {path}") from None
-        except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
-            raise ValueError(f"{path} must be an .npz file of plain arrays: {reason(error)}") from None
+    with _opened(path, compressed) as (archive, members, size):
+        chosen = _choose(members, wanted, size)
+        arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
     if needed is not None:
         check_contains(path, needed, list(members))
     return arrays
+
+
+def read_npz_headers(path: AnyPath, wanted: Sequence[str]) -> tuple[dict[str, Header], list[str]]:
+    """Read the headers of the wanted arrays that an `.npz` holds, and the names of all; its seal is not checked."""
+    with _opened(path, sealed=False) as (archive, members, size):
+        chosen = _choose(members, wanted, size)
+        return {name: _read_header(archive, member) for name, member in chosen.items()}, list(members)
+
+
+def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
+    """Yield the wanted arrays of an `.npz`, all of one length, so many rows at a time; its seal is not checked.
+
+    They are unpacked side by side. One that stands column by column is read whole: its rows are nowhere together.
+    The last block comes when the checksums of all arrays have been found right.
+    """
+    with _opened(path, sealed=False) as (archive, members, size), ExitStack() as stack:
+        chosen = _choose(members, wanted, size)
+        headers = {name: _read_header(archive, member) for name, member in chosen.items()}
+        held = {name: native(_read_member(archive, chosen[name])) for name, of in headers.items() if not of.in_rows}
+        streams = {
+            name: stack.enter_context(_behind_header(archive, chosen[name], of))
+            for name, of in headers.items()
+            if of.in_rows
+        }
+        total = max((header.shape[0] for header in headers.values()), default=0)
+        for start in range(0, total, rows):
+            count = min(rows, total - start)
+            block = {name: array[start : start + count] for name, array in held.items()}
+            block |= {name: read_rows(stream, headers[name], count) for name, stream in streams.items()}
+            if start + count == total:
+                for stream in streams.values():
+                    _check_sum(stream)
+            yield {name: block[name] for name in headers}
 
 
 def read_npy(path: AnyPath) -> NDArray[Any]:
@@ -107,6 +124,34 @@ def check_size(unpacked: int, size: int) -> None:
 def reason(error: Exception) -> str:
     """Return what an error of anyone's says, in a line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def _opened(
+    path: AnyPath, compressed: bool = True, sealed: bool = True
+) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo], int]]:
+    """Open an `.npz`: its members by the names of their arrays, and its size. What is wrong with it names it."""
+    source = check_readable(path)
+    with naming(path), source.open("rb") as file:
+        if sealed:
+            check_seal(file, path)
+        try:
+            _check_end(file)
+            with zipfile.ZipFile(file) as archive:
+                yield archive, _members(archive, compressed), source.stat().st_size
+        except OSError:
+            raise
+        except MemoryError:
+            raise MemoryError(f"not enough memory to read {path}") from None
+        except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
+            raise ValueError(f"{path} must be an .npz file of plain arrays: {reason(error)}") from None
+
+
+def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, size: int) -> dict[str, zipfile.ZipInfo]:
+    """Return the wanted members, or all, when they unpack to no more than a file of the size may."""
+    chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
+    check_size(sum(member.file_size for member in chosen.values()), size)
+    return chosen
 
 
 def _check_end(file: BinaryIO) -> None:
@@ -146,36 +191,27 @@ def _check_compression(member: zipfile.ZipInfo, name: str, compressed: bool) -> 
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    header = _read_header(archive, member)
+    with _behind_header(archive, member, header) as stream:
+        array = read_array(stream, header)
+        _check_sum(stream)
+    return array
+
+
+def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
     with archive.open(member) as stream:
-        start = stream.read(HEADER_BYTES)
-        shape, by_columns, dtype, header = _parse_header(start)
-        size = math.prod(shape) * dtype.itemsize
-        # The shape is checked against the size at hand before anything is made of it.
-        if min(shape, default=0) < 0 or header + size != member.file_size:
-            raise ValueError(f"an array of shape {shape} wants {size} bytes, got {member.file_size - header}")
-        data = np.empty(size, dtype=np.uint8)
-        filled = len(start) - header
-        data[:filled] = np.frombuffer(start, dtype=np.uint8, offset=header)
-        while chunk := stream.read(CHUNK_BYTES):
-            data[filled : filled + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
-            filled += len(chunk)
-        if filled != size:
-            raise ValueError(f"an array of shape {shape} wants {size} bytes, got {filled}")
-    flat = data.view(dtype) if size else np.empty(0, dtype)
-    return flat.reshape(shape, order="F" if by_columns else "C")
+        header = parse_header(stream.read(HEADER_BYTES))
+    check_header(header, member.file_size - header.length)
+    return header
 
 
-def _parse_header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return an `.npy` header's shape, order and type, and its length."""
-    stream = BytesIO(start)
-    version = np.lib.format.read_magic(stream)
-    with warnings.catch_warnings(action="ignore"):  # A damaged header may be odd Python.
-        if version == (1, 0):
-            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version in ((2, 0), (3, 0)):  # They differ in the encoding of field names alone.
-            shape, by_columns, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:
-            raise ValueError(f"its .npy version {version} is unknown")
-    if dtype.hasobject:
-        raise ValueError("it holds pickled objects, which are never loaded")
-    return shape, by_columns, dtype, stream.tell()
+def _behind_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: Header) -> IO[bytes]:
+    stream = archive.open(member)
+    stream.read(header.length)
+    return stream
+
+
+def _check_sum(stream: IO[bytes]) -> None:
+    """Come to the end of a member, where `zipfile` compares its checksum."""
+    if stream.read(1):
+        raise ValueError("an array is longer than its header says")

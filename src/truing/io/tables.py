@@ -1,10 +1,12 @@
 """Parquet and Arrow tables <-> named columns, through pyarrow (the `parquet` extra).
 
-A column of features or logits is a list column, its lists all of one length. What we write is sealed.
+A column of features or logits is a list column, its lists all of one length, or one of bytes of fixed length that are
+little-endian numbers: float32, unless the field's metadata has `dtype` "<f2" or "<f8". What we write is sealed.
 """
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,20 +16,27 @@ import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 from numpy.typing import NDArray
-from pyarrow.types import is_boolean, is_floating, is_integer, is_nested
+from pyarrow.types import is_boolean, is_fixed_size_binary, is_fixed_size_list, is_floating, is_integer, is_nested
 
 from .arrow import as_array, is_list, stored_as
 from .drafts import check_readable, naming, replacing
+from .npy import native
 from .npz import Arrays, check_contains, check_size, reason
 from .seal import BLANK, check_seal, seal
 
 # Both kinds of file end in a footer, its length in four bytes, and these.
 MAGIC = {".parquet": b"PAR1", ".arrow": b"ARROW1", ".feather": b"ARROW1"}
 
+Check = Callable[[Any], None]
+"""Refuses a column, by its field, that is of a type that will not do."""
+
+# What a column of bytes may say that its numbers are.
+PACKED = (b"<f2", b"<f4", b"<f8")
+
 
 def read_table(path: Path, wanted: Sequence[str], needed: Sequence[str]) -> Arrays:
     """Read the wanted columns that the table has, of numbers."""
-    arrays, held = _read_columns(path, wanted, _check_numbers, as_array)
+    arrays, held = _read_columns(path, wanted, check_numbers, column_as_array)
     for name in needed:
         check_contains(path, name, held)
         if name not in arrays:
@@ -37,13 +46,13 @@ def read_table(path: Path, wanted: Sequence[str], needed: Sequence[str]) -> Arra
 
 def read_ids(path: Path, name: str) -> NDArray[Any]:
     """Read a column of whole numbers, or of what can be written as words."""
-    arrays, held = _read_columns(path, [name], _check_words, _as_ids)
+    arrays, held = _read_columns(path, [name], check_words, ids_as_array)
     check_contains(path, name, held)
     return arrays[name]
 
 
 def _read_columns(
-    path: Path, wanted: Sequence[str], check: Callable[[str, Any], None], convert: Callable[[Any, str], NDArray[Any]]
+    path: Path, wanted: Sequence[str], check: Check, convert: Callable[[Any, Any], NDArray[Any]]
 ) -> tuple[Arrays, list[str]]:
     """Return the wanted columns that a table has, their types checked, and the names of all."""
     kind = path.suffix.lower()
@@ -57,7 +66,7 @@ def _read_columns(
             table.validate(full=True)
             # Copied, each column into one piece: others may cut the file short later.
             columns = {name: table.column(name).combine_chunks() for name in table.column_names if table.num_rows}
-            arrays = {name: convert(column, name) for name, column in columns.items()}
+            arrays = {name: convert(column, table.field(name)) for name, column in columns.items()}
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
@@ -65,18 +74,16 @@ def _read_columns(
     return arrays, held
 
 
-def _read(
-    source: Any, kind: str, wanted: Sequence[str], size: int, check: Callable[[str, Any], None]
-) -> tuple[Any, list[str]]:
+def _read(source: Any, kind: str, wanted: Sequence[str], size: int, check: Check) -> tuple[Any, list[str]]:
     """Return the wanted columns of a table in a file of so many bytes, and the names of all."""
     if kind == ".parquet":
         file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
         schema = file.schema_arrow
-        chosen = _chosen(schema, wanted, check)
-        check_size(_unpacked(file.metadata, chosen), size)
+        chosen = choose(schema, wanted, check)
+        check_size(unpacked_size(file, chosen), size)
         return file.read(columns=chosen), schema.names
     schema = pyarrow.ipc.open_file(source).schema
-    chosen = _chosen(schema, wanted, check)
+    chosen = choose(schema, wanted, check)
     # Only in what is chosen are the buffers unpacked.
     options = pyarrow.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in chosen])
     reader = pyarrow.ipc.open_file(source, options=options)
@@ -89,57 +96,111 @@ def _read(
     return pyarrow.Table.from_batches(batches, reader.schema), schema.names
 
 
-def _chosen(schema: Any, wanted: Sequence[str], check: Callable[[str, Any], None]) -> list[str]:
-    """Return the wanted columns that there are, each once and of a type that will do."""
+def choose(schema: Any, wanted: Sequence[str], check: Check | None = None) -> list[str]:
+    """Return the wanted columns that there are, each once and of a type that will do: by default of numbers."""
     chosen = [name for name in dict.fromkeys(wanted) if name in schema.names]
     for name in chosen:
         if schema.names.count(name) > 1:
             raise ValueError(f"it holds {name} {schema.names.count(name)} times")
-        check(name, schema.field(name).type)
+        (check or check_numbers)(schema.field(name))
     return chosen
 
 
-def _check_numbers(name: str, kind: Any) -> None:
-    numbers = stored_as(kind)
-    if is_list(kind):
+def check_numbers(field: Any) -> None:
+    """Refuse a column that is not of plain numbers, or lists or bytes of them."""
+    if is_fixed_size_binary(field.type):
+        _packed_dtype(field)
+        return
+    numbers = stored_as(field.type)
+    if is_list(field.type):
         numbers = numbers.value_type
     if not (is_integer(numbers) or is_floating(numbers) or is_boolean(numbers)):
-        raise ValueError(f"{name} must be plain numbers or lists of them, got {kind}")
+        raise ValueError(f"{field.name} must be plain numbers or lists of them, got {field.type}")
 
 
-def _check_words(name: str, kind: Any) -> None:
-    if is_nested(stored_as(kind)):
-        raise ValueError(f"{name} must be a whole number or a word in each row, got {kind}")
+def check_words(field: Any) -> None:
+    """Refuse a column that could not name rows."""
+    if is_nested(stored_as(field.type)):
+        raise ValueError(f"{field.name} must be a whole number or a word in each row, got {field.type}")
 
 
-def _as_ids(column: Any, name: str) -> NDArray[Any]:
+def ids_as_array(column: Any, field: Any) -> NDArray[Any]:
+    """Return a column of whole numbers, or of what can be written as words (n,)."""
     if column.null_count:
-        raise ValueError(f"{name} must have no missing values, got {column.null_count}")
+        raise ValueError(f"{field.name} must have no missing values, got {column.null_count}")
     if is_integer(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     return np.array(column.cast(pyarrow.string()).to_pylist(), dtype=np.str_)
 
 
-def _unpacked(metadata: Any, chosen: Sequence[str]) -> int:
+def column_as_array(column: Any, field: Any) -> NDArray[Any]:
+    """Return an Arrow column as an array (n,), or (n, d) of lists or bytes of one length; copied only where it must."""
+    if not is_fixed_size_binary(field.type):
+        return as_array(column, field.name)
+    if column.null_count:
+        raise ValueError(f"{field.name} must have no missing values, got {column.null_count}")
+    width = field.type.byte_width
+    data = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * width :][: len(column) * width]
+    return native(data.view(_packed_dtype(field)).reshape(len(column), -1))
+
+
+def row_layout(field: Any) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
+    """Return the type and shape of a row of a column; the shape is None of lists whose length only they tell."""
+    if is_fixed_size_binary(field.type):
+        dtype = _packed_dtype(field)
+        return dtype.newbyteorder("="), (field.type.byte_width // dtype.itemsize,)
+    kind = stored_as(field.type)
+    if not is_list(kind):
+        return np.dtype(kind.to_pandas_dtype()), ()
+    return np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,) if is_fixed_size_list(kind) else None
+
+
+def unpacked_size(file: Any, chosen: Sequence[str]) -> int:
     """Return how many bytes the chosen columns of a Parquet file are in memory, by what it says of itself."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
     # Eight bytes a number: encodings, and not only compression, may pack any count of equal ones into a few.
-    return sum(8 * chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] in chosen)
+    widths = {name: _value_bytes(file.schema_arrow.field(name).type) for name in chosen}
+    return sum(widths.get(chunk.path_in_schema.split(".")[0], 0) * chunk.num_values for chunk in chunks)
+
+
+def _value_bytes(kind: Any) -> int:
+    return int(kind.byte_width) if is_fixed_size_binary(kind) else 8
+
+
+def _packed_dtype(field: Any) -> np.dtype[Any]:
+    """Return the type of the numbers in a column of bytes of fixed length."""
+    name = (field.metadata or {}).get(b"dtype", b"<f4")
+    if name not in PACKED:
+        raise ValueError(f"{field.name} must say a dtype of <f2, <f4 or <f8, got {name.decode(errors='replace')}")
+    dtype: np.dtype[Any] = np.dtype(name.decode())
+    width = field.type.byte_width
+    if width < 1 or width % dtype.itemsize:
+        raise ValueError(f"{field.name} must be whole {dtype.name} numbers, got {width} bytes a row")
+    return dtype
 
 
 def write_table(path: Path, columns: Arrays) -> None:
     """Write columns (n,) or (n, d) as one sealed table."""
-    kind = path.suffix.lower()
-    table = pyarrow.table({name: _as_column(np.ascontiguousarray(array)) for name, array in columns.items()})
-    with replacing(path) as file:
-        if kind == ".parquet":
-            pyarrow.parquet.write_table(table, pyarrow.PythonFile(file, mode="w"), write_page_checksum=True)
-        else:
-            with pyarrow.ipc.new_file(pyarrow.PythonFile(file, mode="w"), table.schema) as writer:
-                writer.write_table(table)
-        _insert_before_footer(file, BLANK.ljust(-(-len(BLANK) // 8) * 8), MAGIC[kind])
-        seal(file)
+    with replacing(path) as file, writing_table(file, path.suffix.lower(), columns) as write:
+        write(columns)
+
+
+@contextmanager
+def writing_table(file: BinaryIO, kind: str, columns: Arrays) -> Iterator[Callable[[Arrays], None]]:
+    """Open a table of such columns for writing, block after block; it is sealed when all went well."""
+    sink = pyarrow.PythonFile(file, mode="w")
+    schema = _as_table(columns).schema
+    with _writer(sink, kind, schema) as writer:
+        yield lambda block: writer.write_table(_as_table(block))
+    _insert_before_footer(file, BLANK.ljust(-(-len(BLANK) // 8) * 8), MAGIC[kind])
+    seal(file)
+
+
+def _writer(sink: Any, kind: str, schema: Any) -> Any:
+    if kind == ".parquet":
+        return pyarrow.parquet.ParquetWriter(sink, schema, write_page_checksum=True)
+    return pyarrow.ipc.new_file(sink, schema)
 
 
 def _insert_before_footer(file: BinaryIO, text: bytes, magic: bytes) -> None:
@@ -153,8 +214,12 @@ def _insert_before_footer(file: BinaryIO, text: bytes, magic: bytes) -> None:
     file.write(text + footer)
 
 
+def _as_table(columns: Arrays) -> Any:
+    return pyarrow.table({name: _as_column(np.ascontiguousarray(array)) for name, array in columns.items()})
+
+
 def _as_column(array: NDArray[Any]) -> Any:
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = native(array)
     if array.ndim == 1:
         return pyarrow.array(array)
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(array.reshape(-1)), array.shape[1])
