@@ -21,6 +21,7 @@ NEEDS = {
     "field": ["torch", "sklearn", "pyod", "pytorch_ood"],
     "gradnorm": ["torch"],
     "growth": ["matplotlib"],
+    "layouts": ["pyarrow"],
     "logits": ["torch"],
     "metrics": ["sklearn"],
     "one_row": [],
@@ -172,6 +173,18 @@ def test_every_plain_pass_sums_the_exponentials(rng):
     for way in (logits.in_blocks, logits.in_columns):
         np.testing.assert_allclose(way(rows, np.float32), expected, rtol=1e-5)
         np.testing.assert_allclose(way(rows, np.float64), expected, rtol=1e-12)
+
+
+def test_every_layout_and_a_plain_read_give_the_rows_that_were_made(tmp_path):
+    layouts = script("layouts")
+    columns = layouts.made(9_000)
+    for number, write in enumerate(layouts.LAYOUTS.values()):
+        (tmp_path / str(number)).mkdir()
+        blocks = list(layouts.read_blocks(write(tmp_path / str(number), columns), layouts.BLOCK))
+        for name, array in columns.items():
+            np.testing.assert_array_equal(np.concatenate([block[name] for block in blocks]), array, strict=True)
+            array.tofile(tmp_path / name)
+    assert layouts.read_plain({tmp_path / name: array.shape[1] for name, array in columns.items()}) == 9_000
 
 
 def test_work_on_two_threads_is_timed_and_the_number_put_back(monkeypatch):

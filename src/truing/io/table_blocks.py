@@ -23,7 +23,7 @@ from .npz import Arrays, check_size, reason
 from .tables import choose, column_as_array, row_layout, unpacked_size
 
 # How much of a column is read from the file at a time.
-BUFFER_BYTES = 2**20
+BUFFER_BYTES = 2**18
 
 Rows = tuple[np.dtype[Any], tuple[int, ...]]
 
