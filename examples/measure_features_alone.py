@@ -43,7 +43,7 @@ WITH_REFERENCE = ALONE | {
 
 def main() -> None:
     """Print a line for each detector."""
-    print(f"{'':40}{''.join(f'{name:>15}' for name in DATA)}")
+    print(f"{'':44}{''.join(f'{name:>15}' for name in DATA)}")
     for title, measure, detectors in (
         ("shuffled rows", shuffled, ALONE),
         ("a class", classes, ALONE),
@@ -51,7 +51,7 @@ def main() -> None:
     ):
         for name, make in detectors.items():
             means = [np.mean([auroc for seed in range(DRAWS) for auroc in measure(data, make, seed)]) for data in DATA]
-            print(f"{title + ', ' + name:40}{''.join(f'{100 * mean:15.1f}' for mean in means)}")
+            print(f"{title + ', ' + name:44}{''.join(f'{100 * mean:15.1f}' for mean in means)}")
 
 
 def shuffled(data: str, make: Callable[[], TruedDetector], seed: int) -> Iterator[float]:
@@ -75,14 +75,15 @@ def classes_with_reference(data: str, make: Callable[[], TruedDetector], seed: i
 
 
 def mixes(data: str, seed: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Yield known rows, others of the same classes, and rows of one class: as many as make up each share."""
+    """Yield known rows, others of the same classes, and rows of one class, as many of both as make up each share."""
     rng = np.random.default_rng(seed)
     rows, labels = DATA[data](return_X_y=True)
     for label in np.unique(labels):
         known, inside = np.array_split(rng.permutation(rows[labels != label]), 2)
         outside = rng.permutation(rows[labels == label])
         for share in SHARES:
-            yield known, inside, outside[: round(share / (1 - share) * len(inside))]
+            rows_out = min(len(outside), round(share / (1 - share) * len(inside)))
+            yield known, inside[: round((1 - share) / share * rows_out)], outside[:rows_out]
 
 
 def auroc(detector: TruedDetector, inside: Rows, outside: Rows, known: Rows | None = None) -> float:

@@ -271,9 +271,19 @@ def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
 
 def test_a_note_of_one_row_is_in_the_singular(here):
     rows = truing.Outputs.load("test.npz")
-    notes = detect(rows[:2], method="online", batch=1, order="score-first").notes
-    assert [note for note in notes if note.startswith("1 row was scored by a fit of few rows")]
-    assert [note for note in notes if note.startswith("1 row came before any fit")]
+    few = detect(rows[:3], method="online", batch=2, order="score-first").notes
+    assert [note for note in few if note.startswith("1 row was scored by a fit of few rows for its rank, 1,")]
+    before = detect(rows[:2], method="online", batch=1, order="score-first").notes
+    assert [note for note in before if note.startswith("1 row came before any fit")]
+
+
+def test_of_one_row_there_is_nothing_to_fit_and_the_summary_says_so(here, capsys):
+    truing.Outputs.load("test.npz")[:1].save("one.npz")
+    printed = run(capsys, "detect", "one.npz")
+    assert "fit        rank 0, the same score for every row, fitted to 1 row\n" in printed
+    assert "the features do not vary: every row gets the same score" in printed
+    assert "explains" not in printed
+    assert "few rows" not in printed
 
 
 def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):

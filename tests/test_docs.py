@@ -31,6 +31,7 @@ WITH_PYTHON = [
     *("scores.md", "sklearn.md", "start.md", "streams.md"),
 ]
 SITE = (ROOT / "mkdocs.yml").read_text()
+COLUMN = 92  # Characters that stand side by side in a window of 1,280 pixels.
 ELSEWHERE = {"index.md", "changelog.md", "contributing.md", "perf.md", "bank.md"}  # Named in docs/site_hooks.py.
 
 
@@ -64,8 +65,28 @@ def test_the_pages_with_python_are_these():
 def test_the_python_of_a_page_runs_and_prints_what_it_shows(here, page, capsys):
     for code in blocks(page, "python"):
         exec(compile(code, str(page), "exec"), {})
-        shown = re.findall(r"^print.*?  # (.*)$", code, re.MULTILINE)
-        assert capsys.readouterr().out.splitlines() == shown
+        assert capsys.readouterr().out.splitlines() == shown_by(code)
+
+
+def shown_by(code: str) -> list[str]:
+    """Return what a page says is printed: comments behind a print, or in the lines below it."""
+    shown, is_below = [], False
+    for line in code.splitlines():
+        if line.lstrip().startswith("print("):
+            found = re.search(r"  # (.*)$", line)
+            shown += [] if found is None else [found[1]]
+            is_below = found is None
+        elif is_below and line.startswith("# "):
+            shown.append(line.removeprefix("# "))
+        else:
+            is_below = False
+    return shown
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name in WITH_PYTHON], ids=lambda page: page.name)
+def test_the_python_of_a_page_fits_the_column_of_the_site(page):
+    lines = [line for code in blocks(page, "python") for line in code.splitlines()]
+    assert [line for line in lines if len(line) > COLUMN] == []
 
 
 def test_the_commands_of_the_cli_page_run(here, capsys):

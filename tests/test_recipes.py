@@ -54,17 +54,39 @@ def _two(line, rows):
     return np.column_stack((-margin / 2, margin / 2))
 
 
+def check_page_shows(printed, width):
+    """Check that docs/sklearn.md has these lines: names of so many letters, and numbers."""
+    page = (EXAMPLES.parent / "docs" / "sklearn.md").read_text()
+    first, *lines = printed.splitlines()
+    shown = page.partition(first)[2].splitlines()[1:]
+    for line, known in zip(lines, map(str.lstrip, shown), strict=False):
+        assert line[:width] == known[:width]
+        # Another version may solve or grow trees otherwise.
+        np.testing.assert_allclose(
+            np.array(line[width:].split(), float), np.array(known[width:].split(), float), atol=2
+        )
+
+
 @pytest.mark.slow
 def test_the_page_shows_what_the_recipe_for_scikit_learn_prints(tables, capsys):
     pytest.importorskip("lightgbm")
     tables["main"]()
-    page = (EXAMPLES.parent / "docs" / "sklearn.md").read_text()
-    printed = capsys.readouterr().out.splitlines()
-    shown = page.partition(printed[0])[2].splitlines()[1:]
-    for line, known in zip(printed[1:], shown, strict=False):
-        assert line[:40] == known[:40]
-        # Another version may solve or grow trees otherwise.
-        np.testing.assert_allclose(np.array(line[40:].split(), float), np.array(known[40:].split(), float), atol=2)
+    check_page_shows(capsys.readouterr().out, 40)
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_features_alone_find(capsys):
+    runpy.run_path(str(EXAMPLES / "measure_features_alone.py"))["main"]()
+    check_page_shows(capsys.readouterr().out, 44)
+
+
+def test_a_mix_of_features_alone_has_the_share_asked_for_and_no_row_twice():
+    example = runpy.run_path(str(EXAMPLES / "measure_features_alone.py"))
+    for known, inside, outside in example["mixes"]("digits", 0):
+        rows = np.concatenate((known, inside, outside))
+        assert len(np.unique(rows, axis=0)) == len(rows)
+        share = len(outside) / (len(inside) + len(outside))
+        assert min(abs(share - wanted) for wanted in example["SHARES"]) < 0.005
 
 
 def test_the_margins_of_lightgbm_are_its_logits(tables):

@@ -87,8 +87,11 @@ def test_a_page_fits_the_window_and_asks_for_nothing_but_the_site(browser, site,
     page.on("request", lambda request: asked.append(request.url))
     page.goto((site / f"{name}.html").as_uri())
     shown = page.evaluate("document.documentElement.scrollWidth")
+    codes = "[...document.querySelectorAll('.language-python pre > code')]"
+    cut = page.evaluate(f"{codes}.filter(code => code.scrollWidth > code.clientWidth).length")
     pictures = page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     page.close()
     assert shown == width
+    assert cut == 0
     assert pictures
     assert [url for url in asked if not url.startswith((site.as_uri(), "data:", "blob:"))] == []

@@ -465,7 +465,7 @@ def _notes(
 
 def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:
     before = int(np.count_nonzero(found.fitted_rows == 0))
-    few = int(np.count_nonzero((found.fitted_rows > 0) & (found.fitted_rows < FEW_ROWS * max(1, fit.rank))))
+    few = int(np.count_nonzero((found.fitted_rows > 0) & (found.fitted_rows < FEW_ROWS * fit.rank)))
     yield from fit.notes(components)
     if few:
         yield (

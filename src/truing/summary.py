@@ -75,6 +75,8 @@ def _facts_of_fit(fit: LinearFit | ContrastFit | None) -> dict[str, Any] | None:
 
 def _fit_in_words(fit: dict[str, Any]) -> str:
     rows = counted(fit["fitted_rows"])
+    if fit.get("rank") == 0:
+        return f"rank 0, the same score for every row, fitted to {rows}"
     if "rank" in fit:
         return f"rank {fit['rank']}, explains {fit['explained']:.1%} of the variance of {rows}"
     return (

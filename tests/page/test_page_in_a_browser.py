@@ -25,6 +25,8 @@ def test_the_page_fits_is_readable_and_asks_for_nothing(browser, address, width,
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    cut = "[...document.querySelectorAll('.wide')].filter(table => table.scrollWidth > table.clientWidth).length"
+    assert page.evaluate(cut) == 0
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
     assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     seen, poor = page.evaluate(POOR_CONTRAST)

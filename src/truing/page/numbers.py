@@ -13,11 +13,11 @@ FIT = {
     "known_rows": "known rows in the fit",
     "rank": "rank of the fit: directions of the features that it uses",
     "explained": "share of the base score’s variance that the fit explains",
-    "prior": "prior score, which ranks the rows as far as nothing was learned",
-    "log_evidence": "log Bayes factor for a departure from the prior score",
-    "trust": "probability of a departure, which it is weighed by",
-    "evidence_share": "share of the score’s variance that is the departure’s",
-    "directions": "effective number of directions that the departure uses",
+    "prior": "prior score, which ranks the rows as far as there is no evidence",
+    "log_evidence": "log Bayes factor of the evidence, over the prior score alone",
+    "trust": "probability that there is evidence, which it is weighed by",
+    "evidence_share": "share of the score’s variance that is evidence",
+    "directions": "effective number of directions that the evidence uses",
     "out_share": "estimated share of out rows",
 }
 """What a summary says of a fit, in words."""
