@@ -51,6 +51,7 @@ CORE = [
     "detection",
     "folding",
     "saved",
+    "parts",
 ]
 IO = ["extras", "drafts", "seal", "npz", "archive", "arrow", "tables", "columns"]
 SHELLS = ["torch", "onnx", "sklearn", "bench"]

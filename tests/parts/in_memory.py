@@ -1,6 +1,7 @@
 """A table in parts that is in memory after all: what tests read in passes."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,11 @@ from truing.parts.passes import Arrays, ScoredBlock, Work
 
 
 class PartsInMemory:
-    """Parts of a table, cut at rows `cuts`, each read in blocks of `block` rows; `names` are those of the passes made."""
+    """Parts of a table, cut at rows `cuts`, read in blocks of `block` rows; `names` are those of the passes made."""
 
     def __init__(self, features: Matrix, scores: Floats, cuts: Sequence[int] = (), block: int = 1000) -> None:
         ends = [0, *sorted(cuts), len(scores)]
-        self._parts = [slice(start, stop) for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+        self._parts = [slice(start, stop) for start, stop in pairwise(ends)]
         self._features, self._scores, self._block = features, scores, block
         self.rows = tuple(part.stop - part.start for part in self._parts)
         self.names: list[str] = []

@@ -33,7 +33,6 @@ from ..huber_regression.continuation import (
     GRADIENT_TOLERANCE,
     INLIERS_PER_UNKNOWN,
     Subproblem,
-    huber_loss,
     minimise_by_continuation,
 )
 from ..huber_regression.design import Design
@@ -48,9 +47,11 @@ GATHERED_NUMBERS = 2**22
 GATHERED_PER_UNKNOWN = 16
 
 _MAX_ROUNDS = 60
+_SAME_WIDTH = 2.0  # Factor by which the width may be off that the rounding of the residuals asks for.
 _MAX_NEAR_SHARE = 0.5  # Of the near rows that are near at the next step, at most.
 _FILLED_SHARE = 0.75  # Of the capacity that a sample is expected to fill.
 _TRUST_GROWTH = 2.0  # Factor on the reach after a step that it cut short.
+_LEAST_FILLED_SHARE = 0.5  # Of the capacity that near rows are to fill, if there are so many.
 _SHORTER_STEP = 0.25  # A step that led up is tried again at this length.
 _LOSS_ROUNDING = 1e-12  # Share of the loss by which rounding may raise it.
 _MAX_PROOFS = 4  # Passes for a proof that the evaluation itself did not give.
@@ -92,7 +93,10 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """A fit and what a pass found of it: gradient and Gram matrix in terms of W, the near rows of W and their sample's share."""
+    """A fit and what a pass found of it, gradient and Gram matrix in terms of W.
+
+    `near` are the rows of W in the band, or a sample of this `share` of them; `near_rows` are these rows themselves.
+    """
 
     theta: Floats
     band: Band
@@ -139,7 +143,7 @@ def _solved(problem: Problem, read: Read) -> Proved:
 
     Since WᵀW = n·I, a step moves residuals by its own length on the average. The reach is a trust region: no step is
     longer, and the next may be twice as long as one that had to be cut. A step that led up is tried again at a quarter
-    of its length, with a quarter of the near rows, so that a sample has more of them.
+    of its length.
     """
     if problem.design.unknowns == 0:
         none = np.zeros(0)
@@ -151,12 +155,15 @@ def _solved(problem: Problem, read: Read) -> Proved:
     proved: Proved | None = None
     for number in range(_MAX_ROUNDS):
         width = solvable_width(problem.design, problem.target, theta, problem.penalty)
-        if best is not None and best.band.width != width:
+        if best is not None and best.band.width / _SAME_WIDTH <= width <= _SAME_WIDTH * best.band.width:
+            width = best.band.width
+        elif best is not None:  # Losses of different widths are not compared.
             best = None
         found = _evaluated(problem, read, theta, Band(problem.residuals(theta), width, reach), expected, best)
         if best is not None and found.loss > (1 + _LOSS_ROUNDING) * best.loss:
             theta = best.theta + _SHORTER_STEP * (theta - best.theta)
-            reach, expected, is_exact = _SHORTER_STEP * reach, _SHORTER_STEP * expected, False
+            reach, expected = _band_after_step_up(best)
+            is_exact = False
             continue
         if found.is_stationary or (is_exact and not found.crossed):
             proved = _proved(problem, read, found)
@@ -165,7 +172,7 @@ def _solved(problem: Problem, read: Read) -> Proved:
                 return proved
         best = found
         step = _step(found, first=len(found.near) // 4 if number == 0 else 0)
-        length = min(1.0, reach / float(np.linalg.norm(step))) if step.any() else 1.0
+        length = min(1.0, reach / float(np.linalg.norm(step))) if step.any() else 0.0
         is_exact = found.share == length == 1.0
         theta = found.theta + length * step
         reach, expected = _next_band(problem, found, step, length)
@@ -196,8 +203,14 @@ def _evaluated(
 ) -> Evaluated:
     """Return what a pass finds of a fit, in whose band so many rows are expected."""
     capacity = capacity_of(len(problem.design.mean))
-    last = place_of_share(_FILLED_SHARE * capacity / max(expected, 1)) if expected > _FILLED_SHARE * capacity else LAST_PLACE
-    found = read({"evaluation": Evaluation(band, last, capacity, None if before is None else before.band)})["evaluation"]
+    last = (
+        place_of_share(_FILLED_SHARE * capacity / max(expected, 1))
+        if expected > _FILLED_SHARE * capacity
+        else LAST_PLACE
+    )
+    found = read({"evaluation": Evaluation(band, last, capacity, None if before is None else before.band)})[
+        "evaluation"
+    ]
     near = split(found, "near.")
     whitening = problem.design.whitening
     return Evaluated(
@@ -219,7 +232,7 @@ def _evaluated(
 
 
 def _step(found: Evaluated, first: int) -> Floats:
-    """Return the step to the minimum if no row but the near ones crosses ±width, all multiplied by the sample's share."""
+    """Return the step to the minimum if no row but the near ones crosses ±width, all times the sample's share."""
     width = found.band.width
     linear = found.share * found.gradient - np.clip(found.residual, -width, width) @ found.near
     near = Subproblem(found.near, found.residual, found.share * found.gram, linear)
@@ -229,20 +242,32 @@ def _step(found: Evaluated, first: int) -> Floats:
 def _next_band(problem: Problem, found: Evaluated, step: Floats, length: float) -> tuple[float, float]:
     """Return the reach of the rows that are near after a step of some length, and how many there are.
 
-    After a whole step from a sample they are fewer, after one that was cut more. All inliers are among them unless these are many.
+    After a whole step from a sample they are fewer, if that is more than can be gathered. After one that was cut they
+    are more, and so they are when near rows bound no step. All inliers are among them unless these are many.
     """
     width, unknowns = found.band.width, problem.design.unknowns
+    capacity = capacity_of(len(problem.design.mean))
     rows = len(found.residual) / found.share
     reach = found.band.reach
     if length < 1:
         reach, rows = _TRUST_GROWTH * reach, _TRUST_GROWTH * rows
     elif found.share < 1:
         share = _near_share(unknowns, len(found.residual))
+        share = min(1.0, max(share, _LEAST_FILLED_SHARE * capacity / max(rows, 1)))
         distance = np.abs(np.abs(found.residual - found.near @ step) - width)
-        reach, rows = float(np.quantile(distance, share)), share * rows
-    if found.inliers <= capacity_of(len(problem.design.mean)) / 4:
+        reach, rows = float(np.quantile(distance, share)) if len(distance) else reach, share * rows
+    if found.inliers <= capacity / 4:
         reach = max(reach, width)
     return reach, rows
+
+
+def _band_after_step_up(best: Evaluated) -> tuple[float, float]:
+    """Return the reach of the rows that are near, and how many there are, after a step from `best` that led up.
+
+    Of fewer rows a sample has more; if it had all of them, others have crossed.
+    """
+    factor = 1.0 if best.share == 1.0 else _SHORTER_STEP
+    return factor * best.band.reach, factor * len(best.residual) / best.share
 
 
 def _proved(problem: Problem, read: Read, found: Evaluated) -> Proved:
@@ -290,7 +315,7 @@ def _proved_by_all_rows(problem: Problem, read: Read, found: Evaluated) -> Prove
     """
     residuals, penalty = found.band.residuals, problem.penalty
     rounding = rounding_of(found.near_rows, found.near_target, residuals.coef, problem.rounding_level(residuals))
-    changed, dual, infeasibility = _dual_of_near_rows(problem, found, rounding)
+    _, dual, infeasibility = _dual_of_near_rows(problem, found, rounding)
     theta = found.theta
     if penalty < found.band.width:
         inliers = np.flatnonzero(np.abs(found.residual) - found.band.width <= rounding)

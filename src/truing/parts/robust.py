@@ -249,7 +249,8 @@ class _Companions:
         if self._by is None or self._last is None or self._by.residuals is not residuals:
             self._last = self._search(residuals)
         search_all(self._reader, {"last": self._last})
-        assert self._by is not None and self._last.found is not None
+        assert self._by is not None
+        assert self._last.found is not None
         return self._by, self._last.found
 
     @property
@@ -276,7 +277,8 @@ class _Companions:
     def _median(self, name: str) -> float:
         """Return the mean of the two middle values, or zero where there is none."""
         low, high = self._searches[f"{name}-low"].found, self._searches[f"{name}-high"].found
-        assert low is not None and high is not None
+        assert low is not None
+        assert high is not None
         return float(np.mean([low.value, high.value])) if low.equal else 0.0
 
     def _scaled_sample(self) -> Floats:
@@ -295,7 +297,7 @@ def _median_searches(name: str, key: "ScaledScore", sample: Floats) -> dict[str,
 
 @dataclass(frozen=True, eq=False)
 class ScaledScore:
-    """Orders rows by score · 2^exponent, or by its size, or by the size of its deviation from a score where not zero."""
+    """Orders rows by score · 2^exponent, or by its size, or by the size of its deviation from a score if not zero."""
 
     exponent: int
     takes_size: bool = False
@@ -363,13 +365,19 @@ def _are_before(keys: Floats, own: Floats) -> NDArray[np.bool_]:
     differ = keys != own
     first = np.argmax(differ, axis=1)
     rows = np.arange(len(keys))
-    return differ[rows, first] & (keys[rows, first] < own[first])
+    before: NDArray[np.bool_] = differ[rows, first] & (keys[rows, first] < own[first])
+    return before
 
 
 def _fit_of_kept(
-    reader: Reader, by: SizeThenScore, last: Selected, count: int, principal: PrincipalComponents | None, intercept: bool
+    reader: Reader,
+    by: SizeThenScore,
+    last: Selected,
+    count: int,
+    principal: PrincipalComponents | None,
+    intercept: bool,
 ) -> LinearFit:
-    """Return the least-squares fit of the rows before the last one kept, and of as many equal to it as make the count."""
+    """Return the least-squares fit of the rows before the last one kept, and as many like it as make the count."""
     score, features = -last.keys[1], last.keys[2:]
     row = features if principal is None else (features - principal.origin) @ principal.basis
     moments = _moments_of_copies(np.append(row, score), count - last.before)

@@ -5,7 +5,7 @@ A pass counts the rows below the range and those in each of many bins of it, and
 
 1. once all keys in the range are gathered, they are sorted, and the row is found;
 2. otherwise the bin that holds the rank is the next range;
-3. where all keys in the range are equal, the next key is searched among their rows; where all keys are, any row will do.
+3. where all keys in the range are equal, the next key is searched among their rows; where all are, any row will do.
 
 A range from a sample of rows makes that one pass for millions of rows, and two for billions.
 """
@@ -150,7 +150,7 @@ def advance(searches: Mapping[str, Search], results: Mapping[str, Arrays]) -> No
 
 
 def guess_from(sample: Floats, share: float) -> tuple[float, float] | None:
-    """Return a range of keys in which that of all rows is, which has this share of them below it, by a sample's keys."""
+    """Return a range of keys, by those of a sample, in which that with this share of all rows below it is."""
     taking_part = np.sort(sample[~np.isnan(sample)])
     if not len(taking_part):
         return None

@@ -14,14 +14,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Floats
 from ..moments import Moments
 from .passes import Arrays, Passes, ScoredBlock
 
 Places = NDArray[np.uint64]
 
 # Every row has a place in [0, 2^64): its number times 2^64 over the golden ratio, modulo 2^64. These Kronecker points
-# are evenly spread over any run of rows, and never in step with a period of them, so the rows up to a place are a sample.
+# are evenly spread over any run of rows, and never in step with a period of them: the rows up to a place are a sample.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 LAST_PLACE = 2**64 - 1
 
@@ -53,7 +52,8 @@ class Reader:
         self.passes_made += 1
         work = OnePass(self._starts, tuple(summaries.items()))
         results = self._passes.results(f"{self._name}-{self.passes_made}", work)
-        whole = reduce(work.combined, map(_by_summary, results), {})
+        none: dict[str, Arrays] = {}
+        whole = reduce(work.combined, map(_by_summary, results), none)
         return {name: whole.get(name, {}) for name in summaries}
 
 
@@ -143,5 +143,11 @@ def arrays_of(moments: Moments) -> Arrays:
 
 def moments_of(arrays: Arrays) -> Moments:
     """Return the moments that `arrays_of` made arrays of."""
-    values: dict[str, Floats] = {name: value for name, value in arrays.items() if name != "rows"}
-    return Moments(float(arrays["rows"]), **values)
+    return Moments(
+        float(arrays["rows"]),
+        arrays["mean"],
+        arrays["comoment"],
+        arrays["mean_low"],
+        arrays["comoment_low"],
+        arrays["rounding"],
+    )

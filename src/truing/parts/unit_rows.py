@@ -30,7 +30,7 @@ class UnitRows:
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """The residuals of a fit of the scores, scaled: (score − centre) · 2^−score_exponent − (row − mean)ᵀ coef − shift."""
+    """The residuals of a fit of scaled scores: (score − centre) · 2^−score_exponent − (row − mean)ᵀ coef − shift."""
 
     rows: UnitRows
     mean: Floats
@@ -89,7 +89,9 @@ class LargestEntries:
     def of(self, first: int, block: ScoredBlock) -> Arrays:
         """Return those of a block."""
         rows = self.rows.of(block.features)
-        return {"largest": np.max(map_blocks(lambda where: np.abs(rows.block(where)).max(axis=0), rows.slices()), axis=0)}
+        return {
+            "largest": np.max(map_blocks(lambda where: np.abs(rows.block(where)).max(axis=0), rows.slices()), axis=0)
+        }
 
     def combined(self, one: Arrays, other: Arrays) -> Arrays:
         """Return the larger ones."""
