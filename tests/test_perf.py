@@ -25,6 +25,7 @@ NEEDS = {
     "metrics": ["sklearn"],
     "one_row": [],
     "rlr": ["sklearn"],
+    "rlr_parts": [],
     "rlr_passes": [],
     "rlr_wide": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],

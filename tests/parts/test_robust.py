@@ -132,8 +132,8 @@ def check(rng: np.random.Generator, table: Table, **options: object) -> int:
     return len(parts.names)
 
 
-# Of a column of ±1 more than one fit has the least loss, and another may be found. More copies of a row than are gathered
-# may not be solved.
+# Of a column of ±1 more than one fit has the least loss, and another may be found. More copies of a row than are
+# gathered may not be solved.
 UNIQUE = {name: table for name, table in TABLES.items() if name not in ("one column", "one row often")}
 
 

@@ -48,6 +48,7 @@ GATHERED_PER_UNKNOWN = 16
 
 _MAX_ROUNDS = 60
 _SAME_WIDTH = 2.0  # Factor by which the width may be off that the rounding of the residuals asks for.
+_LATER_STANDARD_ERRORS = 2.5  # Within which rows are near after a step whose gradient was that of all rows.
 _MAX_NEAR_SHARE = 0.5  # Of the near rows that are near at the next step, at most.
 _FILLED_SHARE = 0.75  # Of the capacity that a sample is expected to fill.
 _TRUST_GROWTH = 2.0  # Factor on the reach after a step that it cut short.
@@ -188,14 +189,14 @@ def _start(problem: Problem) -> tuple[Floats, float, float]:
     sample = Subproblem(rows, target - rows @ theta, none, none[0])
     few = INLIERS_PER_UNKNOWN * design.unknowns
     step = minimise_by_continuation(sample, problem.penalty, first=len(target) // 2, last=few)
-    share = _near_share(design.unknowns, len(target))
+    share = _near_share(design.unknowns, len(target), NEAR_STANDARD_ERRORS)
     distance = np.abs(np.abs(sample.residual - rows @ step) - problem.penalty)
     return theta + step, max(float(np.quantile(distance, share)), problem.penalty), share * problem.total
 
 
-def _near_share(unknowns: int, sampled: int) -> float:
+def _near_share(unknowns: int, sampled: int, standard_errors: float) -> float:
     """Return the share of rows near enough to cross ±penalty when the fit is off by a sample's standard errors."""
-    return min(NEAR_STANDARD_ERRORS * sqrt(unknowns / max(sampled, 1)), _MAX_NEAR_SHARE)
+    return min(standard_errors * sqrt(unknowns / max(sampled, 1)), _MAX_NEAR_SHARE)
 
 
 def _evaluated(
@@ -252,7 +253,7 @@ def _next_band(problem: Problem, found: Evaluated, step: Floats, length: float) 
     if length < 1:
         reach, rows = _TRUST_GROWTH * reach, _TRUST_GROWTH * rows
     elif found.share < 1:
-        share = _near_share(unknowns, len(found.residual))
+        share = _near_share(unknowns, len(found.residual), _LATER_STANDARD_ERRORS)
         share = min(1.0, max(share, _LEAST_FILLED_SHARE * capacity / max(rows, 1)))
         distance = np.abs(np.abs(found.residual - found.near @ step) - width)
         reach, rows = float(np.quantile(distance, share)) if len(distance) else reach, share * rows

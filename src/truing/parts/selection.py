@@ -26,10 +26,10 @@ from .summaries import Reader, Summary
 _BIN_BITS = 14
 
 # Numbers that are gathered, at most.
-GATHERED_NUMBERS = 2**21
+GATHERED_NUMBERS = 2**22
 
 # Standard errors of a sample's quantile within which that of all rows is looked for.
-_GUESS_STANDARD_ERRORS = 5.0
+_GUESS_STANDARD_ERRORS = 4.0
 
 _SIGN = np.uint64(1 << 63)
 _LAST = 2**64 - 1
