@@ -51,6 +51,7 @@ CORE = [
     "detection",
     "folding",
     "saved",
+    "parts",
 ]
 IO = [
     "extras",

@@ -26,6 +26,7 @@ NEEDS = {
     "metrics": ["sklearn"],
     "one_row": [],
     "rlr": ["sklearn"],
+    "rlr_parts": [],
     "rlr_passes": [],
     "rlr_wide": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],

@@ -101,7 +101,7 @@ class SharedFeatures:
         self, scores: Floats, keeps: Sequence[float], *, penalty: float = 1e-5, intercept: bool = True
     ) -> list[LinearFit]:
         """Return `fit_robust` of these features for each kept share: kept sets are nested, so moments add up."""
-        counts = [_kept_rows(keep, len(self.matrix)) for keep in keeps]
+        counts = [kept_rows(keep, len(self.matrix)) for keep in keeps]
         order = np.arange(len(self.matrix))
         if min(counts, default=len(order)) < len(order):
             order = self.trust_order(scores, penalty=penalty, intercept=intercept)
@@ -150,10 +150,13 @@ class SharedFeatures:
 
     def _of_features(self, fit: LinearFit) -> LinearFit:
         """Return a fit of the regressors as one of the features."""
-        if self._principal_components is None:
-            return fit
-        coef = self._principal_components.basis @ fit.coef
-        return replace(fit, coef=coef, intercept=fit.intercept - float(self._principal_components.origin @ coef))
+        return fit if self._principal_components is None else of_features(fit, self._principal_components)
+
+
+def of_features(fit: LinearFit, principal: PrincipalComponents) -> LinearFit:
+    """Return a fit of coordinates in principal components as one of the features."""
+    coef = principal.basis @ fit.coef
+    return replace(fit, coef=coef, intercept=fit.intercept - float(principal.origin @ coef))
 
 
 def _principal_components(rows: Rows, components: int) -> PrincipalComponents:
@@ -162,7 +165,7 @@ def _principal_components(rows: Rows, components: int) -> PrincipalComponents:
 
 def _order(matrix: Matrix, scores: Floats, sizes: Floats) -> NDArray[np.intp]:
     """Return the rows from the smallest residual to the largest; ties as `trust_order` says."""
-    size = _in_tie_units(sizes, scores)
+    size = in_tie_units(sizes, *_tie_units(scores))
     order = np.argsort(size)
     tied = np.diff(size[order]) == 0
     for keys in (-scores[:, None], matrix):
@@ -175,19 +178,32 @@ def _order(matrix: Matrix, scores: Floats, sizes: Floats) -> NDArray[np.intp]:
     return order
 
 
-def _in_tie_units(size: Floats, scores: Floats) -> Floats:
-    """Return the sizes in whole numbers of what counts as equal, at the scale of most scores and not of outliers."""
+def _tie_units(scores: Floats) -> tuple[int, float]:
+    """Return by what power of two the scores are scaled, and what counts as equal then: `tie_width`."""
     exponent = -int(np.frexp(np.abs(scores).max())[1])
     scaled = np.ldexp(scores, exponent)
     deviation = np.abs(scaled - np.median(scaled))
     varied = deviation[deviation > 0]
     spread = float(np.median(varied)) if len(varied) else 0.0
-    tie_width = max(_TIE_SHARE_OF_SPREAD * spread, _TIE_SHARE_OF_SCORES * float(np.median(np.abs(scaled)))) or 1.0
-    whole: Floats = np.round(np.ldexp(size, exponent) / tie_width)
+    return exponent, tie_width(spread, float(np.median(np.abs(scaled))))
+
+
+def tie_width(spread: float, size: float) -> float:
+    """Return what counts as equal at the scale of most scores and not of outliers.
+
+    `spread` is the median of the deviations from the median score that are not zero, `size` that of the scores' sizes.
+    """
+    return max(_TIE_SHARE_OF_SPREAD * spread, _TIE_SHARE_OF_SCORES * size) or 1.0
+
+
+def in_tie_units(size: Floats, exponent: int, width: float) -> Floats:
+    """Return the sizes in whole numbers of what counts as equal."""
+    whole: Floats = np.round(np.ldexp(size, exponent) / width)
     return whole
 
 
-def _kept_rows(keep: float, rows: int) -> int:
+def kept_rows(keep: float, rows: int) -> int:
+    """Return how many rows are kept of all, at least one."""
     count = int(as_share(keep, "keep") * rows + 1e-9)
     if count < 1:
         raise ValueError(f"keep must leave at least one of {rows} rows, got {keep}")

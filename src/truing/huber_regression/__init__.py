@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from .._blas import one_thread
 from .._check import Floats, as_matrix, as_number, as_truth, as_vector, check_same_rows
 from ..rows import Rows
-from .certificate import TOLERANCE, Certificate
+from .certificate import TOLERANCE
 from .design import Design
 from .solver import solve
 
@@ -71,41 +71,42 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
     """Return `huber` of rows that are made as they are read."""
     penalty = as_number(penalty, "penalty", above=0.0)
     intercept = as_truth(intercept, "intercept")
-    centre = _middle(scores) if intercept else 0.0
+    centre = middle(scores) if intercept else 0.0
     target = scores - centre
     exponent = int(np.frexp(np.abs(target).max())[1])
     target = np.ldexp(target, -exponent)
-    scaled = _scaled_penalty(penalty, exponent)
+    scaled = scaled_penalty(penalty, exponent)
     with one_thread(), np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
         design = Design.of(rows, target, centre, exponent, intercept)
         certificate, passes = solve(design, target, scaled)
         coef, constant = design.in_callers_units(certificate.point.theta)
-    _check_solved(certificate, coef, constant, penalty)
+    check_solved(certificate.gap, coef, constant, penalty)
     residual = np.ldexp(certificate.point.residual, exponent)
     gamma = residual - np.clip(residual, -penalty, penalty)
     return HuberFit(coef, constant, gamma, residual, certificate.gap, passes)
 
 
-def _middle(scores: Floats) -> float:
+def middle(scores: Floats) -> float:
     """Return a median: of the two middle scores the smaller in size, since one may be absurd."""
     half = len(scores) // 2
     middles = np.partition(scores, [half, len(scores) - 1 - half])[[half, len(scores) - 1 - half]]
     return float(middles[np.argmin(np.abs(middles))])
 
 
-def _scaled_penalty(penalty: float, exponent: int) -> float:
+def scaled_penalty(penalty: float, exponent: int) -> float:
     """Return the penalty in units of the scores' size, between bounds beyond which it makes no difference."""
     with np.errstate(over="ignore", under="ignore"):
         return min(max(float(np.ldexp(penalty, -exponent)), _MIN_PENALTY), _MAX_PENALTY)
 
 
-def _check_solved(certificate: Certificate, coef: Floats, constant: float, penalty: float) -> None:
+def check_solved(gap: float, coef: Floats, constant: float, penalty: float) -> None:
+    """Refuse coefficients that no double holds, and a duality gap above the tolerance."""
     if not (np.isfinite(coef).all() and np.isfinite(constant)):
         raise ArithmeticError("huber needs coefficients beyond the largest double: scale the features up")
-    if certificate.gap <= TOLERANCE:  # NaN fails this comparison too.
+    if gap <= TOLERANCE:  # NaN fails this comparison too.
         return
     subnormal = (coef != 0) & (np.abs(coef) < np.finfo(np.float64).tiny)
     if subnormal.any() or not coef.any():
         raise ArithmeticError("huber needs coefficients below the smallest double: scale the features down")
-    reached = f"huber reached a relative duality gap of {certificate.gap:.1e}, wanted {TOLERANCE:g}"
+    reached = f"huber reached a relative duality gap of {gap:.1e}, wanted {TOLERANCE:g}"
     raise ArithmeticError(f"{reached}: the penalty {penalty:g} may be too small for scores of this size")

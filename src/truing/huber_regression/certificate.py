@@ -21,9 +21,9 @@ TOLERANCE = 1e-9
 # Up to so many inliers for each unknown, a dual point is made feasible on them alone.
 MAX_INLIERS_PER_UNKNOWN = 20
 
-_ROUNDING_UNITS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
+ROUNDING_UNITS = 8  # Units in the last place that the terms of a residual may be off by, altogether.
 _MAX_CORRECTIONS = 20
-_SMALL_GRADIENT = 1e-12  # For each row: spread over all rows it costs less than the tolerance.
+SMALL_GRADIENT = 1e-12  # For each row: spread over all rows it costs less than the tolerance.
 _WELL_CONDITIONED = 1e-12  # Reciprocal condition number of a Gram matrix from which on its Cholesky factor is sound.
 _ADJUSTABLE_SHARE = 1e-2  # Share of the tolerance that rows just beyond the width may cost together.
 
@@ -60,22 +60,23 @@ def _certified(
     """
     beyond = np.abs(point.residual) - solved
     inliers = np.flatnonzero(beyond <= rounding)
-    adjustable = _adjustable(beyond, inliers, huber_loss(point.residual, solved), design.unknowns)
+    adjustable = adjustable_rows(beyond, inliers, huber_loss(point.residual, solved), design.unknowns, len(beyond))
     dual, infeasibility = _dual_point(design, point, adjustable, solved)
     if penalty < solved:
         excess = point.residual[inliers] - penalty * dual[inliers]
         step = np.linalg.lstsq(design.take(inliers), excess, rcond=None)[0]
         point = design.point_of_rows(target, point.theta + step, penalty)
     loss = huber_loss(point.residual, penalty)
-    gap = _gap(point.residual, dual, penalty) + _cost_of_infeasibility(infeasibility, point.residual, loss, penalty)
+    gap = duality_gap(point.residual, dual, penalty)
+    gap += cost_of_infeasibility(infeasibility, norm(point.residual), len(dual), loss, penalty)
     gap = min(gap, loss)  # The gap of u = 0.
     if gap > TOLERANCE * loss:
         slope = np.maximum(np.minimum(np.abs(point.residual) / penalty, 1.0), np.abs(dual))
-        loss = max(loss, _ROUNDING_UNITS / TOLERANCE * float(slope @ design.rounding(target, point.theta)))
+        loss = max(loss, ROUNDING_UNITS / TOLERANCE * float(slope @ design.rounding(target, point.theta)))
     return Certificate(point, gap / loss if gap > 0 else 0.0)
 
 
-def _gap(residual: Floats, dual: Floats, penalty: float) -> float:
+def duality_gap(residual: Floats, dual: Floats, penalty: float) -> float:
     """Return Σ h(rᵢ)/λ − rᵢuᵢ + λuᵢ²/2, row by row: no term is negative, so nothing cancels."""
     size = np.abs(residual)
     within = np.minimum(size, penalty)
@@ -83,20 +84,27 @@ def _gap(residual: Floats, dual: Floats, penalty: float) -> float:
     return float(penalty / 2 * np.square(within / penalty - same_side).sum() + (size - within) @ (1 - same_side))
 
 
-def _cost_of_infeasibility(infeasibility: Floats, residual: Floats, loss: float, penalty: float) -> float:
+def cost_of_infeasibility(infeasibility: Floats, own: float, rows: int, loss: float, penalty: float) -> float:
     """Return how much lower a better fit θ′ may be because Wᵀu is not quite zero: ‖Wᵀu‖ times a bound on ‖θ′ − θ‖.
 
     √n ‖θ′ − θ‖ = ‖r − r′‖ ≤ ‖r‖ + ‖r′‖, and a loss of at most P means that ‖r′‖ ≤ √(2λP) for inliers, 2P for the rest.
+    `own` is ‖r‖.
     """
-    largest = float(np.abs(residual).max())
-    own = largest * float(np.linalg.norm(residual / largest)) if largest > 0 else 0.0
     better = sqrt(2 * penalty * loss) + 2 * loss
-    return float(np.linalg.norm(infeasibility)) * (own + better) / sqrt(len(residual))
+    return float(np.linalg.norm(infeasibility)) * (own + better) / sqrt(rows)
 
 
-def _adjustable(beyond: Floats, inliers: NDArray[np.intp], loss: float, unknowns: int) -> NDArray[np.intp]:
+def norm(residual: Floats) -> float:
+    """Return ‖r‖, of numbers whose squares may underflow too."""
+    largest = float(np.abs(residual).max(initial=0.0))
+    return largest * float(np.linalg.norm(residual / largest)) if largest > 0 else 0.0
+
+
+def adjustable_rows(
+    beyond: Floats, inliers: NDArray[np.intp], loss: float, unknowns: int, rows: int
+) -> NDArray[np.intp]:
     """Return the inliers and, if few, the rows so little beyond them that their dual may be anything at little cost."""
-    cheap = np.flatnonzero(beyond <= _ADJUSTABLE_SHARE * TOLERANCE * loss / len(beyond))
+    cheap = np.flatnonzero(beyond <= _ADJUSTABLE_SHARE * TOLERANCE * loss / rows)
     return inliers if len(cheap) > MAX_INLIERS_PER_UNKNOWN * unknowns else np.union1d(cheap, inliers)
 
 
@@ -110,8 +118,8 @@ def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: flo
     infeasibility = point.gradient / width
     enough = EPS * float(np.abs(dual).sum())
     few = len(near) <= MAX_INLIERS_PER_UNKNOWN * design.unknowns
-    if few or np.abs(infeasibility).sum() > _SMALL_GRADIENT * len(dual):
-        dual[near], infeasibility = _corrected(design.take(near), dual[near], infeasibility, enough)
+    if few or np.abs(infeasibility).sum() > SMALL_GRADIENT * len(dual):
+        dual[near], infeasibility = corrected_dual(design.take(near), dual[near], infeasibility, enough)
     if np.abs(infeasibility).sum() > enough:
         coef = design.whitening @ (infeasibility / len(dual))
 
@@ -124,7 +132,7 @@ def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: flo
     return dual / shrink, infeasibility / shrink
 
 
-def _corrected(rows: Floats, dual: Floats, infeasibility: Floats, enough: float) -> tuple[Floats, Floats]:
+def corrected_dual(rows: Floats, dual: Floats, infeasibility: Floats, enough: float) -> tuple[Floats, Floats]:
     """Return the dual of some rows, changed until the `infeasibility`, Wᵀu of all rows, is at most `enough`, and Wᵀu.
 
     A projection at a time: rows that it takes beyond ±1 stay there, and the others are projected again.

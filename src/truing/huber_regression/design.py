@@ -93,7 +93,7 @@ class Design:
         exponents = np.zeros(d, dtype=np.intc) if rows.exponents is None else rows.exponents
         units = Units(centre, score_exponent, exponents, intercept)
         centred = rows.about(mean)
-        whitening = _whitening_map(moments, centred, intercept)
+        whitening = whitening_map(moments, lambda map_: _gram_of(centred, map_), intercept)
         cross = np.append(moments.comoment[-1, :-1] / n, moments.mean[-1])
         design = cls(centred, mean, whitening, units, least_squares=whitening.T @ cross)
         if len(target) * design.unknowns > MAX_STORED_NUMBERS:
@@ -195,13 +195,14 @@ class Design:
         return self.whitening.T @ raw @ self.whitening
 
 
-def _whitening_map(moments: Moments, rows: Rows, intercept: bool) -> Floats:
+def whitening_map(moments: Moments, gram_of: Callable[[Floats], Floats], intercept: bool) -> Floats:
     """Return the whitening (d + 1, k): k combinations of the columns of [rows, 1] that are orthonormal.
 
     Directions in which the rows vary no more than rounding them does are left out. The Gram matrix tells them from
-    others only down to the root of the rounding error; below that the rows are read again in the coordinates found.
+    others only down to the root of the rounding error; below that the rows are read again in the coordinates found:
+    `gram_of` has the Gram matrix over n of the columns [rows − mean, 1] @ whitening.
     """
-    n, d = rows.features.shape
+    n, d = moments.rows, moments.dimensions
     mean, moment = moments.mean[:-1], moments.comoment[:-1, :-1] / n
     constant = np.zeros(d) if intercept else mean  # What the features add to the constant column.
     # Columns of one size lose equally much to rounding, and so does any direction.
@@ -216,7 +217,7 @@ def _whitening_map(moments: Moments, rows: Rows, intercept: bool) -> Floats:
     coef = np.zeros((d, len(live)))
     coef[live] = scale * (vectors / np.sqrt(np.maximum(values, floor)))
     if values[0] <= _ILL_CONDITIONED * values[-1]:
-        values, vectors = np.linalg.eigh(_gram_of(rows, np.vstack([coef, constant @ coef])))
+        values, vectors = np.linalg.eigh(gram_of(np.vstack([coef, constant @ coef])))
         coef = coef @ (vectors / np.sqrt(np.maximum(values, EPS * floor)))
     # What rounding the features to double precision adds to each direction, whose own size is one.
     rounding = EPS * np.linalg.norm(size[:, None] * coef, axis=0)

@@ -13,7 +13,7 @@ from .continuation import INLIERS_PER_UNKNOWN, MAX_ROUNDING_SHARE, Subproblem, h
 from .design import ROWS_PER_GATHER, Design, Point
 from .multipliers import MANY_UNKNOWNS, minimise_by_multipliers
 
-_NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
+NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
 _FEW_CROSSED = 1 / 8  # Share of the near rows up to which others may cross, and as many near rows do for a second time.
 _MAX_ROUNDS_OF_ALL_ROWS = 8
 _MIN_WIDTH_OVER_ROUNDING = 2.0**12  # Times the residuals' rounding: narrower, and that decides which rows are inliers.
@@ -28,7 +28,7 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
     """
     n = len(target)
     theta, near_rows = _start_from_sample(design, target, penalty)
-    width = _solvable_width(design, target, theta, penalty)
+    width = solvable_width(design, target, theta, penalty)
     point = design.point(target, theta, width)
     best = Certificate(point, np.inf)
     first = near_rows // 4
@@ -59,7 +59,7 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
         first = n if len(near) == n else INLIERS_PER_UNKNOWN * design.unknowns
         is_repeated = not is_repeated and 0 < crossed <= _FEW_CROSSED * len(near)
         near_rows *= 1 if is_repeated else 2
-        wanted = _solvable_width(design, target, point.theta, penalty)
+        wanted = solvable_width(design, target, point.theta, penalty)
         if wanted != width or design.stored is not None:  # The rows have what a stored design lost by rounding.
             width = wanted
             point = design.point_of_rows(target, point.theta, width)
@@ -70,14 +70,14 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
 def _rounding_is_negligible(design: Design, target: Floats, before: Point, after: Point, penalty: float) -> bool:
     """Return whether rounding the residuals before, which may have been far larger, is not felt in those after."""
     rounded_off = EPS * _median_size(before.residual)
-    return rounded_off <= MAX_ROUNDING_SHARE * _solvable_width(design, target, after.theta, penalty)
+    return rounded_off <= MAX_ROUNDING_SHARE * solvable_width(design, target, after.theta, penalty)
 
 
 def _start_from_sample(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
     """Return the fit of a sample, and how many rows may be on the other side of ±penalty for all rows."""
     n = len(target)
     size = design.unknowns
-    theta = _initial_fit(design, target)
+    theta = initial_fit(design, target)
     sampled = int((n * size) ** (2 / 3) / 2)  # Balances sampled and near rows: Portnoy & Koenker 1997.
     if n <= ROWS_PER_GATHER or not 0 < sampled < n / 2:
         return theta, n
@@ -86,10 +86,10 @@ def _start_from_sample(design: Design, target: Floats, penalty: float) -> tuple[
     none = np.zeros((size, size))
     problem = Subproblem(rows, target[index] - rows @ theta, none, none.sum(axis=0))
     step = minimise_by_continuation(problem, penalty, first=sampled // 2, last=INLIERS_PER_UNKNOWN * size)
-    return theta + step, int(_NEAR_STANDARD_ERRORS * n * (size / sampled) ** 0.5)
+    return theta + step, int(NEAR_STANDARD_ERRORS * n * (size / sampled) ** 0.5)
 
 
-def _initial_fit(design: Design, target: Floats) -> Floats:
+def initial_fit(design: Design, target: Floats) -> Floats:
     """Return the fit of least squares, or none where absurd scores have carried it far away from all other rows."""
     index = _few_rows(len(target))
     residual = target[index] - design.take(index) @ design.least_squares
@@ -99,7 +99,7 @@ def _initial_fit(design: Design, target: Floats) -> Floats:
     return design.least_squares
 
 
-def _solvable_width(design: Design, target: Floats, theta: Floats, penalty: float) -> float:
+def solvable_width(design: Design, target: Floats, theta: Floats, penalty: float) -> float:
     """Return the penalty, or what is well above the rounding of the residuals where that is more."""
     return max(
         penalty, _MIN_WIDTH_OVER_ROUNDING * float(np.median(design.rounding(target, theta, _few_rows(len(target)))))
