@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import BLOCK_NUMBERS, Floats, Matrix
+from .._check import BLOCK_NUMBERS, Floats, Matrix, slices
 from ..outputs import Outputs
 from ..scores import NEEDS, Base, Head, as_pair, base_name, base_scores
 
@@ -128,8 +128,7 @@ class Columns:
 
     def slices(self, rows: ScoredRows) -> list[slice]:
         """Return the blocks of rows whose columns are made at once: the cache holds two of them."""
-        size = max(_MIN_BLOCK_ROWS, BLOCK_NUMBERS // (len(self) + 1))
-        return [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+        return slices(len(rows), max(_MIN_BLOCK_ROWS, BLOCK_NUMBERS // (len(self) + 1)))
 
     def block(self, rows: ScoredRows, part: slice | Classes) -> Floats:
         """Return the columns of some rows."""
