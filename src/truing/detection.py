@@ -301,7 +301,7 @@ class _Found:
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
-        ranks = Ranks.of(scores_in, self.scores[part])
+        ranks = Ranks(scores_in, self.scores[part])
         decision = decide_at(rate, scores_in, self.scores[part], ranks)
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
         for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
@@ -496,7 +496,7 @@ def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
     """
     if len(found.scores) < _ROWS_TO_COMPARE:
         return
-    before = placements(Ranks.of(base_scores_in, found.base_scores), found.weights_in)
+    before = placements(Ranks(base_scores_in, found.base_scores), found.weights_in)
     rises = [now - then for now, then in zip(found.placements, before, strict=True)]
     chance = before[0].chance
     if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):

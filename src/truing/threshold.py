@@ -48,7 +48,7 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])
     """
-    return Ranks.of(as_vector(scores_in, "scores_in"), as_vector(scores, "scores")).p_values()
+    return Ranks(as_vector(scores_in, "scores_in"), as_vector(scores, "scores")).p_values()
 
 
 def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
@@ -191,7 +191,7 @@ def decide_at(rate: Rate, scores_in: Floats, scores: Floats, ranks: Ranks | None
 
     `ranks` are those of the scores among the known ones, where they were found before.
     """
-    ranks = Ranks.of(scores_in, scores) if ranks is None else ranks
+    ranks = Ranks(scores_in, scores) if ranks is None else ranks
     p, known = ranks.p_values(), ranks.ordered
     notes = tuple(rate.notes(len(known)))
     if rate.name == "fdr":
