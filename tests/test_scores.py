@@ -186,8 +186,9 @@ LOGITS_MISSING = [(name, "logits") for name in truing.SCORES if name not in ("sc
 @pytest.mark.parametrize(("name", "missing"), [*LOGITS_MISSING, ("given", "scores")])
 def test_a_score_names_the_field_it_misses(name, missing, rng):
     network = Network(rng)
-    with pytest.raises(ValueError, match=f"outputs must have {missing}"):
-        network.score(name, truing.Outputs(network.outputs.features))
+    bare = truing.Outputs(network.outputs.features)
+    with pytest.raises(ValueError, match=re.escape(f"the score {name} needs {missing}, got {bare!r}")):
+        network.score(name, bare)
 
 
 # Each score once more, a row at a time, as its paper writes it.
