@@ -22,7 +22,7 @@ from .placements import Placements, class_weights, placements
 from .plots import MOST, figure_of_detection
 from .ranks import Ranks
 from .row_keys import RowKeys
-from .scores import NEEDS, Base, Head, base_name, base_scores, check_base, copied_head
+from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
 from .threshold import Rate, decide_at, out_share_at_least
 
 if TYPE_CHECKING:
@@ -432,12 +432,11 @@ def halves(
     reference: Outputs | None, method: str, base: Base, rng: np.random.Generator | None
 ) -> tuple[Outputs | None, Outputs | None]:
     """Return what of the reference is learned from, if anything, and what is decided against."""
-    looks_at_known = isinstance(base, str) and "bank" in NEEDS.get(base, ())
     if reference is None:
-        if looks_at_known:
+        if looks_at_known(base):
             raise ValueError(f"base {base} looks at known in-distribution rows: give a reference")
         return None, None
-    if method == "contrast" or looks_at_known:
+    if method == "contrast" or looks_at_known(base):
         return split(reference, rng)
     return None, reference
 

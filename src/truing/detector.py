@@ -21,7 +21,7 @@ from .contrast import ClassMoments, ContrastFit, SplitReference
 from .least_squares import LinearFit
 from .moments import Moments
 from .outputs import Outputs, as_outputs
-from .scores import NEEDS, Base, Head, base_name, check_base, copied_head
+from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
 from .states import METHODS, ContrastState, DirectState, Reference, Settings, State
 from .threshold import Decision, Rate, decide_at
 
@@ -85,7 +85,7 @@ class Detector:
         check_base(base)
         if method == "contrast" and not as_truth(intercept, "intercept"):
             raise ValueError("intercept must be True for the method contrast, got False")
-        if method != "contrast" and isinstance(base, str) and "bank" in NEEDS.get(base, ()):
+        if method != "contrast" and looks_at_known(base):
             raise ValueError(f"base {base} looks at known rows, which the method contrast has, got the method {method}")
         if method != "contrast" and as_truth(same_mix, "same_mix"):
             raise ValueError(f"same_mix goes with method 'contrast', got True with method {method!r}")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .._check import BLOCK_NUMBERS, Floats, Matrix, slices
 from ..outputs import Outputs
-from ..scores import NEEDS, Base, Head, base_name, base_scores, copied_head
+from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
 
 # Scores of the logits that stand beside the base score.
 BESIDE = ("gen", "energy", "msp")
@@ -78,7 +78,7 @@ class Columns:
         head = copied_head(head)
         classes = 1 if known.logits is None else known.logits.shape[1]
         beside = scores_beside(name, classes)
-        bank = known._copied() if isinstance(base, str) and "bank" in NEEDS.get(base, ()) else None
+        bank = known._copied() if looks_at_known(base) else None
         scores = _all_scores(known, base, beside, temperature, head, bank, leave_out=bank is not None)
         origin, scale = _mean_and_deviation(known.features)
         score_origin, score_scale = _mean_and_deviation(scores)

@@ -37,6 +37,7 @@ __all__ = [
     "gradnorm",
     "kl_uniform",
     "knn",
+    "looks_at_known",
     "max_logit",
     "msp",
     "nci",
@@ -99,6 +100,11 @@ def check_base(base: Base) -> None:
 def base_name(base: Base) -> str:
     """Return the score's name, for people."""
     return base if isinstance(base, str) else getattr(base, "__name__", type(base).__name__)
+
+
+def looks_at_known(base: Base) -> bool:
+    """Return whether a base score looks at known in-distribution rows, its bank."""
+    return isinstance(base, str) and "bank" in NEEDS.get(base, ())
 
 
 def _of_logits(score: Callable[[ArrayLike, float], Floats]) -> Callable[..., Floats]:
