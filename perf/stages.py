@@ -46,7 +46,7 @@ STAGES = {
     "sums": ((truing.Moments, "of"), (contrast_reference.ClassMoments, "of")),
     "fit": ((contrast_reference.SplitReference, "contrast"), (truing.Detector, "_fit")),
     "trued scores": ((truing.LinearFit, "predict"), (truing.ContrastFit, "predict_scored")),
-    "p-values, ranks": ((detection._Found, "decide"), (detection, "placements"), (detection.Ranks, "of")),
+    "p-values, ranks": ((detection._Found, "decide"), (detection, "placements")),
 }
 
 

@@ -127,6 +127,8 @@ def test_arrow_lists_in_several_pieces_are_put_together(kind):
         as_matrix(pyarrow.array([[1.0], [1.0, 2.0]], lists), "features")
     with pytest.raises(ValueError, match="features must have no missing values, got 1"):
         as_matrix(pyarrow.array([[1.0, None], [1.0, 2.0]], lists), "features")
+    with pytest.raises(ValueError, match="features must have at least one row, got none"):
+        as_matrix(pyarrow.array([], lists), "features")
 
 
 def test_arrow_columns_that_hold_no_numbers_are_refused_and_do_as_ids(rng):

@@ -185,9 +185,17 @@ WRONG = {
     "a rate without a reference": (["detect", "test.npz", "--fdr", "0.1"], "need a reference"),
     "unknown ending": (["detect", "test.npz", "-o", "scores.xls"], "scores.xls must end in"),
     "no folder": (["detect", "test.npz", "-o", "gone/scores.csv"], "there is no folder gone"),
-    "no scores given": (["score", "test.npz", "--base", "given", "-o", "x.npy"], "outputs must have scores"),
+    "no scores given": (
+        ["score", "test.npz", "--base", "given", "-o", "x.npy"],
+        "the score given needs scores, got Outputs(",
+    ),
     "no output": (["score", "test.npz"], "the following arguments are required: -o"),
     "not a fit": (["apply", "test.npz", "test.npz", "-o", "x.npy"], "must be a file saved by truing.save"),
+    "a detector as a fit": (
+        ["apply", "detector.npz", "test.npz", "-o", "x.npy"],
+        "detector.npz must hold a LinearFit or a ContrastFit, got Detector: save its current_fit",
+    ),
+    "an empty file": (["detect", "empty.npz"], "empty.npz must be an .npz file of plain arrays: it is empty"),
     "garbage": (["detect", "garbage.npz"], "garbage.npz must be an .npz file"),
     "nan": (["detect", "nan.npz"], "features must be finite"),
     "an option of another method": (["detect", "test.npz", "--order", "score-first"], "--order goes with --method onl"),
@@ -221,7 +229,10 @@ WRONG = {
         "--head goes with --base scale, ash, fdbd, nci or vim",
     ),
     "a column of another name": (["threshold", "named.csv"], "it must have one column that is named scores, got score"),
-    "labels missing": (["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"], "outputs must have labels"),
+    "labels missing": (
+        ["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"],
+        "correct() needs labels, got Outputs(",
+    ),
     "an output without a name": (["detect", "test.npz", "-o", ""], "argument -o: a file's name must not be empty"),
     "an input without a name": (["detect", ""], "a file's name must not be empty"),
     "a name of two lines": (["detect", "two\n  lines.npz"], r"there is no file two\n  lines.npz"),
@@ -232,6 +243,8 @@ WRONG = {
 @pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_input_gets_one_clear_line_and_writes_nothing(here, capsys, arguments, message):
     (here / "garbage.npz").write_bytes(b"garbage")
+    (here / "empty.npz").touch()
+    truing.save(truing.Detector(), here / "detector.npz")
     (here / "folder.csv").mkdir()
     np.savez("nan.npz", features=np.array([[np.nan]]), logits=np.ones((1, 2)))
     np.savez("nolabels.npz", features=np.ones((3, 1)), logits=np.ones((3, 2)))

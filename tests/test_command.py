@@ -1,5 +1,6 @@
 """The command as a process: stdout has the answer alone, an interrupt is one line, whatever compiled code does."""
 
+import itertools
 import json
 import os
 import signal
@@ -270,7 +271,13 @@ def check_that_stdout_is_json(folder: Path, count: int) -> None:
     answered = 0
     for words, (answer, code) in zip(cases, (text.split("\x1f") for text in answers), strict=True):
         if code == "0":
-            assert isinstance(json.loads(answer, parse_constant=pytest.fail), dict), words
+            facts = json.loads(answer, parse_constant=pytest.fail)
+            asked, rows = dict(itertools.pairwise(words)), truing.Outputs.load(words[1])
+            assert (facts["rows"], facts["dimensions"]) == rows.features.shape, words
+            assert (facts["base"], facts["method"]) == (asked["--base"], asked["--method"]), words
+            known = len(truing.Outputs.load(asked["--reference"])) if "--reference" in asked else None
+            assert facts["reference_rows"] == known, words
+            assert facts["refused"] in ([None] if known is None else range(len(rows) + 1)), words
             answered += 1
         else:
             assert (answer, code) == ("", "1"), words

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -78,9 +80,12 @@ def test_online_score_first_uses_earlier_rows_alone_and_marks_the_first_batch(ro
 
 
 def test_one_batch_online_is_dlr(rows):
-    np.testing.assert_allclose(
-        detect(rows, method="online", batch=300).scores, detect(rows, method="dlr").scores, atol=1e-12
-    )
+    for known in ({}, {"reference": rows[200:], "false_alarm": 0.1}):
+        online = detect(rows[:200], method="online", batch=200, **known)
+        direct = detect(rows[:200], method="dlr", **known)
+        assert (online.threshold, online.out_share_at_least) == (direct.threshold, direct.out_share_at_least)
+        for name in ("scores", "fitted_rows", "p_values", "is_out", "scores_in"):
+            np.testing.assert_array_equal(getattr(online, name), getattr(direct, name), err_msg=name)
 
 
 def test_progress_counts_every_row(rows):
@@ -305,12 +310,38 @@ def test_options_of_other_methods_are_refused(rows):
         ("contrast", {"penalty": 0.1}),
         ("rlr", {"batch": 7}),
         ("contrast", {"order": "score-first"}),
+        ("none", {"components": 2}),
+        ("none", {"intercept": False}),
     ):
         (name,) = option
         with pytest.raises(ValueError, match=f"{name} goes with method '.*', got .* with method '{method}'"):
             truing.detect(rows[:100], rows[100:], method=method, **option)
     with pytest.raises(ValueError, match="same_mix goes with a reference, got none"):
         truing.detect(rows, same_mix=True)
+
+
+def test_a_head_that_is_none_is_refused_whether_or_not_the_score_needs_it(rows):
+    for reference in (None, rows[200:]):
+        with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got int"):
+            detect(rows[:200], reference, head=3)
+    with pytest.raises(ValueError, match=r"the head's weight must be 2-D \(n, d\), got shape \(5,\)"):
+        detect(rows, head=(np.ones(5), np.ones(4)))
+    with pytest.raises(ValueError, match="the head's weight and bias must have the same number of rows"):
+        detect(rows, head=(np.ones((3, 5)), np.ones(4)))
+
+
+def test_what_a_score_misses_is_said_of_the_rows_that_lack_it(rows):
+    bare, known = truing.Outputs(rows.features[:70]), rows[70:]
+    for outputs, reference, method, message in (
+        (bare, known, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
+        (bare, known, "contrast", "outputs must have 4 logits, as the reference has, got none"),
+        (known, bare, "dlr", "the score energy needs logits, got Outputs(70 rows: features 5)"),
+        (known, bare, "contrast", "the score energy needs logits, got Outputs(35 rows: features 5)"),  # One half.
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            detect(outputs, reference, method=method, base="energy")
+    with pytest.raises(TypeError, match="base must be a name in SCORES or a function of the outputs, got int"):
+        detect(rows, base=3)
 
 
 def test_a_reference_that_the_network_knows_by_heart_is_asked_about(rng):

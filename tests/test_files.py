@@ -227,10 +227,11 @@ def test_a_replaced_file_keeps_its_mode_and_a_link_its_target(tmp_path, outputs)
     truing.save(things(outputs)["fit"], target)
     target.chmod(0o640)
     link.symlink_to(target)
-    truing.save(things(outputs)["moments"], link)
+    moments = things(outputs)["moments"]
+    truing.save(moments, link)
     assert link.is_symlink()
     assert target.stat().st_mode & 0o777 == 0o640
-    assert isinstance(truing.load(target), truing.Moments)
+    np.testing.assert_equal(vars(truing.load(target)), vars(moments))
 
 
 def test_what_is_not_a_regular_file_is_not_replaced(tmp_path, outputs):

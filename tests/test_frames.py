@@ -85,6 +85,18 @@ def test_the_notes_of_many_rows_are_kept_once(rng):
     assert frame["notes"].memory_usage(index=False, deep=True) < 2 * len(frame)
 
 
+def test_ids_with_missing_values_are_refused_and_not_turned_into_other_numbers(found):
+    """NumPy has no missing integer: 2**53 + 1 would come back as another one, in float64."""
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    ids = [2**53 + 1 + row for row in range(200)]
+    assert found.to_frame("pyarrow", ids=pyarrow.array(ids))["id"].to_pylist() == ids
+    some = [*ids[:-2], None, None]
+    dates = pandas.Series(pandas.to_datetime(["2020-01-01"] * 198 + [None] * 2))
+    for missing in (pyarrow.array(some), pandas.Series(some, dtype="Int64"), some, dates):
+        with pytest.raises(ValueError, match="ids must have no missing values, got 2"):
+            found.to_frame("pyarrow", ids=missing)
+
+
 def test_what_cannot_be_made_is_named(found, monkeypatch):
     with pytest.raises(ValueError, match="library must be one of pandas, polars, pyarrow, got 'dplyr'"):
         found.to_frame("dplyr")
@@ -92,6 +104,9 @@ def test_what_cannot_be_made_is_named(found, monkeypatch):
         found.to_frame(ids=[1, 2, 3])
     with pytest.raises(ValueError, match=r"ids must be 1-D \(n,\), got shape \(200, 1\)"):
         found.to_frame(ids=np.ones((200, 1)))
+    for ids in (np.where(np.arange(200) == 7, np.nan, 1.0), ["nan"] * 199 + [None]):
+        with pytest.raises(ValueError, match="ids must have no missing values, got 1"):
+            found.to_frame(ids=ids)
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(ImportError, match=r"to_frame\('polars'\) needs polars: pip install polars"):
         found.to_frame("polars")

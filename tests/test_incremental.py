@@ -23,6 +23,20 @@ def streamed(features, scores, sizes, *, decay=1.0):
     return sums, plain
 
 
+def assert_known(sums, kind):
+    """What is known is of that kind, and true: an inverse inverts the co-moment, a bound is below its eigenvalues."""
+    assert type(sums.known) is {"inverted": RunningInverse, "factored": EigenvalueBound}[kind]
+    norm = sums.known.norm
+    scaled = sums.moments.comoment[:-1, :-1][np.ix_(sums.live, sums.live)] / norm / norm[:, None]
+    eigenvalues = np.linalg.eigvalsh(scaled)
+    if kind == "inverted":
+        inverse = np.tril(sums.known.inverse) + np.tril(sums.known.inverse, -1).T
+        digits = 1e-13 * eigenvalues[-1] / eigenvalues[0]
+        np.testing.assert_allclose(inverse @ scaled, np.eye(len(norm)), atol=digits)
+    else:
+        assert 0 < sums.known.eigenvalue_bound <= eigenvalues[0] * (1 + 1e-9)
+
+
 @pytest.fixture
 def inverted(monkeypatch):
     """Update the inverse of few columns too."""
@@ -76,7 +90,7 @@ def test_a_stream_of_many_batches_does_not_drift(rng, either):
         features, scores = rng.normal(3, 1, size=(4, 12)), rng.normal(size=4)
         sums = sums.updated(features, scores, 0.95)
         plain = plain.decayed(0.95) + truing.Moments.of(features, scores)
-    assert isinstance(sums.known, RunningInverse) == (either == "inverted")
+    assert_known(sums, either)
     np.testing.assert_allclose(sums.solve(True, None).coef, plain.solve().coef, rtol=1e-9, atol=1e-9)
 
 
@@ -93,7 +107,7 @@ def test_real_features_stream_to_the_batch_fit(bank, either):
     outputs = bank("cifar10-wrn40-2", "cifar10-test")
     scores = truing.energy(outputs.logits)
     sums, plain = streamed(outputs.features, scores, [500] + [32] * 100)
-    assert isinstance(sums.known, RunningInverse if either == "inverted" else EigenvalueBound)
+    assert_known(sums, either)
     np.testing.assert_allclose(
         sums.solve(True, None).predict(outputs.features), plain.solve().predict(outputs.features), atol=1e-9
     )
@@ -105,9 +119,7 @@ def test_no_eigenvalue_is_below_the_bound(rng, decay):
     sums = IncrementalMoments.of(truing.Moments.of(features[:200], scores[:200]))
     for start in range(200, 1200, 10):
         sums = sums.updated(features[start : start + 10], scores[start : start + 10], decay)
-        norm = sums.known.norm
-        smallest = np.linalg.eigvalsh(sums.moments.comoment[:-1, :-1] / norm / norm[:, None])[0]
-        assert 0 < sums.known.eigenvalue_bound <= smallest * (1 + 1e-9)
+        assert_known(sums, "factored")
 
 
 def test_a_bound_serves_many_batches(rng, monkeypatch):
@@ -137,7 +149,7 @@ def test_a_unit_that_wakes_beside_its_copy_ends_the_bound(rng):
     features[300:, 7] = features[300:, 3]
     features[:300, 3] = 0
     sums, _ = streamed(features, scores, [100] + [4] * 50)
-    assert isinstance(sums.known, EigenvalueBound)
+    assert_known(sums, "factored")
     sums, plain = streamed(features, scores, [100] + [4] * 75)
     assert sums.known is None
     np.testing.assert_allclose(sums.solve(True, None).coef, plain.solve().coef, atol=1e-9)

@@ -31,6 +31,16 @@ def made(seed, rows, d, mean=3.0):
     return features, rng.normal(5, 2, size=rows)
 
 
+def assert_interpolates(known, features, scores):
+    """The coefficients fit every row and lie in the rows' span, and L⁻¹ inverts the rows' coordinates in its basis."""
+    rows, ones = features[1:] - features[0], np.eye(len(features) - 1)
+    np.testing.assert_allclose(rows @ known.coef, scores[1:] - scores[0], atol=1e-9)
+    np.testing.assert_allclose(known.basis @ known.basis.T, ones, atol=1e-12)
+    np.testing.assert_allclose(known.basis.T @ (known.basis @ known.coef), known.coef, atol=1e-12)
+    np.testing.assert_allclose(known.inverse @ (rows @ known.basis.T), ones, atol=1e-9)
+    assert known.inverse_square == pytest.approx((known.inverse**2).sum())
+
+
 sizes_of_batches = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 
@@ -80,15 +90,19 @@ def test_rows_that_depend_on_one_another_are_left_to_the_sums(rng, make):
     for sums, n in streamed(features, scores, [5, 5, 5, 5]):
         plain = truing.Moments.of(features[:n], scores[:n]).solve()
         fit = sums.solve(True, None)
-        assert isinstance(sums.known, Interpolation) == (n < 12)
-        assert fit.rank == plain.rank
+        if n < 12:
+            assert_interpolates(sums.known, features[:n], scores[:n])
+        else:
+            assert sums.known is None
+        independent = np.linalg.matrix_rank(features[:n] - features[:n].mean(axis=0), tol=1e-6)
+        assert fit.rank == plain.rank == independent == (n - 1 if n < 12 else n - 2)
         np.testing.assert_allclose(fit.coef, plain.coef, atol=1e-9)
 
 
 def test_decayed_rows_are_left_to_the_sums(rng):
     features, scores = rng.normal(size=(20, 30)), rng.normal(size=20)
     sums = IncrementalMoments.of_rows(features[:10], scores[:10])
-    assert isinstance(sums.known, Interpolation)
+    assert_interpolates(sums.known, features[:10], scores[:10])
     assert sums.updated(features[10:], scores[10:], 0.9).known is None
 
 

@@ -48,6 +48,7 @@ CORE = [
     "states",
     "detector",
     "frames",
+    "notes",
     "detection",
     "folding",
     "saved",
@@ -67,7 +68,7 @@ IO = [
     "columns",
     "parts",
 ]
-SHELLS = ["torch", "onnx", "sklearn", "bench"]
+SHELLS = ["torch", "onnx", "sklearn", "dask", "bench"]
 COMMAND = ["summary", "page", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 

@@ -101,7 +101,7 @@ def test_correct_tells_where_the_largest_logit_is_the_labels(outputs):
     assert outputs.correct().tolist() == [
         max(range(3), key=lambda c: row[c]) == label for row, label in zip(outputs.logits, outputs.labels, strict=True)
     ]
-    with pytest.raises(ValueError, match="outputs must have labels"):
+    with pytest.raises(ValueError, match=r"correct\(\) needs labels, got Outputs\(1 row: features 1, logits 1\)"):
         truing.Outputs([[1.0]], [[1.0]]).correct()
 
 

@@ -12,7 +12,7 @@ few_values = arrays(np.float64, st.integers(1, 12), elements=st.sampled_from([0.
 
 
 def placements(scores_in, scores, weights):
-    return placements_of(Ranks.of(scores_in, scores), weights)
+    return placements_of(Ranks(scores_in, scores), weights)
 
 
 def brute(scores_in, scores, weights):

@@ -14,8 +14,8 @@ few_values = arrays(np.float64, st.integers(1, 40), elements=st.sampled_from([-1
 def test_ranks_count_known_scores_however_many_are_looked_up_together(scores_in, scores, at_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "_SCORES_AT_ONCE", at_once)
-        found = Ranks.of(scores_in, scores)
-    np.testing.assert_array_equal(found.below, (scores_in < scores[:, None]).sum(axis=1))
-    np.testing.assert_array_equal(found.up_to, (scores_in <= scores[:, None]).sum(axis=1))
+        found = Ranks(scores_in, scores)
+        np.testing.assert_array_equal(found.below, (scores_in < scores[:, None]).sum(axis=1))
+        np.testing.assert_array_equal(found.up_to, (scores_in <= scores[:, None]).sum(axis=1))
     np.testing.assert_array_equal(found.ordered, scores_in[found.order])
     np.testing.assert_allclose(found.p_values(), (1 + found.up_to) / (len(scores_in) + 1))

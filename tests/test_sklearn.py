@@ -288,7 +288,7 @@ WRONG = {
     "method contrast needs a reference": {"method": "contrast"},
     "base must be one of msp, .* got 'soft'": {"base": "soft"},
     "base vim looks at known in-distribution rows: give a reference": {"base": "vim"},
-    "outputs must have logits for this, got features": {"base": "energy"},
+    r"the score energy needs logits, got Outputs\(.* rows: features 4\)": {"base": "energy"},
     "contamination must be above 0 and at most 0.5, got 0.7": {"contamination": 0.7},
     "contamination must be a number, got str": {"contamination": "auto"},
     "false_alarm needs known in-distribution rows": {"false_alarm": 0.05},

@@ -337,3 +337,27 @@ def test_a_forked_child_works_on_as_many_threads(rows):
             os._exit(0 if same and both else 1)
         assert os.waitpid(child, 0)[1] == 0
         busy.result()
+
+
+# Who watches is told of the work of one thread.
+
+
+def test_watchers_of_several_threads_are_told_of_their_own_work_and_leave_nobody_watched():
+    """The blocks overlap: whoever began first ends first, and the other must not put the first back in place."""
+    told = {"first": [], "second": []}
+    both_watch, first_has_ended = threading.Barrier(2, timeout=30), threading.Event()
+
+    def watch(name, blocks):
+        with _threads.watched(lambda *progress: told[name].append(progress)):
+            both_watch.wait()
+            map_blocks(lambda block: block, range(blocks))
+            if name == "second":
+                assert first_has_ended.wait(30)
+        first_has_ended.set()
+        map_blocks(lambda block: block, range(blocks))  # Nobody is told of this.
+
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(watch, "first", 2), pool.submit(watch, "second", 3)]:
+            future.result()
+    map_blocks(lambda block: block, range(5))
+    assert told == {"first": [(1, 1, 2), (1, 2, 2)], "second": [(1, 1, 3), (1, 2, 3), (1, 3, 3)]}

@@ -106,6 +106,18 @@ def test_the_out_share_is_at_least_its_bound_with_the_stated_confidence(rng, out
         assert np.mean(bounds) > 0.4  # And it says something.
 
 
+few_values = arrays(np.float64, st.integers(1, 30), elements=st.sampled_from([-2.0, 0.0, 0.5, 1.0, 3.0, 1e9]))
+counts = st.integers(1, 40)
+levels = st.one_of(st.floats(1e-12, 1.0), st.builds(lambda part, rest: part / (part + rest), counts, counts))
+
+
+@given(scores_in=few_values, scores=few_values, level=levels)
+def test_the_threshold_of_a_false_alarm_rate_refuses_what_its_p_values_refuse(scores_in, scores, level):
+    decided = decide_at(Rate("false_alarm", level), scores_in, scores)
+    counted = [(1 + sum(known <= score for known in scores_in)) / (len(scores_in) + 1) <= level for score in scores]
+    assert decided.is_out.tolist() == (scores < decided.threshold).tolist() == counted
+
+
 def test_the_fewest_reference_rows_of_a_rate_let_a_row_be_refused():
     for rate in (Rate("accept", 0.95), Rate("false_alarm", 0.05), Rate("fdr", 0.1), Rate("false_alarm", 0.01)):
         fewest = rate.fewest_rows()

@@ -140,11 +140,17 @@ def counted(count: float, noun: str = "row") -> str:
 
 def row_blocks(*matrices: Matrix, copies: int = 1) -> list[slice]:
     """Return the rows a block at a time, of which the cache holds that many copies in float64."""
-    n, widest = len(matrices[0]), max([matrix.shape[1] for matrix in matrices])
-    step = max(1, BLOCK_NUMBERS // copies // widest)
-    if 0 < n <= step:
-        return [slice(0, n)]
-    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    widest = max([matrix.shape[1] for matrix in matrices])
+    return slices(len(matrices[0]), max(1, BLOCK_NUMBERS // copies // widest))
+
+
+def slices(rows: int, step: int) -> list[slice]:
+    """Return so many rows, `step` of them at a time.
+
+    >>> slices(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:

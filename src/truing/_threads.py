@@ -29,8 +29,7 @@ FEWEST_BLOCKS = 4
 _AHEAD = 2
 
 _chosen: int | None = None
-_watcher: "_Watcher | None" = None
-_here = threading.local()
+_here = threading.local()  # Whether this thread works on blocks, and who watches it.
 _starting = threading.RLock()  # Reentrant, for signal handlers.
 
 
@@ -95,9 +94,11 @@ def add_blocks(
         With fewer blocks, or within work of another call, all stays on the calling thread.
     """
     waiting = list(blocks)
-    if _watcher is not None and threading.get_ident() == _watcher.thread and not getattr(_here, "is_working", False):
-        add = _watcher.told(add, len(waiting))
-    is_alone = len(waiting) < max(fewest, 2) or getattr(_here, "is_working", False)
+    is_working = getattr(_here, "is_working", False)
+    watcher: _Watcher | None = getattr(_here, "watcher", None)
+    if watcher is not None and not is_working:
+        add = watcher.told(add, len(waiting))
+    is_alone = is_working or len(waiting) < max(fewest, 2)
     workers = 1 if is_alone else min(count(), len(waiting))
     with one_thread():
         if workers > 1:
@@ -119,24 +120,23 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def watched(tell: Callable[[int, int, int], object]) -> Iterator[None]:
-    """Tell how far the work of this thread is, as long as the block runs.
+    """Tell how far the work that this thread calls for is, as long as the block runs.
 
     `tell` is called in any thread, one call at a time, with the number of the pass over rows, the blocks done in it,
     and all its blocks.
     """
-    global _watcher
-    before, _watcher = _watcher, _Watcher(tell)
+    before = getattr(_here, "watcher", None)
+    _here.watcher = _Watcher(tell)
     try:
         yield
     finally:
-        _watcher = before
+        _here.watcher = before
 
 
 class _Watcher:
     """Counts passes over rows, and the blocks of each."""
 
     def __init__(self, tell: Callable[[int, int, int], object]) -> None:
-        self.thread = threading.get_ident()
         self._tell = tell
         self._passes = 0
 

@@ -20,6 +20,7 @@ from ._threads import watched
 from .bench import cli as bench
 from .contrast import ContrastFit, fit_contrast
 from .detection import METHODS, ORDERS, Detection, detect
+from .detector import Detector
 from .fits import fit_direct, fit_robust
 from .frames import columns
 from .io.blocks import check_ending
@@ -143,7 +144,8 @@ def run_apply(args: argparse.Namespace) -> None:
     elif isinstance(fit, ContrastFit):
         scores = fit.predict(outputs)
     else:
-        raise ValueError(f"{args.fit} must hold a fit, got {type(fit).__name__}")
+        hint = ": save its current_fit" if isinstance(fit, Detector) else ""
+        raise ValueError(f"{args.fit} must hold a LinearFit or a ContrastFit, got {type(fit).__name__}{hint}")
     write_columns(args.output, ids | {"scores": scores})
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from . import notes
 from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
 from ._html import facts, listing
 from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, check_apart, split
@@ -16,12 +18,12 @@ from .detector import DEFAULT_BASE, Detector
 from .fits import fit_robust
 from .frames import frame_of
 from .least_squares import LinearFit
-from .outputs import Outputs, as_outputs
+from .outputs import Outputs, as_outputs, check_same_model
 from .placements import Placements, class_weights, placements
 from .plots import MOST, figure_of_detection
 from .ranks import Ranks
 from .row_keys import RowKeys
-from .scores import NEEDS, Base, Head, base_name, base_scores, check_base
+from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
 from .threshold import Rate, decide_at, out_share_at_least
 
 if TYPE_CHECKING:
@@ -33,28 +35,27 @@ ORDERS = ("learn-first", "score-first")
 # The share of the reference to accept where no rate is given.
 ACCEPT = 0.95
 
-# A fit repeats the base score when its rows are about as many as its dimensions (the paper's sample-number ablation).
-FEW_ROWS = 3
-
-# A share of out rows, surely so, from which the reference itself is doubted, and the levels of p-values that tell it:
-# rows of another camera may all look a little out.
-_NEARLY_ALL = 0.9
-_LEVELS = (0.05, 0.25, 0.5)
-
-# Fewer rows say nothing of their order, and a fall or rise is told from so many standard errors on.
-_ROWS_TO_COMPARE = 20
-_CLEAR = 2.0
-
 # A network that is right on so many rows and wrong on none may have been trained on them.
 _MANY_RIGHT = 100
 
-# The methods that an option has a say in, and its value where none is given.
-_OPTIONS: dict[str, tuple[tuple[str, ...], object]] = {
-    "same_mix": (("contrast", "auto"), False),
-    "keep": (("rlr",), 0.8),
-    "penalty": (("rlr",), 1e-5),
-    "batch": (("online",), 32),
-    "order": (("online",), ORDERS[0]),
+
+class _Option(NamedTuple):
+    """The methods that an option has a say in, its value where none is given, and what refuses other values."""
+
+    methods: tuple[str, ...]
+    default: object
+    check: Callable[[Any, str], object]
+
+
+_WITH_A_FIT = tuple(method for method in METHODS if method != "none")
+_OPTIONS = {
+    "intercept": _Option(_WITH_A_FIT, True, as_truth),
+    "components": _Option(_WITH_A_FIT, None, lambda value, name: value is None or as_count(value, name)),
+    "same_mix": _Option(("contrast", "auto"), False, as_truth),
+    "keep": _Option(("rlr",), 0.8, as_share),
+    "penalty": _Option(("rlr",), 1e-5, partial(as_number, above=0.0)),
+    "batch": _Option(("online",), 32, as_count),
+    "order": _Option(("online",), ORDERS[0], partial(as_choice, choices=dict.fromkeys(ORDERS))),
 }
 
 # Some rows, and the fit to score them with; None where nothing was learned before them.
@@ -178,24 +179,15 @@ def detect(
     progress
         Called with the number of rows done and of all rows, after each batch.
     """
-    as_choice(method, "method", dict.fromkeys(METHODS))
-    as_choice(order, "order", dict.fromkeys(ORDERS))
-    as_count(batch, "batch")
-    as_share(keep, "keep")
-    as_number(penalty, "penalty", above=0.0)
-    as_truth(same_mix, "same_mix")
-    if components is not None:
-        as_count(components, "components")
-    _check_apply(method, same_mix=same_mix, keep=keep, penalty=penalty, batch=batch, order=order)
-    if same_mix and reference is None:
-        raise ValueError("same_mix goes with a reference, got none")
-    rate = _rate(reference, accept, false_alarm, fdr)
+    of_fit: dict[str, Any] = {"intercept": intercept, "components": components}
+    check_options(method, **of_fit, same_mix=same_mix, keep=keep, penalty=penalty, batch=batch, order=order)
+    head = copied_head(head)
+    rate = choose_rate(reference, accept, false_alarm, fdr)
     _check_alike(as_outputs(outputs, "outputs"), reference)
-    method, why = _method(method, reference, rate, intercept=as_truth(intercept, "intercept"))
-    base = _base(base, method, outputs)
+    method, why = choose_method(method, reference, rate, intercept=intercept, same_mix=same_mix)
+    base = choose_base(base, method, outputs._columns())
     learned, held = halves(reference, method, base, rng)
 
-    shape: dict[str, Any] = {"intercept": intercept, "components": components}
     if method == "contrast":
         assert reference is not None
         assert learned is not None
@@ -205,58 +197,55 @@ def detect(
         found = _contrasted(outputs, parts, rate, same_mix=same_mix, components=components)
         progress(len(outputs), len(outputs))
     else:
-        rows = _scored(outputs, base, temperature, head, learned)
-        known = None if held is None else _scored(held, base, temperature, head, learned)
-        if held is None or known is None:
-            found = _Found.nothing(rows._need("scores"))
-        else:
-            weights = class_weights(held._predicted_classes(), outputs._predicted_classes())
-            found = _Found.nothing(rows._need("scores"), known._need("scores"), weights)
+        rows = _Scored.of(outputs, base, temperature, head, learned)
+        known = None if held is None else _Scored.of(held, base, temperature, head, learned)
         if method == "none":
-            steps: Iterator[Step] = iter([(slice(0, len(rows)), None)])
+            steps: Iterator[Step] = iter([(slice(0, len(outputs)), None)])
         elif method == "rlr":
-            fit = _robust_fit(rows, known, keep=keep, penalty=penalty, **shape)
-            steps = iter([(slice(0, len(rows)), fit)])
+            fit = _robust_fit(rows, known, keep=keep, penalty=penalty, **of_fit)
+            steps = iter([(slice(0, len(outputs)), fit)])
         elif method == "online":
-            steps = _stream(Detector("given", **shape), rows, known, batch, order)
+            steps = _stream(Detector("given", **of_fit), rows, known, batch, order)
         else:  # Direct regression is a stream of one batch.
-            steps = _stream(Detector("given", **shape), rows, known, len(rows), ORDERS[0])
-        _follow(found, steps, rows, known, rate, progress)
+            steps = _stream(Detector("given", **of_fit), rows, known, len(outputs), ORDERS[0])
+        found = _followed(steps, rows, known, rate, progress)
 
-    detection = Detection(
-        base_name(base),
-        method,
-        found.base_scores,
-        scores=found.scores,
-        fitted_rows=found.fitted_rows,
-        fit=found.fit,
-        notes=(*why, *_right_on_all(reference)),
-    )
-    if held is not None:
-        detection = replace(
-            detection,
-            reference_rows=len(held),
-            rate=rate,
-            p_values=found.p_values,
-            is_out=found.is_out,
-            threshold=found.threshold,
-            scores_in=None if method == "online" else found.scores_in,
-            out_share_at_least=None if method == "online" else out_share_at_least(found.p_values, rows_in=len(held)),
-        )
-    known_rows = [part.features for part in (learned, held) if part is not None]
-    notes = _notes(detection, found, components, outputs.features, known_rows)
-    return replace(detection, notes=(*detection.notes, *notes))
+    detection = _detection(base_name(base), method, found, None if held is None else len(held), rate)
+    known_features = [part.features for part in (learned, held) if part is not None]
+    told = _notes(detection, found, components, outputs.features, known_features)
+    return replace(detection, notes=(*why, *right_on_all(reference), *told))
 
 
-def _check_apply(method: str, **given: object) -> None:
-    """Refuse options that have no say in a method."""
+def check_options(method: str, **given: object) -> None:
+    """Refuse options that are no good, or have no say in the method."""
+    as_choice(method, "method", dict.fromkeys(METHODS))
     for name, value in given.items():
-        owners, default = _OPTIONS[name]
-        if method not in owners and value != default:
-            raise ValueError(f"{name} goes with method {owners[0]!r}, got {value!r} with method {method!r}")
+        option = _OPTIONS[name]
+        option.check(value, name)
+        if method not in option.methods and value != option.default:
+            wanted = ", ".join(map(repr, option.methods))
+            raise ValueError(f"{name} goes with method {wanted}, got {value!r} with method {method!r}")
 
 
-def _right_on_all(reference: Outputs | None) -> list[str]:
+def _detection(base: str, method: str, found: _Found, reference_rows: int | None, rate: Rate) -> Detection:
+    """Return what was found, decisions where there were known rows to decide against."""
+    scores = Detection(base, method, found.base_scores, found.scores, found.fitted_rows, found.fit)
+    if reference_rows is None:
+        return scores
+    at_once = found.scores_in is not None
+    return replace(
+        scores,
+        reference_rows=reference_rows,
+        rate=rate,
+        p_values=found.p_values,
+        is_out=found.is_out,
+        threshold=found.threshold,
+        scores_in=found.scores_in,
+        out_share_at_least=out_share_at_least(found.p_values, rows_in=reference_rows) if at_once else None,
+    )
+
+
+def right_on_all(reference: Outputs | None) -> list[str]:
     """Return a note on a reference that the network knows by heart, where labels tell."""
     if reference is None or reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
         return []
@@ -301,7 +290,7 @@ class _Found:
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
-        ranks = Ranks.of(scores_in, self.scores[part])
+        ranks = Ranks(scores_in, self.scores[part])
         decision = decide_at(rate, scores_in, self.scores[part], ranks)
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
         for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
@@ -310,23 +299,47 @@ class _Found:
             self.threshold, self.scores_in = decision.threshold, scores_in
 
 
-def _follow(
-    found: _Found,
+class _Scored(NamedTuple):
+    """Some rows, and their base scores (n,)."""
+
+    outputs: Outputs
+    scores: Floats
+
+    @classmethod
+    def of(cls, outputs: Outputs, base: Base, temperature: float, head: Head | None, bank: Outputs | None) -> _Scored:
+        return cls(outputs, base_scores(outputs, base, temperature, head=head, bank=bank))
+
+    @property
+    def features(self) -> Matrix:
+        return self.outputs.features
+
+    def given(self) -> Outputs:
+        """Return the rows as outputs of a given score."""
+        return Outputs._of_checked({"features": self.features, "scores": self.scores}, None)
+
+
+def _followed(
     steps: Iterator[Step],
-    rows: Outputs,
-    known: Outputs | None,
+    rows: _Scored,
+    known: _Scored | None,
     rate: Rate,
     progress: Callable[[int, int], None],
-) -> None:
+) -> _Found:
     """Score and decide the rows of each step with its fit; without one the base score stands in."""
+    if known is None:
+        found = _Found.nothing(rows.scores)
+    else:
+        weights = class_weights(known.outputs._predicted_classes(), rows.outputs._predicted_classes())
+        found = _Found.nothing(rows.scores, known.scores, weights)
     for part, fit in steps:
         if fit is not None:
             found.scores[part] = fit.predict(rows.features[part])
             found.fitted_rows[part] = fit.rows
             found.fit = fit
         if known is not None:
-            found.decide(part, known._need("scores") if fit is None else fit.predict(known.features), rate)
-        progress(part.stop, len(rows))
+            found.decide(part, known.scores if fit is None else fit.predict(known.features), rate)
+        progress(part.stop, len(rows.scores))
+    return found
 
 
 def _contrasted(
@@ -345,34 +358,38 @@ def _contrasted(
     return found
 
 
-def _stream(detector: Detector, rows: Outputs, known: Outputs | None, batch: int, order: str) -> Iterator[Step]:
+def _stream(detector: Detector, rows: _Scored, known: _Scored | None, batch: int, order: str) -> Iterator[Step]:
+    """Yield batches of rows, each with the fit of all rows up to it, or in the other order of those before it."""
     if known is not None:
-        detector.calibrate(known)
-    for start in range(0, len(rows), batch):
-        part = slice(start, min(start + batch, len(rows)))
+        detector.calibrate(known.given())
+    outputs = rows.given()
+    for start in range(0, len(outputs), batch):
+        part = slice(start, min(start + batch, len(outputs)))
         fit: Any = None
         if order == "learn-first":
-            detector.learn(rows[part])
+            detector.learn(outputs[part])
             fit = detector.current_fit
         elif start:
             fit = detector.fit_of_learned()
         yield part, fit
         if order != "learn-first":
-            detector.learn(rows[part])
+            detector.learn(outputs[part])
 
 
-def _robust_fit(
-    rows: Outputs, known: Outputs | None, *, keep: float, penalty: float, intercept: bool, components: int | None
-) -> LinearFit:
-    features, scores = rows.features, rows._need("scores")
+def _robust_fit(rows: _Scored, known: _Scored | None, **options: Any) -> LinearFit:
+    features, scores = rows.features, rows.scores
     if known is not None:
         features = np.concatenate((features, known.features))
-        scores = np.concatenate((scores, known._need("scores")))
-    return fit_robust(features, scores, keep=keep, penalty=penalty, intercept=intercept, components=components)
+        scores = np.concatenate((scores, known.scores))
+    return fit_robust(features, scores, **options)
 
 
-def _method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bool) -> tuple[str, list[str]]:
+def choose_method(
+    method: str, reference: Outputs | None, rate: Rate, *, intercept: bool, same_mix: bool
+) -> tuple[str, list[str]]:
     """Return the method to use, and why where that was left open."""
+    if same_mix and reference is None:
+        raise ValueError("same_mix goes with a reference, got none")
     if method == "contrast" and reference is None:
         raise ValueError("method contrast needs a reference: known in-distribution rows")
     if method == "contrast" and not intercept:
@@ -390,10 +407,10 @@ def _method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bo
     return "contrast", []
 
 
-def _base(base: Base | None, method: str, outputs: Outputs) -> Base:
-    """Return the base score to use."""
+def choose_base(base: Base | None, method: str, columns: Container[str]) -> Base:
+    """Return the base score to use for rows of these columns."""
     if base is None:
-        if outputs.logits is None and outputs.scores is not None:
+        if "logits" not in columns and "scores" in columns:
             return "given"
         return DEFAULT_BASE["contrast" if method == "contrast" else "dlr"]
     check_base(base)
@@ -404,22 +421,17 @@ def halves(
     reference: Outputs | None, method: str, base: Base, rng: np.random.Generator | None
 ) -> tuple[Outputs | None, Outputs | None]:
     """Return what of the reference is learned from, if anything, and what is decided against."""
-    looks_at_known = isinstance(base, str) and "bank" in NEEDS.get(base, ())
     if reference is None:
-        if looks_at_known:
+        if looks_at_known(base):
             raise ValueError(f"base {base} looks at known in-distribution rows: give a reference")
         return None, None
-    if method == "contrast" or looks_at_known:
+    if method == "contrast" or looks_at_known(base):
         return split(reference, rng)
     return None, reference
 
 
-def _scored(outputs: Outputs, base: Base, temperature: float, head: Head | None, bank: Outputs | None) -> Outputs:
-    scores = base_scores(outputs, base, temperature, head=head, bank=bank)
-    return Outputs._of_checked({"features": outputs.features, "scores": scores}, None)
-
-
-def _rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
+def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
+    """Return the rate to decide at."""
     if accept is None and false_alarm is None and fdr is None:
         return Rate("accept", ACCEPT)
     if reference is None:
@@ -438,9 +450,7 @@ def _check_alike(outputs: Outputs, reference: Outputs | None) -> None:
         if own is not None and other is not None and own.shape[1] != other.shape[1]:
             wanted = f"{own.shape[1]} {name} columns, as the outputs have"
             raise ValueError(f"reference must have {wanted}, got {other.shape[1]}")
-    if None not in (outputs.model, reference.model) and outputs.model != reference.model:
-        wanted = f"the model {outputs.model!r}, as the outputs are"
-        raise ValueError(f"reference must be of {wanted}, got {reference.model!r}")
+    check_same_model(outputs, reference, "reference")
 
 
 def _notes(
@@ -448,10 +458,10 @@ def _notes(
 ) -> Iterator[str]:
     """Yield what a user should know before trusting these numbers."""
     if not known:
-        yield "no in/out: refusing a share of an unknown mixture is no decision; give a reference"
+        yield notes.NO_REFERENCE
     scores = [found.base_scores] if found.base_scores_in is None else [found.base_scores, found.base_scores_in]
     if np.ptp(np.concatenate(scores)) == 0:
-        yield "the base scores are all equal: there is nothing to true"
+        yield notes.ALL_EQUAL
     if isinstance(found.fit, LinearFit):
         yield from _notes_on_fit(found, found.fit, components)
     elif found.fit is not None:
@@ -460,18 +470,18 @@ def _notes(
         yield from detection.rate.notes(len(found.base_scores_in))
         yield from RowKeys.of(*known).notes(features)
         yield from _notes_on_shares(detection)
-        yield from _notes_on_order(found, found.base_scores_in)
+        if len(found.scores) >= notes.ROWS_TO_COMPARE:
+            before = placements(Ranks(found.base_scores_in, found.base_scores), found.weights_in)
+            rises = [now - then for now, then in zip(found.placements, before, strict=True)]
+            yield from notes.on_order(before, found.placements, rises)
 
 
 def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:
     before = int(np.count_nonzero(found.fitted_rows == 0))
-    few = int(np.count_nonzero((found.fitted_rows > 0) & (found.fitted_rows < FEW_ROWS * fit.rank)))
+    few = int(np.count_nonzero((found.fitted_rows > 0) & notes.is_few(found.fitted_rows, fit)))
     yield from fit.notes(components)
     if few:
-        yield (
-            f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit of few rows for its rank, {fit.rank:,}, "
-            "which repeats the base score: give more rows, or fewer components"
-        )
+        yield notes.on_few_rows(few, fit)
     if before:
         yield f"{counted(before)} came before any fit, scored by the base score alone: see the column trued"
 
@@ -479,28 +489,5 @@ def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iter
 def _notes_on_shares(detection: Detection) -> Iterator[str]:
     if detection.out_share_at_least is None or detection.p_values is None or detection.reference_rows is None:
         return
-    bound = out_share_at_least(detection.p_values, rows_in=detection.reference_rows, levels=_LEVELS)
-    if bound >= _NEARLY_ALL:
-        yield (
-            f"{bound:.0%} of the rows or more look out: is the reference of the same network and camera, and was it "
-            "held out from training?"
-        )
-
-
-def _notes_on_order(found: _Found, base_scores_in: Floats) -> Iterator[str]:
-    """Yield what the order of known rows and rows at hand says, where it is clear.
-
-    The chance that a known row outscores a row is higher the more rows are out and the better they are told. It must be
-    clear both as it is and at the rows' mix of classes: a change in the mix alone changes the first, and out rows that
-    are told by their class change the second.
-    """
-    if len(found.scores) < _ROWS_TO_COMPARE:
-        return
-    before = placements(Ranks.of(base_scores_in, found.base_scores), found.weights_in)
-    rises = [now - then for now, then in zip(found.placements, before, strict=True)]
-    chance = before[0].chance
-    if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):
-        yield f"the rows score higher than the reference, with a chance of {1 - chance:.3f}: are the two swapped?"
-    if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
-        chances = f"{chance:.3f} before truing, {found.placements[0].chance:.3f} after"
-        yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"
+    bound = out_share_at_least(detection.p_values, rows_in=detection.reference_rows, levels=notes.LEVELS)
+    yield from notes.on_out_share(bound)

@@ -15,15 +15,13 @@ from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
-
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._html import facts
 from .contrast import ClassMoments, ContrastFit, SplitReference
 from .least_squares import LinearFit
 from .moments import Moments
 from .outputs import Outputs, as_outputs
-from .scores import NEEDS, Base, Head, as_pair, base_name, check_base
+from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
 from .states import METHODS, ContrastState, DirectState, Reference, Settings, State
 from .threshold import Decision, Rate, decide_at
 
@@ -87,8 +85,10 @@ class Detector:
         check_base(base)
         if method == "contrast" and not as_truth(intercept, "intercept"):
             raise ValueError("intercept must be True for the method contrast, got False")
-        if method != "contrast" and isinstance(base, str) and "bank" in NEEDS.get(base, ()):
+        if method != "contrast" and looks_at_known(base):
             raise ValueError(f"base {base} looks at known rows, which the method contrast has, got the method {method}")
+        if method != "contrast" and as_truth(same_mix, "same_mix"):
+            raise ValueError(f"same_mix goes with method 'contrast', got True with method {method!r}")
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a name, got {type(model).__name__}")
         self.settings = Settings(
@@ -100,7 +100,7 @@ class Detector:
             tolerance=as_number(tolerance, "tolerance", at_least=0.0, at_most=1.0),
             decay=as_share(decay, "decay"),
             same_mix=as_truth(same_mix, "same_mix"),
-            head=None if head is None else tuple(np.array(part) for part in as_pair(head)),
+            head=copied_head(head),
             model=model,
         )
         self.state: State = DirectState() if method == "dlr" else ContrastState()

@@ -62,4 +62,11 @@ def _as_ids(ids: ArrayLike) -> NDArray[Any]:
     array = as_numpy(ids, "ids")
     if array.ndim != 1:
         raise ValueError(f"ids must be 1-D (n,), got shape {array.shape}")
+    missing = sum(map(_is_missing, array)) if array.dtype.kind in "fmMO" else 0
+    if missing:
+        raise ValueError(f"ids must have no missing values, got {missing}")
     return array
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (not isinstance(value, str) and str(value) in ("nan", "NaT", "<NA>"))

@@ -238,14 +238,16 @@ class IncrementalMoments:
                 rank = len(self.known.norm)
             if coef is None:
                 return moments.solve()
-            return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean)
+            return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
 
     def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
         """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
-        squares = self.moments.comoment.diagonal()[:-1][self.live]
         if known is None or known.rows != self.moments.rows or not np.array_equal(known.varied, self.live):
             return self
-        return self if squares.size and not known.has_full_rank(squares) else replace(self, known=known)
+        squares = self.moments.comoment.diagonal()[:-1][self.live]
+        if squares.size and not known.has_full_rank(squares):
+            return self
+        return replace(self, known=known)
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""

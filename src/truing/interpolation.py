@@ -71,34 +71,32 @@ class Interpolation:
         if m + b > features.shape[1]:
             return None
         rows = features - self.origin
-        coordinates = rows @ self.basis.T
-        rest = rows - coordinates @ self.basis
-        again = rest @ self.basis.T
-        rest -= again @ self.basis
-        coordinates += again
+        coordinates, rest = self._coordinates_and_rest(rows)
         directions, triangle = np.linalg.qr(rest.T)
-        unscaled, singular = _linalg.lapack.dtrtri(triangle)
+        inverse, singular = _linalg.lapack.dtrtri(triangle)
         if singular:
             return None
-        own = unscaled.T  # The inverse of L'.
-        basis = np.empty((m + b, features.shape[1]))
-        basis[:m] = self.basis
-        basis[m:] = directions.T
+        own = inverse.T  # Of L'.
         beside = own @ (coordinates @ self.inverse)
-        inverse = np.zeros((m + b, m + b))
-        inverse[:m, :m] = self.inverse
-        inverse[m:, :m] = -beside
-        inverse[m:, m:] = own
         residual = (scores - self.origin_score) - rows @ self.coef
         return Interpolation(
             self.origin,
             self.origin_score,
             coef=self.coef + directions @ (own @ residual),
-            basis=basis,
-            inverse=inverse,
+            basis=np.ascontiguousarray(np.concatenate((self.basis, directions.T))),
+            inverse=np.ascontiguousarray(np.block([[self.inverse, np.zeros((m, b))], [-beside, own]])),
             inverse_square=self.inverse_square + float(np.vdot(own, own) + np.vdot(beside, beside)),
             varied=self.varied | rows.any(axis=0),
         )
+
+    def _coordinates_and_rest(self, rows: Floats) -> tuple[Floats, Floats]:
+        """Return A (b, m) and R (b, d) of rows about the origin (step 1)."""
+        coordinates = rows @ self.basis.T
+        rest = rows - coordinates @ self.basis
+        again = rest @ self.basis.T
+        rest -= again @ self.basis
+        coordinates += again
+        return coordinates, rest
 
     def has_full_rank(self, squares: Floats) -> bool:
         """Return whether all its directions stand above rounding, given the live columns' sums of squares (k,).

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
+from ._check import Floats, as_choice, as_share, as_vector, check_same_rows, slices
 from ._html import facts
 from ._json import as_json
 from ._threads import map_blocks
@@ -187,10 +187,6 @@ class _Sorted:
         return np.maximum.accumulate(places)
 
 
-def _blocks(scores: Floats) -> list[slice]:
-    return [slice(start, start + _MANY_SCORES) for start in range(0, len(scores), _MANY_SCORES)]
-
-
 def _auroc(scores: _Sorted) -> float:
     # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
     def won(rows: slice) -> int:
@@ -198,7 +194,9 @@ def _auroc(scores: _Sorted) -> float:
         upto = np.searchsorted(scores.outside, scores.inside[rows], side="right")
         return int(below.sum() + upto.sum())
 
-    return sum(map_blocks(won, _blocks(scores.inside))) / (2 * len(scores.inside) * len(scores.outside))
+    return sum(map_blocks(won, slices(len(scores.inside), _MANY_SCORES))) / (
+        2 * len(scores.inside) * len(scores.outside)
+    )
 
 
 def _aupr(scores: _Sorted) -> float:
@@ -210,7 +208,7 @@ def _aupr(scores: _Sorted) -> float:
         accepted_out = len(scores.outside) - np.searchsorted(scores.outside, scores.inside[rows])
         precision[rows] = accepted_in / (accepted_in + accepted_out)
 
-    map_blocks(fill, _blocks(scores.inside))
+    map_blocks(fill, slices(len(scores.inside), _MANY_SCORES))
     return float(np.mean(precision))
 
 

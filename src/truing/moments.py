@@ -8,7 +8,7 @@ was added can be taken away again and leaves nothing behind, and sums of many pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
@@ -31,6 +31,7 @@ from ._check import (
     check_finite,
     check_same_rows,
     counted,
+    slices,
 )
 from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
 from ._threads import add_blocks
@@ -273,15 +274,14 @@ def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> ProductSums:
     size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, BLOCK_NUMBERS // (d + 2))))
     sums = ProductSums(shift)
 
-    def products(start: int) -> Floats:
-        where = slice(start, min(start + size, n))
-        block = np.empty((where.stop - start, d + 2))
+    def products(where: slice) -> Floats:
+        block = np.empty((where.stop - where.start, d + 2))
         rows.read(where, block[:, :d])
         block[:, d] = scores[where]
         block[:, -1] = 1.0
         return sums.of(block)
 
-    add_blocks(products, range(0, n, size), sums.add)
+    add_blocks(products, slices(n, size), sums.add)
     return sums
 
 
@@ -328,11 +328,9 @@ def _times(factor: Fraction, vector: Floats, low: Floats) -> tuple[Floats, Float
     return product, error + (high * low + rest * vector)
 
 
-def _row_blocks(size: int) -> Iterator[slice]:
-    """Yield slices of the rows of a square matrix, each of about what the cache holds many of."""
-    step = max(1, BLOCK_NUMBERS // 8 // size)
-    for start in range(0, size, step):
-        yield slice(start, start + step)
+def _row_blocks(size: int) -> list[slice]:
+    """Return the rows of a square matrix a block at a time, of which the cache holds many."""
+    return slices(size, max(1, BLOCK_NUMBERS // 8 // size))
 
 
 def _without_underflow(square: Floats) -> tuple[Floats, int]:

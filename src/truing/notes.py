@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ._check import counted
 from .least_squares import LinearFit
 
 # A fit repeats the base score when its rows are about as many as its dimensions (the paper's sample-number ablation).
-FEW_ROWS = 3
+_FEW_ROWS = 3
 
 # A share of out rows, surely so, from which the reference itself is doubted, and the levels of p-values that tell it:
 # rows of another camera may all look a little out.
@@ -28,10 +28,17 @@ class Chance(Protocol):
     """A chance that a known row outscores a row, or a change of it, and its standard error."""
 
     @property
-    def chance(self) -> float: ...
+    def chance(self) -> float:
+        """The chance."""
 
     @property
-    def standard_error(self) -> float: ...
+    def standard_error(self) -> float:
+        """Of the chance."""
+
+
+def is_few(rows: Any, fit: LinearFit) -> Any:
+    """Return whether so many rows are few for a fit of that rank, each of them where they are an array."""
+    return rows < _FEW_ROWS * fit.rank
 
 
 def on_few_rows(few: int, fit: LinearFit) -> str:

@@ -119,7 +119,7 @@ class Outputs:
 
     def correct(self) -> Bools:
         """Return which rows the network classifies rightly (n,): the largest logit is the label's."""
-        logits, labels = self._need("logits"), self._need("labels")
+        logits, labels = self._need("logits", "correct()"), self._need("labels", "correct()")
         if labels.min() < 0 or labels.max() >= logits.shape[1]:
             found = f"{labels.min()} to {labels.max()}"
             raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, as the logits have it, got {found}")
@@ -140,7 +140,7 @@ class Outputs:
         def fill(rows: slice) -> None:
             logits[rows].argmax(axis=1, out=classes[rows])
 
-        map_blocks(fill, row_blocks(logits))
+        map_blocks(fill, row_blocks(logits), uses_blas=False)
         return classes
 
     def __len__(self) -> int:
@@ -155,11 +155,11 @@ class Outputs:
             rows = slice(number % len(self), number % len(self) + 1)
         return Outputs._of_checked({name: column[rows] for name, column in self._columns().items()}, self.model)
 
-    def _need(self, name: str) -> Any:
-        """Return the field `name`, or say that it is missing."""
+    def _need(self, name: str, user: str = "this") -> Any:
+        """Return the field `name`, or say that its `user`, such as a score, finds none."""
         value = getattr(self, name)
         if value is None:
-            raise ValueError(f"outputs must have {name} for this, got {', '.join(self._columns())}")
+            raise ValueError(f"{user} needs {name}, got {self!r}")
         return value
 
     def _columns(self) -> dict[str, Any]:
@@ -188,6 +188,12 @@ def as_outputs(value: Outputs, name: str) -> Outputs:
         wanted = "truing.Outputs(features=…, logits=…)"
         raise TypeError(f"{name} must be Outputs, got {type(value).__name__}: make {wanted} of arrays")
     return value
+
+
+def check_same_model(outputs: Outputs, others: Outputs, name: str) -> None:
+    """Refuse others than the outputs, called `name`, that are of another model, where both say of which they are."""
+    if None not in (outputs.model, others.model) and outputs.model != others.model:
+        raise ValueError(f"{name} must be of the model {outputs.model!r}, as the outputs are, got {others.model!r}")
 
 
 def _as_labels(labels: ArrayLike) -> NDArray[np.integer[Any]]:

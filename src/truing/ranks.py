@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._check import Floats
+from ._check import Floats, slices
 from ._threads import map_blocks
 
 Counts = NDArray[np.intp]
@@ -18,41 +19,53 @@ _SCORES_AT_ONCE = 2**15
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Of every score (n,) how many known scores are `up_to` it, ties with it among them, and how many are `below` it.
+    """The ranks of scores (n,) among known ones (m,), each found when it is first asked for.
 
-    `order` (m,) sorts the known scores, and `ordered` (m,) are those.
+    >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
+    >>> ranks.below.tolist(), ranks.up_to.tolist()
+    ([0, 0, 2], [0, 2, 2])
     """
 
-    order: Counts
-    ordered: Floats
-    below: Counts
-    up_to: Counts
+    scores_in: Floats
+    scores: Floats
 
-    @classmethod
-    def of(cls, scores_in: Floats, scores: Floats) -> Ranks:
-        """Return the ranks of scores (n,) among known ones (m,).
+    @cached_property
+    def ordered(self) -> Floats:
+        """The known scores in ascending order."""
+        return np.sort(self.scores_in)
 
-        >>> ranks = Ranks.of(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
-        >>> ranks.below.tolist(), ranks.up_to.tolist()
-        ([0, 0, 2], [0, 2, 2])
-        """
-        order = np.argsort(scores_in)
-        ordered = scores_in[order]
-        first = np.searchsorted(ordered, ordered)  # Of equal ones, the first.
-        below, up_to = np.empty(len(scores), dtype=np.intp), np.empty(len(scores), dtype=np.intp)
+    @cached_property
+    def order(self) -> Counts:
+        """The indices that sort the known scores."""
+        return np.argsort(self.scores_in)
+
+    @cached_property
+    def up_to(self) -> Counts:
+        """Of every score how many known ones are up to it, ties with it among them."""
+        ordered, up_to = self.ordered, np.empty(len(self.scores), dtype=np.intp)
 
         def look_up(part: slice) -> None:
-            block = scores[part]
+            block = self.scores[part]
             by_score = np.argsort(block)
             up_to[part][by_score] = np.searchsorted(ordered, block[by_score], side="right")
-            last = np.maximum(up_to[part] - 1, 0)
-            below[part] = np.where(ordered[last] == block, first[last], up_to[part])
 
-        starts = range(0, len(scores), _SCORES_AT_ONCE)
-        map_blocks(look_up, [slice(start, min(start + _SCORES_AT_ONCE, len(scores))) for start in starts])
-        return cls(order, ordered, below, up_to)
+        map_blocks(look_up, slices(len(up_to), _SCORES_AT_ONCE), uses_blas=False)
+        return up_to
+
+    @cached_property
+    def below(self) -> Counts:
+        """Of every score how many known ones are below it."""
+        ordered, up_to, below = self.ordered, self.up_to, np.empty(len(self.scores), dtype=np.intp)
+        first = np.searchsorted(ordered, ordered)  # Of equal ones, the first.
+
+        def look_up(part: slice) -> None:
+            last = np.maximum(up_to[part] - 1, 0)
+            below[part] = np.where(ordered[last] == self.scores[part], first[last], up_to[part])
+
+        map_blocks(look_up, slices(len(below), _SCORES_AT_ONCE), uses_blas=False)
+        return below
 
     def p_values(self) -> Floats:
         """Return the conformal p-value of each score (n,)."""
-        values: Floats = (1 + self.up_to) / (len(self.ordered) + 1)
+        values: Floats = (1 + self.up_to) / (len(self.scores_in) + 1)
         return values

@@ -29,14 +29,14 @@ class Settings:
 
     base: Base
     method: str
-    temperature: float = 1.0
-    intercept: bool = True
-    components: int | None = None
-    tolerance: float = 0.0
-    decay: float = 1.0
-    same_mix: bool = False
-    head: Head | None = None
-    model: str | None = None
+    temperature: float
+    intercept: bool
+    components: int | None
+    tolerance: float
+    decay: float
+    same_mix: bool
+    head: Head | None
+    model: str | None
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,)."""

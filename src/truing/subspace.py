@@ -33,6 +33,7 @@ next eigenvalue are equal, the eigenvectors are found exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -173,46 +174,87 @@ class _Ritz:
         return bool(sigma > margin and _linalg.lapack.spotrf(rest, lower=True, clean=False, overwrite_a=True)[1] == 0)
 
     def error_bound(self, score_square: float) -> float:
-        """Return the bound of step 5, as a share of the scores' spread, as long as σ is one; infinity if there is none.
-
-        First the enclosure of step 4.
-        """
+        """Return the bound of step 5, as a share of the scores' spread, given that σ is proved; infinity for none."""
         k = len(self.beta)
-        sizes = np.sqrt(np.einsum("ij,ij->j", self.left, self.left))
-        ours, others = sizes[:k], sizes[k:]
-        above_rest = self.values[:k] - self.sigma
-        above_others = self.values[:k] - self.values[k:, None]  # (p - k, k)
-        if not (score_square > 0 and above_rest[-1] > 0 and above_others[0, -1] > 0):
+        found = _Riccati.of(self.values, self.left, self.sigma, k).enclosure()
+        if found is None or not score_square > 0:
             return np.inf
-        outside = float(np.linalg.norm(ours))
-
-        def step(x: Floats, z: Floats) -> tuple[Floats, Floats]:
-            from_others = others @ z
-            new_x = (ours + from_others + np.linalg.norm(x) * outside * x) / above_rest
-            by_row = others + outside * np.linalg.norm(z, axis=1)
-            return new_x, by_row[:, None] * x / above_others
-
-        x, z = np.zeros(k), np.zeros((len(others), k))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for _ in range(_ENCLOSURE_STEPS):
-                x, z = step(x, z)
-            x, z = _MORE * x, _MORE**2 * z
-            again_x, again_z = step(x, z)
-            if not ((again_x <= x).all() and (again_z <= z).all()):
-                return np.inf
-        # No eigenvalue of the subspace that it encloses is below this, and none outside the first k vectors above it.
-        least = float(self.values[k - 1] - outside * np.linalg.norm(x))
-        if not (least > max(self.sigma, self.values[k])):
-            return np.inf
-        if not (others**2 / (least - self.values[k:])).sum() < least - self.sigma:
-            return np.inf  # It may not be the leading one.
         residual = self.cross - (self.left[:, :k] @ self.beta + self.basis[:, :k] @ (self.values[:k] * self.beta))
         along = self.basis[:, k:].T @ residual
         across = float(np.linalg.norm(residual - self.basis[:, k:] @ along))
-        tilted = float(np.abs(self.beta) @ np.sqrt(x**2 + (z**2).sum(axis=0)))
-        turned = x * across + np.abs(along) @ z
-        square = least * tilted**2 + float(turned @ turned) / float(self.values[k - 1])
+        tilted = float(np.abs(self.beta) @ np.sqrt(found.x**2 + (found.z**2).sum(axis=0)))
+        turned = found.x * across + np.abs(along) @ found.z
+        square = found.eigenvalue * tilted**2 + float(turned @ turned) / float(self.values[k - 1])
         return float(np.sqrt(square / score_square))
+
+
+class _Enclosure(NamedTuple):
+    """Bounds above ‖xᵢ‖ (k,) and |zⱼᵢ| (p − k, k), and an `eigenvalue` that divides the subspace from the rest.
+
+    None of the subspace that is enclosed is below it, and none outside of the first k vectors above it.
+    """
+
+    x: Floats
+    z: Floats
+    eigenvalue: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Riccati:
+    """The equation of step 4, by the sizes of its terms, given Ritz values (p,), falling.
+
+    `ours` (k,) and `others` (p − k,) are the norms ε of E's columns, and `outside` is that of E₁.
+    """
+
+    values: Floats
+    sigma: float
+    ours: Floats
+    others: Floats
+    outside: float
+
+    @classmethod
+    def of(cls, values: Floats, left: Floats, sigma: float, k: int) -> _Riccati:
+        """Return that of E, which Rayleigh & Ritz have `left` (d, p)."""
+        norms = np.sqrt(np.einsum("ij,ij->j", left, left))
+        return cls(values, sigma, norms[:k], norms[k:], float(np.linalg.norm(norms[:k])))
+
+    def enclosure(self) -> _Enclosure | None:
+        """Return bounds of a solution that is the leading subspace, or None if none are found."""
+        k = len(self.ours)
+        if not (self.values[k - 1] > self.sigma and self.values[k - 1] > self.values[k]):
+            return None
+        x, z = np.zeros(k), np.zeros((len(self.others), k))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(_ENCLOSURE_STEPS):
+                x, z = self._bounds(x, z)
+            x, z = _MORE * x, _MORE**2 * z
+            again_x, again_z = self._bounds(x, z)
+            if not ((again_x <= x).all() and (again_z <= z).all()):
+                return None
+        least = float(self.values[k - 1] - self.outside * np.linalg.norm(x))
+        return _Enclosure(x, z, least) if self._is_leading(least) else None
+
+    def _bounds(self, x: Floats, z: Floats) -> tuple[Floats, Floats]:
+        """Return the right-hand sides of step 4."""
+        k = len(self.ours)
+        from_others = self.others @ z
+        by_row = self.others + self.outside * np.linalg.norm(z, axis=1)
+        above_rest = self.values[:k] - self.sigma
+        above_others = self.values[:k] - self.values[k:, None]  # (p - k, k)
+        return (
+            (self.ours + from_others + np.linalg.norm(x) * self.outside * x) / above_rest,
+            by_row[:, None] * x / above_others,
+        )
+
+    def _is_leading(self, least: float) -> bool:
+        """Return whether a subspace with eigenvalues of `least` or more is the leading one: the others are smaller.
+
+        They are those of the blocks Θ₂, E₂ and C⊥, and `least` less these is positive definite by its Schur complement.
+        """
+        values = self.values[len(self.ours) :]
+        if not least > max(self.sigma, values[0]):
+            return False
+        return bool((self.others**2 / (least - values)).sum() < least - self.sigma)
 
 
 def _filtered(single: Matrix, basis: Floats, cut: float) -> Floats:

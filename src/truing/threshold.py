@@ -49,7 +49,7 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])
     """
-    return Ranks.of(as_vector(scores_in, "scores_in"), as_vector(scores, "scores")).p_values()
+    return Ranks(as_vector(scores_in, "scores_in"), as_vector(scores, "scores")).p_values()
 
 
 def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
@@ -210,7 +210,7 @@ def decide_at(rate: Rate, scores_in: Floats, scores: Floats, ranks: Ranks | None
 
     `ranks` are those of the scores among the known ones, where they were found before.
     """
-    ranks = Ranks.of(scores_in, scores) if ranks is None else ranks
+    ranks = Ranks(scores_in, scores) if ranks is None else ranks
     p, known = ranks.p_values(), ranks.ordered
     notes = tuple(rate.notes(len(known)))
     if rate.name == "fdr":
@@ -218,11 +218,16 @@ def decide_at(rate: Rate, scores_in: Floats, scores: Floats, ranks: Ranks | None
     if rate.name == "accept":
         threshold = float(known[len(known) - rows_for(rate.value, len(known))])
         return Decision(scores, p, scores < threshold, threshold, rate, notes)
-    out: Bools = p <= rate.value
-    # p <= α where fewer than k reference scores are at most the score, k / (m + 1) being the last p-value up to α.
-    k = int(np.count_nonzero(np.arange(1, len(known) + 2) / (len(known) + 1) <= rate.value))
+    k = _p_values_up_to(rate.value, len(known))
+    # p <= α where fewer than k reference scores are at most the score.
     threshold = -math.inf if k == 0 else math.inf if k > len(known) else float(known[k - 1])
-    return Decision(scores, p, out, threshold, rate, notes)
+    return Decision(scores, p, p <= rate.value, threshold, rate, notes)
+
+
+def _p_values_up_to(level: float, rows_in: int) -> int:
+    """Return how many of the p-values 1 / (m + 1) to 1 that m known rows allow are at most the level."""
+    nearest = round(level * (rows_in + 1))
+    return nearest if nearest / (rows_in + 1) <= level else nearest - 1
 
 
 def rows_for(share: float, rows: int) -> int:

@@ -280,6 +280,15 @@ def test_a_row_unlike_any_other_looks_no_more_familiar_than_by_its_prior_score(m
             assert (truing.p_values(fit.scores_in, fit.predict(rows)) <= 0.05).all()
 
 
+def test_a_row_too_far_away_for_a_double_is_scored_without_a_warning(rng):
+    """In units of the known rows' deviation it is at infinity, and taken to be where squares are still in range."""
+    rows = truing.Outputs(1e-250 * rng.normal(size=(300, 6)), rng.normal(size=(300, 4)))
+    far = truing.Outputs(np.where(np.arange(6) == 2, 1e90, 0.0)[None], rows.logits[:1])
+    near = truing.Outputs(np.where(np.arange(6) == 2, 1e-120, 0.0)[None], rows.logits[:1])
+    fit = truing.fit_contrast(rows[:100], rows[100:])
+    np.testing.assert_allclose(fit.predict(far), fit.predict(near), rtol=1e-9)
+
+
 def test_a_base_score_that_is_constant_but_for_rounding_is_refused(rng):
     def rows(n):
         return truing.Outputs(rng.normal(size=(n, 3)), scores=np.where(rng.random(n) < 0.5, 0.1 + 0.2, 0.3))

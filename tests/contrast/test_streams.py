@@ -260,6 +260,10 @@ def test_a_sound_file_of_an_unsound_stream_is_refused(rows, known, tmp_path, nam
 
 
 def test_what_a_detector_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="same_mix goes with method 'contrast', got True with method 'dlr'"):
+        truing.Detector(same_mix=True)
+    with pytest.raises(ValueError, match=r"the head's weight must be 2-D \(n, d\), got shape \(\)"):
+        truing.Detector(head=(3, 4))
     with pytest.raises(ValueError, match="base knn looks at known rows, which the method contrast has"):
         truing.Detector("knn")
     with pytest.raises(ValueError, match="intercept must be True for the method contrast"):

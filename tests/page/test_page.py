@@ -119,7 +119,8 @@ def test_the_scores_of_known_rows_decide_as_the_detection_did(job, options):
 
 
 def test_a_stream_has_no_known_scores_that_serve_all_rows(job):
-    assert truing.detect(*job, method="online", batch=200).scores_in is None
+    stream = truing.detect(*job, method="online", batch=150)
+    assert (stream.threshold, stream.scores_in, stream.out_share_at_least) == (None, None, None)
     assert truing.detect(job[0]).scores_in is None
 
 

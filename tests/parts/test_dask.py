@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import truing
 from truing import parts
 from truing.parts import Table
 
-from .test_tables import read, reference, rows, written  # noqa: F401 (fixtures)
+from .files import read, written
 
 distributed = pytest.importorskip("distributed", reason="needs dask's distributed")
 
@@ -33,7 +32,9 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "scheduler.json"
         self.processes: list[subprocess.Popen[bytes]] = []
-        self._start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", self.file)
+        self._start(
+            "dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", self.file
+        )
         for _ in range(2):
             self.add_worker()
 
@@ -81,7 +82,11 @@ def equal(found: parts.TableDetection, wanted: parts.TableDetection) -> None:
     ids=str,
 )
 def test_a_cluster_gives_the_bits_of_one_process(
-    rows: truing.Outputs, reference: truing.Outputs, cluster: Cluster, tmp_path: Path, options: dict[str, Any]  # noqa: F811
+    rows: truing.Outputs,
+    reference: truing.Outputs,
+    cluster: Cluster,
+    tmp_path: Path,
+    options: dict[str, Any],
 ) -> None:
     table = Table.of(written(tmp_path / "rows", rows, CUTS, "parquet"))
     wanted = parts.detect(table, tmp_path / "here", reference, **options)
@@ -119,7 +124,12 @@ class Interrupting(OnDask):
 @pytest.mark.parametrize("lost", [1, 2])
 @pytest.mark.parametrize("after", [2, 12])
 def test_workers_that_die_change_nothing(
-    rows: truing.Outputs, reference: truing.Outputs, cluster: Cluster, tmp_path: Path, lost: int, after: int  # noqa: F811
+    rows: truing.Outputs,
+    reference: truing.Outputs,
+    cluster: Cluster,
+    tmp_path: Path,
+    lost: int,
+    after: int,
 ) -> None:
     """In the first pass and in the second; all of them are lost at last, and others come."""
     table = Table.of(written(tmp_path / "rows", rows, CUTS))
@@ -135,22 +145,37 @@ def test_workers_that_die_change_nothing(
         equal(parts.detect(table, tmp_path / "there", reference, method="contrast", runner=runner), wanted)
 
 
+DRIVER = """
+import sys, time
+import truing
+from distributed import Client
+from truing import parts
+from truing.dask import OnDask
+
+class Slow(OnDask):
+    def run(self, *arguments):
+        for result in super().run(*arguments):
+            yield result
+            time.sleep(0.2)
+
+scheduler, rows, folder, held = sys.argv[1:]
+runner = Slow(Client(scheduler_file=scheduler))
+parts.detect(parts.Table.of(rows), folder, truing.Outputs.load(held), method="dlr", runner=runner)
+"""
+
+
 def test_a_driver_that_is_killed_goes_on(
-    rows: truing.Outputs, reference: truing.Outputs, cluster: Cluster, tmp_path: Path  # noqa: F811
+    rows: truing.Outputs,
+    reference: truing.Outputs,
+    cluster: Cluster,
+    tmp_path: Path,
 ) -> None:
     folder = written(tmp_path / "rows", rows, CUTS)
     reference.save(tmp_path / "held.npz")
     wanted = parts.detect(Table.of(folder), tmp_path / "here", reference, method="dlr")
-    program = (
-        "import sys, time, truing; from distributed import Client; from truing import parts; from truing.dask import OnDask\n"
-        "class Slow(OnDask):\n"
-        "    def run(self, *of):\n"
-        "        for result in super().run(*of):\n"
-        "            yield result; time.sleep(0.2)\n"
-        f"client = Client(scheduler_file={str(cluster.file)!r})\n"
-        f"parts.detect(parts.Table.of({str(folder)!r}), {str(tmp_path / 'there')!r}, truing.Outputs.load({str(tmp_path / 'held.npz')!r}), method='dlr', runner=Slow(client))"
-    )
-    driver = subprocess.Popen([sys.executable, "-c", program])
+    (tmp_path / "driver.py").write_text(DRIVER)
+    arguments = [cluster.file, folder, tmp_path / "there", tmp_path / "held.npz"]
+    driver = subprocess.Popen([sys.executable, tmp_path / "driver.py", *arguments])
     partial = tmp_path / "there" / ".partial"
     while driver.poll() is None and not list(partial.glob("sums-00000[2-9].npz")):
         time.sleep(0.01)
@@ -159,4 +184,6 @@ def test_a_driver_that_is_killed_goes_on(
     done = len(list(partial.glob("sums-*.npz")))
     assert 0 < done < len(CUTS) + 1
     with cluster.client() as client:
-        equal(parts.detect(Table.of(folder), tmp_path / "there", reference, method="dlr", runner=OnDask(client)), wanted)
+        equal(
+            parts.detect(Table.of(folder), tmp_path / "there", reference, method="dlr", runner=OnDask(client)), wanted
+        )

@@ -21,13 +21,12 @@ import numpy as np
 from .._check import as_truth
 from ..outputs import Outputs, as_outputs
 from ..scores import Base, Head, check_base
-from .columns import BESIDE, Columns, ScoredRows
+from .columns import Columns, ScoredRows, scores_beside
 from .fit import ContrastFit, Explanation
 from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, split
 from .sums import ClassMoments
 
 __all__ = [
-    "BESIDE",
     "FEWEST_TO_SPLIT",
     "ClassMoments",
     "Columns",
@@ -37,6 +36,7 @@ __all__ = [
     "SplitReference",
     "check_apart",
     "fit_contrast",
+    "scores_beside",
     "split",
 ]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import BLOCK_NUMBERS, Floats, Matrix
+from .._check import BLOCK_NUMBERS, Floats, Matrix, slices
 from ..outputs import Outputs
-from ..scores import NEEDS, Base, Head, as_pair, base_name, base_scores
+from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
 
 # Scores of the logits that stand beside the base score.
 BESIDE = ("gen", "energy", "msp")
@@ -75,9 +75,10 @@ class Columns:
         They also serve as a score's bank, and each of them is then scored as if it were not in it.
         """
         name = base_name(base)
-        head = None if head is None else tuple(np.array(part) for part in as_pair(head))  # Nobody else changes them.
-        beside = () if known.logits is None else tuple(other for other in BESIDE if other != name)
-        bank = known._copied() if isinstance(base, str) and "bank" in NEEDS.get(base, ()) else None
+        head = copied_head(head)
+        classes = 1 if known.logits is None else known.logits.shape[1]
+        beside = scores_beside(name, classes)
+        bank = known._copied() if looks_at_known(base) else None
         scores = _all_scores(known, base, beside, temperature, head, bank, leave_out=bank is not None)
         origin, scale = _mean_and_deviation(known.features)
         score_origin, score_scale = _mean_and_deviation(scores)
@@ -91,7 +92,7 @@ class Columns:
             scale=np.where(scale > 0, scale, np.inf),  # What is constant in the known rows is no direction.
             score_origin=score_origin,
             score_scale=_usable(score_scale),
-            classes=1 if known.logits is None else known.logits.shape[1],
+            classes=classes,
         )
         return columns, ScoredRows(known.features, scores, known._predicted_classes())
 
@@ -128,8 +129,7 @@ class Columns:
 
     def slices(self, rows: ScoredRows) -> list[slice]:
         """Return the blocks of rows whose columns are made at once: the cache holds two of them."""
-        size = max(_MIN_BLOCK_ROWS, BLOCK_NUMBERS // (len(self) + 1))
-        return [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+        return slices(len(rows), max(_MIN_BLOCK_ROWS, BLOCK_NUMBERS // (len(self) + 1)))
 
     def block(self, rows: ScoredRows, part: slice | Classes) -> Floats:
         """Return the columns of some rows."""
@@ -155,8 +155,8 @@ class Columns:
         block[:, :d] = features
         block[:, d:] = 0.0
         block -= np.append(self.origin, np.zeros(width - d))
-        block /= np.append(self.scale, np.ones(width - d))
         with np.errstate(over="ignore"):
+            block /= np.append(self.scale, np.ones(width - d))
             square = np.einsum("ij,ij->i", block, block)
         if not square.max() <= _SQUARABLE**2:
             np.clip(block, -_SQUARABLE, _SQUARABLE, out=block)
@@ -168,6 +168,11 @@ class Columns:
         np.clip(standard[:, 1:], -FARTHEST_SCORE, FARTHEST_SCORE, out=standard[:, 1:])
         block[:, d + 1 : len(self)] = standard
         return block
+
+
+def scores_beside(base: str, classes: int) -> tuple[str, ...]:
+    """Return the names of the scores that stand beside a base score, where there are logits of two classes or more."""
+    return tuple(name for name in BESIDE if name != base) if classes > 1 else ()
 
 
 def _all_scores(

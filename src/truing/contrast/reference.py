@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .._check import Floats
-from ..outputs import Outputs
+from ..outputs import Outputs, check_same_model
 from ..scores import Base, Head
 from .columns import Columns, ScoredRows
 from .evidence import base_alone, contrast
@@ -79,8 +79,7 @@ def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -
     """Refuse known rows that are the rows at hand themselves, or of another model."""
     if outputs.features.shape == reference.features.shape and np.array_equal(outputs.features, reference.features):
         raise ValueError(f"{name} must be other rows than the outputs, got the same")
-    if None not in (outputs.model, reference.model) and outputs.model != reference.model:
-        raise ValueError(f"{name} must be of the model {outputs.model!r}, as the outputs are, got {reference.model!r}")
+    check_same_model(outputs, reference, name)
 
 
 def split(reference: Outputs, rng: np.random.Generator | None = None) -> tuple[Outputs, Outputs]:

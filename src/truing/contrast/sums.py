@@ -97,7 +97,8 @@ def _summed(columns: Columns, rows: ScoredRows, shift: Floats) -> tuple[ProductS
 
     def sums(part: slice) -> tuple[Floats, Floats]:
         block = columns.block_and_ones(rows, part)
-        return _sums_by_class(block, rows.classes[part], columns.classes), products.of(block)
+        of_classes = _sums_by_class(block, rows.classes[part], columns.classes)
+        return of_classes, products.of(block)  # In this order: the latter shifts the block.
 
     def add(more: tuple[Floats, Floats]) -> None:
         np.add(by_class, more[0], out=by_class)

@@ -1,5 +1,8 @@
 """The four steps: start from a sample, solve near rows, check that the others stayed, certify."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from math import log2
 
 import numpy as np
@@ -23,25 +26,17 @@ _CONTAMINATION_RATIO = 1e8  # Times the scores that the residuals of least squar
 def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, int]:
     """Return the best certificate found, and how often all rows were read.
 
-    A round has twice the near rows of the one before, or for once as many. Once they are all rows, each goes on from
-    the last point.
+    Each round goes on from the last point.
     """
-    n = len(target)
     theta, near_rows = _start_from_sample(design, target, penalty)
+    this_round = _Round.first(near_rows, len(target), design.unknowns)
     width = solvable_width(design, target, theta, penalty)
     point = design.point(target, theta, width)
     best = Certificate(point, np.inf)
-    first = near_rows // 4
-    is_wide = near_rows >= n / 2 and design.unknowns >= MANY_UNKNOWNS
-    is_repeated = False
     passes = 2
-    for _ in range(2 * int(log2(n)) + 1 + _MAX_ROUNDS_OF_ALL_ROWS):
-        near = _nearest(point.residual, width, near_rows if near_rows < n / 2 else n)
-        if is_wide:
-            step = minimise_by_multipliers(design.take(near), point.residual, width)
-        else:
-            step = _step_over_near_rows(design, point, near, width, first)
-        after = design.point(target, point.theta + step, width)
+    for _ in range(2 * int(log2(len(target))) + 1 + _MAX_ROUNDS_OF_ALL_ROWS):
+        near = _nearest(point.residual, width, this_round.near_rows)
+        after = design.point(target, point.theta + _step(design, point, near, width, this_round), width)
         passes += 2
         crossed = _others_that_crossed(point, after, near, width)
         if not crossed:
@@ -53,18 +48,49 @@ def solve(design: Design, target: Floats, penalty: float) -> tuple[Certificate, 
             point = after
         elif huber_loss(after.residual, width) <= huber_loss(point.residual, width):
             point = after
-        # Again, once with as many near rows where few others crossed, then with twice as many; should all rows fail,
-        # once more from the widest loss, by continuation.
-        is_wide = False
-        first = n if len(near) == n else INLIERS_PER_UNKNOWN * design.unknowns
-        is_repeated = not is_repeated and 0 < crossed <= _FEW_CROSSED * len(near)
-        near_rows *= 1 if is_repeated else 2
+        this_round = this_round.next(crossed)
         wanted = solvable_width(design, target, point.theta, penalty)
         if wanted != width or design.stored is not None:  # The rows have what a stored design lost by rounding.
             width = wanted
             point = design.point_of_rows(target, point.theta, width)
             passes += 1
     return best, passes
+
+
+@dataclass(frozen=True)
+class _Round:
+    """How a round is solved: for so many near rows, by continuation from a loss of `inliers`, or by multipliers.
+
+    A round has twice the near rows of the one before, or for once as many where few others crossed; half of the rows
+    are all of them. Should all rows fail, they are solved once more from the widest loss, by continuation.
+    """
+
+    rows: int
+    unknowns: int
+    near_rows: int
+    inliers: int
+    by_multipliers: bool
+    is_repeated: bool = False
+
+    @classmethod
+    def first(cls, near_rows: int, rows: int, unknowns: int) -> _Round:
+        by_multipliers = near_rows >= rows / 2 and unknowns >= MANY_UNKNOWNS
+        return cls(rows, unknowns, _all_if_half(near_rows, rows), near_rows // 4, by_multipliers)
+
+    def next(self, crossed: int) -> _Round:
+        """Return the round that follows when so many of the other rows crossed."""
+        is_repeated = not self.is_repeated and 0 < crossed <= _FEW_CROSSED * self.near_rows
+        return replace(
+            self,
+            near_rows=self.near_rows if is_repeated else _all_if_half(2 * self.near_rows, self.rows),
+            inliers=self.rows if self.near_rows == self.rows else INLIERS_PER_UNKNOWN * self.unknowns,
+            by_multipliers=False,
+            is_repeated=is_repeated,
+        )
+
+
+def _all_if_half(count: int, rows: int) -> int:
+    return count if count < rows / 2 else rows
 
 
 def _rounding_is_negligible(design: Design, target: Floats, before: Point, after: Point, penalty: float) -> bool:
@@ -111,6 +137,13 @@ def _nearest(residual: Floats, width: float, count: int) -> NDArray[np.intp]:
     if count >= len(residual):
         return np.arange(len(residual))
     return np.sort(np.argpartition(np.abs(np.abs(residual) - width), count - 1)[:count])
+
+
+def _step(design: Design, point: Point, near: NDArray[np.intp], width: float, this_round: _Round) -> Floats:
+    """Return the step to the minimum of this round."""
+    if this_round.by_multipliers:
+        return minimise_by_multipliers(design.take(near), point.residual, width)
+    return _step_over_near_rows(design, point, near, width, this_round.inliers)
 
 
 def _step_over_near_rows(design: Design, point: Point, near: NDArray[np.intp], width: float, first: int) -> Floats:

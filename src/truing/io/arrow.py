@@ -27,6 +27,8 @@ def as_array(column: Any, name: str) -> NDArray[Any]:
     if hasattr(column, "num_chunks"):
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     array = getattr(array, "storage", array)  # A tensor column keeps its lists there.
+    if not len(array):
+        raise ValueError(f"{name} must have at least one row, got none")
     flat, shape = array, [len(array)]
     if is_list(array.type):
         flat = array.flatten()

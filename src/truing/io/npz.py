@@ -155,8 +155,11 @@ def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, s
 
 
 def _check_end(file: BinaryIO) -> None:
-    """Refuse a zip cut off within its last record, the comment, which `zipfile` would read as a shorter one."""
-    file.seek(max(0, file.seek(0, SEEK_END) - END_RECORD - MAX_COMMENT_BYTES))
+    """Refuse an empty file, and a zip cut off in its last record, the comment, which `zipfile` would not notice."""
+    size = file.seek(0, SEEK_END)
+    if size == 0:
+        raise ValueError("it is empty")
+    file.seek(max(0, size - END_RECORD - MAX_COMMENT_BYTES))
     tail = file.read()
     start = tail.rfind(b"PK\x05\x06")
     comment = tail[start + END_RECORD :]

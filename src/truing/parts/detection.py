@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from .fits import Plan, check_alike, fitted, identity_of_plan, plan_of, summed
 from .jobs import Job, Progress, Runner, check_same_job, digest, identity_of, job_over, no_progress
 from .passes import total
 from .scoring import Known, ScorePart, Scorer, Tally, add_tallies, as_kind, files_in
-from .sums import BaseScore, Summary
+from .sums import BaseScore, TableSums
 from .table import Table
 
 # In the folder of results: the fit, what there is to say of the whole, and results of passes that are not over.
@@ -168,12 +167,13 @@ def _detected(job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dic
     return replace(found, notes=tuple(_notes(found, plan, summary, known, tally)))
 
 
-def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summary: Summary) -> Known:
+def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summary: TableSums) -> Known:
     """Return the known rows that are decided against, scored by the fit."""
     if isinstance(fit, ContrastFit):
         assert plan.reference is not None
         assert fit.scores_in is not None
-        base, scores, classes = plan.reference.held_scored.scores[:, 0], fit.scores_in, plan.reference.held_scored.classes
+        rows = plan.reference.held_scored
+        base, scores, classes = rows.scores[:, 0], fit.scores_in, rows.classes
         features = [plan.reference.rows_known.features, held.features]
     else:
         assert plan.known is not None
@@ -185,22 +185,25 @@ def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summa
     return Known(base, scores, weights, RowKeys.of(*features), stride_of(summary.rows), starts)
 
 
-def _notes(
-    found: TableDetection, plan: Plan, summary: Summary, known: Known | None, tally: Tally
-) -> Iterator[str]:
+def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known | None, tally: Tally) -> Iterator[str]:
     """Yield what a user should know before trusting these numbers, as `truing.detect` does."""
     if found.skipped_rows:
         yield f"{counted(found.skipped_rows)} skipped: not finite"
     if found.skipped_parts:
-        yield f"{counted(len(found.skipped_parts), 'part')} skipped that cannot be read, the first: {found.skipped_parts[0]}"
+        skipped = counted(len(found.skipped_parts), "part")
+        yield f"{skipped} skipped that cannot be read, the first: {found.skipped_parts[0]}"
     if known is None:
         yield notes.NO_REFERENCE
-    scores = [summary.lowest, summary.highest, *(() if known is None else (known.base_scores.min(), known.base_scores.max()))]
+    scores = [
+        summary.lowest,
+        summary.highest,
+        *(() if known is None else (known.base_scores.min(), known.base_scores.max())),
+    ]
     if min(scores) == max(scores):
         yield notes.ALL_EQUAL
     if isinstance(found.fit, LinearFit):
         yield from found.fit.notes(plan.components)
-        if found.fit.rows < notes.FEW_ROWS * max(1, found.fit.rank):
+        if notes.is_few(found.fit.rows, found.fit):
             yield notes.on_few_rows(found.rows, found.fit)
     elif found.fit is not None:
         yield from found.fit.notes()
@@ -236,6 +239,9 @@ def _found_before(folder: Path) -> TableDetection | None:
         return None
     if not all(file.exists() for file in files):
         return None
-    about |= {"rate": None if rate is None else Rate(*rate), "threshold": None if threshold is None else float(threshold)}
+    about |= {
+        "rate": None if rate is None else Rate(*rate),
+        "threshold": None if threshold is None else float(threshold),
+    }
     tuples = {name: tuple(about.pop(name)) for name in ("notes", "skipped_parts")}
     return TableDetection(**about, **tuples, files=files, fit=fit)  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ from .._double import EPS
 from .._threads import add_blocks
 from ..huber_regression.certificate import duality_gap, norm
 from ..huber_regression.continuation import huber_loss
-from .passes import Arrays, ScoredBlock
+from ..io.npz import Arrays
+from .passes import ScoredBlock
 from .summaries import combined_samples, joined, places_of, split, thinned
 from .unit_rows import Residuals
 

@@ -17,7 +17,8 @@ from ..outputs import Outputs, as_outputs
 from ..scores import Base, Head, base_name, copied_head
 from .jobs import Job, Progress, Runner, digest, job_over, no_progress
 from .passes import ScoredBlock, Work
-from .sums import BaseScore, ContrastSums, DirectSums, Summary, add_stored
+from .robust import fit_robust_parts
+from .sums import BaseScore, ContrastSums, DirectSums, TableSums, add_stored
 from .table import RowBlock, Table
 
 # From so many features on, sums of parts are added where they are made.
@@ -89,7 +90,13 @@ def fit(
     check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
     base = choose_base(base, method, table.widths)
     score = BaseScore(base, temperature, copied_head(head))
-    shape = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty, "same_mix": same_mix}
+    shape: dict[str, Any] = {
+        "intercept": intercept,
+        "components": components,
+        "keep": keep,
+        "penalty": penalty,
+        "same_mix": same_mix,
+    }
     plan = plan_of(method, score, *halves(reference, method, base, None), **shape)
     with job_over(table, folder, runner, progress, method=method, **identity_of_plan(score, shape, reference)) as job:
         summary, job = summed(job, plan)
@@ -145,31 +152,27 @@ def check_alike(table: Table, reference: Outputs) -> None:
             raise ValueError(f"reference must have {own} columns of {name}, as the table has, got {other.shape[1]}")
 
 
-def summed(job: Job, plan: Plan) -> tuple[Summary, Job]:
+def summed(job: Job, plan: Plan) -> tuple[TableSums, Job]:
     """Return the sums of all rows, and the job without the parts that cannot be read."""
     if plan.reference is not None:
         work: Any = ContrastSums(plan.reference.columns)
     else:
         work = DirectSums(plan.base, job.table.widths.get("logits", 1))
     arrays, job = job.total("sums", work, add_stored, wide=job.table.widths["features"] > WIDE)
-    summary = Summary.restored(arrays)
+    summary = TableSums.restored(arrays)
     if summary.rows == 0:
         raise ValueError(f"a table must have at least one row, got none in {len(job.table)} parts")
     return summary, job
 
 
-def fitted(job: Job, plan: Plan, summary: Summary) -> LinearFit | ContrastFit | None:
+def fitted(job: Job, plan: Plan, summary: TableSums) -> LinearFit | ContrastFit | None:
     """Return the fit of all rows, whose sums are known; None where the base score stays as it is."""
     if plan.method == "none":
         return None
     if plan.reference is not None:
         assert isinstance(summary.sums, ClassMoments)
-        return plan.reference.contrast(
-            summary.sums, with_held=True, same_mix=plan.same_mix, components=plan.components
-        )
+        return plan.reference.contrast(summary.sums, with_held=True, same_mix=plan.same_mix, components=plan.components)
     if plan.method == "rlr":
-        from .robust import fit_robust_parts
-
         passes = ScoredPasses(job, plan.base, tuple(summary.part_rows.tolist()), plan.known)
         return fit_robust_parts(
             passes, keep=plan.keep, penalty=plan.penalty, intercept=plan.intercept, components=plan.components

@@ -37,8 +37,8 @@ from ..huber_regression.continuation import (
 )
 from ..huber_regression.design import Design
 from ..huber_regression.solver import NEAR_STANDARD_ERRORS, initial_fit, solvable_width
+from ..io.npz import Arrays
 from .evaluation import Band, Evaluation, Gap, rounding_of
-from .passes import Arrays
 from .summaries import LAST_PLACE, Summary, place_of_share, share_up_to, split
 from .unit_rows import Residuals, UnitRows
 

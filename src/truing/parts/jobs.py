@@ -33,7 +33,6 @@ Progress = Callable[[str, int, int], object]
 """Told the name of a pass, the rows done in it, and all its rows."""
 
 
-
 def no_progress(name: str, done: int, rows: int) -> None:
     """Tell nobody."""
 
@@ -273,7 +272,9 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> None:
         if found == identity:
             return
         what = ", ".join(key for key in identity if not isinstance(found, dict) or found.get(key) != identity[key])
-        raise ValueError(f"{folder} holds results of another job (its {what} differ): give another folder, or remove it")
+        raise ValueError(
+            f"{folder} holds results of another job (its {what} differ): give another folder, or remove it"
+        )
     others = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
     if others:
         raise ValueError(f"{folder} holds other files, such as {others[0]}: give a new or an empty folder")

@@ -48,7 +48,9 @@ def read_moments(path: AnyPath) -> tuple[Moments, Origin]:
     if kind != "moments":
         raise ValueError(f"{path} must hold moments, which truing fit --moments writes, got a {kind}")
     try:
-        return restore_moments(header, arrays), Origin(**{field.name: header.get(field.name) for field in fields(Origin)})
+        return restore_moments(header, arrays), Origin(
+            **{field.name: header.get(field.name) for field in fields(Origin)}
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} does not hold whole moments: {error}") from None
 

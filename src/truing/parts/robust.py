@@ -16,12 +16,13 @@ from .._check import Floats, as_count, as_number, as_truth
 from ..fits import SharedFeatures, in_tie_units, kept_rows, of_features, tie_width
 from ..huber_regression import middle, scaled_penalty
 from ..huber_regression.design import Design, Units, whitening_map
+from ..io.npz import Arrays
 from ..least_squares import LinearFit
 from ..moments import Moments, PrincipalComponents
 from ..rows import Rows
 from .evaluation import Evaluation
 from .huber import Problem, capacity_of, solve_in_passes
-from .passes import Arrays, Passes, ScoredBlock
+from .passes import Passes, ScoredBlock
 from .selection import Search, Selected, advance, guess_from, search_all, summaries_of
 from .summaries import (
     LAST_PLACE,

@@ -133,10 +133,11 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What is known of some parts: their rows, and where there are known rows to decide against,
+    """What the scores of some parts say: how many rows there are and, against known rows, what becomes of them.
 
-    how many rows are refused, how many have each p-value (m + 1,), how known rows and these rank, before truing, after
-    it and the rise, in each way to weigh them, and how many rows were looked up among the known ones and found.
+    `refused` rows are out, `counts` (m + 1,) have each p-value, and `looked_up` were looked up among the known ones, of
+    which some were found. `order` tells how known rows and these rank before truing, after it, and by how much that
+    rises, in each way to weigh them.
     """
 
     rows: int

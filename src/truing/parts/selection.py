@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import Floats
-from .passes import Arrays, ScoredBlock
+from ..io.npz import Arrays
+from .passes import ScoredBlock
 from .summaries import Reader, Summary
 
 # Bits of a range that tell its bins apart.

@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..io.npz import Arrays
 from ..moments import Moments
-from .passes import Arrays, Passes, ScoredBlock
+from .passes import Passes, ScoredBlock
 
 Places = NDArray[np.uint64]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +40,11 @@ class BaseScore:
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
-    """What is known of some parts: how many rows each has (k,), and of all of them
+class TableSums:
+    """What the first pass tells of some parts: how many rows each has (k,), and of all of them the sums.
 
-    the sums, None where there are no rows, how many rows each predicted class has (c,), and the lowest and the highest
-    base score.
+    These are None where there are no rows. `class_counts` (c,) rows are of each predicted class, and `lowest` and
+    `highest` are the ends of the base scores.
     """
 
     part_rows: NDArray[np.int64]
@@ -57,9 +58,9 @@ class Summary:
         """All rows."""
         return int(self.part_rows.sum())
 
-    def __add__(self, more: Summary) -> Summary:
+    def __add__(self, more: TableSums) -> TableSums:
         """Return what is known of both sets of parts."""
-        return Summary(
+        return TableSums(
             np.concatenate((self.part_rows, more.part_rows)),
             _added(self.sums, more.sums),
             self.class_counts + more.class_counts,
@@ -80,7 +81,7 @@ class Summary:
         return own | {"weight": np.array(header["rows"])} | arrays
 
     @classmethod
-    def restored(cls, arrays: Arrays) -> Summary:
+    def restored(cls, arrays: Arrays) -> TableSums:
         """Return that of `stored`."""
         sums: Moments | ClassMoments | None = None
         if "weight" in arrays:
@@ -95,7 +96,7 @@ class Summary:
 
 def add_stored(one: Arrays, other: Arrays) -> Arrays:
     """Return the sum of two summaries that are stored."""
-    return (Summary.restored(one) + Summary.restored(other)).stored()
+    return (TableSums.restored(one) + TableSums.restored(other)).stored()
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,11 +146,11 @@ class _Tally:
         self._lowest = min(self._lowest, float(scores.min()))
         self._highest = max(self._highest, float(scores.max()))
 
-    def summary(self, sums: Moments | ClassMoments | None) -> Summary:
-        return Summary(np.array([self._counts.sum()]), sums, self._counts, self._lowest, self._highest)
+    def summary(self, sums: Moments | ClassMoments | None) -> TableSums:
+        return TableSums(np.array([self._counts.sum()]), sums, self._counts, self._lowest, self._highest)
 
 
-def _added(one, other):  # type: ignore[no-untyped-def]
+def _added(one: Any, other: Any) -> Any:
     """Return the sum of two sums, either of which may be None."""
     if one is None or other is None:
         return other if one is None else one

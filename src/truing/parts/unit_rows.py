@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from .._check import Floats, Matrix
 from .._threads import add_blocks, map_blocks
+from ..io.npz import Arrays
 from ..moments import Moments, PrincipalComponents
 from ..rows import Rows
-from .passes import Arrays, ScoredBlock
+from .passes import ScoredBlock
 from .summaries import arrays_of, moments_of
 
 

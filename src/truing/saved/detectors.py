@@ -1,7 +1,5 @@
 """A detector as arrays: its settings, its reference, and what it learned."""
 
-from typing import Any
-
 from .._check import as_count, as_matrix, as_vector, check_same_rows
 from ..detector import Detector
 from ..incremental import IncrementalMoments
@@ -10,6 +8,7 @@ from ..states import ContrastState, DirectState, Reference
 from .fits import check_named, restore_head, restore_rows, store_head, store_rows
 from .sums import (
     Header,
+    named,
     restore_class_moments,
     restore_incremental,
     store_class_moments,
@@ -59,9 +58,7 @@ def _restore_direct(header: Header, arrays: Arrays) -> DirectState:
         check_same_rows(features=features, scores=scores)
         reference = Reference.of(features, scores)
     sums = {
-        name: restore_incremental(header[name], _named(name, arrays))
-        for name in ("learned", "joined")
-        if name in header
+        name: restore_incremental(header[name], named(name, arrays)) for name in ("learned", "joined") if name in header
     }
     classes = None if header["classes"] is None else as_count(header["classes"], "classes")
     state = DirectState(reference, sums.get("learned"), sums.get("joined"), classes)
@@ -92,12 +89,7 @@ def _restore_contrast(detector: Detector, header: Header, arrays: Arrays) -> Con
     if "learned" not in header or state.reference is None:
         return state
     columns = state.reference.columns
-    learned = restore_class_moments(header["learned"], _named("learned", arrays), columns.classes)
+    learned = restore_class_moments(header["learned"], named("learned", arrays), columns.classes)
     if len(learned.moments.mean) != len(columns):
         raise ValueError(f"learned must be sums of {len(columns)} columns, got {len(learned.moments.mean)}")
     return ContrastState(state.reference, learned, state.keys)
-
-
-def _named(name: str, arrays: Arrays) -> dict[str, Any]:
-    """Return the arrays of one part, by their own names."""
-    return {part.removeprefix(f"{name}_"): array for part, array in arrays.items() if part.startswith(f"{name}_")}

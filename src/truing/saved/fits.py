@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from .._check import LARGEST, as_count, as_number
-from ..contrast import BESIDE, Columns, ContrastFit
+from ..contrast import Columns, ContrastFit, scores_beside
 from ..io.npz import Arrays
 from ..least_squares import LinearFit
 from ..outputs import Outputs
 from ..scores import NEEDS, Head, base_name, check_base
-from .sums import Header, check_numbers
+from .sums import Header, check_numbers, named
 
 _CONTRAST_COUNTS = ("directions", "rows", "known_rows")
 _CONTRAST_SHARES = ("trust", "evidence_share", "out_share")
@@ -61,26 +61,40 @@ def store_contrast(fit: ContrastFit) -> tuple[Header, Arrays]:
 
 def restore_contrast(header: Header, arrays: Arrays) -> ContrastFit:
     """Return the contrast of a header and arrays."""
-    d, c, p = len(arrays["origin"]), as_count(header["classes"], "classes"), len(arrays["coef"])
-    names = tuple(str(name) for name in header["names"])
-    shapes = {"coef": (p,), "class_offsets": (c,), "centre": (p,), "prior_coef": (p,), "origin": (d,), "scale": (d,)}
-    shapes |= {"score_origin": (len(names),), "score_scale": (len(names),)}
-    for name, shape in shapes.items():
-        check_numbers(arrays[name], name, shape)
-    check_base(header["base"])
-    beside = tuple(name for name in BESIDE if name != header["base"]) if c > 1 else ()
-    if names != (header["base"], *beside) or header["prior"] not in names or p != d + 1 + len(names):
-        wanted = (header["base"], *beside)
-        raise ValueError(f"columns must be {d} directions, a distance and the scores {wanted}, got {p}, {names}")
+    columns = _restore_columns(header, arrays)
+    p = len(columns)
+    for name in _CONTRAST_ARRAYS:
+        check_numbers(arrays[name], name, (columns.classes,) if name == "class_offsets" else (p,))
+        if np.abs(arrays[name]).max() > LARGEST:
+            raise ValueError(f"{name} must be at most {LARGEST:g}, got {np.abs(arrays[name]).max():g}")
+    if header["prior"] not in columns.names:
+        raise ValueError(f"prior must be one of the scores {columns.names}, got {header['prior']!r}")
+    numbers = {"log_evidence": as_number(header["log_evidence"], "log_evidence")}
+    numbers |= {name: as_number(header[name], name, at_least=0.0) for name in _CONTRAST_COUNTS}
+    numbers |= {name: as_number(header[name], name, at_least=0.0, at_most=1.0) for name in _CONTRAST_SHARES}
+    scores_in = arrays.get("scores_in")
+    if scores_in is not None:
+        check_numbers(scores_in, "scores_in", (len(scores_in),))
+    own = {name: arrays[name] for name in _CONTRAST_ARRAYS}
+    return ContrastFit(columns, prior=header["prior"], scores_in=scores_in, **own, **numbers)  # type: ignore[arg-type]
+
+
+def _restore_columns(header: Header, arrays: Arrays) -> Columns:
+    """Return the columns that a contrast was made of."""
+    base, names, classes = header["base"], tuple(header["names"]), as_count(header["classes"], "classes")
+    check_base(base)
+    wanted = (base, *scores_beside(base, classes))
+    if names != wanted:
+        raise ValueError(f"names must be those of the scores {wanted}, got {names}")
+    for need, there in (("head", "head_weight"), ("bank", "bank_features")):
+        if need in NEEDS.get(base, ()) and there not in arrays:
+            raise ValueError(f"the score {base} must have its {need}")
+    for name in _COLUMN_ARRAYS:
+        check_numbers(arrays[name], name, (len(names),) if name.startswith("score_") else (len(arrays["origin"]),))
     if arrays["scale"].min() < 0 or arrays["score_scale"].min() < 0 or arrays["score_scale"][0] == 0:
         raise ValueError("scale and score_scale must not be negative, and that of the base score above 0")
-    if max(np.abs(arrays[name]).max() for name in _CONTRAST_ARRAYS) > LARGEST:
-        raise ValueError(f"coefficients must be at most {LARGEST:g}")
-    for need, there in (("head", "head_weight"), ("bank", "bank_features")):
-        if need in NEEDS.get(header["base"], ()) and there not in arrays:
-            raise ValueError(f"the score {header['base']} must have its {need}")
-    columns = Columns(
-        base=header["base"],
+    return Columns(
+        base=base,
         temperature=as_number(header["temperature"], "temperature", at_least=1e-100),
         head=restore_head(arrays),
         bank=restore_rows("bank", arrays),
@@ -89,16 +103,8 @@ def restore_contrast(header: Header, arrays: Arrays) -> ContrastFit:
         scale=np.where(arrays["scale"] > 0, arrays["scale"], np.inf),
         score_origin=arrays["score_origin"],
         score_scale=np.where(arrays["score_scale"] > 0, arrays["score_scale"], np.inf),
-        classes=c,
+        classes=classes,
     )
-    numbers = {"log_evidence": as_number(header["log_evidence"], "log_evidence", at_least=-LARGEST)}
-    numbers |= {name: as_number(header[name], name, at_least=0.0) for name in _CONTRAST_COUNTS}
-    numbers |= {name: as_number(header[name], name, at_least=0.0, at_most=1.0) for name in _CONTRAST_SHARES}
-    scores_in = arrays.get("scores_in")
-    if scores_in is not None:
-        check_numbers(scores_in, "scores_in", (len(scores_in),))
-    own = {name: arrays[name] for name in _CONTRAST_ARRAYS}
-    return ContrastFit(columns, prior=header["prior"], scores_in=scores_in, **own, **numbers)  # type: ignore[arg-type]
 
 
 def store_head(head: Head | None) -> Arrays:
@@ -118,9 +124,7 @@ def store_rows(name: str, outputs: Outputs | None) -> Arrays:
 
 def restore_rows(name: str, arrays: Arrays) -> Outputs | None:
     """Return the rows of `store_rows`."""
-    parts: dict[str, Any] = {
-        part.removeprefix(f"{name}_"): array for part, array in arrays.items() if part.startswith(f"{name}_")
-    }
+    parts: dict[str, Any] = named(name, arrays)
     return Outputs(**parts) if parts else None
 
 

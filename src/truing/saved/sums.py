@@ -66,7 +66,7 @@ def restore_incremental(header: Header, arrays: Arrays) -> IncrementalMoments:
         return IncrementalMoments.of(restore_moments(header, arrays), _restore_subspace(header, arrays))
     if "basis" in arrays:
         return IncrementalMoments.of(restore_moments(header, arrays), _restore_interpolation(header, arrays))
-    norm, inverse = arrays.pop("norm", None), arrays.pop("inverse", None)
+    norm, inverse = arrays.get("norm"), arrays.get("inverse")
     moments = restore_moments(header, arrays)
     if norm is None:
         return IncrementalMoments.of(moments)
@@ -117,6 +117,11 @@ def restore_class_moments(header: Header, arrays: Arrays, classes: int) -> Class
     if np.abs(sums).max() > LARGEST * max(1.0, moments.rows):
         raise ValueError(f"sums must be at most {LARGEST:g} for each row")
     return ClassMoments(moments, counts, sums)
+
+
+def named(name: str, arrays: Arrays) -> Arrays:
+    """Return the arrays whose names begin with `name`, by what follows it."""
+    return {part.removeprefix(f"{name}_"): array for part, array in arrays.items() if part.startswith(f"{name}_")}
 
 
 def check_numbers(array: Floats, name: str, shape: tuple[int, ...]) -> None:

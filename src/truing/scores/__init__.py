@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from .._check import Floats, as_choice, as_vector
-from ..outputs import Outputs, as_outputs
+from .._check import Floats, Matrix, as_choice, as_matrix, as_vector, check_same_rows
+from ..outputs import Outputs, as_outputs, check_same_model
 from .heads import ash, fdbd, gradnorm, nci, scale
 from .known import check_known, mean_of
 from .logits import as_temperature, energy, gen, kl_uniform, max_logit, msp
@@ -29,12 +30,14 @@ __all__ = [
     "base_name",
     "base_scores",
     "check_base",
+    "copied_head",
     "energy",
     "fdbd",
     "gen",
     "gradnorm",
     "kl_uniform",
     "knn",
+    "looks_at_known",
     "max_logit",
     "msp",
     "nci",
@@ -88,8 +91,10 @@ def base_scores(
 
 def check_base(base: Base) -> None:
     """Refuse what is neither the name of a score nor a function."""
-    if not callable(base):
+    if isinstance(base, str):
         as_choice(base, "base", SCORES)
+    elif not callable(base):
+        raise TypeError(f"base must be a name in SCORES or a function of the outputs, got {type(base).__name__}")
 
 
 def base_name(base: Base) -> str:
@@ -97,11 +102,16 @@ def base_name(base: Base) -> str:
     return base if isinstance(base, str) else getattr(base, "__name__", type(base).__name__)
 
 
+def looks_at_known(base: Base) -> bool:
+    """Return whether a base score looks at known in-distribution rows, its bank."""
+    return isinstance(base, str) and "bank" in NEEDS.get(base, ())
+
+
 def _of_logits(score: Callable[[ArrayLike, float], Floats]) -> Callable[..., Floats]:
     def by_name(
         outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
     ) -> Floats:
-        return score(outputs._need("logits"), temperature)
+        return score(_logits(outputs, score.__name__), temperature)
 
     return by_name
 
@@ -120,18 +130,18 @@ def _max_logit(
     outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
 ) -> Floats:
     _refuse_temperature("max_logit", temperature)
-    return max_logit(outputs._need("logits"))
+    return max_logit(_logits(outputs, "max_logit"))
 
 
 def _gradnorm(
     outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
 ) -> Floats:
-    return gradnorm(outputs.features, outputs._need("logits"), temperature)
+    return gradnorm(outputs.features, _logits(outputs, "gradnorm"), temperature)
 
 
 def _given(outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None) -> Floats:
     _refuse_temperature("given", temperature)
-    scores: Floats = outputs._need("scores")
+    scores: Floats = outputs._need("scores", "the score given")
     return scores
 
 
@@ -143,7 +153,7 @@ def _fdbd(
     leave_out: bool = False,
 ) -> Floats:
     _refuse_temperature("fdbd", temperature)
-    logits, (weight, _) = outputs._need("logits"), _as_head("fdbd", head)
+    logits, (weight, _) = _logits(outputs, "fdbd"), _as_head("fdbd", head)
     known = _as_bank("fdbd", outputs, bank, leave_out)
     scores = fdbd(outputs.features, logits, weight, mean_of(known.features))
     # The mean of the other m - 1 rows is m / (m - 1) times as far away.
@@ -158,7 +168,7 @@ def _nci(
     leave_out: bool = False,
 ) -> Floats:
     _refuse_temperature("nci", temperature)
-    logits, (weight, _) = outputs._need("logits"), _as_head("nci", head)
+    logits, (weight, _) = _logits(outputs, "nci"), _as_head("nci", head)
     # The mean of the other rows lies in the same direction: to leave a row out changes nothing.
     known = _as_bank("nci", outputs, bank, leave_out)
     return nci(outputs.features, logits, weight, mean_of(known.features))
@@ -172,7 +182,7 @@ def _vim(
     leave_out: bool = False,
 ) -> Floats:
     _refuse_temperature("vim", temperature)
-    logits, (weight, bias) = outputs._need("logits"), _as_head("vim", head)
+    logits, (weight, bias) = _logits(outputs, "vim"), _as_head("vim", head)
     known = _as_bank("vim", outputs, bank, leave_out)
     if known.logits is None:
         raise ValueError(f"bank must have logits for the score vim, got {known!r}")
@@ -219,6 +229,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """What a base score needs beside the outputs: the network's head, or a bank of known in-distribution rows."""
 
 
+def _logits(outputs: Outputs, name: str) -> Matrix:
+    logits: Matrix = outputs._need("logits", f"the score {name}")
+    return logits
+
+
 def _as_head(name: str, head: Head | None) -> tuple[ArrayLike, ArrayLike]:
     if head is None:
         raise ValueError(f"the score {name} needs the network's last layer, its head: weight and bias")
@@ -233,12 +248,21 @@ def as_pair(head: Head) -> tuple[ArrayLike, ArrayLike]:
     return head[0], head[1]
 
 
+def copied_head(head: Head | None) -> Head | None:
+    """Return (weight, bias) of a last layer, checked, so that nobody else can change them; None where there is none."""
+    if head is None:
+        return None
+    weight, bias = as_pair(head)
+    own = np.array(as_matrix(weight, "the head's weight")), np.array(as_vector(bias, "the head's bias"))
+    check_same_rows(**{"the head's weight": own[0], "bias": own[1]})
+    return own
+
+
 def _as_bank(name: str, outputs: Outputs, bank: Outputs | None, leave_out: bool) -> Outputs:
     if bank is None:
         raise ValueError(f"the score {name} needs known in-distribution rows, a bank")
     known = as_outputs(bank, "bank")
-    if None not in (known.model, outputs.model) and known.model != outputs.model:
-        raise ValueError(f"bank must be of the model {outputs.model!r}, as the outputs are, got {known.model!r}")
+    check_same_model(outputs, known, "bank")
     try:
         check_known(outputs.features, known.features, leave_out)
     except ValueError as error:

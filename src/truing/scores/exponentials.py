@@ -77,7 +77,7 @@ class Exponentials:
         """The sum of each row, as is `largest`, by the exponential of what was subtracted."""
         return self.sum(self.terms)
 
-    @property
+    @cached_property
     def largest(self) -> Floats:
         """The largest of each row."""
         largest: Floats = self.terms.max(axis=self._axis)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .._check import Floats, Matrix
+from .._check import Floats, Matrix, slices
 from .._threads import map_blocks
 
 # A multiple of the rows that BLAS kernels take at a time; with 96 a product is about as fast as in one piece.
@@ -22,8 +22,7 @@ def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     BLAS may round a row of a product in another way beside other rows, or fewer. So every tile has the same shape: the
     last is filled up with its first row. A row that the formula is not defined for comes out as NaN or infinite.
     """
-    n = len(matrices[0])
-    scores = np.empty(n)
+    scores = np.empty(len(matrices[0]))
 
     def fill(rows: slice) -> None:
         tiles = [np.empty((ROWS_AT_ONCE, matrix.shape[1])) for matrix in matrices]
@@ -35,7 +34,7 @@ def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
             scores[start : start + count] = formula(*tiles)[:count]
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        map_blocks(fill, [slice(start, min(start + _ROWS_A_BLOCK, n)) for start in range(0, n, _ROWS_A_BLOCK)])
+        map_blocks(fill, slices(len(scores), _ROWS_A_BLOCK))
     return scores
 
 

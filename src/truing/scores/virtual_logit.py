@@ -68,25 +68,30 @@ def vim(
     origin = _origin(W, b, rounding=float(np.finfo(as_matrix(weight, "weight").dtype).eps))
     moments = _second_moments(z_in, origin)
     residual = _residual_space(moments, k)
-    lengths_in = by_tiles(lambda z: np.linalg.norm((z - origin) @ residual, axis=1), z_in)
-    alpha = _virtual_scale(max_logit(f_in), lengths_in, z_in)
-
-    def scores(z: Matrix, f: Matrix, residual: Floats) -> Floats:
-        def formula(z: Floats, f: Floats) -> Floats:
-            virtual_logit = alpha * np.linalg.norm((z - origin) @ residual, axis=1)
-            less: Floats = log_sum_exp(f) - virtual_logit
-            return less
-
-        return check_defined(by_tiles(formula, z, f), "features must not be too far from the known ones")
-
+    alpha = _virtual_scale(max_logit(f_in), by_tiles(lambda z: _lengths(z, origin, residual), z_in), z_in)
     if not leave_out:
-        return scores(z, f, residual)
-    found = np.empty(len(z))
+        return _less_virtual_logit(z, f, origin, residual, alpha)
+    scores = np.empty(len(z))
     for start in range(min(_PARTS, len(z))):
         part = slice(start, None, _PARTS)
-        others = _residual_space(moments - _second_moments(z[part], origin), k)
-        found[part] = scores(z[part], f[part], others)
-    return found
+        of_others = _residual_space(moments - _second_moments(z[part], origin), k)
+        scores[part] = _less_virtual_logit(z[part], f[part], origin, of_others, alpha)
+    return scores
+
+
+def _less_virtual_logit(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
+    """Return the energy of every row less its virtual logit (n,)."""
+
+    def formula(z: Floats, f: Floats) -> Floats:
+        return log_sum_exp(f) - alpha * _lengths(z, origin, residual)
+
+    return check_defined(by_tiles(formula, z, f), "features must not be too far from the known ones")
+
+
+def _lengths(z: Floats, origin: Floats, residual: Floats) -> Floats:
+    """Return how long the part of every row in the residual space is (n,)."""
+    lengths: Floats = np.linalg.norm((z - origin) @ residual, axis=1)
+    return lengths
 
 
 def _check_classes(W: Floats, **logits: Matrix) -> None:
