@@ -69,7 +69,7 @@ IO = [
     "parts",
 ]
 SHELLS = ["torch", "onnx", "sklearn", "dask", "bench"]
-COMMAND = ["summary", "page", "cli"]  # The command line stands on all of it.
+COMMAND = ["summary", "page", "table_commands", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 
 

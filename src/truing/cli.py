@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
 
-from . import __version__, summary
+from . import __version__, summary, table_commands
 from ._check import Floats, as_vector, check_same_rows
 from ._json import as_json
 from ._threads import watched
@@ -30,6 +30,7 @@ from .least_squares import LinearFit
 from .metrics import CONVENTIONS, evaluate
 from .moments import Moments
 from .outputs import Outputs
+from .parts.merging import write_moments
 from .saved import load, save
 from .scores import NEEDS, SCORES, base_scores
 from .threshold import threshold_at
@@ -71,14 +72,18 @@ def run_detect(args: argparse.Namespace) -> None:
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
     _refuse(args, ("same_mix",), args.method not in ("auto", "contrast"), "--method contrast")
     _refuse_unused(args, "head")
+    options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
+    if args.is_table:
+        _refuse(args, ("batch", "order"), True, "rows in one file")
+        table_commands.detect_table(args, options | {"head": _head(args.head)}, _reference(args))
+        return
     if args.output is not None:
         check_ending(_apart(args, "output", "outputs", "reference", "head"))
     _refuse(args, ("id",), args.output is None, "-o")
     _check_report(args)
     outputs = _rows(args, args.outputs)
     ids = _ids(args, outputs)
-    reference = None if args.reference is None else _rows(args, args.reference)
-    options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
+    reference = _reference(args)
     options["head"] = _head(args.head)
     images = _images(args.images, len(outputs))
     found = detect(outputs, reference, **options, progress=args.progress)
@@ -112,10 +117,24 @@ def run_fit(args: argparse.Namespace) -> None:
     check_named(_apart(args, "output", "outputs", "reference", "head", "moments"), ".npz")
     if args.moments is not None:
         check_named(_apart(args, "moments", "outputs", "head"), ".npz")
+    if args.model is not None and args.moments is None:
+        raise ValueError("--model goes with --moments")
+    if args.method == "contrast" and not args.intercept:
+        raise ValueError("--no-intercept does not go with --method contrast")
+    if table_commands.holds_moments(args.outputs):
+        _refuse(args, ("base", "head", "moments", "features", "logits"), True, "rows, and OUTPUTS holds moments")
+        if args.method != "dlr":
+            raise ValueError(f"--method must be dlr for moments, got {args.method}")
+        table_commands.fit_moments(args)
+        return
+    if args.is_table:
+        names = ("base", "temperature", "intercept", "components", "keep", "penalty", "same_mix")
+        options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+        options |= {"head": _head(args.head), "components": args.components}
+        table_commands.fit_table(args, options, _reference(args))
+        return
     outputs, head = _rows(args, args.outputs), _head(args.head)
     if args.method == "contrast":
-        if not args.intercept:
-            raise ValueError("--no-intercept does not go with --method contrast")
         options = {name: getattr(args, name) for name in ("base", "same_mix") if getattr(args, name) is not None}
         options |= {"temperature": args.temperature, "head": head, "components": args.components}
         save(fit_contrast(outputs, _rows(args, args.reference), **options), args.output)
@@ -129,23 +148,34 @@ def run_fit(args: argparse.Namespace) -> None:
     else:
         fit = fit_direct(outputs.features, scores, **shape)
     if args.moments is not None:
-        save(Moments.of(outputs.features, scores), args.moments)
+        origin = table_commands.origin_of(args, outputs._columns())
+        write_moments(args.moments, Moments.of(outputs.features, scores), origin)
     save(fit, args.output)
+
+
+def run_merge(args: argparse.Namespace) -> None:
+    """Add the moments of several places, and take some away: sums of rows that are in none of them."""
+    check_named(args.output, ".npz")
+    for path in (*args.moments, *args.minus):
+        _check_apart("-o", args.output, "MOMENTS", [path])
+    table_commands.merge(args)
 
 
 def run_apply(args: argparse.Namespace) -> None:
     """Write the trued score of every row by an earlier fit."""
-    check_ending(_apart(args, "output", "fit", "outputs"))
+    if not args.is_table or args.output.suffix:
+        check_ending(_apart(args, "output", "fit", "outputs"))
     fit = load(args.fit)
-    outputs = _rows(args, args.outputs)
-    ids = _ids(args, outputs)
-    if isinstance(fit, LinearFit):
-        scores = fit.predict(outputs.features)
-    elif isinstance(fit, ContrastFit):
-        scores = fit.predict(outputs)
-    else:
+    if not isinstance(fit, LinearFit | ContrastFit):
         hint = ": save its current_fit" if isinstance(fit, Detector) else ""
         raise ValueError(f"{args.fit} must hold a LinearFit or a ContrastFit, got {type(fit).__name__}{hint}")
+    if args.is_table:
+        _refuse(args, ("id",), True, "rows in one file and in memory")
+        table_commands.apply_table(args, fit)
+        return
+    outputs = _rows(args, args.outputs)
+    ids = _ids(args, outputs)
+    scores = fit.predict(outputs.features) if isinstance(fit, LinearFit) else fit.predict(outputs)
     write_columns(args.output, ids | {"scores": scores})
 
 
@@ -252,12 +282,19 @@ def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
     A stream tells its rows instead, by `args.progress`, and the experiments their jobs.
     """
     args.progress = lambda done, rows: None
+    args.table_progress = lambda name, done, rows: None
+    args.is_table = args.run in (run_detect, run_fit, run_apply) and table_commands.is_table(args)
     if args.run not in (run_detect, run_score, run_fit, run_apply) or not sys.stderr.isatty():
         yield
         return
     line = _Line()
     try:
-        if getattr(args, "method", None) == "online":
+        if args.is_table:
+            args.table_progress = lambda name, done, rows: line.show(
+                f"{name}: {done:,} of {rows:,} rows ({done / max(1, rows):.0%})"
+            )
+            yield
+        elif getattr(args, "method", None) == "online":
             args.progress = lambda done, rows: line.show(f"{done:,} of {rows:,} rows ({done / rows:.0%})")
             yield
         else:
@@ -275,6 +312,10 @@ def _in_a_line(text: str) -> str:
 def _rows(args: argparse.Namespace, path: Path) -> Outputs:
     """Read rows, by the names that their columns were said to have."""
     return Outputs.load(path, features=args.features, logits=args.logits)
+
+
+def _reference(args: argparse.Namespace) -> Outputs | None:
+    return None if args.reference is None else _rows(args, args.reference)
 
 
 def _ids(args: argparse.Namespace, outputs: Outputs) -> dict[str, Any]:
@@ -371,6 +412,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_detect(command)
     _add_score(command)
     _add_fit(command)
+    _add_merge(command)
     _add_apply(command)
     _add_export(command)
     _add_threshold(command)
@@ -384,7 +426,10 @@ def _scoring() -> _Parser:
     """Return what every command takes that scores rows."""
     part = _Parser(add_help=False)
     part.add_argument(
-        "outputs", type=_path, metavar="OUTPUTS", help="features, logits: .npz, .npy, .parquet, .arrow, .feather"
+        "outputs",
+        type=_path,
+        metavar="OUTPUTS",
+        help="features, logits: .npz, .npy, .parquet, .arrow, .feather; a folder or a quoted glob of parts",
     )
     _add_names(part)
     part.add_argument("--base", choices=SCORES, help="base score (default: gen for contrast, else msp)")
@@ -426,7 +471,11 @@ def _add_detect(command: AddCommand) -> None:
     part.add_argument("--batch", type=int, help="rows at a time, for online (default: 32)")
     part.add_argument("--order", choices=ORDERS, help=f"for online (default: {ORDERS[0]})")
     part.add_argument(
-        "-o", dest="output", type=_path, metavar="FILE", help=".csv, .npy, .npz, .parquet, .arrow or .feather"
+        "-o",
+        dest="output",
+        type=_path,
+        metavar="FILE",
+        help=".csv, .npy, .npz, .parquet, .arrow or .feather; a folder for a table in parts",
     )
     _add_id(part)
     part.add_argument("--report", type=_path, metavar="PAGE", help="write a page of the job in pictures here: .html")
@@ -434,6 +483,7 @@ def _add_detect(command: AddCommand) -> None:
         "--images", type=_path, metavar="IMAGES", help="for the page: a folder, or a list of files, a row each"
     )
     part.add_argument("--json", action="store_true", help="print the summary as JSON")
+    _add_tables(part)
 
 
 def _add_score(command: AddCommand) -> None:
@@ -450,16 +500,27 @@ def _add_fit(command: AddCommand) -> None:
         "--method", default="dlr", choices=("dlr", "rlr", "contrast"), help="the fit (default: %(default)s)"
     )
     part.add_argument("--moments", type=_path, metavar="M", help="write the moments behind the fit here too: .npz")
+    part.add_argument("--model", metavar="NAME", help="the network's name, kept with the moments")
     _add_output(part, "where the fit goes: .npz")
+    _add_tables(part)
+
+
+def _add_merge(command: AddCommand) -> None:
+    part = command(run_merge, "truing merge here.npz there.npz --minus old.npz -o all.npz")
+    about = "moments that truing fit --moments wrote"
+    part.add_argument("moments", type=_path, nargs="+", metavar="MOMENTS", help=about)
+    part.add_argument("--minus", type=_path, nargs="+", default=[], metavar="MOMENTS", help="moments to take away")
+    _add_output(part, "where the sum goes: .npz, for truing fit or another merge")
 
 
 def _add_apply(command: AddCommand) -> None:
     part = command(run_apply, "truing apply fit.npz test.npz -o trued.npy")
     part.add_argument("fit", type=_path, metavar="FIT", help="a fit that truing fit wrote")
-    part.add_argument("outputs", type=_path, metavar="OUTPUTS", help="rows to score")
+    part.add_argument("outputs", type=_path, metavar="OUTPUTS", help="rows to score: a file, a folder or a quoted glob")
     _add_names(part)
-    _add_output(part, "where the scores go")
+    _add_output(part, "where the scores go: a file, or a folder for a table in parts")
     _add_id(part)
+    _add_tables(part)
 
 
 def _add_export(command: AddCommand) -> None:
@@ -499,6 +560,15 @@ def _add_demo(command: AddCommand) -> None:
 def _add_names(part: argparse.ArgumentParser) -> None:
     part.add_argument("--features", metavar="NAME", help="what the features are called in the files")
     part.add_argument("--logits", metavar="NAME", help="what the logits are called in the files")
+
+
+def _add_tables(part: argparse.ArgumentParser) -> None:
+    table = part.add_argument_group("tables in parts: OUTPUTS is a folder or a quoted glob, or results go to a folder")
+    table.add_argument("--skip-bad-rows", action="store_true", help="leave out rows with a NaN or an infinity")
+    table.add_argument("--skip-bad-parts", action="store_true", help="leave out parts that cannot be read")
+    where = table.add_mutually_exclusive_group()
+    where.add_argument("--workers", type=int, metavar="N", help="work in so many processes, by Dask")
+    where.add_argument("--scheduler", metavar="ADDRESS", help="work on a Dask cluster, such as tcp://head:8786")
 
 
 def _add_id(part: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from ._check import as_count
 from ._threads import alone
 from .io.extras import install
 from .io.npz import Arrays
@@ -90,6 +91,8 @@ def cluster(*, scheduler: str | None = None, workers: int | None = None) -> Iter
     """Open a runner on the cluster of a scheduler, by its address, or on so many worker processes of this machine."""
     if (scheduler is None) == (workers is None):
         raise ValueError("exactly one of scheduler and workers must be given")
+    if workers is not None:
+        as_count(workers, "workers")
     if scheduler is not None:
         with Client(scheduler) as client:
             yield OnDask(client)

@@ -9,12 +9,19 @@ from ._check import counted
 from .contrast import ContrastFit
 from .detection import Detection
 from .least_squares import LinearFit
+from .parts import TableDetection
 
 
-def facts(found: Detection, dimensions: int, output: Path | None, report: Path | None = None) -> dict[str, Any]:
+def facts(
+    found: Detection | TableDetection, dimensions: int, output: Path | None, report: Path | None = None
+) -> dict[str, Any]:
     """Return what there is to say of the whole, as plain values."""
+    if isinstance(found, TableDetection):
+        rows, refused = found.rows, found.refused
+    else:
+        rows, refused = len(found.scores), None if found.is_out is None else int(found.is_out.sum())
     return {
-        "rows": len(found.scores),
+        "rows": rows,
         "dimensions": dimensions,
         "base": found.base,
         "method": found.method,
@@ -22,7 +29,7 @@ def facts(found: Detection, dimensions: int, output: Path | None, report: Path |
         "reference_rows": found.reference_rows,
         "rate": None if found.rate is None else {found.rate.name: found.rate.value},
         "threshold": found.threshold,
-        "refused": None if found.is_out is None else int(found.is_out.sum()),
+        "refused": refused,
         "out_share_at_least": found.out_share_at_least,
         "output": _name(output),
         "report": _name(report),

@@ -236,7 +236,7 @@ def job_over(
 def identity_of(table: Table, **about: Any) -> dict[str, Any]:
     """Return what tells a job from others: the parts with their sizes and times, and what is done with them."""
     files = [(str(part), *_size_and_time(part)) for part in table.parts]
-    own = {"skip_bad_rows": table.skip_bad_rows, "skip_bad_parts": table.skip_bad_parts}
+    own = {name: getattr(table, name) for name in ("called", "skip_bad_rows", "skip_bad_parts")}
     digest = sha256(json.dumps(files).encode()).hexdigest()
     return {"format": VERSION, "parts": len(files), "files": digest, **own, **about}
 

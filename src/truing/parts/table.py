@@ -42,7 +42,8 @@ class RowBlock(NamedTuple):
 class Table:
     """Rows of what a network says, in `parts`: files, or folders that each hold a set of `.npy` files.
 
-    `widths` has the number of entries that a row has in each column. With `skip_bad_rows` rows that hold a NaN or an
+    `widths` has the number of entries that a row has in each column, and `called` what a column is called in the files,
+    where it is not its own name. With `skip_bad_rows` rows that hold a NaN or an
     infinity count as absent, and with `skip_bad_parts` parts that cannot be read; otherwise both are errors.
     `unreadable` tells the parts that were skipped already, and why.
 
@@ -56,23 +57,35 @@ class Table:
 
     parts: tuple[Path, ...]
     widths: dict[str, int]
+    called: dict[str, str]
     skip_bad_rows: bool = False
     skip_bad_parts: bool = False
     unreadable: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, path: AnyPath | Sequence[AnyPath], *, skip_bad_rows: bool = False, skip_bad_parts: bool = False
+        cls,
+        path: AnyPath | Sequence[AnyPath],
+        *,
+        features: str | None = None,
+        logits: str | None = None,
+        skip_bad_rows: bool = False,
+        skip_bad_parts: bool = False,
     ) -> Table:
-        """Return the table of a file, a folder of parts, a glob, or several of these; all parts must be alike."""
+        """Return the table of a file, a folder of parts, a glob, or several of these; all parts must be alike.
+
+        `features` and `logits` say what the columns are called in the files, where it is not that.
+        """
         as_truth(skip_bad_rows, "skip_bad_rows")
         as_truth(skip_bad_parts, "skip_bad_parts")
         paths = [path] if isinstance(path, str | PathLike) else list(path)
+        given = {"features": features, "logits": logits}
+        called = {name: own for name, own in given.items() if own is not None}
         layouts: dict[Path, Layout] = {}
         unreadable: list[str] = []
         for part in (part for some in paths for part in parts_of(some)):
             try:
-                layouts[part] = columns_of(part)
+                layouts[part] = _layout(part, called)
             except (ValueError, OSError) as error:
                 if not skip_bad_parts:
                     raise
@@ -83,7 +96,7 @@ class Table:
         for part, layout in layouts.items():
             _check_alike(first, layouts[first], part, layout)
         widths = {name: int(np.prod(shape)) for name, (_, shape) in layouts[first].items()}
-        return cls(tuple(layouts), widths, skip_bad_rows, skip_bad_parts, tuple(unreadable))
+        return cls(tuple(layouts), widths, called, skip_bad_rows, skip_bad_parts, tuple(unreadable))
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -100,7 +113,10 @@ class Table:
         part = self.parts[number]
         size = max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(self.widths.values()))
         start = 0
-        for arrays in ahead(_readable(read_blocks(part, size, verify=verify))):
+        own = {name: self.called.get(name, name) for name in self.widths}
+        blocks = read_blocks(part, size, list(own.values()), own["features"], verify=verify)
+        for block in ahead(_readable(blocks)):
+            arrays = {name: block[its] for name, its in own.items()}
             numbers = np.arange(start, start + len(arrays["features"]))
             start += len(numbers)
             rows = self._good_rows(part, numbers, arrays)
@@ -139,6 +155,16 @@ def _readable(blocks: Iterator[T]) -> Iterator[T]:
         yield from blocks
     except (ValueError, OSError) as error:
         raise UnreadablePartError(str(error)) from None
+
+
+def _layout(part: Path, called: dict[str, str]) -> Layout:
+    """Return the columns of a part by our names, which may be called otherwise in it."""
+    own = {name: called.get(name, name) for name in NAMES}
+    found = columns_of(part, list(own.values()))
+    for name in ("features", *called):
+        if own[name] not in found:
+            raise ValueError(f"{part} must hold {own[name]}, got {', '.join(found) or 'none of the columns wanted'}")
+    return {name: found[its] for name, its in own.items() if its in found}
 
 
 def _check_alike(first: Path, layout: Layout, part: Path, own: Layout) -> None:

@@ -1,0 +1,148 @@
+"""The commands on tables, rows in several files or in a large one; and on moments, which are sums of rows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import has_magic
+from pathlib import Path
+from typing import Any
+
+from . import parts, summary
+from ._json import as_json
+from .io.archive import kind_of
+from .io.blocks import TABLES
+from .io.drafts import real_path
+from .io.npz import read_npz
+from .outputs import Outputs
+from .parts import Table
+from .parts.jobs import Runner, Task
+from .parts.merging import Origin, merged, read_moments, write_moments
+from .parts.scoring import ApplyToPart
+from .saved import save
+
+# A file of more bytes is read a block of rows at a time.
+LARGE = 2**28
+
+# What only tables take.
+OPTIONS = ("skip_bad_rows", "skip_bad_parts", "workers", "scheduler")
+
+
+def is_table(args: argparse.Namespace) -> bool:
+    """Return whether a command is about rows in parts: several files, or results that go to a folder."""
+    path: Path = args.outputs
+    if path.is_dir():
+        return not (path / "features.npy").exists()
+    if has_magic(str(path)) and not path.exists():
+        return True
+    is_large = path.is_file() and path.stat().st_size > LARGE
+    if "report" in args:  # detect
+        return args.output is not None and not args.output.suffix
+    if "intercept" in args:  # fit
+        return is_large or any(getattr(args, name) for name in OPTIONS)
+    return not args.output.suffix or (is_large and args.output.suffix.lower() in (".csv", ".npy", *TABLES))
+
+
+def holds_moments(path: Path) -> bool:
+    """Return whether a file holds moments that were saved."""
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return False
+    return kind_of(read_npz(path, ["about"])) == "moments"
+
+
+def fit_moments(args: argparse.Namespace) -> None:
+    """Solve moments, and write the fit."""
+    moments, _ = read_moments(args.outputs)
+    save(moments.solve(args.intercept, args.components), args.output)
+
+
+def merge(args: argparse.Namespace) -> None:
+    """Add the moments of some files, take those of others away, and write the sum."""
+    moments, origin = merged(args.moments, args.minus)
+    write_moments(args.output, moments, origin)
+    of = f" of {origin.base}" if origin.base is not None else ""
+    print(f"rows       {moments.rows:,.10g}, {moments.dimensions:,} features{of}\nwrote      {args.output}")
+
+
+def fit_table(args: argparse.Namespace, options: dict[str, Any], reference: Outputs | None) -> None:
+    """Fit a table, and write the fit; and the moments behind it, where these are asked for."""
+    table, partial = _table(args), args.output.with_name(f".{args.output.name}.partial")
+    with _runner(args) as runner:
+        common = {"runner": runner, "progress": args.table_progress, "folder": partial}
+        if args.moments is None:
+            save(parts.fit(table, reference, method=args.method, **options, **common), args.output)
+            return
+        base, temperature = options.get("base"), options["temperature"]
+        moments = parts.moments(table, base=base, temperature=temperature, head=options["head"], **common)
+    write_moments(args.moments, moments, origin_of(args, table.widths))
+    save(moments.solve(options["intercept"], options["components"]), args.output)
+
+
+def apply_table(args: argparse.Namespace, fit: Any) -> None:
+    """Write the scores of a table, a file for each part; of one large file to one file."""
+    table = _table(args)
+    with _runner(args) as runner:
+        if args.output.suffix and runner is None:
+            work = ApplyToPart(fit, (args.output,))
+            rows = table.rows_of(0)
+            done = [0]
+
+            def seen(more: int) -> None:
+                done[0] += more
+                args.table_progress("scores", done[0], rows)
+
+            Task(table, work, verify=True)(0, seen)
+            return
+        _check_apart(args, table)
+        files = parts.apply(fit, table, args.output, runner=runner, progress=args.table_progress)
+    print(f"wrote      {len(files):,} files in {args.output}")
+
+
+def detect_table(args: argparse.Namespace, options: dict[str, Any], reference: Outputs | None) -> None:
+    """Do the whole job for a table: a file of results for each part."""
+    if args.output is None:
+        raise ValueError("-o must name a folder for the results of a table in parts, a file for each part")
+    for name in ("report", "images", "id"):
+        if getattr(args, name) is not None:
+            raise ValueError(f"--{name} goes with rows in one file and -o a file, got a table in parts")
+    table = _table(args)
+    _check_apart(args, table)
+    with _runner(args) as runner:
+        found = parts.detect(table, args.output, reference, **options, runner=runner, progress=args.table_progress)
+    facts = summary.facts(found, table.widths["features"], args.output)
+    print(as_json(facts) if args.json else summary.text(facts))
+
+
+def origin_of(args: argparse.Namespace, columns: Any) -> Origin:
+    """Return what the scores behind moments are."""
+    default = "msp" if "logits" in columns else "given"
+    return Origin(args.base or default, args.temperature, args.model)
+
+
+def _table(args: argparse.Namespace) -> Table:
+    return Table.of(
+        args.outputs,
+        features=args.features,
+        logits=args.logits,
+        skip_bad_rows=args.skip_bad_rows,
+        skip_bad_parts=args.skip_bad_parts,
+    )
+
+
+def _check_apart(args: argparse.Namespace, table: Table) -> None:
+    """Refuse results in a folder of the rows themselves."""
+    if real_path(args.output) in {real_path(part.parent) for part in table.parts}:
+        raise ValueError(f"-o must be a folder of its own, got {args.output}, which holds rows")
+
+
+@contextmanager
+def _runner(args: argparse.Namespace) -> Iterator[Runner | None]:
+    """Open what does the work: a cluster, where one is asked for."""
+    if args.workers is None and args.scheduler is None:
+        yield None
+        return
+    from .dask import cluster
+
+    with cluster(scheduler=args.scheduler, workers=args.workers) as runner:
+        yield runner
