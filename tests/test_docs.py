@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import truing.parts
 import truing.torch
 from truing.bench import demo
 from truing.bench.bank import bank as embedded
@@ -19,7 +20,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 WITH_PYTHON = [
     *(
         "README.md",
-        "cluster.md",
         "contrast.md",
         "export.md",
         "files.md",
@@ -28,7 +28,7 @@ WITH_PYTHON = [
         "own-network.md",
         "own-score.md",
     ),
-    *("scores.md", "sklearn.md", "start.md", "streams.md"),
+    *("scale.md", "scores.md", "sklearn.md", "start.md", "streams.md"),
 ]
 SITE = (ROOT / "mkdocs.yml").read_text()
 COLUMN = 92  # Characters that stand side by side in a window of 1,280 pixels.
@@ -119,7 +119,7 @@ def test_every_page_of_docs_is_in_the_site_s_navigation_and_every_entry_exists()
 
 def test_the_api_page_has_every_public_name():
     named = re.findall(r"^::: truing\.(?:\w+\.)*(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
-    of_shells = [*truing.torch.__all__, "extract", "folded", "TruedDetector"]
+    of_shells = [*truing.torch.__all__, *truing.parts.__all__, "extract", "folded", "OnDask", "TruedDetector"]
     assert sorted(named) == sorted([*truing.__all__, *of_shells])
 
 

@@ -30,6 +30,7 @@ NEEDS = {
     "rlr_passes": [],
     "rlr_wide": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],
+    "scale": ["pyarrow", "distributed"],
     "stages": ["matplotlib"],
     "start": [],
     "stream": [],
@@ -186,6 +187,17 @@ def test_every_layout_and_a_plain_read_give_the_rows_that_were_made(tmp_path):
             np.testing.assert_array_equal(np.concatenate([block[name] for block in blocks]), array, strict=True)
             array.tofile(tmp_path / name)
     assert layouts.read_plain({tmp_path / name: array.shape[1] for name, array in columns.items()}) == 9_000
+
+
+@pytest.mark.parametrize("kind", ["bytes", "lists"])
+def test_the_plain_loop_over_parts_adds_up_what_ours_does(tmp_path, kind):
+    scale = script("scale")
+    table = scale.linked(tmp_path / "table", scale.write_part(tmp_path / "part.parquet", kind, 500), 3)
+    sums, found = scale.plain_loop(table), scale.ours(table)
+    assert sums[-1, -1] == found.rows == 1500
+    np.testing.assert_allclose(sums[-1, :-1] / 1500, found.mean, rtol=1e-6)
+    centred = sums[:-1, :-1] - 1500 * np.outer(found.mean, found.mean)
+    np.testing.assert_allclose(centred, found.comoment, atol=1e-5 * np.abs(found.comoment).max())
 
 
 def test_work_on_two_threads_is_timed_and_the_number_put_back(monkeypatch):
