@@ -61,7 +61,17 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of the test's own, to be harmed."""
     made = Cluster(tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def lasting_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
         yield made
     finally:
@@ -84,21 +94,21 @@ def equal(found: parts.TableDetection, wanted: parts.TableDetection) -> None:
 def test_a_cluster_gives_the_bits_of_one_process(
     rows: truing.Outputs,
     reference: truing.Outputs,
-    cluster: Cluster,
+    lasting_cluster: Cluster,
     tmp_path: Path,
     options: dict[str, Any],
 ) -> None:
     table = Table.of(written(tmp_path / "rows", rows, CUTS, "parquet"))
     wanted = parts.detect(table, tmp_path / "here", reference, **options)
-    with cluster.client() as client:
+    with lasting_cluster.client() as client:
         equal(parts.detect(table, tmp_path / "there", reference, **options, runner=OnDask(client)), wanted)
 
 
-def test_wide_sums_are_added_on_the_workers(cluster: Cluster, tmp_path: Path) -> None:
+def test_wide_sums_are_added_on_the_workers(lasting_cluster: Cluster, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     wide = truing.Outputs(rng.normal(size=(700, 520)).astype(np.float32), rng.normal(size=(700, 3)))
     table = Table.of(written(tmp_path / "rows", wide, [10 * number for number in range(1, 40)]))
-    with cluster.client() as client:
+    with lasting_cluster.client() as client:
         runner = OnDask(client)
         found = parts.moments(table, runner=runner, folder=tmp_path / "partial")
     wanted = parts.moments(table)
@@ -121,8 +131,7 @@ class Interrupting(OnDask):
             yield result
 
 
-@pytest.mark.parametrize("lost", [1, 2])
-@pytest.mark.parametrize("after", [2, 12])
+@pytest.mark.parametrize(("lost", "after"), [(1, 12), (2, 2), (2, 12)])
 def test_workers_that_die_change_nothing(
     rows: truing.Outputs,
     reference: truing.Outputs,
