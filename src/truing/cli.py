@@ -13,6 +13,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
 
+import numpy as np
+
 from . import __version__, summary, table_commands
 from ._check import Floats, as_vector, check_same_rows
 from ._json import as_json
@@ -338,8 +340,9 @@ def _head(path: Path | None) -> tuple[Any, Any] | None:
 
 
 def _scores(path: Path) -> Floats:
-    """Read the scores of a file, which is named if they will not do."""
-    return as_vector(read_scores(path), f"the scores in {path}")
+    """Read the scores of a file, or of all files of a folder or a glob, which are named if they will not do."""
+    files = table_commands.score_files(path)
+    return np.concatenate([as_vector(read_scores(file), f"the scores in {file}") for file in files])
 
 
 def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, with_what: str) -> None:
@@ -538,14 +541,23 @@ def _add_export(command: AddCommand) -> None:
 
 def _add_threshold(command: AddCommand) -> None:
     part = command(run_threshold, "truing threshold scores_in.npy --accept 0.95")
-    part.add_argument("scores_in", type=_path, metavar="SCORES_IN", help="scores of known in-distribution rows")
+    part.add_argument(
+        "scores_in",
+        type=_path,
+        metavar="SCORES_IN",
+        help="scores of known in-distribution rows: a file, a folder or a quoted glob",
+    )
     part.add_argument("--accept", default=0.95, type=float, help="share to accept (default: %(default)s)")
 
 
 def _add_evaluate(command: AddCommand) -> None:
     part = command(run_evaluate, "truing evaluate scores_in.npy scores_out.npy")
-    part.add_argument("scores_in", type=_path, metavar="SCORES_IN", help="scores of in-distribution rows")
-    part.add_argument("scores_out", type=_path, metavar="SCORES_OUT", help="scores of out-of-distribution rows")
+    part.add_argument(
+        "scores_in", type=_path, metavar="SCORES_IN", help="scores of in-distribution rows: a file, a folder, a glob"
+    )
+    part.add_argument(
+        "scores_out", type=_path, metavar="SCORES_OUT", help="scores of out-of-distribution rows, likewise"
+    )
     part.add_argument("--convention", default="at-least", choices=CONVENTIONS, help="of FPR95 (default: %(default)s)")
     part.add_argument("--outputs", type=_path, metavar="OUTPUTS_IN", help="with labels: refusals by correctness too")
 

@@ -25,6 +25,9 @@ from .saved import save
 # A file of more bytes is read a block of rows at a time.
 LARGE = 2**28
 
+# What files of scores in a folder end in; fit.npz may lie beside them.
+RESULTS = (".csv", ".npy", *TABLES)
+
 # What only tables take.
 OPTIONS = ("skip_bad_rows", "skip_bad_parts", "workers", "scheduler")
 
@@ -112,6 +115,20 @@ def detect_table(args: argparse.Namespace, options: dict[str, Any], reference: O
         found = parts.detect(table, args.output, reference, **options, runner=runner, progress=args.table_progress)
     facts = summary.facts(found, table.widths["features"], args.output)
     print(as_json(facts) if args.json else summary.text(facts))
+
+
+def score_files(path: Path) -> list[Path]:
+    """Return the files of scores that a path stands for: itself, the results in a folder, or what a glob matches."""
+    if path.is_dir() and not (path / "features.npy").exists():
+        found = [file for file in path.iterdir() if file.suffix.lower() in RESULTS and not file.name.startswith(".")]
+    elif has_magic(str(path)) and not path.exists():
+        root = next(parent for parent in path.parents if not has_magic(str(parent)))
+        found = list(root.glob(str(path.relative_to(root))))
+    else:
+        return [path]
+    if not found:
+        raise FileNotFoundError(f"there are no files of scores in {path}: they end in {', '.join(RESULTS)}")
+    return sorted(found)
 
 
 def origin_of(args: argparse.Namespace, columns: Any) -> Origin:

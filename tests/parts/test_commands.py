@@ -100,6 +100,21 @@ def test_moments_of_several_places_add_up_and_can_be_taken_away(run: Run) -> Non
     np.testing.assert_allclose(truing.load("left.npz").coef, left.solve(components=5).coef, atol=1e-12)
 
 
+def test_scores_in_parts_are_evaluated_together(run: Run) -> None:
+    run("fit", "logs", "-o", "fit.npz")
+    run("apply", "fit.npz", "logs", "-o", "trued")
+    run("apply", "fit.npz", "held.npz", "-o", "known.npy")
+    scores = read(sorted(Path("trued").glob("*.parquet")))["scores"]
+    wanted = truing.evaluate(np.load("known.npy"), scores)
+    for outside in ("trued", "trued/*.parquet"):
+        assert json.loads(run("evaluate", "known.npy", outside)) == json.loads(wanted.json())
+    assert json.loads(run("threshold", "trued", "--accept", "0.9"))["threshold"] == truing.threshold_at(
+        scores, accept=0.9
+    )
+    Path("empty").mkdir()
+    assert "there are no files of scores in empty" in run("threshold", "empty", fails=True)
+
+
 def test_a_cluster_of_processes_gives_the_same_files(run: Run) -> None:
     pytest.importorskip("distributed", reason="needs dask's distributed")
     run("detect", "logs", "--reference", "held.npz", "-o", "here")
