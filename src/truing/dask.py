@@ -11,17 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from ._check import as_count
+import numpy as np
+
+from ._check import as_count, as_truth
 from ._threads import alone
 from .io.extras import install
 from .io.npz import Arrays
 from .parts.jobs import Add, Task
 from .parts.passes import in_turn
+from .parts.table import RowBlock, Table
 
 try:
+    from dask.array import Array
     from distributed import Client, KilledWorker, LocalCluster, as_completed
 except ImportError:
     raise ImportError(f"truing.dask needs dask's distributed: {install('dask')}") from None
@@ -42,8 +48,7 @@ class OnDask:
 
     def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
         """Yield the number of each of these parts and its result, as they are done."""
-        sent = self._sent(task)
-        for number, arrays in self._as_done(lambda number: self._submit(_done, sent, number), numbers):
+        for number, arrays in self._as_done(self._submitting(task), numbers):
             seen(task.table.rows_of(number))
             yield number, arrays
 
@@ -51,18 +56,32 @@ class OnDask:
         self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
     ) -> Iterator[tuple[int, Arrays]]:
         """Yield the number of each group and the sum of its parts' results, which are added on the workers."""
-        sent = self._sent(task)
+        on_part = self._submitting(task)
 
         def submit(place: int) -> Any:
-            return self._submit(in_turn, [self._submit(_done, sent, number) for number in groups[place]], add)
+            return self._submit(in_turn, [on_part(number) for number in groups[place]], add)
 
         for place, arrays in self._as_done(submit, range(len(groups))):
             seen(sum(task.table.rows_of(number) for number in groups[place]))
             yield place, arrays
 
-    def _sent(self, task: Task) -> Any:
-        """Return the task on the workers: as a result, which the scheduler makes anew if all that have it are lost."""
-        return self._submit(_itself, task)
+    def _submitting(self, task: Task) -> Callable[[int], Any]:
+        """Return what submits the task on a part.
+
+        The task itself is a result on the workers, which the scheduler makes anew if all that have it are lost.
+        """
+        table = task.table
+        if not isinstance(table, ArrayTable):
+            sent = self._submit(_itself, task)
+            return lambda number: self._submit(_done, sent, number)
+        light = self._submit(_itself, replace(task, table=replace(table, arrays={})))
+        columns = table.arrays
+
+        def submit(number: int) -> Any:
+            chunks = {name: self._client.compute(array.blocks[number]) for name, array in columns.items()}
+            return self._submit(_done_on_chunks, light, number, chunks)
+
+        return submit
 
     def _submit(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return self._client.submit(work, *arguments, pure=False)
@@ -86,6 +105,61 @@ class OnDask:
             yield number, arrays
 
 
+@dataclass(frozen=True)
+class ArrayTable(Table):
+    """Rows in Dask arrays: each chunk of rows is a part. `OnDask` works on them, where they are.
+
+    `arrays` are those on the cluster, by the names of the columns, and `chunk` is what a worker has of one part.
+    """
+
+    chunk_rows: tuple[int, ...] = ()
+    arrays: dict[str, Any] = field(default_factory=dict)
+    chunk: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    @classmethod
+    def of_arrays(
+        cls, features: Any, logits: Any = None, scores: Any = None, *, skip_bad_rows: bool = False
+    ) -> ArrayTable:
+        """Return the table of Dask arrays of features (n, d), and of logits (n, c) or scores (n,)."""
+        given = {"features": features, "logits": logits, "scores": scores}
+        arrays = {name: array for name, array in given.items() if array is not None}
+        for name, array in arrays.items():
+            if not isinstance(array, Array):
+                raise TypeError(f"{name} must be a dask.array, got {type(array).__name__}")
+            wanted = 1 if name == "scores" else 2
+            if array.ndim != wanted or np.isnan(array.shape).any():
+                raise ValueError(f"{name} must have {wanted} dimensions of known length, got shape {array.shape}")
+            if len(array) != len(features):
+                raise ValueError(f"{name} must have {len(features):,} rows, as the features have, got {len(array):,}")
+        rows = features.chunks[0]
+        arrays = {name: array.rechunk((rows, *((-1,) * (array.ndim - 1)))) for name, array in arrays.items()}
+        widths = {name: array.shape[1] if array.ndim == 2 else 1 for name, array in arrays.items()}
+        parts = tuple(Path(f"chunk-{number}") for number in range(len(rows)))
+        name = " ".join(array.name for array in arrays.values())
+        return cls(
+            parts, widths, {}, as_truth(skip_bad_rows, "skip_bad_rows"), chunk_rows=rows, arrays=arrays, name=name
+        )
+
+    def rows_of(self, number: int) -> int:
+        """Return how many rows a chunk has."""
+        return self.chunk_rows[number]
+
+    def identity(self) -> list[Any]:
+        """Return what tells these rows from others: what Dask calls the arrays."""
+        return [self.name, *self.chunk_rows]
+
+    def blocks(self, number: int, *, verify: bool = True) -> Iterator[RowBlock]:
+        """Yield the rows of the chunk that is here, a block at a time."""
+        if not self.chunk:
+            raise ValueError("a table of Dask arrays needs a runner on their cluster: runner=OnDask(client)")
+        for start in range(0, self.chunk_rows[number], self.rows_at_once):
+            part = slice(start, start + self.rows_at_once)
+            rows = self.good_rows(self.parts[number], start, {name: array[part] for name, array in self.chunk.items()})
+            if rows is not None:
+                yield rows
+
+
 @contextmanager
 def cluster(*, scheduler: str | None = None, workers: int | None = None) -> Iterator[OnDask]:
     """Open a runner on the cluster of a scheduler, by its address, or on so many worker processes of this machine."""
@@ -106,6 +180,11 @@ def cluster(*, scheduler: str | None = None, workers: int | None = None) -> Iter
 
 def _itself(task: Task) -> Task:
     return task
+
+
+def _done_on_chunks(task: Task, number: int, chunk: dict[str, Any]) -> Arrays:
+    assert isinstance(task.table, ArrayTable)
+    return _done(replace(task, table=replace(task.table, chunk=chunk)), number)
 
 
 def _done(task: Task, number: int) -> Arrays:

@@ -21,7 +21,9 @@ from .files import read, written
 
 distributed = pytest.importorskip("distributed", reason="needs dask's distributed")
 
-from truing.dask import OnDask  # noqa: E402
+import dask.array  # noqa: E402
+
+from truing.dask import ArrayTable, OnDask  # noqa: E402
 
 CUTS = [300, 600, 601, 1200, 1800, 2400, 3000, 3500]
 
@@ -102,6 +104,34 @@ def test_a_cluster_gives_the_bits_of_one_process(
     wanted = parts.detect(table, tmp_path / "here", reference, **options)
     with lasting_cluster.client() as client:
         equal(parts.detect(table, tmp_path / "there", reference, **options, runner=OnDask(client)), wanted)
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+def test_dask_arrays_give_the_bits_of_files_cut_alike(
+    rows: truing.Outputs, reference: truing.Outputs, lasting_cluster: Cluster, tmp_path: Path, method: str
+) -> None:
+    table = Table.of(written(tmp_path / "rows", rows, [1500, 2500]))
+    wanted = parts.detect(table, tmp_path / "files", reference, method=method)
+    chunks = (1500, 1000, 1500)
+    features = dask.array.from_array(rows.features, chunks=(chunks, 20))
+    logits = dask.array.from_array(rows.logits, chunks=(700, 10))
+    arrays = ArrayTable.of_arrays(features, logits)
+    with lasting_cluster.client() as client:
+        found = parts.detect(arrays, tmp_path / "arrays", reference, method=method, kind="csv", runner=OnDask(client))
+    assert (found.threshold, found.refused, found.notes) == (wanted.threshold, wanted.refused, wanted.notes)
+    np.testing.assert_array_equal(read(found.files)["scores"], read(wanted.files)["scores"])
+
+
+def test_dask_arrays_that_will_not_do_are_refused(tmp_path: Path) -> None:
+    features, logits = dask.array.ones((10, 3)), dask.array.ones((9, 2))
+    with pytest.raises(TypeError, match=r"features must be a dask\.array, got ndarray"):
+        ArrayTable.of_arrays(np.ones((10, 3)))
+    with pytest.raises(ValueError, match="logits must have 10 rows, as the features have, got 9"):
+        ArrayTable.of_arrays(features, logits)
+    with pytest.raises(ValueError, match="features must have 2 dimensions of known length"):
+        ArrayTable.of_arrays(features[features[:, 0] > 0])
+    with pytest.raises(ValueError, match="needs a runner on their cluster"):
+        parts.fit(ArrayTable.of_arrays(features, features))
 
 
 def test_wide_sums_are_added_on_the_workers(lasting_cluster: Cluster, tmp_path: Path) -> None:

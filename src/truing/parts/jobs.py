@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..io.archive import VERSION
-from ..io.columns import files_of
 from ..io.drafts import AnyPath, check_writable, replacing
 from ..io.npz import Arrays, read_npz, write_npz
 from ..outputs import Outputs
@@ -235,10 +234,8 @@ def job_over(
 
 def identity_of(table: Table, **about: Any) -> dict[str, Any]:
     """Return what tells a job from others: the parts with their sizes and times, and what is done with them."""
-    files = [(str(part), *_size_and_time(part)) for part in table.parts]
     own = {name: getattr(table, name) for name in ("called", "skip_bad_rows", "skip_bad_parts")}
-    digest = sha256(json.dumps(files).encode()).hexdigest()
-    return {"format": VERSION, "parts": len(files), "files": digest, **own, **about}
+    return {"format": VERSION, "parts": len(table), "files": digest(table.identity()), **own, **about}
 
 
 def digest(*things: Any) -> str:
@@ -280,8 +277,3 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> None:
         raise ValueError(f"{folder} holds other files, such as {others[0]}: give a new or an empty folder")
     with replacing(check_writable(path)) as file:
         file.write(json.dumps(identity, indent=1).encode())
-
-
-def _size_and_time(part: Path) -> tuple[int, int]:
-    files = [file.stat() for file in files_of(part) if file.exists()]
-    return sum(file.st_size for file in files), max(file.st_mtime_ns for file in files)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import LARGEST, as_truth, counted
-from ..io.columns import NAMES
+from ..io.columns import NAMES, files_of
 from ..io.drafts import AnyPath
 from ..io.parts import columns_of, parts_of, read_blocks, rows_of
 from ..outputs import Outputs
@@ -105,26 +105,37 @@ class Table:
         """Return how many rows a part has, bad ones among them."""
         return rows_of(self.parts[number])
 
+    @property
+    def rows_at_once(self) -> int:
+        """The rows of a block, which depend on the table's width alone."""
+        return max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(self.widths.values()))
+
+    def identity(self) -> list[Any]:
+        """Return what tells these rows from others: names, sizes and times of change of the files."""
+        return [(str(part), *_size_and_time(part)) for part in self.parts]
+
     def blocks(self, number: int, *, verify: bool = True) -> Iterator[RowBlock]:
-        """Yield the rows of a part, a block at a time; which block a row is in depends on the table's width alone.
+        """Yield the rows of a part, a block at a time.
 
         With `verify` a part with a checksum is compared with it first, which is one more read of the file.
         """
         part = self.parts[number]
-        size = max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(self.widths.values()))
         start = 0
         own = {name: self.called.get(name, name) for name in self.widths}
-        blocks = read_blocks(part, size, list(own.values()), own["features"], verify=verify)
+        blocks = read_blocks(part, self.rows_at_once, list(own.values()), own["features"], verify=verify)
         for block in ahead(_readable(blocks)):
             arrays = {name: block[its] for name, its in own.items()}
-            numbers = np.arange(start, start + len(arrays["features"]))
-            start += len(numbers)
-            rows = self._good_rows(part, numbers, arrays)
+            rows = self.good_rows(part, start, arrays)
+            start += len(arrays["features"])
             if rows is not None:
                 yield rows
 
-    def _good_rows(self, part: Path, numbers: NDArray[np.intp], arrays: dict[str, Any]) -> RowBlock | None:
-        """Return those rows of a block that are not to be skipped, None where that leaves none."""
+    def good_rows(self, part: Path, start: int, arrays: dict[str, Any]) -> RowBlock | None:
+        """Return those rows of a block that are not to be skipped, None where that leaves none.
+
+        `start` is the number of its first row in the part.
+        """
+        numbers = np.arange(start, start + len(arrays["features"]))
         try:
             return RowBlock(numbers, Outputs(**arrays))
         except (TypeError, ValueError) as error:
@@ -138,6 +149,11 @@ class Table:
         if bad.all():
             return None
         return RowBlock(numbers[~bad], Outputs(**{name: array[~bad] for name, array in arrays.items()}))
+
+
+def _size_and_time(part: Path) -> tuple[int, int]:
+    files = [file.stat() for file in files_of(part) if file.exists()]
+    return sum(file.st_size for file in files), max(file.st_mtime_ns for file in files)
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
