@@ -286,6 +286,8 @@ def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
     args.progress = lambda done, rows: None
     args.table_progress = lambda name, done, rows: None
     args.is_table = args.run in (run_detect, run_fit, run_apply) and table_commands.is_table(args)
+    if args.run in (run_detect, run_apply) and not args.is_table:
+        table_commands.refuse_options(args)
     if args.run not in (run_detect, run_score, run_fit, run_apply) or not sys.stderr.isatty():
         yield
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from glob import has_magic
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from . import parts, summary
 from ._json import as_json
 from .io.archive import kind_of
 from .io.blocks import TABLES
+from .io.columns import files_of
 from .io.drafts import real_path
 from .io.npz import read_npz
 from .outputs import Outputs
 from .parts import Table
 from .parts.jobs import Runner, Task
 from .parts.merging import Origin, merged, read_moments, write_moments
-from .parts.scoring import ApplyToPart
+from .parts.scoring import ApplyToPart, check_width
 from .saved import save
 
 # A file of more bytes is read a block of rows at a time.
@@ -47,6 +49,14 @@ def is_table(args: argparse.Namespace) -> bool:
     return not args.output.suffix or (is_large and args.output.suffix.lower() in (".csv", ".npy", *TABLES))
 
 
+def refuse_options(args: argparse.Namespace) -> None:
+    """Refuse what only tables take."""
+    for name in OPTIONS:
+        if getattr(args, name):
+            wanted = "a table in parts: give a folder or a glob, or -o a folder"
+            raise ValueError(f"--{name.replace('_', '-')} goes with {wanted}")
+
+
 def holds_moments(path: Path) -> bool:
     """Return whether a file holds moments that were saved."""
     if path.suffix.lower() != ".npz" or not path.is_file():
@@ -71,6 +81,9 @@ def merge(args: argparse.Namespace) -> None:
 def fit_table(args: argparse.Namespace, options: dict[str, Any], reference: Outputs | None) -> None:
     """Fit a table, and write the fit; and the moments behind it, where these are asked for."""
     table, partial = _table(args), args.output.with_name(f".{args.output.name}.partial")
+    for name, path in (("-o", args.output), ("--moments", args.moments)):
+        if path is not None:
+            _check_apart(name, path, args, table)
     with _runner(args) as runner:
         common = {"runner": runner, "progress": args.table_progress, "folder": partial}
         if args.moments is None:
@@ -85,8 +98,11 @@ def fit_table(args: argparse.Namespace, options: dict[str, Any], reference: Outp
 def apply_table(args: argparse.Namespace, fit: Any) -> None:
     """Write the scores of a table, a file for each part; of one large file to one file."""
     table = _table(args)
+    check_width(fit, table)
+    if args.output.suffix and (len(table) > 1 or args.outputs.is_dir()):
+        raise ValueError(f"-o must be a folder for the scores of a table in parts, got {args.output}")
     with _runner(args) as runner:
-        if args.output.suffix and runner is None:
+        if args.output.suffix:
             work = ApplyToPart(fit, (args.output,))
             rows = table.rows_of(0)
             done = [0]
@@ -95,22 +111,22 @@ def apply_table(args: argparse.Namespace, fit: Any) -> None:
                 done[0] += more
                 args.table_progress("scores", done[0], rows)
 
-            Task(table, work, verify=True)(0, seen)
+            Task(table, work, is_first=True)(0, seen)
             return
-        _check_apart(args, table)
+        _check_apart("-o", args.output, args, table)
         files = parts.apply(fit, table, args.output, runner=runner, progress=args.table_progress)
     print(f"wrote      {len(files):,} files in {args.output}")
 
 
 def detect_table(args: argparse.Namespace, options: dict[str, Any], reference: Outputs | None) -> None:
     """Do the whole job for a table: a file of results for each part."""
-    if args.output is None:
+    if args.output is None or args.output.suffix:
         raise ValueError("-o must name a folder for the results of a table in parts, a file for each part")
     for name in ("report", "images", "id"):
         if getattr(args, name) is not None:
             raise ValueError(f"--{name} goes with rows in one file and -o a file, got a table in parts")
     table = _table(args)
-    _check_apart(args, table)
+    _check_apart("-o", args.output, args, table)
     with _runner(args) as runner:
         found = parts.detect(table, args.output, reference, **options, runner=runner, progress=args.table_progress)
     facts = summary.facts(found, table.widths["features"], args.output)
@@ -147,10 +163,14 @@ def _table(args: argparse.Namespace) -> Table:
     )
 
 
-def _check_apart(args: argparse.Namespace, table: Table) -> None:
-    """Refuse results in a folder of the rows themselves."""
-    if real_path(args.output) in {real_path(part.parent) for part in table.parts}:
-        raise ValueError(f"-o must be a folder of its own, got {args.output}, which holds rows")
+def _check_apart(name: str, path: Path, args: argparse.Namespace, table: Table) -> None:
+    """Refuse to write over rows, and to where what is written would be taken for rows the next time."""
+    place = real_path(path)
+    files = {real_path(file) for part in table.parts for file in files_of(part)}
+    is_among = args.outputs.is_dir() and place.is_relative_to(real_path(args.outputs))
+    is_matched = fnmatch(str(place), str(real_path(args.outputs))) and not args.outputs.is_file()
+    if place in files or is_among or is_matched:
+        raise ValueError(f"{name} must lie elsewhere than the rows, got {path}")
 
 
 @contextmanager

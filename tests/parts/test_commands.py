@@ -126,7 +126,26 @@ def test_a_cluster_of_processes_gives_the_same_files(run: Run) -> None:
 WRONG = {
     "no folder for results": (["detect", "logs"], "-o must name a folder for the results of a table"),
     "nothing matches": (["detect", "no/*.npz", "-o", "x"], "no file matches no/*.npz: there is no folder no"),
-    "the rows' own folder": (["detect", "logs", "-o", "logs"], "-o must be a folder of its own, got logs"),
+    "the rows' own folder": (["detect", "logs", "-o", "logs"], "-o must lie elsewhere than the rows, got logs"),
+    "a folder among the rows": (["detect", "logs", "-o", "logs/out"], "-o must lie elsewhere than the rows"),
+    "a fit over a part": (
+        ["fit", "logs/*.parquet", "--moments", "x.npz", "-o", "logs/a.npz.parquet"],
+        "must end in .npz",
+    ),
+    "a fit among the rows": (["fit", "logs", "-o", "logs/fit.npz"], "-o must lie elsewhere than the rows"),
+    "a fit that matches": (["fit", "al?.npz", "-o", "alx.npz"], "-o must lie elsewhere than the rows, got alx.npz"),
+    "moments over rows": (["fit", "al?.npz", "--moments", "all.npz", "-o", "x.npz"], "--moments must lie elsewhere"),
+    "a file for many parts": (["apply", "fit.npz", "logs", "-o", "x.csv"], "-o must be a folder for the scores of a"),
+    "a file for many results": (["detect", "logs", "-o", "x.csv"], "-o must name a folder for the results of a table"),
+    "another width of a table": (
+        ["apply", "narrow-fit.npz", "logs", "-o", "x"],
+        "table must have 5 features, as",
+    ),
+    "skipping in memory": (["detect", "all.npz", "--skip-bad-rows"], "--skip-bad-rows goes with a table in parts"),
+    "workers in memory": (
+        ["apply", "fit.npz", "all.npz", "--workers", "2", "-o", "x.csv"],
+        "--workers goes with a table",
+    ),
     "a stream": (["detect", "logs", "--method", "online", "-o", "x"], "method must not be online"),
     "ids": (["detect", "logs", "--id", "name", "-o", "x"], "--id goes with rows in one file"),
     "a page": (["detect", "logs", "--report", "x.html", "-o", "x"], "--report goes with rows in one file"),
@@ -157,7 +176,7 @@ def test_what_will_not_do_gets_one_line_and_writes_nothing(run: Run) -> None:
     run("fit", "logs", "--moments", "all-m.npz", "-o", "fit.npz")
     narrow = truing.Outputs.load("all.npz")
     truing.Outputs(narrow.features[:, :5], narrow.logits).save("narrow-rows.npz")
-    run("fit", "narrow-rows.npz", "--moments", "narrow.npz", "-o", "fit.npz")
+    run("fit", "narrow-rows.npz", "--moments", "narrow.npz", "-o", "narrow-fit.npz")
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     for arguments, message in WRONG.values():
         error = run(*arguments, fails=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -279,3 +281,128 @@ def test_a_fit_is_applied_to_every_part(rows: truing.Outputs, reference: truing.
         np.testing.assert_allclose(scores, wanted, rtol=1e-12, atol=1e-12)
         with pytest.raises(ValueError, match="another job"):
             parts.apply(truing.fit_direct(rows.features, rows.features[:, 0]), table, folder)
+
+
+def test_two_functions_of_one_name_are_two_jobs(
+    rows: truing.Outputs, reference: truing.Outputs, tmp_path: Path
+) -> None:
+    table = Table.of(written(tmp_path / "rows", rows, [1000]))
+
+    def made(column: int) -> Callable[[truing.Outputs], Any]:
+        return lambda outputs: outputs.logits[:, column]
+
+    for method in ("dlr", "contrast"):
+        found = parts.detect(table, tmp_path / method, reference, method=method, base=made(0))
+        wanted = truing.detect(rows, reference, method=method, base=made(0))
+        np.testing.assert_array_equal(read(found.files)["p_values"], wanted.p_values)
+        with pytest.raises(ValueError, match=r"another job \(its base differ\)"):
+            parts.detect(table, tmp_path / method, reference, method=method, base=made(1))
+    fit = truing.fit_contrast(rows, reference, base=made(2))
+    scores = read(parts.apply(fit, table, tmp_path / "applied"))["scores"]
+    np.testing.assert_allclose(scores, fit.predict(rows), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "options"), [("scores", {}), ("robust-1", {}), ("p-values", {"fdr": 0.1})])
+@pytest.mark.parametrize("harm", ["replaced", "deleted", "damaged"])
+def test_a_part_that_changes_between_passes_is_named(
+    rows: truing.Outputs,
+    reference: truing.Outputs,
+    tmp_path: Path,
+    name: str,
+    options: dict[str, float],
+    harm: str,
+) -> None:
+    folder = written(tmp_path / "rows", rows, [1000, 2500])
+    part = folder / "part-2.npz"
+
+    def progress(pass_name: str, done: int, of: int) -> None:
+        if pass_name == name and part.exists() and part.stat().st_mtime != 1.0:
+            if harm == "replaced":
+                rows[:70].save(part)
+            elif harm == "damaged":
+                part.write_bytes(part.read_bytes()[:-50])
+            else:
+                part.unlink()
+                return
+            os.utime(part, (1.0, 1.0))
+
+    table = Table.of(folder, skip_bad_parts=True)
+    with pytest.raises((ValueError, OSError), match=r"part-2\.npz"):
+        parts.detect(table, tmp_path / "scores", reference, method="rlr", **options, progress=progress)
+    assert not (tmp_path / "scores" / "found.json").exists()
+
+
+def test_bad_input_leaves_no_folder_behind_and_the_next_job_runs(
+    rows: truing.Outputs, reference: truing.Outputs, tmp_path: Path
+) -> None:
+    features = rows.features.copy()
+    features[1500, 3] = np.nan
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for number in range(2):
+        part = slice(2000 * number, 2000 * number + 2000)
+        np.savez(folder / f"part-{number}.npz", features=features[part], logits=rows.logits[part])
+    with pytest.raises(ValueError, match="row 1500 must be finite"):
+        parts.detect(Table.of(folder), tmp_path / "scores", reference)
+    with pytest.raises(ValueError, match="components must be at least 1 and at most 64"):
+        parts.detect(Table.of(folder), tmp_path / "scores", reference, components=65)
+    with pytest.raises(ValueError, match="row 1500 must be finite"):
+        parts.fit(Table.of(folder), folder=tmp_path / "partial")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+    table = Table.of(folder, skip_bad_rows=True)
+    assert parts.detect(table, tmp_path / "scores", reference).skipped_rows == 1
+    assert parts.fit(table, folder=tmp_path / "partial").rows == 3999
+
+
+def test_the_same_job_does_not_run_twice_at_once(
+    rows: truing.Outputs, reference: truing.Outputs, tmp_path: Path
+) -> None:
+    table = Table.of(written(tmp_path / "rows", rows, [1000]))
+    said: list[str] = []
+
+    def again(*progress: Any) -> None:
+        if not said:
+            said.append("begun")
+            with pytest.raises(OSError, match="is in use: the same job runs elsewhere"):
+                parts.detect(table, tmp_path / "scores", reference, method="dlr")
+
+    found = parts.detect(table, tmp_path / "scores", reference, method="dlr", progress=again)
+    wanted = truing.detect(rows, reference, method="dlr")
+    np.testing.assert_array_equal(read(found.files)["p_values"], wanted.p_values)
+
+
+@pytest.mark.parametrize("text", ["null", "5", "[]", "{}", '{"files": 5}', "[" * 100_000, "x"])
+def test_what_was_found_before_is_found_again_where_it_is_amiss(
+    rows: truing.Outputs, reference: truing.Outputs, tmp_path: Path, text: str
+) -> None:
+    table = Table.of(written(tmp_path / "rows", rows[:300], [100]))
+    first = parts.detect(table, tmp_path / "scores", reference, method="dlr")
+    (tmp_path / "scores" / "found.json").write_text(text)
+    counting = Counting()
+    assert parts.detect(table, tmp_path / "scores", reference, method="dlr", runner=counting).notes == first.notes
+    assert counting.worked_on
+    (tmp_path / "scores" / "fit.npz").unlink()
+    assert parts.detect(table, tmp_path / "scores", reference, method="dlr").fit is not None
+    (tmp_path / "scores" / "job.json").write_text(text)
+    with pytest.raises(ValueError, match=r"is damaged|another job"):
+        parts.detect(table, tmp_path / "scores", reference, method="dlr")
+
+
+def test_parts_without_rows_or_columns(rows: truing.Outputs, tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    lists = {"features": rows.features[:50].tolist(), "logits": rows.logits[:50].tolist()}
+    whole = pyarrow.table(lists, pyarrow.schema([(name, pyarrow.list_(pyarrow.float32())) for name in lists]))
+    for number, some in enumerate((whole[:0], whole[:20], whole[:0], whole[20:])):
+        pyarrow.parquet.write_table(some, folder / f"part-{number}.parquet")
+    assert parts.moments(Table.of(folder)).rows == 50
+    np.savez(tmp_path / "no-columns.npz", features=np.ones((5, 0)), logits=np.ones((5, 2)))
+    with pytest.raises(ValueError, match="must have features of one column at least"):
+        Table.of(tmp_path / "no-columns.npz")
+    with pytest.raises(ValueError, match="each part must be given once"):
+        Table.of([folder / "part-1.parquet", folder])
+    with pytest.raises(TypeError, match="table must be a Table, got str"):
+        parts.fit(str(folder))  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="must be a folder, got a file"):
+        parts.detect(Table.of(folder), tmp_path / "file")

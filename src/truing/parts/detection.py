@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from ..row_keys import RowKeys, stride_of
 from ..saved import load, save
 from ..scores import Base, Head, base_name, copied_head
 from ..threshold import Rate, decide_at, largest_called_out, out_share_of_counts
-from .fits import Plan, check_alike, fitted, identity_of_plan, plan_of, summed
-from .jobs import Job, Progress, Runner, check_same_job, digest, identity_of, job_over, no_progress
+from .fits import Plan, check_alike, check_table, fitted, identity_of_plan, plan_of, summed
+from .jobs import Job, Progress, Runner, Store, digest, identity_of, job_over, no_progress, results_in
 from .passes import total
 from .scoring import Known, ScorePart, Scorer, Tally, add_tallies, as_kind, files_in
 from .sums import BaseScore, TableSums
@@ -99,6 +100,7 @@ def detect(
     progress
         Called with the name of a pass, the rows done in it and all its rows.
     """
+    check_table(table, components)
     if method == "online":
         raise ValueError("method must not be online, which is for rows that come one after another, for a table")
     check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
@@ -115,14 +117,13 @@ def detect(
     folder, kind = Path(folder), as_kind(kind, table)
     about = {"method": method, "rate": f"{rate.name} {rate.value!r}", "kind": kind, "halves": digest(learned, held)}
     about |= identity_of_plan(score, shape, reference)
-    folder.mkdir(parents=True, exist_ok=True)
-    check_same_job(folder, identity_of(table, **about))
-    if (before := _found_before(folder)) is not None:
-        return before
-    with job_over(table, folder / PARTIAL, runner, progress, **about) as job:
-        found = _detected(job, plan, held, rate, files_in(folder, table, kind))
-        found = replace(found, notes=(*why, *right_on_all(reference), *found.notes))
-        _keep(found, folder)
+    with results_in(folder, identity_of(table, **about)):
+        if (before := _found_before(folder)) is not None:
+            return before
+        with job_over(table, folder / PARTIAL, runner, progress, **about) as job:
+            found = _detected(job, plan, held, rate, files_in(folder, table, kind))
+            found = replace(found, notes=(*why, *right_on_all(reference), *found.notes))
+            _keep(found, folder, is_named=isinstance(base, str))
     return found
 
 
@@ -216,9 +217,9 @@ def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known |
             yield from notes.on_order(before, after, rises)
 
 
-def _keep(found: TableDetection, folder: Path) -> None:
-    """Write what was found, so that the same job is not done again."""
-    if found.fit is not None and isinstance(found.base, str):
+def _keep(found: TableDetection, folder: Path, *, is_named: bool) -> None:
+    """Write what was found, so that the same job is not done again; of a base score without a name no fit is kept."""
+    if found.fit is not None and is_named:
         save(found.fit, folder / FIT)
     about = {name: value for name, value in vars(found).items() if name not in ("fit", "files", "rate")}
     about["files"] = [file.name for file in found.files]
@@ -229,19 +230,19 @@ def _keep(found: TableDetection, folder: Path) -> None:
 
 
 def _found_before(folder: Path) -> TableDetection | None:
-    """Return what the job in a folder found, if it is over and all its files are there."""
+    """Return what the job in a folder found, if it is over and all its files are there; None if anything is amiss."""
     try:
         about = json.loads((folder / FOUND).read_bytes())
         files = tuple(folder / name for name in about.pop("files"))
+        if not all(file.stat().st_size for file in files):
+            return None
         rate, threshold = about.pop("rate"), about.pop("threshold")
-        fit = load(folder / FIT) if (folder / FIT).exists() else None
-    except (ValueError, OSError, KeyError):
+        about["rate"] = None if rate is None else Rate(*rate)
+        about["threshold"] = None if threshold is None else float(threshold)
+        about |= {name: tuple(about[name]) for name in ("notes", "skipped_parts")}
+        fit: Any = None if about["method"] == "none" else load(folder / FIT)
+        found = TableDetection(**about, files=files, fit=fit)
+    except (ValueError, TypeError, AttributeError, KeyError, OSError, RecursionError):
         return None
-    if not all(file.exists() for file in files):
-        return None
-    about |= {
-        "rate": None if rate is None else Rate(*rate),
-        "threshold": None if threshold is None else float(threshold),
-    }
-    tuples = {name: tuple(about.pop(name)) for name in ("notes", "skipped_parts")}
-    return TableDetection(**about, **tuples, files=files, fit=fit)  # type: ignore[arg-type]
+    Store(folder / PARTIAL).remove()  # A job may be stopped just before that.
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._check import as_choice
+from .._check import as_choice, as_count
 from ..contrast import ClassMoments, ContrastFit, SplitReference
 from ..detection import check_options, choose_base, halves
 from ..io.drafts import AnyPath
@@ -14,8 +14,8 @@ from ..io.npz import Arrays
 from ..least_squares import LinearFit
 from ..moments import Moments
 from ..outputs import Outputs, as_outputs
-from ..scores import Base, Head, base_name, copied_head
-from .jobs import Job, Progress, Runner, digest, job_over, no_progress
+from ..scores import Base, Head, copied_head
+from .jobs import Job, Progress, Runner, digest, identity_of_base, job_over, no_progress
 from .passes import ScoredBlock, Work
 from .robust import fit_robust_parts
 from .sums import BaseScore, ContrastSums, DirectSums, TableSums, add_stored
@@ -80,6 +80,7 @@ def fit(
     progress
         Called with the name of a pass, the rows done in it and all its rows.
     """
+    check_table(table, components)
     as_choice(method, "method", dict.fromkeys(("dlr", "rlr", "contrast")))
     if reference is None and method == "contrast":
         raise ValueError("method contrast needs a reference: known in-distribution rows")
@@ -116,6 +117,7 @@ def moments(
     progress: Progress = no_progress,
 ) -> Moments:
     """Return the moments of the features and the base scores of all rows of a table; parameters are those of `fit`."""
+    check_table(table)
     score = BaseScore(choose_base(base, "dlr", table.widths), temperature, copied_head(head))
     with job_over(table, folder, runner, progress, method="moments", **identity_of_plan(score, {}, None)) as job:
         summary, _ = summed(job, Plan("dlr", score))
@@ -138,10 +140,18 @@ def plan_of(method: str, score: BaseScore, learned: Outputs | None, held: Output
 def identity_of_plan(score: BaseScore, shape: dict[str, Any], reference: Outputs | None) -> dict[str, Any]:
     """Return what tells a fit from others, as plain values."""
     return {
-        "base": base_name(score.base),
+        "base": identity_of_base(score.base),
         "options": digest(shape, score.temperature, score.head),
         "reference": digest(reference),
     }
+
+
+def check_table(table: Table, components: int | None = None) -> None:
+    """Refuse what is no table, and more components than it has columns of features."""
+    if not isinstance(table, Table):
+        raise TypeError(f"table must be a Table, got {type(table).__name__}: make one with Table.of")
+    if components is not None:
+        as_count(components, "components", at_most=table.widths["features"])
 
 
 def check_alike(table: Table, reference: Outputs) -> None:

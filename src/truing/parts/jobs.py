@@ -6,7 +6,6 @@ A job that was stopped, by whatever, goes on where it was: results that are ther
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import numpy as np
 
@@ -21,8 +21,14 @@ from ..io.archive import VERSION
 from ..io.drafts import AnyPath, check_writable, replacing
 from ..io.npz import Arrays, read_npz, write_npz
 from ..outputs import Outputs
+from ..scores import Base, base_name
 from .passes import FAN_IN, in_turn, total
 from .table import RowBlock, Table, UnreadablePartError
+
+try:
+    import fcntl
+except ImportError:  # Not on Windows, where nothing keeps a job from being run twice.
+    fcntl = None  # type: ignore[assignment]
 
 BlockWork = Callable[[int, Iterable[RowBlock]], Arrays]
 """What is done with a part, given its number and its rows."""
@@ -36,7 +42,7 @@ def no_progress(name: str, done: int, rows: int) -> None:
     """Tell nobody."""
 
 
-IDENTITY = "job.json"
+IDENTITY, LOCK = "job.json", ".lock"
 _UNREADABLE = "unreadable"
 
 
@@ -44,24 +50,24 @@ _UNREADABLE = "unreadable"
 class Task:
     """A piece of work that can be sent to another machine: called with the number of a part.
 
-    Checksums of parts are verified in the first pass.
+    In the first pass checksums of parts are verified, and parts that cannot be read may be skipped.
     """
 
     table: Table
     work: BlockWork
-    verify: bool
+    is_first: bool
 
     def __call__(self, number: int, seen: Callable[[int], object] = lambda rows: None) -> Arrays:
         """Return the work's result of a part, telling `seen` of the rows as they are read."""
         try:
             return self.work(number, self._blocks(number, seen))
         except UnreadablePartError as error:
-            if not self.table.skip_bad_parts:
+            if not (self.is_first and self.table.skip_bad_parts):
                 raise
             return {_UNREADABLE: np.array(str(error))}
 
     def _blocks(self, number: int, seen: Callable[[int], object]) -> Iterator[RowBlock]:
-        for block in self.table.blocks(number, verify=self.verify):
+        for block in self.table.blocks(number, verify=self.is_first):
             yield block
             seen(len(block.numbers))
 
@@ -108,7 +114,7 @@ class Store:
         """Make the folder, or go on with what is in it, which must be of the same job."""
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         check_same_job(self.folder, identity)
 
     def has(self, name: str, number: int) -> bool:
@@ -135,9 +141,11 @@ class Store:
             self._path(name, number).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove all of it, once the job is over."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all of it, once the job is over; what says of which job it is goes last."""
+        if self.folder is not None and self.folder.is_dir():
+            for file in sorted(self.folder.iterdir(), key=lambda file: file.name in (IDENTITY, LOCK)):
+                file.unlink(missing_ok=True)
+            self.folder.rmdir()
 
     def _path(self, name: str, number: int) -> Path:
         assert self.folder is not None
@@ -153,9 +161,9 @@ class Job:
     store: Store = field(default_factory=Store)
     progress: Progress = no_progress
 
-    def results(self, name: str, work: BlockWork, *, verify: bool = False) -> Iterator[Arrays]:
+    def results(self, name: str, work: BlockWork, *, is_first: bool = False) -> Iterator[Arrays]:
         """Yield the work's result of every part, in the order of the parts; a name stands for one pass."""
-        task = Task(self.table, work, verify)
+        task = Task(self.table, work, is_first)
         return self._in_order(name, range(len(self.table)), lambda left, seen: self.runner.run(task, left, seen))
 
     def total(self, name: str, work: BlockWork, add: Add, *, wide: bool = False) -> tuple[Arrays, Job]:
@@ -166,7 +174,7 @@ class Job:
         bad: dict[Path, str] = {}
 
         def readable() -> Iterator[Arrays]:
-            for part, arrays in zip(self.table.parts, self.results(name, work, verify=True), strict=True):
+            for part, arrays in zip(self.table.parts, self.results(name, work, is_first=True), strict=True):
                 if _UNREADABLE in arrays:
                     bad[part] = str(arrays[_UNREADABLE])
                 else:
@@ -174,14 +182,18 @@ class Job:
 
         if wide and self.runner.sums_apart and not self.table.skip_bad_parts:
             return total(self._sums_apart(name, work, add), add), self
-        whole = total(readable(), add)
+        results = readable()
+        first = next(results, None)
+        if first is None:
+            raise ValueError(f"a table must have one part that can be read, got none: {next(iter(bad.values()))}")
+        whole = total(chain((first,), results), add)
         parts = tuple(part for part in self.table.parts if part not in bad)
         table = replace(self.table, parts=parts, unreadable=(*self.table.unreadable, *bad.values()))
         return whole, replace(self, table=table)
 
     def _sums_apart(self, name: str, work: BlockWork, add: Add) -> Iterator[Arrays]:
         """Yield the sums of so many parts at a time."""
-        task, numbers = Task(self.table, work, verify=True), range(len(self.table))
+        task, numbers = Task(self.table, work, is_first=True), range(len(self.table))
         groups = [numbers[start : start + FAN_IN] for start in range(0, len(numbers), FAN_IN)]
 
         def run(left: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
@@ -225,17 +237,68 @@ class Job:
 def job_over(
     table: Table, folder: AnyPath | None, runner: Runner | None, progress: Progress, **about: Any
 ) -> Iterator[Job]:
-    """Open a job whose results are kept in a folder, if one is given, until the block ends well."""
+    """Open a job whose results are kept in a folder, if one is given, until the block ends well.
+
+    They are removed as well where the input will not do, since it must change; anything else may be tried again.
+    """
     store = Store(None if folder is None else Path(folder))
     store.open(identity_of(table, **about))
-    yield Job(table, runner or Here(), store, progress)
-    store.remove()
+    with locked(store.folder):
+        try:
+            yield Job(table, runner or Here(), store, progress)
+        except (ValueError, TypeError):
+            store.remove()
+            raise
+        store.remove()
+
+
+@contextmanager
+def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[None]:
+    """Take a folder for the results of a job; leave it as it was where the input will not do."""
+    is_new = not folder.exists()
+    make_folder(folder)
+    is_begun = (folder / IDENTITY).exists()
+    check_same_job(folder, identity)
+    try:
+        yield
+    except (ValueError, TypeError):
+        if not is_begun and [file.name for file in folder.iterdir()] == [IDENTITY]:
+            (folder / IDENTITY).unlink()
+            if is_new:
+                folder.rmdir()
+        raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, unless it is there."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} must be a folder, got a file")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def locked(folder: Path | None) -> Iterator[None]:
+    """Keep other processes from the same job, where files can be locked."""
+    if folder is None or fcntl is None:
+        yield
+        return
+    with (folder / LOCK).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(f"{folder} is in use: the same job runs elsewhere") from None
+        yield
 
 
 def identity_of(table: Table, **about: Any) -> dict[str, Any]:
     """Return what tells a job from others: the parts with their sizes and times, and what is done with them."""
     own = {name: getattr(table, name) for name in ("called", "skip_bad_rows", "skip_bad_parts")}
     return {"format": VERSION, "parts": len(table), "files": digest(table.identity()), **own, **about}
+
+
+def identity_of_base(base: Base) -> str:
+    """Return a name for a base score that no other has: two functions of one name cannot be told apart."""
+    return base if isinstance(base, str) else f"{base_name(base)} {uuid4().hex}"
 
 
 def digest(*things: Any) -> str:
@@ -264,8 +327,8 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> None:
     if path.exists():
         try:
             found = json.loads(path.read_bytes())
-        except ValueError:
-            found = None
+        except (ValueError, RecursionError):
+            raise ValueError(f"{path} is damaged: remove the folder, or give another") from None
         if found == identity:
             return
         what = ", ".join(key for key in identity if not isinstance(found, dict) or found.get(key) != identity[key])

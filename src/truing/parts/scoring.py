@@ -22,7 +22,7 @@ from ..ranks import Ranks
 from ..row_keys import RowKeys
 from ..saved.fits import store_contrast, store_fit
 from ..threshold import Rate, decide_at
-from .jobs import Here, Job, Progress, Runner, check_same_job, digest, identity_of, no_progress
+from .jobs import Here, Job, Progress, Runner, digest, identity_of, identity_of_base, no_progress, results_in
 from .sums import BaseScore
 from .table import RowBlock, Table
 
@@ -59,17 +59,38 @@ def apply(
     """
     if not isinstance(fit, LinearFit | ContrastFit):
         raise TypeError(f"fit must be a LinearFit or a ContrastFit, got {type(fit).__name__}")
+    check_width(fit, table)
     folder, kind = Path(folder), as_kind(kind, table)
-    folder.mkdir(parents=True, exist_ok=True)
-    stored = store_fit(fit) if isinstance(fit, LinearFit) else store_contrast(fit)
-    check_same_job(folder, identity_of(table, method="apply", kind=kind, fit=digest(*stored)))
-    files = files_in(folder, table, kind)
-    left = replace(table, parts=tuple(part for part in table.parts if not files[part].exists()))
-    if left.parts:
-        work = ApplyToPart(fit, tuple(files[part] for part in left.parts))
-        for _ in Job(left, runner or Here(), progress=progress).results("scores", work, verify=True):
-            pass
-    return [file for file in files.values() if file.exists()]
+    with results_in(folder, identity_of(table, method="apply", kind=kind, fit=_identity_of_fit(fit))):
+        files = files_in(folder, table, kind)
+        left = replace(table, parts=tuple(part for part in table.parts if not _is_written(files[part])))
+        if left.parts:
+            work = ApplyToPart(fit, tuple(files[part] for part in left.parts))
+            for _ in Job(left, runner or Here(), progress=progress).results("scores", work, is_first=True):
+                pass
+    written = [file for file in files.values() if _is_written(file)]
+    if not written:
+        raise ValueError("a table must have a row in a part that can be read, got none")
+    return written
+
+
+def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
+    """Refuse a table of another width than the fit's."""
+    wanted = len(fit.coef) if isinstance(fit, LinearFit) else fit.columns.dimensions
+    if table.widths["features"] != wanted:
+        raise ValueError(f"table must have {wanted} features, as the fit has, got {table.widths['features']}")
+
+
+def _is_written(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
+
+
+def _identity_of_fit(fit: LinearFit | ContrastFit) -> str:
+    if isinstance(fit, LinearFit):
+        return digest(*store_fit(fit))
+    if not isinstance(fit.columns.base, str):
+        return identity_of_base(fit.columns.base)
+    return digest(*store_contrast(fit))
 
 
 @dataclass(frozen=True, eq=False)

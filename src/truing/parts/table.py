@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +27,10 @@ T = TypeVar("T")
 _END: Any = object()
 
 
+# What is read of the columns that `Outputs` may have: labels serve for nothing here.
+_COLUMNS = tuple(name for name in NAMES if name != "labels")
+
+
 class UnreadablePartError(ValueError):
     """A part that cannot be read, or not to its end."""
 
@@ -45,7 +49,8 @@ class Table:
     `widths` has the number of entries that a row has in each column, and `called` what a column is called in the files,
     where it is not its own name. With `skip_bad_rows` rows that hold a NaN or an
     infinity count as absent, and with `skip_bad_parts` parts that cannot be read; otherwise both are errors.
-    `unreadable` tells the parts that were skipped already, and why.
+    `unreadable` tells the parts that were skipped already, and why. `stamps` are size and time of change of each part:
+    one that is changed later is refused.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -61,6 +66,7 @@ class Table:
     skip_bad_rows: bool = False
     skip_bad_parts: bool = False
     unreadable: tuple[str, ...] = ()
+    stamps: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -84,8 +90,12 @@ class Table:
         layouts: dict[Path, Layout] = {}
         unreadable: list[str] = []
         for part in (part for some in paths for part in parts_of(some)):
+            if part in layouts:
+                raise ValueError(f"each part must be given once, got {part} twice")
             try:
-                layouts[part] = _layout(part, called)
+                layout = _layout(part, called)
+                if layout["features"][1] != (0,) or rows_of(part):  # Lists of any length have none without rows.
+                    layouts[part] = layout
             except (ValueError, OSError) as error:
                 if not skip_bad_parts:
                     raise
@@ -96,7 +106,10 @@ class Table:
         for part, layout in layouts.items():
             _check_alike(first, layouts[first], part, layout)
         widths = {name: int(np.prod(shape)) for name, (_, shape) in layouts[first].items()}
-        return cls(tuple(layouts), widths, called, skip_bad_rows, skip_bad_parts, tuple(unreadable))
+        if widths["features"] < 1:
+            raise ValueError(f"{first} must have features of one column at least, got none")
+        stamps = {part: _size_and_time(part) for part in layouts}
+        return cls(tuple(layouts), widths, called, skip_bad_rows, skip_bad_parts, tuple(unreadable), stamps)
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -112,7 +125,7 @@ class Table:
 
     def identity(self) -> list[Any]:
         """Return what tells these rows from others: names, sizes and times of change of the files."""
-        return [(str(part), *_size_and_time(part)) for part in self.parts]
+        return [(str(part.absolute()), *_size_and_time(part)) for part in self.parts]
 
     def blocks(self, number: int, *, verify: bool = True) -> Iterator[RowBlock]:
         """Yield the rows of a part, a block at a time.
@@ -120,6 +133,7 @@ class Table:
         With `verify` a part with a checksum is compared with it first, which is one more read of the file.
         """
         part = self.parts[number]
+        self._check_unchanged(part)
         start = 0
         own = {name: self.called.get(name, name) for name in self.widths}
         blocks = read_blocks(part, self.rows_at_once, list(own.values()), own["features"], verify=verify)
@@ -129,6 +143,11 @@ class Table:
             start += len(arrays["features"])
             if rows is not None:
                 yield rows
+        self._check_unchanged(part)
+
+    def _check_unchanged(self, part: Path) -> None:
+        if _size_and_time(part) != self.stamps[part]:
+            raise ValueError(f"{part} must not change while it is worked on, and did")
 
     def good_rows(self, part: Path, start: int, arrays: dict[str, Any]) -> RowBlock | None:
         """Return those rows of a block that are not to be skipped, None where that leaves none.
@@ -153,6 +172,8 @@ class Table:
 
 def _size_and_time(part: Path) -> tuple[int, int]:
     files = [file.stat() for file in files_of(part) if file.exists()]
+    if not files:
+        raise FileNotFoundError(f"there is no file {part}")
     return sum(file.st_size for file in files), max(file.st_mtime_ns for file in files)
 
 
@@ -175,7 +196,7 @@ def _readable(blocks: Iterator[T]) -> Iterator[T]:
 
 def _layout(part: Path, called: dict[str, str]) -> Layout:
     """Return the columns of a part by our names, which may be called otherwise in it."""
-    own = {name: called.get(name, name) for name in NAMES}
+    own = {name: called.get(name, name) for name in _COLUMNS}
     found = columns_of(part, list(own.values()))
     for name in ("features", *called):
         if own[name] not in found:
@@ -185,7 +206,7 @@ def _layout(part: Path, called: dict[str, str]) -> Layout:
 
 def _check_alike(first: Path, layout: Layout, part: Path, own: Layout) -> None:
     """Refuse a part of other columns, widths or types than the first."""
-    for name in NAMES:
+    for name in _COLUMNS:
         if own.get(name) != layout.get(name):
             raise ValueError(f"{part} must have {_told(layout, name)}, as {first} has, got {_told(own, name)}")
 
