@@ -14,7 +14,6 @@ from pathlib import Path
 from time import process_time
 
 import numpy as np
-from distributed import Client, LocalCluster
 from pyarrow import parquet
 
 import truing.parts
@@ -22,7 +21,7 @@ from _features import like_a_network
 from _rows import Row, costs, faster, report, value
 from _timing import STATUS, Measure, _high_water, race
 from layouts import table_of
-from truing.dask import OnDask
+from truing.dask import OnDask, cluster
 from truing.parts import Table
 
 COLUMNS, CLASSES = 128, 10
@@ -108,8 +107,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
         part = write_part(folder / f"{kind}.parquet", kind)
         table = linked(folder / kind, part, 8)
         what = f"moments of 2,000,000 × 128, Parquet of {kind}"
-        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local, Client(local) as client:
-            runner = OnDask(client)
+        with cluster(workers=2) as runner:
             here, there, loop = race(partial(ours, table), partial(ours, table, runner), partial(plain_loop, table))
         yield costs(f"{what}: one process", here, "plain pyarrow and NumPy", loop, 1.15)
         yield faster(f"{what}: two workers", there, "plain pyarrow and NumPy", loop, 1.3)

@@ -27,10 +27,15 @@ from .parts.passes import in_turn
 from .parts.table import RowBlock, Table
 
 try:
+    from dask import config
     from dask.array import Array
     from distributed import Client, KilledWorker, LocalCluster, as_completed
 except ImportError:
     raise ImportError(f"truing.dask needs dask's distributed: {install('dask')}") from None
+
+# What worker processes of our own start with: one BLAS thread, and memory of blocks kept for the next one, where Dask
+# would have the C library give it back to the system each time (2.9 → 1.75 s for 2,000,000 rows of 128).
+_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MALLOC_MMAP_THRESHOLD_": 2**30, "MALLOC_TRIM_THRESHOLD_": 2**30}
 
 # Tasks on their way for each thread of the cluster: enough to keep it busy, few enough to keep results few.
 _AHEAD = 3
@@ -172,6 +177,7 @@ def cluster(*, scheduler: str | None = None, workers: int | None = None) -> Iter
             yield OnDask(client)
         return
     with (
+        config.set({"distributed.nanny.pre-spawn-environ": _ENVIRONMENT}),
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as local,
         Client(local) as client,
     ):
