@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from .io.drafts import real_path
 from .io.npz import read_npz
 from .outputs import Outputs
 from .parts import Table
-from .parts.jobs import Runner, Task
+from .parts.fits import check_table
+from .parts.jobs import Runner
 from .parts.merging import Origin, merged, read_moments, write_moments
-from .parts.scoring import ApplyToPart, check_width
+from .parts.scoring import apply_to_files, check_width
 from .saved import save
 
 # A file of more bytes is read a block of rows at a time.
@@ -45,14 +46,14 @@ def is_table(args: argparse.Namespace) -> bool:
     if "report" in args:  # detect
         return args.output is not None and not args.output.suffix
     if "intercept" in args:  # fit
-        return is_large or any(getattr(args, name) for name in OPTIONS)
+        return is_large or any(getattr(args, name) not in (None, False) for name in OPTIONS)
     return not args.output.suffix or (is_large and args.output.suffix.lower() in (".csv", ".npy", *TABLES))
 
 
 def refuse_options(args: argparse.Namespace) -> None:
     """Refuse what only tables take."""
     for name in OPTIONS:
-        if getattr(args, name):
+        if getattr(args, name) not in (None, False):
             wanted = "a table in parts: give a folder or a glob, or -o a folder"
             raise ValueError(f"--{name.replace('_', '-')} goes with {wanted}")
 
@@ -66,6 +67,7 @@ def holds_moments(path: Path) -> bool:
 
 def fit_moments(args: argparse.Namespace) -> None:
     """Solve moments, and write the fit."""
+    refuse_options(args)
     moments, _ = read_moments(args.outputs)
     save(moments.solve(args.intercept, args.components), args.output)
 
@@ -84,6 +86,7 @@ def fit_table(args: argparse.Namespace, options: dict[str, Any], reference: Outp
     for name, path in (("-o", args.output), ("--moments", args.moments)):
         if path is not None:
             _check_apart(name, path, args, table)
+    check_table(table, args.components)
     with _runner(args) as runner:
         common = {"runner": runner, "progress": args.table_progress, "folder": partial}
         if args.moments is None:
@@ -101,19 +104,13 @@ def apply_table(args: argparse.Namespace, fit: Any) -> None:
     check_width(fit, table)
     if args.output.suffix and (len(table) > 1 or args.outputs.is_dir()):
         raise ValueError(f"-o must be a folder for the scores of a table in parts, got {args.output}")
+    _check_apart("-o", args.output, args, table)
+    if args.output.suffix:
+        rows = apply_to_files(fit, table, (args.output,), [0], progress=args.table_progress)
+        if not rows:
+            raise ValueError(f"{args.outputs} must have a row that can be read, got none")
+        return
     with _runner(args) as runner:
-        if args.output.suffix:
-            work = ApplyToPart(fit, (args.output,))
-            rows = table.rows_of(0)
-            done = [0]
-
-            def seen(more: int) -> None:
-                done[0] += more
-                args.table_progress("scores", done[0], rows)
-
-            Task(table, work, is_first=True)(0, seen)
-            return
-        _check_apart("-o", args.output, args, table)
         files = parts.apply(fit, table, args.output, runner=runner, progress=args.table_progress)
     print(f"wrote      {len(files):,} files in {args.output}")
 
@@ -168,9 +165,25 @@ def _check_apart(name: str, path: Path, args: argparse.Namespace, table: Table) 
     place = real_path(path)
     files = {real_path(file) for part in table.parts for file in files_of(part)}
     is_among = args.outputs.is_dir() and place.is_relative_to(real_path(args.outputs))
-    is_matched = fnmatch(str(place), str(real_path(args.outputs))) and not args.outputs.is_file()
-    if place in files or is_among or is_matched:
+    made = [place] if path.suffix else [place / f"x{ending}" for ending in (".npz", *RESULTS)]
+    if place in files or is_among or any(_is_matched(file, args.outputs) for file in made):
         raise ValueError(f"{name} must lie elsewhere than the rows, got {path}")
+
+
+def _is_matched(file: Path, pattern: Path) -> bool:
+    """Return whether a glob matches a file, or would if it were there."""
+    root = next((parent for parent in pattern.parents if not has_magic(str(parent))), None)
+    if root is None or pattern.exists() or not file.is_relative_to(real_path(root)):
+        return False
+    return _are_matched(file.relative_to(real_path(root)).parts, pattern.relative_to(root).parts)
+
+
+def _are_matched(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        return any(_are_matched(names[skipped:], patterns[1:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], patterns[0]) and _are_matched(names[1:], patterns[1:])
 
 
 @contextmanager

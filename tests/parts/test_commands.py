@@ -82,6 +82,21 @@ def test_a_large_file_is_read_a_block_at_a_time(run: Run, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(np.load("blocks.npy"), np.load("whole.npy"))
 
 
+def test_a_glob_of_one_folder_lets_fits_lie_below_it(run: Run) -> None:
+    Path("fits").mkdir()
+    run("fit", "all*.npz", "-o", "fits/all.npz")
+    assert truing.load("fits/all.npz").rows == 4000
+
+
+def test_scores_of_no_rows_are_an_error(run: Run, rows: truing.Outputs) -> None:
+    run("fit", "logs", "-o", "fit.npz")
+    Path("bad").mkdir()
+    np.savez("bad/rows.npz", features=np.full((5, 64), np.nan), logits=rows.logits[:5])
+    Path("old.csv").write_text("old")
+    told = run("apply", "fit.npz", "bad/*.npz", "-o", "old.csv", "--skip-bad-rows", fails=True)
+    assert "must have a row that can be read, got none" in told
+
+
 def test_moments_of_several_places_add_up_and_can_be_taken_away(run: Run) -> None:
     for number in range(3):
         run("fit", f"logs/part-{number}.parquet", "--moments", f"m{number}.npz", "--model", "r56", "-o", "one.npz")
@@ -135,6 +150,17 @@ WRONG = {
     "a fit among the rows": (["fit", "logs", "-o", "logs/fit.npz"], "-o must lie elsewhere than the rows"),
     "a fit that matches": (["fit", "al?.npz", "-o", "alx.npz"], "-o must lie elsewhere than the rows, got alx.npz"),
     "moments over rows": (["fit", "al?.npz", "--moments", "all.npz", "-o", "x.npz"], "--moments must lie elsewhere"),
+    "a fit below": (["fit", "**/al?.npz", "-o", "aly.npz"], "-o must lie elsewhere than the rows, got aly.npz"),
+    "results below": (["detect", "logs/../*/*.parquet", "-o", "out"], "-o must lie elsewhere than the rows, got out"),
+    "scores over the one part": (
+        ["apply", "fit.npz", "logs/*-0.parquet", "-o", "logs/part-0.parquet"],
+        "lie elsewhere",
+    ),
+    "options of moments": (["fit", "m.npz", "--workers", "2", "-o", "x.npz"], "--workers goes with a table in parts"),
+    "moments of too many components": (
+        ["fit", "logs", "--components", "65", "--moments", "x.npz", "-o", "y.npz"],
+        "components must be at least 1 and at most 64, got 65",
+    ),
     "a file for many parts": (["apply", "fit.npz", "logs", "-o", "x.csv"], "-o must be a folder for the scores of a"),
     "a file for many results": (["detect", "logs", "-o", "x.csv"], "-o must name a folder for the results of a table"),
     "another width of a table": (

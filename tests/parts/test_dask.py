@@ -122,6 +122,18 @@ def test_dask_arrays_give_the_bits_of_files_cut_alike(
     np.testing.assert_array_equal(read(found.files)["scores"], read(wanted.files)["scores"])
 
 
+def test_a_chunk_whose_scores_are_gone_is_scored_again(lasting_cluster: Cluster, tmp_path: Path) -> None:
+    features = np.random.default_rng(0).normal(size=(1000, 3))
+    fit = truing.fit_direct(features, features[:, 0])
+    table = ArrayTable.of_arrays(dask.array.from_array(features, chunks=((100, 600, 300), 3)))
+    with lasting_cluster.client() as client:
+        files = parts.apply(fit, table, tmp_path / "scores", runner=OnDask(client))
+        before = [file.read_bytes() for file in files]
+        files[1].unlink()
+        assert parts.apply(fit, table, tmp_path / "scores", runner=OnDask(client)) == files
+    assert [file.read_bytes() for file in files] == before
+
+
 def test_dask_arrays_that_will_not_do_are_refused(tmp_path: Path) -> None:
     features, logits = dask.array.ones((10, 3)), dask.array.ones((9, 2))
     with pytest.raises(TypeError, match=r"features must be a dask\.array, got ndarray"):

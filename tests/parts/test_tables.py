@@ -178,7 +178,7 @@ def test_a_result_that_is_damaged_or_gone_is_made_again(
     damaged = bytearray((partial / "sums-000001.npz").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (partial / "sums-000001.npz").write_bytes(damaged)
-    (tmp_path / "scores" / "part-0.csv").unlink()
+    (tmp_path / "scores" / "part-0.csv").write_bytes(b"")
     again = Counting()
     found = parts.detect(table, tmp_path / "scores", reference, method="dlr", runner=again)
     assert again.worked_on == [1, 0, 2, 3]
@@ -275,7 +275,7 @@ def test_a_fit_is_applied_to_every_part(rows: truing.Outputs, reference: truing.
         files[1].unlink()
         counting = Counting()
         assert parts.apply(fit, table, folder, runner=counting) == files
-        assert counting.worked_on == [0]
+        assert counting.worked_on == [1]
         scores = read(files)["scores"]
         wanted = fit.predict(rows) if isinstance(fit, truing.ContrastFit) else fit.predict(rows.features)
         np.testing.assert_allclose(scores, wanted, rtol=1e-12, atol=1e-12)
@@ -352,6 +352,57 @@ def test_bad_input_leaves_no_folder_behind_and_the_next_job_runs(
     table = Table.of(folder, skip_bad_rows=True)
     assert parts.detect(table, tmp_path / "scores", reference).skipped_rows == 1
     assert parts.fit(table, folder=tmp_path / "partial").rows == 3999
+
+
+def test_scores_of_a_table_with_bad_rows_leave_nothing_behind(rows: truing.Outputs, tmp_path: Path) -> None:
+    fit = truing.fit_direct(rows.features, truing.msp(rows.logits))
+    folder = written(tmp_path / "rows", rows, [1000])
+    features = rows.features[:50].copy()
+    features[7] = np.inf
+    np.savez(folder / "part-2.npz", features=features, logits=rows.logits[:50])
+    with pytest.raises(ValueError, match="row 7 must be finite"):
+        parts.apply(fit, Table.of(folder), tmp_path / "scores")
+    assert not (tmp_path / "scores").exists()
+    files = parts.apply(fit, Table.of(folder, skip_bad_rows=True), tmp_path / "scores")
+    assert len(read(files)["row"]) == 4049
+    np.savez(folder / "part-2.npz", features=features[7:8], logits=rows.logits[:1])
+    with pytest.raises(ValueError, match="must have a row in a part that can be read"):
+        parts.apply(fit, Table.of(folder / "part-2.npz", skip_bad_rows=True), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_file_of_a_set_that_changes_is_noticed(rows: truing.Outputs, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    np.save(tmp_path / "set" / "features.npy", rows.features)
+    np.save(tmp_path / "other.npy", rows.logits[::-1])
+    np.save(tmp_path / "set" / "logits.npy", rows.logits)
+    os.utime(tmp_path / "other.npy", (1.0, 1.0))
+    table = Table.of(tmp_path / "set")
+    (tmp_path / "other.npy").rename(tmp_path / "set" / "logits.npy")
+    with pytest.raises(ValueError, match="set must not change while it is worked on"):
+        parts.fit(table)
+
+
+def test_what_the_system_does_not_let_be_read_may_be_tried_again(
+    rows: truing.Outputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path / "rows", rows, [1000, 2000])
+    real, left = truing.parts.table.read_blocks, [4]
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(116, "Stale file handle")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(truing.parts.table, "read_blocks", failing)
+    with pytest.raises(OSError, match="Stale file handle"):
+        parts.detect(Table.of(folder), tmp_path / "scores", method="rlr")
+    left[0] = 1000
+    counting = Counting()
+    found = parts.detect(Table.of(folder), tmp_path / "scores", method="rlr", runner=counting)
+    assert counting.worked_on[:2] == [1, 2]  # The first pass, and one part of the second, were kept.
+    np.testing.assert_allclose(read(found.files)["scores"], truing.detect(rows, method="rlr").scores, atol=1e-9)
 
 
 def test_the_same_job_does_not_run_twice_at_once(

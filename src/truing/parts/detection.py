@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from ..saved import load, save
 from ..scores import Base, Head, base_name, copied_head
 from ..threshold import Rate, decide_at, largest_called_out, out_share_of_counts
 from .fits import Plan, check_alike, check_table, fitted, identity_of_plan, plan_of, summed
-from .jobs import Job, Progress, Runner, Store, digest, identity_of, job_over, no_progress, results_in
+from .jobs import Job, Progress, Runner, Store, digest, identity_of, job_over, locked, no_progress, results_in
 from .passes import total
-from .scoring import Known, ScorePart, Scorer, Tally, add_tallies, as_kind, files_in
+from .scoring import Known, ScorePart, Scorer, Tally, add_tallies, as_kind, files_in, is_written
 from .sums import BaseScore, TableSums
 from .table import Table
 
@@ -141,7 +142,7 @@ def _detected(job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dic
         called_out = largest_called_out(p, np.cumsum(tally.counts), rate.value)
     own_files = tuple(files[part] for part in job.table.parts)
     for number, file in enumerate(own_files):
-        if not file.exists():
+        if not is_written(file):
             job.store.discard("scores", number)
     work = replace(work, called_out=called_out, files=own_files)
     tally = Tally.restored(total(job.results("scores", work), add_tallies))
@@ -234,7 +235,7 @@ def _found_before(folder: Path) -> TableDetection | None:
     try:
         about = json.loads((folder / FOUND).read_bytes())
         files = tuple(folder / name for name in about.pop("files"))
-        if not all(file.stat().st_size for file in files):
+        if not all(map(is_written, files)):
             return None
         rate, threshold = about.pop("rate"), about.pop("threshold")
         about["rate"] = None if rate is None else Rate(*rate)
@@ -244,5 +245,7 @@ def _found_before(folder: Path) -> TableDetection | None:
         found = TableDetection(**about, files=files, fit=fit)
     except (ValueError, TypeError, AttributeError, KeyError, OSError, RecursionError):
         return None
-    Store(folder / PARTIAL).remove()  # A job may be stopped just before that.
+    if (folder / PARTIAL).exists():  # A job may be stopped just before it is removed.
+        with suppress(OSError), locked(folder / PARTIAL):
+            Store(folder / PARTIAL).remove()
     return found

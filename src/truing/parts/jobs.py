@@ -6,13 +6,14 @@ A job that was stopped, by whatever, goes on where it was: results that are ther
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..io.npz import Arrays, read_npz, write_npz
 from ..outputs import Outputs
 from ..scores import Base, base_name
 from .passes import FAN_IN, in_turn, total
-from .table import RowBlock, Table, UnreadablePartError
+from .table import RowBlock, Table, UnreadableFileError, UnreadablePartError
 
 try:
     import fcntl
@@ -61,7 +62,7 @@ class Task:
         """Return the work's result of a part, telling `seen` of the rows as they are read."""
         try:
             return self.work(number, self._blocks(number, seen))
-        except UnreadablePartError as error:
+        except (UnreadablePartError, UnreadableFileError) as error:
             if not (self.is_first and self.table.skip_bad_parts):
                 raise
             return {_UNREADABLE: np.array(str(error))}
@@ -110,13 +111,6 @@ class Store:
 
     folder: Path | None = None
 
-    def open(self, identity: dict[str, Any]) -> None:
-        """Make the folder, or go on with what is in it, which must be of the same job."""
-        if self.folder is None:
-            return
-        make_folder(self.folder)
-        check_same_job(self.folder, identity)
-
     def has(self, name: str, number: int) -> bool:
         """Return whether there is a result."""
         return self.folder is not None and self._path(name, number).exists()
@@ -143,9 +137,10 @@ class Store:
     def remove(self) -> None:
         """Remove all of it, once the job is over; what says of which job it is goes last."""
         if self.folder is not None and self.folder.is_dir():
-            for file in sorted(self.folder.iterdir(), key=lambda file: file.name in (IDENTITY, LOCK)):
+            for file in sorted(self.folder.iterdir(), key=lambda file: (file.name == LOCK, file.name == IDENTITY)):
                 file.unlink(missing_ok=True)
-            self.folder.rmdir()
+            with suppress(OSError):  # The same job may have been begun anew.
+                self.folder.rmdir()
 
     def _path(self, name: str, number: int) -> Path:
         assert self.folder is not None
@@ -242,8 +237,9 @@ def job_over(
     They are removed as well where the input will not do, since it must change; anything else may be tried again.
     """
     store = Store(None if folder is None else Path(folder))
-    store.open(identity_of(table, **about))
     with locked(store.folder):
+        if store.folder is not None:
+            check_same_job(store.folder, identity_of(table, **about))
         try:
             yield Job(table, runner or Here(), store, progress)
         except (ValueError, TypeError):
@@ -257,37 +253,57 @@ def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[None]:
     """Take a folder for the results of a job; leave it as it was where the input will not do."""
     is_new = not folder.exists()
     make_folder(folder)
-    is_begun = (folder / IDENTITY).exists()
+    before = set(folder.iterdir())
     check_same_job(folder, identity)
     try:
         yield
     except (ValueError, TypeError):
-        if not is_begun and [file.name for file in folder.iterdir()] == [IDENTITY]:
-            (folder / IDENTITY).unlink()
+        if folder / IDENTITY not in before:
+            for file in set(folder.iterdir()) - before:
+                if file.is_file():
+                    file.unlink()
             if is_new:
-                folder.rmdir()
+                with suppress(OSError):
+                    folder.rmdir()
         raise
 
 
 def make_folder(folder: Path) -> None:
     """Make a folder, unless it is there."""
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} must be a folder, got a file")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(f"{folder} must be a folder, got a file") from None
 
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
-    """Keep other processes from the same job, where files can be locked."""
+    """Make a folder, and keep other processes from it as long as the block runs, where files can be locked."""
     if folder is None or fcntl is None:
+        if folder is not None:
+            make_folder(folder)
         yield
         return
-    with (folder / LOCK).open("wb") as file:
+    with _lock(folder):
+        yield
+
+
+def _lock(folder: Path) -> BinaryIO:
+    """Return the folder's lock, held. Who held it before may have removed it, folder and all, just now."""
+    while True:
+        make_folder(folder)
+        try:
+            file = (folder / LOCK).open("wb")
+        except FileNotFoundError:
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_nlink:
+                return file
         except BlockingIOError:
+            file.close()
             raise OSError(f"{folder} is in use: the same job runs elsewhere") from None
-        yield
+        file.close()
 
 
 def identity_of(table: Table, **about: Any) -> dict[str, Any]:

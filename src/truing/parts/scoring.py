@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ..ranks import Ranks
 from ..row_keys import RowKeys
 from ..saved.fits import store_contrast, store_fit
 from ..threshold import Rate, decide_at
-from .jobs import Here, Job, Progress, Runner, digest, identity_of, identity_of_base, no_progress, results_in
+from .jobs import Here, Progress, Runner, Task, digest, identity_of, identity_of_base, no_progress, results_in
 from .sums import BaseScore
 from .table import RowBlock, Table
 
@@ -63,15 +63,33 @@ def apply(
     folder, kind = Path(folder), as_kind(kind, table)
     with results_in(folder, identity_of(table, method="apply", kind=kind, fit=_identity_of_fit(fit))):
         files = files_in(folder, table, kind)
-        left = replace(table, parts=tuple(part for part in table.parts if not _is_written(files[part])))
-        if left.parts:
-            work = ApplyToPart(fit, tuple(files[part] for part in left.parts))
-            for _ in Job(left, runner or Here(), progress=progress).results("scores", work, is_first=True):
-                pass
-    written = [file for file in files.values() if _is_written(file)]
-    if not written:
-        raise ValueError("a table must have a row in a part that can be read, got none")
+        left = [number for number, part in enumerate(table.parts) if not is_written(files[part])]
+        apply_to_files(fit, table, tuple(files.values()), left, runner, progress)
+        written = [file for file in files.values() if is_written(file)]
+        if not written:
+            raise ValueError("a table must have a row in a part that can be read, got none")
     return written
+
+
+def apply_to_files(
+    fit: LinearFit | ContrastFit,
+    table: Table,
+    files: tuple[Path, ...],
+    numbers: Sequence[int],
+    runner: Runner | None = None,
+    progress: Progress = no_progress,
+) -> int:
+    """Write the scores of these parts, each to its file, and return how many rows they have."""
+    done, rows = 0, sum(table.rows_of(number) for number in numbers)
+
+    def seen(more: int) -> None:
+        nonlocal done
+        done += more
+        progress("scores", done, rows)
+
+    task = Task(table, ApplyToPart(fit, files), is_first=True)
+    results = (runner or Here()).run(task, numbers, seen)
+    return sum(int(arrays["rows"]) for _, arrays in results if "rows" in arrays)
 
 
 def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
@@ -81,7 +99,8 @@ def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
         raise ValueError(f"table must have {wanted} features, as the fit has, got {table.widths['features']}")
 
 
-def _is_written(file: Path) -> bool:
+def is_written(file: Path) -> bool:
+    """Return whether there is a file that holds something."""
     return file.exists() and file.stat().st_size > 0
 
 
@@ -102,8 +121,8 @@ class ApplyToPart:
 
     def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
         """Write the scores of a part."""
-        write_blocks(self.files[number], (self._columns(block) for block in blocks))
-        return {}
+        rows = write_blocks(self.files[number], (self._columns(block) for block in blocks))
+        return {"rows": np.array(rows)}
 
     def _columns(self, block: RowBlock) -> Arrays:
         if isinstance(self.fit, ContrastFit):
@@ -279,13 +298,12 @@ def files_in(folder: Path, table: Table, kind: str) -> dict[Path, Path]:
     return {part: folder / f"{stem}.{kind}" for part, stem in zip(table.parts, stems, strict=True)}
 
 
-def write_blocks(file: Path | None, blocks: Iterator[Arrays]) -> None:
-    """Write blocks of columns to a file: nowhere where that is None, and nothing where there are no blocks."""
+def write_blocks(file: Path | None, blocks: Iterator[Arrays]) -> int:
+    """Write blocks of columns to a file, unless that is None or none come, and return how many rows there are."""
     first = next(blocks, None)
     if file is None or first is None:
-        for _ in blocks:
-            pass
-        return
+        return sum(len(block["row"]) for block in chain(() if first is None else (first,), blocks))
     with writing_blocks(file) as writer:
         for block in chain((first,), blocks):
             writer.write(block)
+        return writer.rows

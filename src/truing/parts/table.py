@@ -23,6 +23,7 @@ _NUMBERS_AT_ONCE = 2**22
 _FEWEST_ROWS_AT_ONCE = 1024
 
 Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+Stamp = tuple[tuple[int, int, int], ...]
 T = TypeVar("T")
 _END: Any = object()
 
@@ -33,6 +34,10 @@ _COLUMNS = tuple(name for name in NAMES if name != "labels")
 
 class UnreadablePartError(ValueError):
     """A part that cannot be read, or not to its end."""
+
+
+class UnreadableFileError(OSError):
+    """A part that the system does not let be read, perhaps but now."""
 
 
 class RowBlock(NamedTuple):
@@ -49,8 +54,8 @@ class Table:
     `widths` has the number of entries that a row has in each column, and `called` what a column is called in the files,
     where it is not its own name. With `skip_bad_rows` rows that hold a NaN or an
     infinity count as absent, and with `skip_bad_parts` parts that cannot be read; otherwise both are errors.
-    `unreadable` tells the parts that were skipped already, and why. `stamps` are size and time of change of each part:
-    one that is changed later is refused.
+    `unreadable` tells the parts that were skipped already, and why. `stamps` are sizes and times of change of the
+    parts: one that is changed later is refused.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +71,7 @@ class Table:
     skip_bad_rows: bool = False
     skip_bad_parts: bool = False
     unreadable: tuple[str, ...] = ()
-    stamps: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    stamps: dict[Path, Stamp] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -108,7 +113,7 @@ class Table:
         widths = {name: int(np.prod(shape)) for name, (_, shape) in layouts[first].items()}
         if widths["features"] < 1:
             raise ValueError(f"{first} must have features of one column at least, got none")
-        stamps = {part: _size_and_time(part) for part in layouts}
+        stamps = {part: _stamp(part) for part in layouts}
         return cls(tuple(layouts), widths, called, skip_bad_rows, skip_bad_parts, tuple(unreadable), stamps)
 
     def __len__(self) -> int:
@@ -125,7 +130,7 @@ class Table:
 
     def identity(self) -> list[Any]:
         """Return what tells these rows from others: names, sizes and times of change of the files."""
-        return [(str(part.absolute()), *_size_and_time(part)) for part in self.parts]
+        return [(str(part.absolute()), _stamp(part)) for part in self.parts]
 
     def blocks(self, number: int, *, verify: bool = True) -> Iterator[RowBlock]:
         """Yield the rows of a part, a block at a time.
@@ -146,7 +151,7 @@ class Table:
         self._check_unchanged(part)
 
     def _check_unchanged(self, part: Path) -> None:
-        if _size_and_time(part) != self.stamps[part]:
+        if part in self.stamps and _stamp(part) != self.stamps[part]:
             raise ValueError(f"{part} must not change while it is worked on, and did")
 
     def good_rows(self, part: Path, start: int, arrays: dict[str, Any]) -> RowBlock | None:
@@ -170,11 +175,12 @@ class Table:
         return RowBlock(numbers[~bad], Outputs(**{name: array[~bad] for name, array in arrays.items()}))
 
 
-def _size_and_time(part: Path) -> tuple[int, int]:
+def _stamp(part: Path) -> Stamp:
+    """Return size, time of change and number of every file of a part."""
     files = [file.stat() for file in files_of(part) if file.exists()]
     if not files:
         raise FileNotFoundError(f"there is no file {part}")
-    return sum(file.st_size for file in files), max(file.st_mtime_ns for file in files)
+    return tuple((file.st_size, file.st_mtime_ns, file.st_ino) for file in files)
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
@@ -190,8 +196,10 @@ def _readable(blocks: Iterator[T]) -> Iterator[T]:
     """Yield the blocks of a part; that it cannot be read is an error of its own."""
     try:
         yield from blocks
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise UnreadablePartError(str(error)) from None
+    except OSError as error:
+        raise UnreadableFileError(str(error)) from None
 
 
 def _layout(part: Path, called: dict[str, str]) -> Layout:
