@@ -19,7 +19,7 @@ from pyarrow import parquet
 import truing.parts
 from _features import like_a_network
 from _rows import Row, costs, faster, report, value
-from _timing import STATUS, Measure, _high_water, race
+from _timing import STATUS, Measure, _give_back_free_memory, _high_water, race
 from layouts import table_of
 from truing.dask import OnDask, cluster
 from truing.parts import Table
@@ -86,6 +86,7 @@ def _memory(small: Path, large: Path) -> int:
     ours(small)
     pyarrow.default_memory_pool().release_unused()
     if STATUS.exists():
+        _give_back_free_memory()
         Path("/proc/self/clear_refs").write_text("5")
     before = _high_water()
     ours(large)
