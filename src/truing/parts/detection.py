@@ -134,39 +134,49 @@ def _detected(job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dic
     fit = fitted(job, plan, summary)
     known = None if held is None else _known(plan, held, fit, summary)
     work = ScorePart(Scorer(plan.base, fit), known, rate)
-    called_out = None
-    if known is not None and rate.name == "fdr":  # What is called out depends on the p-values of all rows.
-        tally = Tally.restored(total(job.results("p-values", work), add_tallies))
-        assert tally.counts is not None
-        p = np.arange(1, len(known) + 2) / (len(known) + 1)
-        called_out = largest_called_out(p, np.cumsum(tally.counts), rate.value)
+    called_out = _called_out(job, work)
     own_files = tuple(files[part] for part in job.table.parts)
     for number, file in enumerate(own_files):
         if not is_written(file):
             job.store.discard("scores", number)
     work = replace(work, called_out=called_out, files=own_files)
     tally = Tally.restored(total(job.results("scores", work), add_tallies))
+    written = tuple(file for file, rows in zip(own_files, summary.part_rows, strict=True) if rows)
+    found = _found(job.table, plan, work, tally, written)
+    return replace(found, notes=tuple(_notes(found, plan, summary, known, tally)))
 
-    readable = sum(job.table.rows_of(number) for number in range(len(job.table)))
+
+def _called_out(job: Job, work: ScorePart) -> float | None:
+    """Return the largest p-value that is called out, where that depends on the p-values of all rows: one pass more."""
+    if work.known is None or work.rate.name != "fdr":
+        return None
+    tally = Tally.restored(total(job.results("p-values", work), add_tallies))
+    assert tally.counts is not None
+    p = np.arange(1, len(work.known) + 2) / (len(work.known) + 1)
+    return largest_called_out(p, np.cumsum(tally.counts), work.rate.value)
+
+
+def _found(table: Table, plan: Plan, work: ScorePart, tally: Tally, files: tuple[Path, ...]) -> TableDetection:
+    """Return what a tally of all rows says, decisions where there were known rows to decide against."""
     found = TableDetection(
         base=base_name(plan.base.base),
         method=plan.method,
         rows=tally.rows,
-        skipped_rows=readable - tally.rows,
-        skipped_parts=job.table.unreadable,
-        fit=fit,
-        files=tuple(file for file, rows in zip(own_files, summary.part_rows, strict=True) if rows),
+        skipped_rows=sum(table.rows_of(number) for number in range(len(table))) - tally.rows,
+        skipped_parts=table.unreadable,
+        fit=work.scorer.fit,
+        files=files,
     )
-    if known is not None and tally.counts is not None:
-        found = replace(
-            found,
-            reference_rows=len(known),
-            rate=rate,
-            refused=tally.refused,
-            threshold=decide_at(rate, known.scores, known.scores[:1]).threshold,
-            out_share_at_least=out_share_of_counts(tally.counts),
-        )
-    return replace(found, notes=tuple(_notes(found, plan, summary, known, tally)))
+    if work.known is None or tally.counts is None:
+        return found
+    return replace(
+        found,
+        reference_rows=len(work.known),
+        rate=work.rate,
+        refused=tally.refused,
+        threshold=decide_at(work.rate, work.known.scores, work.known.scores[:1]).threshold,
+        out_share_at_least=out_share_of_counts(tally.counts),
+    )
 
 
 def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summary: TableSums) -> Known:
