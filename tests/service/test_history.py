@@ -217,12 +217,23 @@ def test_nothing_learned_and_no_reference_is_told_as_null(rng):
         "reference_rows": 0,
         "decided": 0,
         "refused_share": None,
+        "refused_in": 0.05,
         "out_share": None,
         "movement": None,
         "why_not": "the disk is full",
     }
     assert now["density"] is None
     assert now["series"]["times"] == [START]
+
+
+RATES = [({"false_alarm": 0.1}, 0.1), ({"accept": 0.75}, 0.25), ({"fdr": 0.1}, None)]
+
+
+@pytest.mark.parametrize(("rate", "share"), RATES)
+def test_the_share_that_is_refused_where_no_row_is_out_is_that_of_the_rate(rate, share):
+    detector, history = truing.Detector(), History()
+    history.look(detector, facts(detector, rate=Rate.of(**rate)), now=START)
+    assert told(history, now=START)["standing"]["refused_in"] == share
 
 
 def test_notes_are_told_once_with_how_often_they_came_the_latest_first(rng):

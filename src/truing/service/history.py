@@ -21,7 +21,7 @@ from .._check import Bools, Floats, as_choice
 from ..contrast import ContrastFit, SplitReference
 from ..detector import Detector
 from ..least_squares import LinearFit
-from ..threshold import out_share_at_least
+from ..threshold import Rate, out_share_at_least
 from .buckets import Buckets
 from .requests import Answer, Event, Facts
 
@@ -136,6 +136,7 @@ class Look:
 
     state_rows: float = 0.0
     reference_rows: int = 0
+    refused_in: float = math.nan
     why_not: str = ""
     scores_in: Floats | None = None
     out_share: float = math.nan
@@ -187,6 +188,7 @@ class History:
                 self._look,
                 state_rows=facts.rows,
                 reference_rows=facts.reference_rows,
+                refused_in=_refused_in(facts.rate),
                 why_not=facts.why_not,
                 out_share=self._rows.out_share(_rows_decided_against(detector)),
             )
@@ -262,6 +264,12 @@ def _noted(notes: Notes, more: Sequence[str], time: float) -> Notes:
     return dict(list(all_notes.items())[-NOTES:])
 
 
+def _refused_in(rate: Rate) -> float:
+    """Return the share of in-distribution rows that a rate lets be refused; NaN where it says nothing of that."""
+    shares = {"false_alarm": rate.value, "accept": 1 - rate.value}
+    return shares.get(rate.name, math.nan)
+
+
 def _rows_decided_against(detector: Detector) -> int:
     """Return the number of known rows behind a p-value."""
     known = detector.reference
@@ -294,6 +302,7 @@ def _standing(rows: LastRows, look: Look) -> dict[str, Any]:
         "reference_rows": look.reference_rows,
         "decided": len(rows.is_out),
         "refused_share": _number(rows.refused_share()),
+        "refused_in": _number(look.refused_in),
         "out_share": _number(look.out_share),
         "movement": _number(look.movement),
         "why_not": look.why_not,

@@ -22,15 +22,14 @@ function overTime(lines) {
   };
 }
 
-const drift = ({ told }) => told.drift;
-
 export const CHARTS = [
   {
     id: "refused",
     title: "Share of rows refused",
-    unit: words.share,
+    unit: words.roundShare,
     range: [0, null],
     ...overTime([{ label: "refused", ink: "--out", spanGaps: true, value: (span) => ratio(span.refused, span.decided) }]),
+    mark: ({ told }) => ({ at: told.standing.refused_in, label: "if none were out", ink: "--soft" }),
     latest: ({ told }) => words.share(told.standing.refused_share),
     meaning: ({ told }) => `of the last ${words.count(told.standing.decided)} rows decided`,
     none: ({ told }) => (told.standing.reference_rows ? null : "Rows are refused once the server has a reference."),
@@ -51,8 +50,8 @@ export const CHARTS = [
   },
   {
     id: "out-share",
-    title: "Share of rows out-of-distribution, at least",
-    unit: words.share,
+    title: "Out-of-distribution, at least",
+    unit: words.roundShare,
     range: [0, null],
     ...overTime([{ label: "at least", ink: "--out", fill: true, spanGaps: true, value: (span) => span.out_share }]),
     latest: ({ told }) => words.share(told.standing.out_share),
@@ -65,15 +64,15 @@ export const CHARTS = [
     unit: words.evidence,
     range: [null, null],
     ...overTime([{ label: "evidence of change", ink: "--in", spanGaps: true, value: (span) => span.evidence }]),
-    mark: ({ told }) => drift({ told })?.alarm_line,
-    latest: ({ told }) => (drift({ told }) === null ? "" : words.evidence(drift({ told }).evidence)),
-    meaning: ({ told }) => (drift({ told }) === null ? "" : `alarm from ${words.evidence(drift({ told }).alarm_line)} on`),
-    none: ({ told }) => (drift({ told }) === null ? "No alarm was set for this server." : null),
+    mark: ({ told }) => ({ at: told.drift?.alarm_line, label: "alarm", ink: "--bad" }),
+    latest: ({ told }) => (told.drift === null ? "" : words.evidence(told.drift.evidence)),
+    meaning: ({ told }) => (told.drift === null ? "" : `alarm from ${words.evidence(told.drift.alarm_line)} on`),
+    none: ({ told }) => (told.drift === null ? "No alarm was set for this server." : null),
   },
   {
     id: "movement",
     title: "How far the coefficients moved",
-    unit: words.share,
+    unit: words.roundShare,
     range: [0, null],
     ...overTime([{ label: "moved", ink: "--in", spanGaps: true, value: (span) => span.movement }]),
     latest: ({ told }) => words.share(told.standing.movement),
@@ -123,7 +122,8 @@ export class Chart {
     this.part(".meaning").textContent = meaning;
     this.part(".plot").setAttribute("aria-label", `${this.about.title}: ${latest} ${meaning}`);
     this.part(".plot").hidden = none !== null;
-    this.mark = this.about.mark?.(known) ?? null;
+    this.seconds = known.seconds;
+    this.mark = this.about.mark?.(known) ?? {};
     const data = this.about.data(known);
     if (this.plot === undefined) this.plot = new uPlot(this.options(), data, this.part(".plot"));
     else this.plot.setData(data);
@@ -150,7 +150,7 @@ export class Chart {
       height: HEIGHT,
       scales: { x: { time: about.isOverTime }, y: { range: (_, low, high) => this.heights(low, high) } },
       axes: [
-        { ...axis, space: 70 },
+        { ...axis, space: 60, size: 30, values: (_, places) => places.map((place) => this.acrossWords(place)) },
         { ...axis, size: 58, values: (_, places) => places.map((place) => about.unit(place)) },
       ],
       series: [{ label: about.isOverTime ? "time" : "score" }, ...about.lines.map((line) => drawnAs(line, about.unit))],
@@ -160,32 +160,39 @@ export class Chart {
     };
   }
 
+  acrossWords(place) {
+    return this.about.isOverTime ? words.tick(place, this.seconds) : words.rate(place);
+  }
+
   /** Return the ends of the upright scale: the data's, with room above, and the mark if there is one. */
   heights(low, high) {
     const [least, most] = this.about.range;
-    const places = [least ?? low, most ?? high, this.mark].filter((place) => Number.isFinite(place));
+    const places = [least ?? low, most ?? high, this.mark.at].filter((place) => Number.isFinite(place));
     const bottom = Math.min(...places, least ?? 0);
     const top = Math.max(...places, least ?? 0);
     const room = 0.08 * (top - bottom) || 0.01;
     return [least ?? bottom - room, top + room];
   }
 
-  /** Draw the alarm line. */
+  /** Draw a dashed line with its name, such as where an alarm is raised. */
   drawMark(plot) {
-    if (this.mark === null) return;
-    const height = plot.valToPos(this.mark, "y", true);
+    const { at, label, ink } = this.mark;
+    if (!Number.isFinite(at)) return;
+    const height = plot.valToPos(at, "y", true);
     const { ctx, bbox } = plot;
+    const pixels = (length) => length * devicePixelRatio;
     ctx.save();
-    ctx.strokeStyle = colour("--bad");
-    ctx.fillStyle = colour("--bad");
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+    ctx.strokeStyle = ctx.fillStyle = colour(ink);
+    ctx.lineWidth = pixels(1.5);
+    ctx.setLineDash([pixels(6), pixels(4)]);
     ctx.beginPath();
     ctx.moveTo(bbox.left, height);
     ctx.lineTo(bbox.left + bbox.width, height);
     ctx.stroke();
-    ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
-    ctx.fillText("alarm", bbox.left + 4 * devicePixelRatio, height - 4 * devicePixelRatio);
+    ctx.font = `${pixels(12)}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "bottom";
+    ctx.fillText(label, bbox.left + pixels(6), height - pixels(3));
     ctx.restore();
   }
 }

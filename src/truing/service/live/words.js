@@ -2,6 +2,7 @@
 
 const counts = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const shares = new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const roundShares = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 2 });
 const rates = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const large = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const NOTHING = "–";
@@ -10,15 +11,23 @@ const said = (format) => (value) => (Number.isFinite(value) ? format(value) : NO
 
 export const count = said((value) => counts.format(value));
 export const share = said((value) => shares.format(value));
+export const roundShare = said((value) => roundShares.format(value));
 export const rate = said((value) => (value >= 1000 ? counts.format(value) : rates.format(value)));
 
 /** Return evidence, which comes as its decimal logarithm. */
-export const evidence = said((log) => (log < 15 ? large.format(10 ** log) : `10^${counts.format(log)}`));
+export const evidence = said((log) => (log < 6 ? rates.format(10 ** log) : log < 15 ? large.format(10 ** log) : `10^${counts.format(log)}`));
 
-/** Return a time of day, with its day where spans are long. */
+/** Return a time of day: with seconds where spans are of seconds, and with its day where they are of hours. */
 export function time(seconds, spanSeconds) {
-  const parts = { hour: "2-digit", minute: "2-digit", hour12: false };
+  const parts = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
   if (spanSeconds < 60) parts.second = "2-digit";
   if (spanSeconds > 60) Object.assign(parts, { month: "short", day: "numeric" });
+  return new Intl.DateTimeFormat("en", parts).format(new Date(1000 * seconds));
+}
+
+/** Return a time as it stands under a chart: the hour and minute, or the day where spans are of hours. */
+export function tick(seconds, spanSeconds) {
+  const day = { month: "short", day: "numeric" };
+  const parts = spanSeconds > 60 ? day : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
   return new Intl.DateTimeFormat("en", parts).format(new Date(1000 * seconds));
 }
