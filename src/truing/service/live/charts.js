@@ -46,7 +46,7 @@ export const CHARTS = [
     ],
     data: ({ told }) => densities(told.density),
     latest: () => "",
-    meaning: () => "density of the trued scores; higher is more in-distribution",
+    meaning: () => "higher is more in-distribution:",
   },
   {
     id: "out-share",
@@ -55,7 +55,7 @@ export const CHARTS = [
     range: [0, null],
     ...overTime([{ label: "at least", ink: "--out", fill: true, spanGaps: true, value: (span) => span.out_share }]),
     latest: ({ told }) => words.share(told.standing.out_share),
-    meaning: () => "a lower bound from the last rows’ p-values, 95% confidence",
+    meaning: () => "by the last rows’ p-values, 95% confidence",
     none: ({ told }) => (told.standing.reference_rows ? null : "Known once the server has a reference."),
   },
   {
@@ -76,7 +76,7 @@ export const CHARTS = [
     range: [0, null],
     ...overTime([{ label: "moved", ink: "--in", spanGaps: true, value: (span) => span.movement }]),
     latest: ({ told }) => words.share(told.standing.movement),
-    meaning: () => "within ten minutes, as a share of their length",
+    meaning: () => "in ten minutes, as a share of their length",
   },
   {
     id: "throughput",
@@ -102,9 +102,11 @@ export class Chart {
     this.about = about;
     this.figure = document.createElement("figure");
     this.figure.id = about.id;
-    this.figure.innerHTML = `<figcaption><h3></h3><p><strong class="latest"></strong> <span class="meaning"></span></p></figcaption>
+    this.figure.innerHTML = `<figcaption><h3></h3>
+      <p><strong class="latest"></strong> <span class="meaning"></span> <span class="keys"></span></p></figcaption>
       <div class="plot" role="img"></div>`;
     this.part("h3").textContent = about.title;
+    if (about.lines.length > 1) this.part(".keys").append(...about.lines.flatMap(key));
     parent.append(this.figure);
     new ResizeObserver(() => this.resize()).observe(this.part(".plot"));
   }
@@ -154,7 +156,7 @@ export class Chart {
         { ...axis, size: 58, values: (_, places) => places.map((place) => about.unit(place)) },
       ],
       series: [{ label: about.isOverTime ? "time" : "score" }, ...about.lines.map((line) => drawnAs(line, about.unit))],
-      legend: { show: about.lines.length > 1, live: false },
+      legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { show: false } },
       hooks: { draw: [(plot) => this.drawMark(plot)] },
     };
@@ -182,7 +184,7 @@ export class Chart {
     const { ctx, bbox } = plot;
     const pixels = (length) => length * devicePixelRatio;
     ctx.save();
-    ctx.strokeStyle = ctx.fillStyle = colour(ink);
+    ctx.strokeStyle = colour(ink);
     ctx.lineWidth = pixels(1.5);
     ctx.setLineDash([pixels(6), pixels(4)]);
     ctx.beginPath();
@@ -192,9 +194,21 @@ export class Chart {
     ctx.font = `${pixels(12)}px system-ui, sans-serif`;
     ctx.textAlign = "left";
     ctx.textBaseline = "bottom";
-    ctx.fillText(label, bbox.left + pixels(6), height - pixels(3));
+    const [left, bottom, tall] = [bbox.left + pixels(6), height - pixels(3), pixels(14)];
+    ctx.fillStyle = `${colour("--panel")}d0`;
+    ctx.fillRect(left - pixels(2), bottom - tall, ctx.measureText(label).width + pixels(4), tall);
+    ctx.fillStyle = colour(ink);
+    ctx.fillText(label, left, bottom);
     ctx.restore();
   }
+}
+
+/** Return what tells a line's name by its colour. */
+function key(line) {
+  const patch = Object.assign(document.createElement("span"), { className: `key ${line.ink.slice(2)}` });
+  const named = Object.assign(document.createElement("span"), { className: "named" });
+  named.append(patch, ` ${line.label}`);
+  return [named, " "];
 }
 
 function drawnAs(line, unit) {

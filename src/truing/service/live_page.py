@@ -1,0 +1,91 @@
+"""The live page on HTTP: its files, which hold nothing secret and need no token, and what it asks for, which does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from .bodies import refusing
+from .history import History
+from .logs import log
+from .serving import Serving
+
+# Paths of the page's files; a request names one of these or nothing.
+FILES = {
+    "/": "index.html",
+    "/live/icon.svg": "icon.svg",
+    "/live/live.css": "live.css",
+    "/live/live.js": "live.js",
+    "/live/charts.js": "charts.js",
+    "/live/series.js": "series.js",
+    "/live/server.js": "server.js",
+    "/live/words.js": "words.js",
+    "/live/uPlot.min.css": "uPlot.min.css",
+    "/live/uPlot.iife.min.js": "uPlot.iife.min.js",
+}
+OPEN_PATHS = frozenset(FILES)
+HISTORY = "/live/history"
+
+# The page loads from its own server alone, and nobody frames it.
+POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+LOOK_SECONDS = 1.0
+
+_FOLDER = Path(__file__).parent / "live"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def page_routes(history: History) -> list[Route]:
+    """Return the routes of the page, and of the history that it shows."""
+
+    async def tell(request: Request) -> Response:
+        span = request.query_params.get("span", "10 minutes")
+        with refusing():
+            since = _since(request.query_params.get("since", "0"))
+            told = history.as_json(span, since, now=time.time())
+        return Response(told, media_type="application/json")
+
+    return [*(_route(path, _FOLDER / name) for path, name in FILES.items()), Route(HISTORY, tell)]
+
+
+@asynccontextmanager
+async def looking(history: History, serving: Serving) -> AsyncIterator[None]:
+    """Have the history look at the detector about once a second, for as long as the block lasts."""
+
+    async def look() -> None:
+        while True:
+            try:
+                await asyncio.to_thread(lambda: history.look(serving.detector, serving.facts(), now=time.time()))
+            except Exception as error:  # The page is not worth more than the service.
+                log("the live page could not look at the detector", error=str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _route(path: str, file: Path) -> Route:
+    body, kind = file.read_bytes(), _TYPES[file.suffix]
+
+    async def page(request: Request) -> Response:
+        return Response(body, media_type=kind, headers={"Content-Security-Policy": POLICY})
+
+    return Route(path, page)
+
+
+def _since(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise ValueError(f"since must be a whole number of up to 15 digits, got {text[:60]!a}")
+    return int(text)
