@@ -39,10 +39,10 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Widths:
-    """How many columns the features and the logits of a model have."""
+    """How many columns the features and the logits of a model have; no classes where it takes no logits."""
 
     features: int
-    classes: int
+    classes: int | None
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,20 @@ class Inference:
         return [output.name for output in self.requested or () if output.name in names]
 
 
-def decode_request(body: bytes, header_length: int | None, widths: Widths) -> Inference:
-    """Return what a request body asks; `header_length` is that of its JSON where tensors follow it as bytes."""
+def decode_request(body: bytes, header_length: int | None, widths: Widths, *, learns: bool = True) -> Inference:
+    """Return what a request body asks.
+
+    Parameters
+    ----------
+    body
+        All of it.
+    header_length
+        The length of its JSON, where tensors follow it as bytes; else None.
+    widths
+        How many columns tensors must have.
+    learns
+        Whether rows are learned where the request does not say.
+    """
     if header_length is None:
         text, tensors = body, memoryview(b"")
     else:
@@ -91,7 +103,7 @@ def decode_request(body: bytes, header_length: int | None, widths: Widths) -> In
     is_binary = _truth(parameters, "binary_data_output", False)
     return Inference(
         outputs=_decode_inputs(request, tensors, widths),
-        learn=_truth(parameters, "learn", True),
+        learn=_truth(parameters, "learn", learns),
         request_id=_decode_id(request.get("id")),
         requested=_decode_requested(request.get("outputs"), is_binary),
         is_binary=is_binary,
@@ -136,8 +148,8 @@ def model_metadata(widths: Widths) -> dict[str, Any]:
         "versions": [VERSION],
         "platform": "truing",
         "inputs": [
-            {"name": "features", "datatype": "FP32", "shape": [-1, widths.features]},
-            {"name": "logits", "datatype": "FP32", "shape": [-1, widths.classes]},
+            {"name": name, "datatype": "FP32", "shape": [-1 if size is None else size for size in shape]}
+            for name, shape in _expected(widths).items()
         ],
         "outputs": [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in ANSWERED.items()],
     }
@@ -167,23 +179,25 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
+def _expected(widths: Widths) -> dict[str, tuple[int | None, ...]]:
+    """Return the inputs there may be and their shapes, in which None is any number of rows."""
+    logits = {} if widths.classes is None else {"logits": (None, widths.classes)}
+    return {"features": (None, widths.features), **logits, "scores": (None,)}
+
+
 def _decode_inputs(request: dict[str, Any], tensors: memoryview, widths: Widths) -> Outputs:
     """Return the rows of the inputs. Tensors stand behind the JSON in the inputs' order, and leave no byte over."""
     given = request.get("inputs")
     if not isinstance(given, list):
         raise ValueError(f"inputs must be a list of tensors, got {shown(given)}")
-    expected: dict[str, tuple[int | None, ...]] = {
-        "features": (None, widths.features),
-        "logits": (None, widths.classes),
-        "scores": (None,),
-    }
+    expected = _expected(widths)
     arrays: dict[str, Any] = {}
     start = 0
     for about in given:
         tensor = _object(about, "every one of the inputs")
         name = tensor.get("name")
         if not isinstance(name, str) or name not in expected:
-            raise ValueError(f"inputs must be features, and logits or scores, got one named {shown(name)}")
+            raise ValueError(f"inputs must be of {', '.join(expected)}, got one named {shown(name)}")
         if name in arrays:
             raise ValueError(f"{name} must be given once, got it twice")
         arrays[name], used = _decode_tensor(tensor, name, expected[name], tensors[start:])
