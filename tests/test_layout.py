@@ -68,7 +68,7 @@ IO = [
     "columns",
     "parts",
 ]
-SHELLS = ["torch", "onnx", "sklearn", "dask", "bench"]
+SHELLS = ["torch", "onnx", "sklearn", "dask", "service", "bench"]
 COMMAND = ["summary", "page", "table_commands", "cli"]  # The command line stands on all of it.
 ALLOWED = {"bench": {"torch"}}  # The experiments run networks as everyone else does.
 

@@ -1,0 +1,445 @@
+"""The engine: one state, one writer thread, answers that come after what they rest on is durable.
+
+The writer takes what is queued, learns each request's rows, writes a record of each, syncs them all at once, publishes
+the new state and then completes the requests (group commit). The scores of a group come from one fit, in which all of
+its rows are. Where a solve takes long it is left to a second thread, and scores come from the last fit there is.
+Requests that learn nothing are answered from the published state by other threads, and never wait for the writer.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from ..detector import Detector
+from ..moments import Moments
+from ..outputs import Outputs
+from ..threshold import Rate
+from .answers import answer
+from .changes import after, learned, stored_moments, stored_outputs
+from .readers import Listeners, Readers, answered, fail
+from .records import Arrays, Record, checksum_of
+from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_columns, check_request
+from .snapshots import Contents
+from .solver import Solver
+from .store import Store
+
+__all__ = ["Answer", "Engine", "Event", "Facts", "Request", "SnapshotFacts", "Store", "Unavailable"]
+
+# What may wait before further requests are refused as too many.
+MAX_QUEUED = 1024
+MAX_QUEUED_BYTES = 2**29
+
+# What is committed together at most.
+MAX_GROUP = 64
+MAX_GROUP_BYTES = 2**26
+
+# The writer waits for the solver rather than let the fit in use lack more batches.
+MAX_STALE_BATCHES = 64
+
+# A snapshot is taken when the log behind the last has grown beyond this, and beyond so many times its size.
+SNAPSHOT_LOG_BYTES = 2**28
+SNAPSHOT_LOG_RATIO = 4
+
+_STOPPING = "the service is stopping"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Learning:
+    """A learning request in the queue, and its rows as arrays of a record."""
+
+    request: Request
+    arrays: Arrays
+    future: Future[Answer]
+    since: float
+
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+@dataclass(eq=False)
+class _Change:
+    """Another change in the queue: what it makes of the contents, its record, and the event that tells of it."""
+
+    changed: Callable[[Contents], Contents]
+    record: Record
+    event: str
+    rows: int
+    future: Future[None]
+    since: float
+
+
+@dataclass(eq=False)
+class _Snapshot:
+    """A wish for a snapshot in the queue."""
+
+    future: Future[SnapshotFacts]
+    since: float
+
+
+_Item = _Learning | _Change | _Snapshot
+
+
+@dataclass(eq=False)
+class _Group:
+    """Learning requests that are committed together: the contents after them, and their records."""
+
+    contents: Contents
+    items: list[_Learning]
+    repeats: set[int]
+    records: list[Record]
+
+
+class Engine:
+    """One state and its writer thread.
+
+    Parameters
+    ----------
+    store
+        The open state directory, which the engine takes over and closes.
+    listeners
+        Called with every event, in the thread where it happens; what they raise is logged and goes no further.
+    """
+
+    def __init__(self, store: Store, *, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
+        self._store = store
+        self._listeners = Listeners(listeners)
+        self._published = store.contents
+        try:
+            self._solver = Solver(store.contents, self._stop)
+        except BaseException:
+            store.close()
+            raise
+        self._queue: deque[_Item] = deque()
+        self._queued_bytes = 0
+        self._changed = threading.Condition()
+        self._failure = ""
+        self._is_closing = False
+        self._snapshot_error = ""
+        self._bytes_at_snapshot = 0
+        self._is_taking = False
+        self._readers = Readers(self._fitted, self._listeners)
+        self._snapshots = ThreadPoolExecutor(1, "truing-snapshot")
+        self._writer = threading.Thread(target=self._run, name="truing-writer", daemon=True)
+        self._writer.start()
+
+    @property
+    def detector(self) -> Detector:
+        """The detector as published: everything in it is durable. Learning from it is `submit`'s."""
+        return copy.copy(self._published.detector)
+
+    @property
+    def rate(self) -> Rate:
+        """The error rate of decisions, as published."""
+        return self._published.rate
+
+    def submit(self, request: Request) -> Future[Answer]:
+        """Answer a request; what is wrong with it, or that the service is unavailable, is in the future."""
+        future: Future[Answer] = Future()
+        try:
+            check_request(request, self._store.features, self._store.classes)
+            if request.learn:
+                self._put(_Learning(request, stored_outputs(request.outputs), future, time.perf_counter()))
+            else:
+                self._readers.submit(request, future)
+        except (TypeError, ValueError, Unavailable) as error:
+            future.set_exception(error)
+        return future
+
+    def calibrate(self, reference: Outputs) -> Future[None]:
+        """Take these known in-distribution rows, in place of any earlier ones, durably."""
+
+        def record() -> Record:
+            check_columns(reference, "reference", self._store.features, self._store.classes)
+            return Record(0, "calibrate", {}, stored_outputs(reference))
+
+        return self._change(record, "calibrated", rows=lambda: len(reference))
+
+    def choose_rate(self, rate: Rate) -> Future[None]:
+        """Decide at this error rate from now on, durably."""
+
+        def record() -> Record:
+            if not isinstance(rate, Rate):
+                raise TypeError(f"rate must be a Rate, got {type(rate).__name__}")
+            return Record(0, "rate", {"rate": [rate.name, rate.value]})
+
+        return self._change(record, "rate")
+
+    def merge(self, moments: Moments) -> Future[None]:
+        """Add the learned rows of another state, durably; moments that were merged before are refused."""
+
+        def record() -> Record:
+            if not isinstance(moments, Moments):
+                raise TypeError(f"moments must be Moments, got {type(moments).__name__}")
+            if moments.dimensions != self._store.features:
+                raise ValueError(f"moments must be of {self._store.features} features, got {moments.dimensions}")
+            return Record(0, "merge", *stored_moments(moments))
+
+        return self._change(record, "merged", rows=lambda: round(moments.rows))
+
+    def reset(self) -> Future[None]:
+        """Forget all learned rows, durably; the reference and the rate stay."""
+        return self._change(lambda: Record(0, "reset"), "reset")
+
+    def snapshot(self) -> Future[SnapshotFacts]:
+        """Take a snapshot now."""
+        future: Future[SnapshotFacts] = Future()
+        try:
+            self._put(_Snapshot(future, time.perf_counter()))
+        except Unavailable as error:
+            future.set_exception(error)
+        return future
+
+    def facts(self) -> Facts:
+        """Return what the durable state holds, and how the service is."""
+        contents, store, solver = self._published, self._store, self._solver
+        stale_since = solver.stale_since
+        why_not = self._why_not()
+        return Facts(
+            features=store.features,
+            classes=store.classes,
+            method=contents.detector.settings.method,
+            rate=contents.rate,
+            rows=contents.rows,
+            rows_learned=contents.rows_learned,
+            batches=contents.batches,
+            reference_rows=contents.reference_rows,
+            sequence=contents.sequence,
+            log_bytes=store.log.total_bytes,
+            segments=store.log.segments,
+            snapshot=store.snapshot,
+            snapshot_error=self._snapshot_error,
+            queued=len(self._queue),
+            solve_seconds=solver.seconds,
+            stale_batches=max(0, contents.sequence - solver.fitted.sequence),
+            stale_seconds=0.0 if stale_since is None else time.monotonic() - stale_since,
+            max_stale_batches=MAX_STALE_BATCHES,
+            recovery=store.recovery,
+            is_ready=not why_not,
+            why_not=why_not,
+        )
+
+    def close(self) -> None:
+        """Finish what is queued, take a snapshot, and release the directory."""
+        with self._changed:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            self._changed.notify_all()
+        self._writer.join()
+        self._readers.close()
+        self._snapshots.shutdown()
+        self._solver.close()
+        self._store.close()
+
+    def _why_not(self) -> str:
+        return self._failure or (_STOPPING if self._is_closing else "")
+
+    def _stop(self, why: str) -> None:
+        """Take no more requests: the first reason stays."""
+        with self._changed:
+            if not self._failure:
+                self._failure = why
+                _logger.error("the service has stopped: %s", why)
+            self._changed.notify_all()
+        self._listeners.tell(Event("failed", time.time(), message=why))
+
+    def _change(self, record: Callable[[], Record], event: str, rows: Callable[[], int] = int) -> Future[None]:
+        future: Future[None] = Future()
+        try:
+            made = record()
+            item = _Change(lambda contents: after(contents, made), made, event, rows(), future, time.perf_counter())
+            self._put(item)
+        except (TypeError, ValueError, Unavailable) as error:
+            future.set_exception(error)
+        return future
+
+    def _put(self, item: _Item) -> None:
+        size = item.bytes if isinstance(item, _Learning) else 0
+        with self._changed:
+            if why_not := self._why_not():
+                raise Unavailable(why_not)
+            if len(self._queue) >= MAX_QUEUED or (self._queue and self._queued_bytes + size > MAX_QUEUED_BYTES):
+                raise Unavailable("the service is busy: too many requests wait to be learned")
+            self._queue.append(item)
+            self._queued_bytes += size
+            self._changed.notify()
+
+    def _fitted(self) -> Contents:
+        """Return the contents that answers come from: the latest that are solved, at the rate in force."""
+        return replace(self._solver.fitted, rate=self._published.rate)
+
+    def _run(self) -> None:
+        """Take groups from the queue until the engine is closed and the queue is empty."""
+        while (group := self._next_group()) is not None:
+            running = [item for item in group if item.future.set_running_or_notify_cancel()]
+            try:
+                if running:
+                    self._handle(running)
+                    if not self._queue:
+                        self._store.log.mark()
+            except BaseException as error:  # Fail-stop: no later request may build on what is not durable.
+                self._stop(str(error) or type(error).__name__)
+                for item in running:
+                    fail(item.future, Unavailable(self._failure))
+        if not self._failure:
+            self._snapshot_at_end()
+
+    def _next_group(self) -> list[_Item] | None:
+        """Wait for requests and return those to be handled together: learning ones, or one of another kind."""
+        with self._changed:
+            while not self._queue and not self._is_closing:
+                self._changed.wait()
+            if not self._queue:
+                return None
+            first = self._queue.popleft()
+            group = [first]
+            size = first.bytes if isinstance(first, _Learning) else 0
+            while isinstance(first, _Learning) and self._queue and len(group) < MAX_GROUP:
+                following = self._queue[0]
+                if not isinstance(following, _Learning) or size + following.bytes > MAX_GROUP_BYTES:
+                    break
+                size += following.bytes
+                group.append(self._queue.popleft())
+            self._queued_bytes -= size
+            return group
+
+    def _handle(self, group: Sequence[_Item]) -> None:
+        if self._failure:
+            raise Unavailable(self._failure)
+        first = group[0]
+        if isinstance(first, _Change):
+            self._apply(first)
+        elif isinstance(first, _Snapshot):
+            self._begin_snapshot(first.future)
+        else:
+            self._learn([item for item in group if isinstance(item, _Learning)])
+        self._snapshot_if_due()
+
+    def _learn(self, items: list[_Learning]) -> None:
+        """Learn from requests, commit them, and complete them with their answers."""
+        group = self._planned(items)
+        is_slow = self._solver.is_slow
+        try:
+            if not is_slow:
+                self._solver.solve_now(group.contents)
+            answers = self._answers(group, is_in_fit=not is_slow)
+        except Exception as error:
+            self._learn_alone(group.items, error)
+            return
+        if group.records:
+            self._store.append(group.records, group.contents)
+            self._publish(is_slow=is_slow)
+        for number, (item, found) in enumerate(zip(group.items, answers, strict=True)):
+            item.future.set_result(found)
+            self._listeners.tell(answered("repeated" if number in group.repeats else "learned", found, item.since))
+
+    def _planned(self, items: list[_Learning]) -> _Group:
+        """Return the contents after the requests; one that cannot be learned gets its error and is left out."""
+        group = _Group(self._store.contents, [], set(), [])
+        own: dict[str, _Learning] = {}
+        for item in items:
+            request_id = item.request.request_id
+            try:
+                if request_id is not None and (request_id in self._store.recent or request_id in own):
+                    self._check_repeated(item, request_id, own)
+                    group.repeats.add(len(group.items))
+                else:
+                    group.contents = learned(group.contents, item.request.outputs)
+                    about = {} if request_id is None else {"id": request_id}
+                    sequence = self._store.contents.sequence + len(group.records) + 1
+                    group.records.append(Record(sequence, "learn", about, item.arrays))
+                    if request_id is not None:
+                        own[request_id] = item
+                group.items.append(item)
+            except Exception as error:
+                fail(item.future, error)
+        if group.records:
+            group.contents = replace(group.contents, sequence=group.records[-1].sequence)
+        return group
+
+    def _check_repeated(self, item: _Learning, request_id: str, own: dict[str, _Learning]) -> None:
+        """Refuse a request id that was used before for other rows."""
+        first = checksum_of(own[request_id].arrays) if request_id in own else self._store.recent[request_id]
+        if checksum_of(item.arrays) != first:
+            raise ValueError(f"request id must be another for other rows, got {request_id!r} a second time")
+
+    def _learn_alone(self, items: list[_Learning], error: Exception) -> None:
+        """Learn requests one by one after they could not be together, so that only the one at fault is refused."""
+        if len(items) == 1:
+            fail(items[0].future, error)
+            return
+        for item in items:
+            self._learn([item])
+
+    def _answers(self, group: _Group, *, is_in_fit: bool) -> list[Answer]:
+        contents = group.contents if is_in_fit else self._fitted()
+        return [
+            answer(contents, item.request.outputs, is_in_fit=is_in_fit, learned=True, repeated=number in group.repeats)
+            for number, item in enumerate(group.items)
+        ]
+
+    def _apply(self, item: _Change) -> None:
+        """Make another change, durably."""
+        try:
+            contents = item.changed(self._store.contents)
+            self._solver.solve_now(contents)
+        except Exception as error:
+            fail(item.future, error)
+            return
+        sequence = self._store.contents.sequence + 1
+        self._store.append([replace(item.record, sequence=sequence)], replace(contents, sequence=sequence))
+        self._publish(is_slow=False)
+        item.future.set_result(None)
+        self._listeners.tell(Event(item.event, time.time(), item.rows, seconds=time.perf_counter() - item.since))
+
+    def _publish(self, *, is_slow: bool) -> None:
+        """Let readers see the contents, which are durable; where solving is slow, within the bound on staleness."""
+        self._published = contents = self._store.contents
+        if is_slow:
+            self._solver.use_later(contents)
+            self._solver.wait(contents.sequence - MAX_STALE_BATCHES)
+        else:
+            self._solver.use(contents)
+
+    def _snapshot_if_due(self) -> None:
+        last = self._store.snapshot
+        due = max(SNAPSHOT_LOG_BYTES, SNAPSHOT_LOG_RATIO * (0 if last is None else last.bytes))
+        if not self._is_taking and self._store.log.appended_bytes - self._bytes_at_snapshot > due:
+            self._begin_snapshot(Future())
+
+    def _begin_snapshot(self, future: Future[SnapshotFacts]) -> None:
+        """Have a snapshot written of the contents as they are."""
+        contents, recent = self._store.begin_snapshot()
+        self._bytes_at_snapshot = self._store.log.appended_bytes
+        self._is_taking = True
+        self._snapshots.submit(self._take_snapshot, contents, recent, future)
+
+    def _take_snapshot(self, contents: Contents, recent: dict[str, int], future: Future[SnapshotFacts]) -> None:
+        began = time.perf_counter()
+        try:
+            taken = self._store.write_snapshot(contents, recent)
+        except Exception as error:  # The log holds all that it would have.
+            self._snapshot_error = str(error) or type(error).__name__
+            fail(future, error)
+            self._listeners.tell(Event("failed", time.time(), message=f"no snapshot was taken: {self._snapshot_error}"))
+        else:
+            self._snapshot_error = ""
+            future.set_result(taken)
+            self._listeners.tell(Event("snapshot", time.time(), seconds=time.perf_counter() - began))
+        finally:
+            self._is_taking = False
+
+    def _snapshot_at_end(self) -> None:
+        last = self._store.snapshot
+        if last is None or last.sequence < self._store.contents.sequence:
+            self._begin_snapshot(Future())

@@ -1,0 +1,272 @@
+"""A state directory: its lock, its settings, its log and its snapshots, opened by recovering what they hold.
+
+- `settings.npz`: what the detector was made with.
+- `snapshot-<sequence>.npz`: all up to a record; the two newest are kept.
+- `log-<sequence>.truing`: a segment of the log, named after its first record.
+- `lock`: held while a process writes here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..detector import Detector
+from ..io.archive import read_archive, write_archive
+from ..io.drafts import AnyPath
+from ..saved.detectors import restore_detector, store_detector
+from ..threshold import Rate
+from .changes import after
+from .log import Damaged, Log, LogEnd, read_log, segment_path, segments, sync_folder
+from .records import Record
+from .requests import SnapshotFacts
+from .snapshots import Contents, read_snapshot, snapshots, write_snapshot
+
+try:
+    import fcntl
+except ImportError:  # Not on Windows.
+    fcntl = None  # type: ignore[assignment]
+
+DEFAULT_RATE = Rate("false_alarm", 0.05)
+
+# The request ids of so many learned batches are remembered.
+RECENT_IDS = 65_536
+
+_FORMAT = 1
+_SETTINGS_KIND = "service settings"
+_SNAPSHOTS_KEPT = 2
+
+
+class Recovered(NamedTuple):
+    """What a directory holds: contents, recent request ids, how far the log was read, and what was found on the way.
+
+    `damaged` are the snapshots that were passed over.
+    """
+
+    contents: Contents
+    recent: dict[str, int]
+    end: LogEnd
+    notes: tuple[str, ...]
+    damaged: tuple[Path, ...]
+
+
+class Store:
+    """A directory that holds one detector's state, open for one process.
+
+    `contents` are what it holds, `recent` the request ids of the last `RECENT_IDS` learned batches that had one, with
+    their rows' checksums; `recovery` says what was found on opening.
+
+    Parameters
+    ----------
+    path
+        The directory; it is made where there is none.
+    detector
+        One that has learned nothing, of the settings wanted. An existing directory of other settings is refused. None
+        takes an existing directory as it is.
+    features, classes
+        How many columns features and logits have; no classes where rows come with scores of their own.
+    rate
+        The error rate that a new directory starts with: by default a false-alarm rate of 0.05.
+    sync
+        Whether what is written is synced before it is acknowledged.
+    segment_bytes
+        About how large a segment of the log becomes.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        detector: Detector | None = None,
+        *,
+        features: int | None = None,
+        classes: int | None = None,
+        rate: Rate = DEFAULT_RATE,
+        sync: bool = True,
+        segment_bytes: int = 2**26,
+    ) -> None:
+        self.folder = Path(path)
+        if detector is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
+        self._lock = _locked(self.folder)
+        try:
+            wanted, self.features, self.classes = _settled(self.folder, detector, features, classes)
+            found = recovered(self.folder, Contents(wanted, rate))
+            self.contents = found.contents
+            self.recent = found.recent
+            self.recovery = found.notes
+            self.log = Log(self.folder, found.end, segment_bytes=segment_bytes, sync=sync)
+            self.snapshot = _tidied(self.folder, found.damaged)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def append(self, records: Sequence[Record], contents: Contents) -> None:
+        """Make records durable, whose numbers follow, and take the contents after them as what there is."""
+        encoded = self.log.append(records)
+        for record, one in zip(records, encoded, strict=True):
+            remember(self.recent, record, one.arrays_checksum)
+        self.contents = replace(contents, sequence=records[-1].sequence, digest=self.log.digest)
+
+    def begin_snapshot(self) -> tuple[Contents, dict[str, int]]:
+        """Return what a snapshot is to hold, and begin another segment behind it."""
+        self.log.rotate()
+        return self.contents, dict(self.recent)
+
+    def write_snapshot(self, contents: Contents, recent: dict[str, int]) -> SnapshotFacts:
+        """Write a snapshot that was begun, then remove what the one before it holds; any thread may, one at a time."""
+        path = write_snapshot(self.folder, contents, recent)
+        self.snapshot = facts_of(path, contents.sequence)
+        kept = list(snapshots(self.folder).items())
+        for _, path in kept[_SNAPSHOTS_KEPT:]:
+            path.unlink(missing_ok=True)
+        if len(kept) >= _SNAPSHOTS_KEPT:
+            self.log.remove_up_to(kept[_SNAPSHOTS_KEPT - 1][0])
+        return self.snapshot
+
+    def close(self) -> None:
+        """Close the log and release the directory."""
+        self.log.close()
+        os.close(self._lock)
+
+
+def recovered(folder: Path, fresh: Contents) -> Recovered:
+    """Return what a directory holds: a snapshot and the records behind it, applied one after another.
+
+    A newest snapshot that is damaged is passed over for the one before, whose log is kept for that. With no log at all,
+    as in a backup, the snapshot is what there is.
+    """
+    damaged: dict[Path, str] = {}
+    for path in snapshots(folder).values():
+        try:
+            contents, recent = read_snapshot(path)
+        except (ValueError, KeyError, TypeError) as error:
+            damaged[path] = str(error)
+        else:
+            return _replayed(folder, contents, recent, damaged)
+    return _replayed(folder, fresh, {}, damaged)
+
+
+def remember(recent: dict[str, int], record: Record, checksum: int) -> None:
+    """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number."""
+    request_id = record.about.get("id")
+    if request_id is None:
+        return
+    recent[request_id] = checksum
+    if len(recent) > RECENT_IDS:
+        del recent[next(iter(recent))]
+
+
+def _replayed(folder: Path, contents: Contents, recent: dict[str, int], damaged: dict[Path, str]) -> Recovered:
+    start = contents.sequence
+    notes = [f"a snapshot was passed over: {why}" for why in damaged.values()]
+    end = LogEnd(start, contents.digest)
+    try:
+        if not segments(folder):
+            if damaged or not start:
+                raise Damaged(f"{folder} lacks its log")
+            notes.append(f"there is no log: the snapshot of the record {start} is all there is")
+            return Recovered(contents, recent, end, tuple(notes), ())
+        for found in read_log(folder, end, start, contents.digest):
+            if found.sequence == start and found.digest != contents.digest:
+                raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one state")
+            if found.record is not None and found.sequence > start:
+                contents = replace(after(contents, found.record), digest=found.digest)
+                remember(recent, found.record, found.arrays_checksum)
+        if end.sequence < start:
+            raise Damaged(f"{folder}: the log ends at the record {end.sequence}, before the snapshot of {start}")
+    except Damaged as error:
+        raise Damaged("; ".join([*damaged.values(), f"{error}: restore a backup"])) from None
+    return Recovered(contents, recent, end, (*notes, *end.notes), tuple(damaged))
+
+
+def _tidied(folder: Path, damaged: tuple[Path, ...]) -> SnapshotFacts | None:
+    """Put damaged snapshots out of the way, remove unfinished ones, and return the facts of the newest that is left."""
+    for path in damaged:
+        path.replace(path.with_name(f"damaged-{path.name}"))
+    for draft in folder.glob(".truing-*.draft"):  # The directory is locked: whoever wrote it is gone.
+        draft.unlink(missing_ok=True)
+    return next((facts_of(path, sequence) for sequence, path in snapshots(folder).items()), None)
+
+
+def _locked(folder: Path) -> int:
+    if fcntl is None:
+        raise OSError("a state directory needs file locks as POSIX has them, got a system without")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no state directory {folder}")
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise BlockingIOError(f"{folder} is in use by another process: one process writes to a state") from None
+    return lock
+
+
+def _settled(
+    folder: Path, detector: Detector | None, features: int | None, classes: int | None
+) -> tuple[Detector, int, int | None]:
+    """Return the detector of a directory's settings; those that are wanted must be these, and are kept in a new one."""
+    path = folder / "settings.npz"
+    if not path.exists():
+        if detector is None or features is None:
+            raise ValueError(f"{folder} holds no state yet: a detector and its number of features must be given")
+        if snapshots(folder) or any(segment.stat().st_size for segment in segments(folder).values()):
+            raise Damaged(f"{folder} lacks its settings.npz: restore it from a backup")
+        _check_fresh(detector)
+        header, arrays = store_detector(detector)
+        about = {"format": _FORMAT, "features": features, "classes": classes, "detector": header}
+        segment_path(folder, 1).touch(0o600)  # First: a directory with settings and without a log has lost it.
+        write_archive(path, _SETTINGS_KIND, about, arrays)  # Which syncs the directory.
+        return detector, features, classes
+    kept, kept_features, kept_classes = read_settings(folder)
+    if detector is not None:
+        _check_fresh(detector)
+        _check_same(folder, (kept, kept_features, kept_classes), (detector, features, classes))
+    return kept, kept_features, kept_classes
+
+
+def read_settings(folder: Path) -> tuple[Detector, int, int | None]:
+    """Return a directory's settings: a detector that has learned nothing, and the numbers of columns."""
+    kind, about, arrays = read_archive(folder / "settings.npz")
+    if kind != _SETTINGS_KIND or about["format"] != _FORMAT:
+        raise ValueError(f"{folder} must hold a state of format {_FORMAT}, got {kind} {about.get('format')}")
+    return restore_detector(about["detector"], arrays), about["features"], about["classes"]
+
+
+def _check_fresh(detector: Detector) -> None:
+    if detector.moments is not None or detector.reference is not None:
+        raise ValueError("detector must have learned nothing and have no reference: a state directory holds its own")
+
+
+def _check_same(folder: Path, kept: tuple[Detector, int, int | None], wanted: tuple[Any, ...]) -> None:
+    """Refuse settings other than those kept, and say which."""
+    differences = [
+        f"{name} {before!r}, got {now!r}"
+        for name, before, now in (("features", kept[1], wanted[1]), ("classes", kept[2], wanted[2]))
+        if now is not None and before != now
+    ]
+    header_kept, arrays_kept = store_detector(kept[0])
+    header_wanted, arrays_wanted = store_detector(wanted[0])
+    differences += [
+        f"{name} {header_kept[name]!r}, got {header_wanted[name]!r}"
+        for name in header_kept
+        if header_kept[name] != header_wanted[name]
+    ]
+    if {name: array.tobytes() for name, array in arrays_kept.items()} != {
+        name: array.tobytes() for name, array in arrays_wanted.items()
+    }:
+        differences.append("another head")
+    if differences:
+        raise ValueError(
+            f"{folder} holds a state with {'; '.join(differences)}: start with its settings, or take another directory"
+        )
+
+
+def facts_of(path: Path, sequence: int) -> SnapshotFacts:
+    """Return the facts of a snapshot by its file."""
+    status = path.stat()
+    return SnapshotFacts(sequence, status.st_size, status.st_mtime, path.name)
