@@ -6,25 +6,30 @@ The file is an ordinary `.npz`, so any NumPy can look inside.
 import hashlib
 import json
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 
 from .drafts import AnyPath
-from .npz import Arrays, read_npz, write_npz
+from .npz import Arrays, Source, read_npz, write_npz, write_npz_into
 
 VERSION = 2
 
 
 def write_archive(path: AnyPath, kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
     """Write one value of `kind`, as a plain header and named arrays."""
-    about = {"truing": VERSION, "kind": kind, "header": dict(header)}
-    about["sha256"] = _digest(about, arrays)
-    text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-    write_npz(path, {"about": text, **arrays})
+    write_npz(path, _with_about(kind, header, arrays))
 
 
-def read_archive(path: AnyPath) -> tuple[str, dict[str, Any], Arrays]:
+def archive_bytes(kind: str, header: Mapping[str, Any], arrays: Arrays) -> bytes:
+    """Return the bytes of the file that `write_archive` writes."""
+    file = BytesIO()
+    write_npz_into(file, _with_about(kind, header, arrays))
+    return file.getvalue()
+
+
+def read_archive(path: Source) -> tuple[str, dict[str, Any], Arrays]:
     """Read (kind, header, arrays), refusing what is foreign, damaged or newer than this version."""
     arrays = read_npz(path, compressed=False)
     try:
@@ -50,6 +55,12 @@ def kind_of(arrays: Arrays) -> str | None:
         return str(about["kind"]) if "truing" in about else None
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
+
+
+def _with_about(kind: str, header: Mapping[str, Any], arrays: Arrays) -> Arrays:
+    about = {"truing": VERSION, "kind": kind, "header": dict(header)}
+    about["sha256"] = _digest(about, arrays)
+    return {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), **arrays}
 
 
 def _digest(about: Mapping[str, Any], arrays: Arrays) -> str:

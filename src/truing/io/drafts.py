@@ -67,7 +67,7 @@ def real_path(path: AnyPath) -> Path:
 
 
 @contextmanager
-def naming(path: AnyPath) -> Iterator[None]:
+def naming(path: object) -> Iterator[None]:
     """Give errors of the system in this block, such as a full disk, the name of the file."""
     try:
         yield

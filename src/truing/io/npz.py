@@ -7,6 +7,8 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BytesIO
 from os import SEEK_END
 from typing import IO, Any, BinaryIO
 
@@ -30,28 +32,55 @@ LOCAL_HEADER, END_RECORD, MAX_COMMENT_BYTES = 30, 22, 2**16 - 1
 MAX_NAMES_LISTED = 12
 
 
+@dataclass(frozen=True)
+class InMemory:
+    """The bytes of a file that is in memory and not on a disk, and what errors call it."""
+
+    name: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Source = AnyPath | InMemory
+
+
 def write_npz(path: AnyPath, arrays: Arrays) -> None:
     """Write named arrays as an uncompressed, sealed `.npz`; equal arrays give equal bytes."""
     with replacing(path) as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            archive.comment = BLANK
-            for name, array in arrays.items():
-                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-        seal(file)
+        write_npz_into(file, arrays)
+
+
+def write_npz_into(file: BinaryIO, arrays: Arrays) -> None:
+    """Write such an `.npz` into an empty file that is open for reading and writing."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = BLANK
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+    seal(file)
 
 
 def read_npz(
-    path: AnyPath, wanted: Sequence[str] | None = None, needed: str | None = None, *, compressed: bool = True
+    path: Source,
+    wanted: Sequence[str] | None = None,
+    needed: str | None = None,
+    *,
+    compressed: bool = True,
+    at_most: int | None = None,
 ) -> Arrays:
     """Read the wanted arrays of an `.npz`, or all, when their sizes are within bounds.
 
     Without compression the arrays take no more memory than the file has bytes; with it, no more than `MAX_EXPANSION`
-    as much, or `ALWAYS_ALLOWED_BYTES` where that is more. What the zip's directory says is checked before any of them
-    is made, and again while they are read.
+    as much, or `ALWAYS_ALLOWED_BYTES` where that is more; in any case no more than `at_most` bytes, where that is
+    given. What the zip's directory says is checked before any of them is made, and again while they are read.
     """
     with _opened(path, compressed) as (archive, members, size):
         chosen = _choose(members, wanted, size)
+        unpacked = sum(member.file_size for member in chosen.values())
+        if at_most is not None and unpacked > at_most:
+            raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {at_most:,} that are allowed")
         arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
     if needed is not None:
         check_contains(path, needed, list(members))
@@ -102,7 +131,7 @@ def read_npy(path: AnyPath) -> NDArray[Any]:
         raise ValueError(f"{path} must be an .npy file of plain numbers: {reason(error)}") from None
 
 
-def check_contains(path: AnyPath, needed: str, held: Sequence[str]) -> None:
+def check_contains(path: Source, needed: str, held: Sequence[str]) -> None:
     """Refuse a file without what is needed, telling what it holds."""
     if needed not in held:
         raise ValueError(f"{path} must hold {needed}, got {listing(held)}")
@@ -128,23 +157,26 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _opened(
-    path: AnyPath, compressed: bool = True, sealed: bool = True
+    path: Source, compressed: bool = True, sealed: bool = True
 ) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo], int]]:
     """Open an `.npz`: its members by the names of their arrays, and its size. What is wrong with it names it."""
-    source = check_readable(path)
-    with naming(path), source.open("rb") as file:
+    with naming(path), _open(path) as file:
         if sealed:
             check_seal(file, path)
         try:
-            _check_end(file)
+            size = _check_end(file)
             with zipfile.ZipFile(file) as archive:
-                yield archive, _members(archive, compressed), source.stat().st_size
+                yield archive, _members(archive, compressed), size
         except OSError:
             raise
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
             raise ValueError(f"{path} must be an .npz file of plain arrays: {reason(error)}") from None
+
+
+def _open(path: Source) -> BinaryIO:
+    return BytesIO(path.content) if isinstance(path, InMemory) else check_readable(path).open("rb")
 
 
 def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, size: int) -> dict[str, zipfile.ZipInfo]:
@@ -154,8 +186,8 @@ def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, s
     return chosen
 
 
-def _check_end(file: BinaryIO) -> None:
-    """Refuse an empty file, and a zip cut off in its last record, the comment, which `zipfile` would not notice."""
+def _check_end(file: BinaryIO) -> int:
+    """Return a file's size. An empty one is refused, and a zip cut off in its last record, which `zipfile` accepts."""
     size = file.seek(0, SEEK_END)
     if size == 0:
         raise ValueError("it is empty")
@@ -165,6 +197,7 @@ def _check_end(file: BinaryIO) -> None:
     comment = tail[start + END_RECORD :]
     if start >= 0 and len(comment) < int.from_bytes(tail[start + END_RECORD - 2 : start + END_RECORD], "little"):
         raise ValueError("it is cut short")
+    return size
 
 
 def _members(archive: zipfile.ZipFile, compressed: bool) -> dict[str, zipfile.ZipInfo]:

@@ -7,7 +7,7 @@ digits count as absent in the sum, and words on either side of them tell a damag
 
 import hashlib
 import re
-from os import SEEK_END, PathLike
+from os import SEEK_END
 from typing import BinaryIO
 
 BEFORE, AFTER = b"truing-sha256:", b":truing-sealed"
@@ -28,7 +28,7 @@ def seal(file: BinaryIO) -> None:
     file.write(found.encode())
 
 
-def check_seal(file: BinaryIO, path: str | PathLike[str]) -> None:
+def check_seal(file: BinaryIO, path: object) -> None:
     """Refuse a file that is not as it was when sealed. One without a seal passes: it is not ours."""
     start, tail = _tail(file)
     # The last is the seal: those before it stand in what the file holds.

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..io.archive import read_archive, write_archive
+from ..io.archive import archive_bytes, read_archive, write_archive
 from ..io.drafts import AnyPath
+from ..io.npz import Source
 from ..moments import Moments
 from ..saved.sums import restore_moments, store_moments
 
@@ -23,7 +24,7 @@ class Origin:
     temperature: float | None = None
     model: str | None = None
 
-    def joined(self, other: Origin, path: AnyPath) -> Origin:
+    def joined(self, other: Origin, path: Source) -> Origin:
         """Return what is known of both, refusing a difference."""
         found = {}
         for name in (field.name for field in fields(self)):
@@ -42,7 +43,13 @@ def write_moments(path: AnyPath, moments: Moments, origin: Origin) -> None:
     write_archive(path, "moments", header | vars(origin), arrays)
 
 
-def read_moments(path: AnyPath) -> tuple[Moments, Origin]:
+def moments_bytes(moments: Moments, origin: Origin) -> bytes:
+    """Return the bytes of the file that `write_moments` writes."""
+    header, arrays = store_moments(moments)
+    return archive_bytes("moments", header | vars(origin), arrays)
+
+
+def read_moments(path: Source) -> tuple[Moments, Origin]:
     """Read what `write_moments` wrote, or `truing.save`."""
     kind, header, arrays = read_archive(path)
     if kind != "moments":

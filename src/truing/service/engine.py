@@ -16,16 +16,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..detector import Detector
 from ..moments import Moments
-from ..outputs import Outputs, as_outputs
+from ..outputs import Outputs
 from ..threshold import Rate
 from .answers import answer
 from .changes import after, learned, stored_moments, stored_outputs
+from .readers import Listeners, Readers, answered, fail
 from .records import Arrays, Record, checksum_of
-from .requests import MAX_ID_CHARACTERS, Answer, Event, Facts, Request, SnapshotFacts, Unavailable
+from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_columns, check_request
 from .snapshots import Contents
 from .solver import Solver
 from .store import Store
@@ -47,7 +47,6 @@ MAX_STALE_BATCHES = 64
 SNAPSHOT_LOG_BYTES = 2**28
 SNAPSHOT_LOG_RATIO = 4
 
-_READERS = 2
 _STOPPING = "the service is stopping"
 
 _logger = logging.getLogger(__name__)
@@ -113,9 +112,13 @@ class Engine:
 
     def __init__(self, store: Store, *, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
         self._store = store
-        self._listeners = tuple(listeners)
+        self._listeners = Listeners(listeners)
         self._published = store.contents
-        self._solver = Solver(store.contents, self._stop)
+        try:
+            self._solver = Solver(store.contents, self._stop)
+        except BaseException:
+            store.close()
+            raise
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
         self._changed = threading.Condition()
@@ -124,8 +127,7 @@ class Engine:
         self._snapshot_error = ""
         self._bytes_at_snapshot = 0
         self._is_taking = False
-        self._readers = ThreadPoolExecutor(_READERS, "truing-reader")
-        self._reading = threading.Semaphore(MAX_QUEUED)
+        self._readers = Readers(self._fitted, self._listeners)
         self._snapshots = ThreadPoolExecutor(1, "truing-snapshot")
         self._writer = threading.Thread(target=self._run, name="truing-writer", daemon=True)
         self._writer.start()
@@ -144,12 +146,11 @@ class Engine:
         """Answer a request; what is wrong with it, or that the service is unavailable, is in the future."""
         future: Future[Answer] = Future()
         try:
-            self._check_columns(request.outputs, "outputs")
-            _check_id(request.request_id)
+            check_request(request, self._store.features, self._store.classes)
             if request.learn:
                 self._put(_Learning(request, stored_outputs(request.outputs), future, time.perf_counter()))
             else:
-                self._read(request, future)
+                self._readers.submit(request, future)
         except (TypeError, ValueError, Unavailable) as error:
             future.set_exception(error)
         return future
@@ -158,7 +159,7 @@ class Engine:
         """Take these known in-distribution rows, in place of any earlier ones, durably."""
 
         def record() -> Record:
-            self._check_columns(reference, "reference")
+            check_columns(reference, "reference", self._store.features, self._store.classes)
             return Record(0, "calibrate", {}, stored_outputs(reference))
 
         return self._change(record, "calibrated", rows=lambda: len(reference))
@@ -201,7 +202,7 @@ class Engine:
     def facts(self) -> Facts:
         """Return what the durable state holds, and how the service is."""
         contents, store, solver = self._published, self._store, self._solver
-        state, stale_since = contents.detector.state, solver.stale_since
+        stale_since = solver.stale_since
         why_not = self._why_not()
         return Facts(
             features=store.features,
@@ -211,7 +212,7 @@ class Engine:
             rows=contents.rows,
             rows_learned=contents.rows_learned,
             batches=contents.batches,
-            reference_rows=0 if state.reference is None else len(state.reference),
+            reference_rows=contents.reference_rows,
             sequence=contents.sequence,
             log_bytes=store.log.total_bytes,
             segments=store.log.segments,
@@ -235,7 +236,7 @@ class Engine:
             self._is_closing = True
             self._changed.notify_all()
         self._writer.join()
-        self._readers.shutdown()
+        self._readers.close()
         self._snapshots.shutdown()
         self._solver.close()
         self._store.close()
@@ -250,16 +251,7 @@ class Engine:
                 self._failure = why
                 _logger.error("the service has stopped: %s", why)
             self._changed.notify_all()
-        self._tell(Event("failed", time.time(), message=why))
-
-    def _check_columns(self, outputs: Outputs, name: str) -> None:
-        """Refuse rows with other columns than the state has."""
-        as_outputs(outputs, name)
-        features, classes = self._store.features, self._store.classes
-        if outputs.features.shape[1] != features:
-            raise ValueError(f"features must have {features} columns, got {outputs.features.shape[1]}")
-        if outputs.logits is not None and classes is not None and outputs.logits.shape[1] != classes:
-            raise ValueError(f"logits must have {classes} columns, got {outputs.logits.shape[1]}")
+        self._listeners.tell(Event("failed", time.time(), message=why))
 
     def _change(self, record: Callable[[], Record], event: str, rows: Callable[[], int] = int) -> Future[None]:
         future: Future[None] = Future()
@@ -282,27 +274,6 @@ class Engine:
             self._queued_bytes += size
             self._changed.notify()
 
-    def _read(self, request: Request, future: Future[Answer]) -> None:
-        """Have a reader answer a request that learns nothing."""
-        if self._is_closing:
-            raise Unavailable(_STOPPING)
-        if not self._reading.acquire(blocking=False):
-            raise Unavailable("the service is busy: too many requests wait to be scored")
-        since = time.perf_counter()
-
-        def run() -> None:
-            try:
-                if future.set_running_or_notify_cancel():
-                    found = answer(self._fitted(), request.outputs, is_in_fit=False)
-                    future.set_result(found)
-                    self._tell(_answered("scored", found, since))
-            except Exception as error:
-                _fail(future, error)
-            finally:
-                self._reading.release()
-
-        self._readers.submit(run)
-
     def _fitted(self) -> Contents:
         """Return the contents that answers come from: the latest that are solved, at the rate in force."""
         return replace(self._solver.fitted, rate=self._published.rate)
@@ -319,7 +290,7 @@ class Engine:
             except BaseException as error:  # Fail-stop: no later request may build on what is not durable.
                 self._stop(str(error) or type(error).__name__)
                 for item in running:
-                    _fail(item.future, Unavailable(self._failure))
+                    fail(item.future, Unavailable(self._failure))
         if not self._failure:
             self._snapshot_at_end()
 
@@ -370,7 +341,7 @@ class Engine:
             self._publish(is_slow=is_slow)
         for number, (item, found) in enumerate(zip(group.items, answers, strict=True)):
             item.future.set_result(found)
-            self._tell(_answered("repeated" if number in group.repeats else "learned", found, item.since))
+            self._listeners.tell(answered("repeated" if number in group.repeats else "learned", found, item.since))
 
     def _planned(self, items: list[_Learning]) -> _Group:
         """Return the contents after the requests; one that cannot be learned gets its error and is left out."""
@@ -391,7 +362,7 @@ class Engine:
                         own[request_id] = item
                 group.items.append(item)
             except Exception as error:
-                _fail(item.future, error)
+                fail(item.future, error)
         if group.records:
             group.contents = replace(group.contents, sequence=group.records[-1].sequence)
         return group
@@ -405,7 +376,7 @@ class Engine:
     def _learn_alone(self, items: list[_Learning], error: Exception) -> None:
         """Learn requests one by one after they could not be together, so that only the one at fault is refused."""
         if len(items) == 1:
-            _fail(items[0].future, error)
+            fail(items[0].future, error)
             return
         for item in items:
             self._learn([item])
@@ -423,13 +394,13 @@ class Engine:
             contents = item.changed(self._store.contents)
             self._solver.solve_now(contents)
         except Exception as error:
-            _fail(item.future, error)
+            fail(item.future, error)
             return
         sequence = self._store.contents.sequence + 1
         self._store.append([replace(item.record, sequence=sequence)], replace(contents, sequence=sequence))
         self._publish(is_slow=False)
         item.future.set_result(None)
-        self._tell(Event(item.event, time.time(), item.rows, seconds=time.perf_counter() - item.since))
+        self._listeners.tell(Event(item.event, time.time(), item.rows, seconds=time.perf_counter() - item.since))
 
     def _publish(self, *, is_slow: bool) -> None:
         """Let readers see the contents, which are durable; where solving is slow, within the bound on staleness."""
@@ -459,12 +430,12 @@ class Engine:
             taken = self._store.write_snapshot(contents, recent)
         except Exception as error:  # The log holds all that it would have.
             self._snapshot_error = str(error) or type(error).__name__
-            _fail(future, error)
-            self._tell(Event("failed", time.time(), message=f"no snapshot was taken: {self._snapshot_error}"))
+            fail(future, error)
+            self._listeners.tell(Event("failed", time.time(), message=f"no snapshot was taken: {self._snapshot_error}"))
         else:
             self._snapshot_error = ""
             future.set_result(taken)
-            self._tell(Event("snapshot", time.time(), seconds=time.perf_counter() - began))
+            self._listeners.tell(Event("snapshot", time.time(), seconds=time.perf_counter() - began))
         finally:
             self._is_taking = False
 
@@ -472,33 +443,3 @@ class Engine:
         last = self._store.snapshot
         if last is None or last.sequence < self._store.contents.sequence:
             self._begin_snapshot(Future())
-
-    def _tell(self, event: Event) -> None:
-        for listener in self._listeners:
-            try:
-                listener(event)
-            except Exception:
-                _logger.exception("a listener failed at the event %s", event.kind)
-
-
-def _answered(kind: str, found: Answer, since: float) -> Event:
-    refused = 0 if found.is_out is None else int(found.is_out.sum())
-    return Event(kind, time.time(), len(found.scores), refused, time.perf_counter() - since, found)
-
-
-def _check_id(request_id: str | None) -> None:
-    if request_id is None:
-        return
-    if not isinstance(request_id, str):
-        raise TypeError(f"request id must be text, got {type(request_id).__name__}")
-    if not 0 < len(request_id) <= MAX_ID_CHARACTERS:
-        raise ValueError(f"request id must have 1 to {MAX_ID_CHARACTERS} characters, got {len(request_id)}")
-    try:
-        request_id.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"request id must be text that UTF-8 can hold, got {request_id!r}") from None
-
-
-def _fail(future: Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

@@ -50,11 +50,11 @@ def segments(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def read_log(folder: Path, end: LogEnd, after: int) -> Iterator[Found]:
+def read_log(folder: Path, end: LogEnd, after: int, digest: bytes) -> Iterator[Found]:
     """Yield the records from the segment on that holds the one `after` a sequence number, and tell in `end` how far.
 
-    A record that is not whole is the log's torn end, which is left out, if nothing says that it had been synced.
-    Otherwise the log is damaged, and refused.
+    `digest` is the checksum of the record with that number. A record that is not whole is the log's torn end, which is
+    left out, if nothing says that it had been synced. Otherwise the log is damaged, and refused.
     """
     found = segments(folder)
     firsts = [first for first in found if first <= after + 1]
@@ -62,21 +62,22 @@ def read_log(folder: Path, end: LogEnd, after: int) -> Iterator[Found]:
         raise Damaged(f"{folder} lacks the segment of its log that holds the record {after + 1}")
     wanted = [first for first in found if first >= firsts[-1]]
     end.sequence = wanted[0] - 1
-    end.digest = START if wanted[0] == 1 else None
-    for number, first in enumerate(wanted):
+    end.digest = digest if wanted[0] == after + 1 else START if wanted[0] == 1 else None
+    for first, following in zip(wanted, [*wanted[1:], None], strict=True):
         path = found[first]
         if first != end.sequence + 1:
             raise Damaged(f"{folder} lacks a segment of its log: after the record {end.sequence} comes {path.name}")
-        yield from _read_segment(path, end, is_last=number == len(wanted) - 1)
+        yield from _read_segment(path, end, following)
 
 
-def _read_segment(path: Path, end: LogEnd, *, is_last: bool) -> Iterator[Found]:
+def _read_segment(path: Path, end: LogEnd, following: int | None) -> Iterator[Found]:
+    """Yield the records of a segment; `following` is the number of the first record of the next, where there is one."""
     end.whole_bytes = end.synced_bytes = 0
     is_sealed = False
     with _mapped(path) as data:
         place = 0
         while place < len(data):
-            found = frame_at(data, place) or _behind_damage(path, data, place, end, is_last=is_last)
+            found = frame_at(data, place) or _behind_damage(path, data, place, end, following)
             if found is None:
                 break
             _check_order(path, found, end)
@@ -89,12 +90,12 @@ def _read_segment(path: Path, end: LogEnd, *, is_last: bool) -> Iterator[Found]:
                 yield found
             is_sealed = found.magic == SEAL
             end.whole_bytes = place = found.end
-    if is_sealed and is_last:
+    if is_sealed and following is None:
         raise Damaged(f"{path.parent} lacks a segment of its log: {path.name} says that another follows")
 
 
-def _behind_damage(path: Path, data: memoryview, bad: int, end: LogEnd, *, is_last: bool) -> Found | None:
-    """Return the frame to go on with behind one that is not whole, None where the rest is a torn end.
+def _behind_damage(path: Path, data: memoryview, bad: int, end: LogEnd, following: int | None) -> Found | None:
+    """Return the frame to go on with behind one that is not whole, None where no record is left in the segment.
 
     A frame that follows the last whole record by its checksum shows that only a mark lies between. If not, and one says
     that what lies between had been synced, the log is damaged.
@@ -106,7 +107,10 @@ def _behind_damage(path: Path, data: memoryview, bad: int, end: LogEnd, *, is_la
             return found
         if found.synced >= missing:
             raise Damaged(f"{path} is damaged: the record {missing} at byte {bad} is not whole, and later ones are")
-    if not is_last:
+    if following == missing:
+        end.notes.append(f"{path.name}: a damaged seal at byte {bad} was passed over; no record is missing")
+        return None
+    if following is not None:
         raise Damaged(f"{path} is damaged: the record {missing} at byte {bad} is not whole, and other segments follow")
     torn = len(data) - bad
     end.notes.append(f"{path.name}: {torn} bytes of an unfinished write behind the record {end.sequence} were cut")
@@ -142,7 +146,7 @@ class Log:
         self.segment_bytes = segment_bytes
         self.why_broken = ""
         self._sync = sync
-        self._synced = end.sequence
+        self._synced = end.sequence  # What was not is written again when the last segment is opened.
         self._is_marked = False
         self.appended_bytes = 0
         found = segments(folder)
@@ -176,7 +180,8 @@ class Log:
             self._write([buffer for one in encoded for buffer in one.buffers])
             if self._sync:
                 os.fdatasync(self._file)
-            self.sequence = self._synced = records[-1].sequence
+                self._synced = records[-1].sequence
+            self.sequence = records[-1].sequence
             self.digest = digest
             self._is_marked = False
             if self._size > self.segment_bytes:
@@ -185,7 +190,7 @@ class Log:
 
     def mark(self) -> None:
         """Note in the log that all of it is synced; the note itself is synced with what comes next."""
-        if self._is_marked or not self._sync:
+        if self._is_marked or self._synced < self.sequence or not self.sequence:
             return
         self._check()
         with self._stopping_on_failure():

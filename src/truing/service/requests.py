@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._check import Bools, Floats
-from ..outputs import Outputs
+from ..outputs import Outputs, as_outputs
 from ..threshold import Rate
 
-MAX_ID_CHARACTERS = 128
+_MAX_ID_CHARACTERS = 128
 
 
 class Unavailable(RuntimeError):  # noqa: N818  # It says of the service what it is.
@@ -103,3 +103,30 @@ class Facts:
     recovery: tuple[str, ...]
     is_ready: bool
     why_not: str
+
+
+def check_request(request: Request, features: int, classes: int | None) -> None:
+    """Refuse a request whose rows have other columns than these, or whose id is none."""
+    check_columns(request.outputs, "outputs", features, classes)
+    if request.request_id is not None:
+        _check_id(request.request_id)
+
+
+def check_columns(outputs: Outputs, name: str, features: int, classes: int | None) -> None:
+    """Refuse rows that have not so many features, or another number of logits than classes."""
+    as_outputs(outputs, name)
+    if outputs.features.shape[1] != features:
+        raise ValueError(f"features must have {features} columns, got {outputs.features.shape[1]}")
+    if outputs.logits is not None and classes is not None and outputs.logits.shape[1] != classes:
+        raise ValueError(f"logits must have {classes} columns, got {outputs.logits.shape[1]}")
+
+
+def _check_id(request_id: str) -> None:
+    if not isinstance(request_id, str):
+        raise TypeError(f"request id must be text, got {type(request_id).__name__}")
+    if not 0 < len(request_id) <= _MAX_ID_CHARACTERS:
+        raise ValueError(f"request id must have 1 to {_MAX_ID_CHARACTERS} characters, got {len(request_id)}")
+    try:
+        request_id.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"request id must be text that UTF-8 can hold, got {request_id!r}") from None

@@ -36,9 +36,13 @@ class Contents:
     def rows(self) -> float:
         """Weight of the learned rows in the state."""
         sums = self.detector.state.sums
-        if sums is None:
-            return 0.0
-        return float(sums.rows)
+        return 0.0 if sums is None else float(sums.rows)
+
+    @property
+    def reference_rows(self) -> int:
+        """Number of known in-distribution rows."""
+        reference = self.detector.state.reference
+        return 0 if reference is None else len(reference)
 
 
 def snapshot_path(folder: Path, sequence: int) -> Path:

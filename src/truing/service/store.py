@@ -9,11 +9,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..detector import Detector
 from ..io.archive import read_archive, write_archive
@@ -21,7 +20,7 @@ from ..io.drafts import AnyPath
 from ..saved.detectors import restore_detector, store_detector
 from ..threshold import Rate
 from .changes import after
-from .log import Damaged, Log, LogEnd, read_log, segments, sync_folder
+from .log import Damaged, Log, LogEnd, read_log, segment_path, segments, sync_folder
 from .records import Record
 from .requests import SnapshotFacts
 from .snapshots import Contents, read_snapshot, snapshots, write_snapshot
@@ -39,6 +38,19 @@ RECENT_IDS = 65_536
 _FORMAT = 1
 _SETTINGS_KIND = "service settings"
 _SNAPSHOTS_KEPT = 2
+
+
+class Recovered(NamedTuple):
+    """What a directory holds: contents, recent request ids, how far the log was read, and what was found on the way.
+
+    `damaged` are the snapshots that were passed over.
+    """
+
+    contents: Contents
+    recent: dict[str, int]
+    end: LogEnd
+    notes: tuple[str, ...]
+    damaged: tuple[Path, ...]
 
 
 class Store:
@@ -76,15 +88,18 @@ class Store:
         segment_bytes: int = 2**26,
     ) -> None:
         self.folder = Path(path)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if detector is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
         self._lock = _locked(self.folder)
         try:
             wanted, self.features, self.classes = _settled(self.folder, detector, features, classes)
-            self.snapshot: SnapshotFacts | None = None
-            self.contents, self.recent, end, notes = recovered(self.folder, Contents(wanted, rate))
-            self.recovery = tuple(notes)
-            self.log = Log(self.folder, end, segment_bytes=segment_bytes, sync=sync)
-            self._snapshots_found()
+            found = recovered(self.folder, Contents(wanted, rate))
+            self.contents = found.contents
+            self.recent = found.recent
+            self.recovery = found.notes
+            self.log = Log(self.folder, found.end, segment_bytes=segment_bytes, sync=sync)
+            self.snapshot = _tidied(self.folder, found.damaged)
         except BaseException:
             os.close(self._lock)
             raise
@@ -104,7 +119,7 @@ class Store:
     def write_snapshot(self, contents: Contents, recent: dict[str, int]) -> SnapshotFacts:
         """Write a snapshot that was begun, then remove what the one before it holds; any thread may, one at a time."""
         path = write_snapshot(self.folder, contents, recent)
-        self.snapshot = _facts_of(path, contents.sequence)
+        self.snapshot = facts_of(path, contents.sequence)
         kept = list(snapshots(self.folder).items())
         for _, path in kept[_SNAPSHOTS_KEPT:]:
             path.unlink(missing_ok=True)
@@ -117,28 +132,22 @@ class Store:
         self.log.close()
         os.close(self._lock)
 
-    def _snapshots_found(self) -> None:
-        for sequence, path in snapshots(self.folder).items():
-            self.snapshot = _facts_of(path, sequence)
-            break
 
-
-def recovered(folder: Path, fresh: Contents) -> tuple[Contents, dict[str, int], LogEnd, list[str]]:
+def recovered(folder: Path, fresh: Contents) -> Recovered:
     """Return what a directory holds: a snapshot and the records behind it, applied one after another.
 
     A newest snapshot that is damaged is passed over for the one before, whose log is kept for that. With no log at all,
     as in a backup, the snapshot is what there is.
     """
-    notes: list[str] = []
-    damaged: list[str] = []
+    damaged: dict[Path, str] = {}
     for path in snapshots(folder).values():
         try:
             contents, recent = read_snapshot(path)
         except (ValueError, KeyError, TypeError) as error:
-            damaged.append(str(error))
-            continue
-        return _replayed(folder, contents, recent, notes, damaged)
-    return _replayed(folder, fresh, {}, notes, damaged)
+            damaged[path] = str(error)
+        else:
+            return _replayed(folder, contents, recent, damaged)
+    return _replayed(folder, fresh, {}, damaged)
 
 
 def remember(recent: dict[str, int], record: Record, checksum: int) -> None:
@@ -151,40 +160,43 @@ def remember(recent: dict[str, int], record: Record, checksum: int) -> None:
         del recent[next(iter(recent))]
 
 
-def _replayed(
-    folder: Path, contents: Contents, recent: dict[str, int], notes: list[str], damaged: list[str]
-) -> tuple[Contents, dict[str, int], LogEnd, list[str]]:
+def _replayed(folder: Path, contents: Contents, recent: dict[str, int], damaged: dict[Path, str]) -> Recovered:
     start = contents.sequence
-    if not segments(folder):
-        if damaged:
-            raise Damaged(f"{damaged[0]}; there is no log to recover what it held")
-        if start:
-            notes.append(f"there is no log: the snapshot of the record {start} is all there is")
-        return contents, recent, LogEnd(start, contents.digest), notes
-    end = LogEnd()
+    notes = [f"a snapshot was passed over: {why}" for why in damaged.values()]
+    end = LogEnd(start, contents.digest)
     try:
-        for found in read_log(folder, end, start):
+        if not segments(folder):
+            if damaged or not start:
+                raise Damaged(f"{folder} lacks its log")
+            notes.append(f"there is no log: the snapshot of the record {start} is all there is")
+            return Recovered(contents, recent, end, tuple(notes), ())
+        for found in read_log(folder, end, start, contents.digest):
             if found.sequence == start and found.digest != contents.digest:
-                raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one directory")
-            if found.sequence > start:
-                if found.sequence == start + 1 and found.before != contents.digest:
-                    raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one directory")
-                assert found.record is not None
+                raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one state")
+            if found.record is not None and found.sequence > start:
                 contents = replace(after(contents, found.record), digest=found.digest)
                 remember(recent, found.record, found.arrays_checksum)
+        if end.sequence < start:
+            raise Damaged(f"{folder}: the log ends at the record {end.sequence}, before the snapshot of {start}")
     except Damaged as error:
-        raise Damaged("; ".join([*damaged, str(error)]) + ": restore a backup") from None
-    if end.sequence < start:
-        raise Damaged(f"{folder}: the log ends at the record {end.sequence}, before the snapshot of the record {start}")
-    if end.digest is None:  # An empty segment behind a snapshot.
-        end.digest = contents.digest
-    notes += [f"a snapshot was passed over: {why}" for why in damaged] + end.notes
-    return contents, recent, end, notes
+        raise Damaged("; ".join([*damaged.values(), f"{error}: restore a backup"])) from None
+    return Recovered(contents, recent, end, (*notes, *end.notes), tuple(damaged))
+
+
+def _tidied(folder: Path, damaged: tuple[Path, ...]) -> SnapshotFacts | None:
+    """Put damaged snapshots out of the way, remove unfinished ones, and return the facts of the newest that is left."""
+    for path in damaged:
+        path.replace(path.with_name(f"damaged-{path.name}"))
+    for draft in folder.glob(".truing-*.draft"):  # The directory is locked: whoever wrote it is gone.
+        draft.unlink(missing_ok=True)
+    return next((facts_of(path, sequence) for sequence, path in snapshots(folder).items()), None)
 
 
 def _locked(folder: Path) -> int:
     if fcntl is None:
         raise OSError("a state directory needs file locks as POSIX has them, got a system without")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no state directory {folder}")
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,13 +214,13 @@ def _settled(
     if not path.exists():
         if detector is None or features is None:
             raise ValueError(f"{folder} holds no state yet: a detector and its number of features must be given")
-        if segments(folder) or snapshots(folder):
+        if snapshots(folder) or any(segment.stat().st_size for segment in segments(folder).values()):
             raise Damaged(f"{folder} lacks its settings.npz: restore it from a backup")
         _check_fresh(detector)
         header, arrays = store_detector(detector)
         about = {"format": _FORMAT, "features": features, "classes": classes, "detector": header}
-        write_archive(path, _SETTINGS_KIND, about, arrays)
-        sync_folder(folder)
+        segment_path(folder, 1).touch(0o600)  # First: a directory with settings and without a log has lost it.
+        write_archive(path, _SETTINGS_KIND, about, arrays)  # Which syncs the directory.
         return detector, features, classes
     kept, kept_features, kept_classes = read_settings(folder)
     if detector is not None:
@@ -254,6 +266,7 @@ def _check_same(folder: Path, kept: tuple[Detector, int, int | None], wanted: tu
         )
 
 
-def _facts_of(path: Path, sequence: int) -> SnapshotFacts:
+def facts_of(path: Path, sequence: int) -> SnapshotFacts:
+    """Return the facts of a snapshot by its file."""
     status = path.stat()
-    return SnapshotFacts(sequence, status.st_size, status.st_mtime or time.time(), path.name)
+    return SnapshotFacts(sequence, status.st_size, status.st_mtime, path.name)

@@ -1,0 +1,102 @@
+"""Request bodies: read within limits, and what a request is refused with.
+
+A limit on size is enforced twice: on what a request announces, before any of it is read, and on what comes, for a body
+in chunks announces nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope
+
+from .requests import Unavailable
+
+# When to come back where the service is busy, or has stopped and may be started again.
+RETRY_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client may take: bytes of a body, seconds to send it, seconds to send the lines before it."""
+
+    body_bytes: int = 64 * 2**20
+    body_seconds: float = 30.0
+    header_seconds: float = 10.0
+
+
+class Refused(Exception):  # noqa: N818  # It says of the request what it is.
+    """What a request is answered with in place of a result; `unread` says that its body may still be coming."""
+
+    def __init__(
+        self, status: int, message: str, headers: dict[str, str] | None = None, *, unread: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = headers or {}
+        self.unread = unread
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Answer errors of this block as they are meant: bad input by 400, a service that takes no request by 503."""
+    try:
+        yield
+    except Unavailable as error:
+        raise Refused(503, str(error), {"Retry-After": str(RETRY_SECONDS)}) from None
+    except (ValueError, TypeError) as error:
+        raise Refused(400, str(error)) from None
+    except MemoryError:
+        raise Refused(413, "the request takes more memory than there is") from None
+
+
+async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """Return the whole body of a request within limits."""
+    _check_announced(scope, limits)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            return await _read(receive, limits)
+    except TimeoutError:
+        wanted = f"the body must come within {limits.body_seconds:g} seconds"
+        raise Refused(408, wanted, {"Connection": "close"}) from None
+
+
+async def drain(receive: Receive, limits: Limits) -> None:
+    """Read what a client still sends, and keep nothing, so that it comes to read the answer. Not for ever."""
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                pass
+    except TimeoutError:
+        return
+
+
+async def _read(receive: Receive, limits: Limits) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the client left before its request was whole")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limits.body_bytes:
+            raise _too_large(limits, "more")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _check_announced(scope: Scope, limits: Limits) -> None:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limits.body_bytes:
+            raise _too_large(limits, f"{int(value)} bytes")
+
+
+def _too_large(limits: Limits, got: str) -> Refused:
+    message = f"the body must be at most {limits.body_bytes} bytes, got {got}"
+    return Refused(413, message, {"Connection": "close"}, unread=True)

@@ -1,0 +1,146 @@
+"""Who may ask: a bearer token, or nobody but programs on this machine; and what every answer carries.
+
+A browser is the danger where there is no token: any page in it can send requests to this machine. Such requests name
+their page (`Origin`), or, where a name was made to lead here, another host than this one.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from time import perf_counter
+from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .bodies import Limits, Refused, drain
+
+# Called with the method, path, status and seconds of every request.
+Watch = Callable[[str, str, int, float], None]
+
+_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+]
+_NOTHING_LOADS = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask: those with the `token`, where there is one; else all, or with `is_local` this machine's programs.
+
+    `open_paths` need no token.
+    """
+
+    token: str | None = None
+    is_local: bool = True
+    open_paths: frozenset[str] = frozenset()
+
+    def check(self, path: str, headers: dict[bytes, bytes]) -> None:
+        """Refuse a request of somebody else."""
+        if self.token is None:
+            if self.is_local:
+                _check_host(headers.get(b"host", b""))
+            _check_origin(headers)
+        elif path not in self.open_paths:
+            self._check_token(headers.get(b"authorization"))
+
+    def _check_token(self, given: bytes | None) -> None:
+        assert self.token is not None
+        scheme, _, secret = (given or b"").partition(b" ")
+        is_right = hmac.compare_digest(secret.strip(), self.token.encode())
+        if scheme.lower() != b"bearer" or not is_right:
+            wanted = "Authorization must be Bearer and the token of this service"
+            got = "none" if given is None else "another"
+            raise Refused(401, f"{wanted}, got {got}", {"WWW-Authenticate": "Bearer"}, unread=True)
+
+
+class Guard:
+    """An app behind access control; what it refuses is answered as JSON, and every answer is watched."""
+
+    def __init__(self, app: ASGIApp, access: Access, limits: Limits, watch: Watch) -> None:
+        self._app = app
+        self._access = access
+        self._limits = limits
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = perf_counter()
+        status = 500
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = message["headers"] = [*message["headers"], *_HEADERS]
+                if not any(name == b"content-security-policy" for name, _ in headers):
+                    headers.append(_NOTHING_LOADS)
+            await send(message)
+
+        try:
+            headers = dict(scope["headers"])
+            self._access.check(scope["path"], headers)
+            _check_encoding(headers)
+            await self._app(scope, receive, send_with_headers)
+        except Refused as refused:
+            await answer_refused(refused, scope, receive, send_with_headers, self._limits)
+        finally:
+            self._watch(scope["method"], scope["path"], status, perf_counter() - start)
+
+
+async def answer_refused(refused: Refused, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
+    """Answer with an error; a body that is still coming is read past, lest the client not see the answer."""
+    headers = refused.headers | ({"Connection": "close"} if refused.unread else {})
+    response = JSONResponse({"error": refused.message}, refused.status, headers)
+    if not refused.unread:
+        await response(scope, receive, send)
+        return
+    body = bytes(response.body)
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await drain(receive, limits)
+    await send({"type": "http.response.body", "body": b""})
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _check_host(host: bytes) -> None:
+    try:
+        name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+    except ValueError:
+        name = ""
+    if not is_loopback(name):
+        wanted = "Host must be localhost, as long as the service has no token"
+        raise Refused(403, f"{wanted}, got another", unread=True)
+
+
+def _check_origin(headers: dict[bytes, bytes]) -> None:
+    origin = headers.get(b"origin")
+    if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
+        wanted = "Origin must be this service, as long as it has no token"
+        raise Refused(403, f"{wanted}, got another", unread=True)
+
+
+def _check_encoding(headers: dict[bytes, bytes]) -> None:
+    encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+    if encoding.lower() != "identity":
+        raise Refused(415, f"Content-Encoding must be identity, got {encoding!a}", unread=True)

@@ -1,0 +1,40 @@
+"""Structured logs: a JSON object on each line of stderr."""
+
+import json
+import logging
+import sys
+from typing import Any
+
+LOGGER = logging.getLogger("truing.service")
+
+
+class JSONLines(logging.Formatter):
+    """A record as a line: time, level, event and what it was given besides."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{record.msecs:03.0f}",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        line |= getattr(record, "facts", {})
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to_stderr() -> None:
+    """Send the lines of the service, and what the server under it has to complain of, to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONLines())
+    for name, level in (("truing.service", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(level)
+        logger.propagate = False
+
+
+def log(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
+    """Log an event with what is known of it."""
+    LOGGER.log(level, event, extra={"facts": facts})

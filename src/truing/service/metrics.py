@@ -1,0 +1,153 @@
+"""What Prometheus reads: counts of what happened, and what the durable state holds when it asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from threading import Lock
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .._check import Floats
+from ..contrast import ContrastFit, SplitReference
+from ..detector import Detector
+from ..least_squares import LinearFit
+from ..threshold import out_share_at_least
+from .requests import Event
+from .serving import Serving
+
+# The last decided rows that the shares are taken over.
+WINDOW = 2000
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Metrics:
+    """The counters of one service, in a registry of their own.
+
+    `record` listens to the engine, `watch` to HTTP; `paths` are those that are counted under their own name.
+    """
+
+    def __init__(self, paths: frozenset[str]) -> None:
+        self._paths = paths
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self._requests = Counter(
+            "truing_requests", "HTTP requests answered", ("method", "path", "status"), registry=registry
+        )
+        self._seconds = Histogram(
+            "truing_request_seconds", "Seconds from request to answer", ("path",), registry=registry, buckets=_SECONDS
+        )
+        self._rows = Counter("truing_rows", "Rows answered, by what was done with them", ("kind",), registry=registry)
+        self._refused = Counter("truing_refused_rows", "Rows that were called out", registry=registry)
+        self._events = Counter("truing_events", "What happened to the state", ("kind",), registry=registry)
+        self._alarms = Counter("truing_alarms", "Drift alarms", registry=registry)
+        self._last = _LastDecided()
+
+    def observe_state(self, serving: Serving) -> None:
+        """Read the gauges off this service from now on."""
+        self._registry.register(_State(serving, self._last))
+
+    def record(self, event: Event) -> None:
+        """Count an event of the engine."""
+        self._events.labels(event.kind).inc()
+        if event.kind == "alarm":
+            self._alarms.inc()
+        if event.answer is not None:
+            self._rows.labels(event.kind).inc(event.rows)
+            self._refused.inc(event.refused_rows)
+            if event.answer.p_values is not None and event.answer.is_out is not None:
+                self._last.add(event.answer.p_values, event.refused_rows)
+
+    def watch(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        known = path if path in self._paths else "other"
+        self._requests.labels(method if method in _METHODS else "other", known, status).inc()
+        self._seconds.labels(known).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all of it as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+
+_METHODS = ("GET", "HEAD", "POST", "PUT")
+
+
+class _LastDecided:
+    """P-values of the last decided rows, and how many of the rows of these batches were refused."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[Floats, int]] = []
+        self._changing = Lock()
+
+    def add(self, p_values: Floats, refused_rows: int) -> None:
+        with self._changing:
+            self._batches.append((p_values[-WINDOW:], min(refused_rows, WINDOW)))
+            while sum(len(batch) for batch, _ in self._batches[1:]) >= WINDOW:
+                del self._batches[0]
+
+    def shares(self, rows_in: int) -> tuple[float, float]:
+        """Return the share of these rows that was refused, and a lower bound on the share of out rows; or NaN."""
+        with self._changing:
+            batches = list(self._batches)
+        if not batches or rows_in == 0:
+            return math.nan, math.nan
+        p_values = np.concatenate([batch for batch, _ in batches])
+        refused = sum(count for _, count in batches) / len(p_values)
+        return refused, out_share_at_least(p_values, rows_in=rows_in)
+
+
+class _State(Collector):
+    """Gauges of the durable state, read when they are asked for."""
+
+    def __init__(self, serving: Serving, last: _LastDecided) -> None:
+        self._serving = serving
+        self._last = last
+
+    def collect(self) -> Iterator[Metric]:
+        facts, detector = self._serving.facts(), self._serving.detector
+        refused, out = self._last.shares(_rows_decided_against(detector))
+        explained, rank = _fit_facts(detector)
+        snapshot = facts.snapshot
+        gauges = {
+            "truing_state_rows": ("Rows in the durable state", facts.rows),
+            "truing_state_batches": ("Batches learned since the last reset", facts.batches),
+            "truing_reference_rows": ("Known in-distribution rows", facts.reference_rows),
+            "truing_sequence": ("Sequence number of the last durable record", facts.sequence),
+            "truing_refused_share": (f"Share of the last {WINDOW} decided rows that were refused", refused),
+            "truing_out_share": ("Share of those rows that are out, at least, with 95 % confidence", out),
+            "truing_fit_r2": ("Share of the base score's variance that the fit explains", explained),
+            "truing_fit_rank": ("Directions that the fit uses", rank),
+            "truing_fit_stale_batches": ("Learned batches that the fit in use lacks", facts.stale_batches),
+            "truing_log_bytes": ("Size of the log", facts.log_bytes),
+            "truing_log_segments": ("Files of the log", facts.segments),
+            "truing_snapshot_bytes": ("Size of the last snapshot", 0 if snapshot is None else snapshot.bytes),
+            "truing_snapshot_timestamp_seconds": ("When it was taken", 0 if snapshot is None else snapshot.time),
+            "truing_queued_requests": ("Requests that wait to be learned", facts.queued),
+            "truing_ready": ("Whether the service takes requests", float(facts.is_ready)),
+        }
+        for name, (about, value) in gauges.items():
+            gauge = GaugeMetricFamily(name, about)
+            gauge.add_metric([], value)
+            yield gauge
+
+
+def _rows_decided_against(detector: Detector) -> int:
+    reference = detector.reference
+    if isinstance(reference, SplitReference):
+        return len(reference.rows_held)
+    return 0 if reference is None else len(reference)
+
+
+def _fit_facts(detector: Detector) -> tuple[float, float]:
+    """Return R² and rank of the fit in use; NaN where there is none, or it has no such thing."""
+    if detector.moments is None:
+        return math.nan, math.nan
+    fit = detector.current_fit
+    if isinstance(fit, LinearFit):
+        return fit.explained, fit.rank
+    assert isinstance(fit, ContrastFit)
+    return math.nan, fit.directions

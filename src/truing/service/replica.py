@@ -1,0 +1,159 @@
+"""A read-only engine: it follows the snapshots of a directory that another process writes, and takes no lock."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from ..detector import Detector
+from ..io.drafts import AnyPath
+from ..moments import Moments
+from ..outputs import Outputs
+from ..threshold import Rate
+from .answers import solve
+from .readers import Listeners, Readers
+from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_request
+from .snapshots import Contents, read_snapshot, snapshots
+from .store import DEFAULT_RATE, facts_of, read_settings
+
+_logger = logging.getLogger(__name__)
+
+
+class Replica:
+    """An engine's answers to requests that learn nothing, from the newest snapshot of a directory.
+
+    What it says lacks the batches since that snapshot; `facts().snapshot` has its time.
+
+    Parameters
+    ----------
+    path
+        The directory of another process's state.
+    poll_seconds
+        How often to look for a newer snapshot.
+    listeners
+        Called with every event, as by `Engine`.
+    """
+
+    def __init__(
+        self, path: AnyPath, *, poll_seconds: float = 1.0, listeners: Sequence[Callable[[Event], None]] = ()
+    ) -> None:
+        self._folder = Path(path)
+        detector, self._features, self._classes = read_settings(self._folder)
+        self._contents = Contents(detector, DEFAULT_RATE)
+        self._snapshot: SnapshotFacts | None = None
+        self._error = "there is no snapshot yet"
+        self._readers = Readers(lambda: self._contents, Listeners(listeners))
+        self._closing = threading.Event()
+        self._look()
+        self._poll = threading.Thread(target=self._follow, args=(poll_seconds,), name="truing-replica", daemon=True)
+        self._poll.start()
+
+    @property
+    def detector(self) -> Detector:
+        """The detector of the newest snapshot."""
+        return copy.copy(self._contents.detector)
+
+    @property
+    def rate(self) -> Rate:
+        """The error rate of decisions in the newest snapshot."""
+        return self._contents.rate
+
+    def submit(self, request: Request) -> Future[Answer]:
+        """Answer a request that learns nothing."""
+        future: Future[Answer] = Future()
+        try:
+            check_request(request, self._features, self._classes)
+            if request.learn:
+                raise ValueError("learn must be false of a request to a read-only replica, got true")
+            if self._snapshot is None:
+                raise Unavailable(self._error)
+            self._readers.submit(request, future)
+        except (TypeError, ValueError, Unavailable) as error:
+            future.set_exception(error)
+        return future
+
+    def calibrate(self, reference: Outputs) -> Future[None]:
+        """Refuse."""
+        return _refused()
+
+    def choose_rate(self, rate: Rate) -> Future[None]:
+        """Refuse."""
+        return _refused()
+
+    def merge(self, moments: Moments) -> Future[None]:
+        """Refuse."""
+        return _refused()
+
+    def reset(self) -> Future[None]:
+        """Refuse."""
+        return _refused()
+
+    def snapshot(self) -> Future[SnapshotFacts]:
+        """Refuse."""
+        return _refused()
+
+    def facts(self) -> Facts:
+        """Return what the newest snapshot holds; a replica without one is not ready."""
+        contents = self._contents
+        return Facts(
+            features=self._features,
+            classes=self._classes,
+            method=contents.detector.settings.method,
+            rate=contents.rate,
+            rows=contents.rows,
+            rows_learned=contents.rows_learned,
+            batches=contents.batches,
+            reference_rows=contents.reference_rows,
+            sequence=contents.sequence,
+            log_bytes=0,
+            segments=0,
+            snapshot=self._snapshot,
+            snapshot_error=self._error,
+            queued=0,
+            solve_seconds=0.0,
+            stale_batches=0,
+            stale_seconds=0.0,
+            max_stale_batches=0,
+            recovery=(),
+            is_ready=self._snapshot is not None,
+            why_not="" if self._snapshot is not None else self._error,
+        )
+
+    def close(self) -> None:
+        """Answer what waits, and follow no longer."""
+        self._closing.set()
+        self._poll.join()
+        self._readers.close()
+
+    def _follow(self, poll_seconds: float) -> None:
+        while not self._closing.wait(poll_seconds):
+            self._look()
+
+    def _look(self) -> None:
+        """Take the newest snapshot, if it is newer than the one at hand; one that cannot be read leaves it."""
+        newest = next(iter(snapshots(self._folder).items()), None)
+        if newest is None or (self._snapshot is not None and newest[0] == self._snapshot.sequence):
+            return
+        sequence, path = newest
+        try:
+            contents, _ = read_snapshot(path)
+            solve(contents.detector, is_in_fit=False)
+            taken = facts_of(path, sequence)
+        except Exception as error:  # It may be damaged, or just removed for a newer one: the next look tells.
+            self._error = str(error) or type(error).__name__
+            _logger.warning("a snapshot cannot be read: %s", self._error)
+            return
+        self._contents = contents
+        self._snapshot = taken
+        self._error = ""
+
+
+def _refused() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(ValueError("a read-only replica changes nothing: ask the process that writes the state"))
+    return future

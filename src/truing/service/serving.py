@@ -1,0 +1,51 @@
+"""What the app asks of whatever answers its requests: the engine of a state, or a read-only replica of one."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from ..detector import Detector
+from ..moments import Moments
+from ..outputs import Outputs
+from ..threshold import Rate
+from .requests import Answer, Facts, Request, SnapshotFacts
+
+
+class Serving(Protocol):
+    """Answers requests; every call but `facts` and `close` is done when its future is, and what it changed durable.
+
+    A future has a ValueError or a TypeError for bad input, and `Unavailable` where nothing is taken now.
+    """
+
+    @property
+    def detector(self) -> Detector:
+        """The detector as published."""
+
+    @property
+    def rate(self) -> Rate:
+        """The error rate of decisions."""
+
+    def submit(self, request: Request) -> Future[Answer]:
+        """Score rows, and learn them if wanted."""
+
+    def calibrate(self, reference: Outputs) -> Future[None]:
+        """Take known in-distribution rows."""
+
+    def choose_rate(self, rate: Rate) -> Future[None]:
+        """Decide at another error rate."""
+
+    def merge(self, moments: Moments) -> Future[None]:
+        """Add the learned rows of another state."""
+
+    def snapshot(self) -> Future[SnapshotFacts]:
+        """Take a snapshot."""
+
+    def reset(self) -> Future[None]:
+        """Forget the learned rows."""
+
+    def facts(self) -> Facts:
+        """Return what there is."""
+
+    def close(self) -> None:
+        """Finish, and let go."""
