@@ -35,6 +35,7 @@ from .outputs import Outputs
 from .parts.merging import write_moments
 from .saved import load, save
 from .scores import NEEDS, SCORES, base_scores
+from .service import command as service
 from .threshold import threshold_at
 
 # Work that takes less shows no progress, and its line changes so often.
@@ -423,6 +424,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_threshold(command)
     _add_evaluate(command)
     bench.add(commands)
+    service.add(commands)
     _add_demo(command)
     return parser
 

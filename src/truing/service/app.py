@@ -25,7 +25,7 @@ from .. import __version__
 from ..threshold import Rate
 from . import protocol
 from .bodies import Limits, Refused, read_body, refusing
-from .guard import Access, Guard, answer_refused
+from .guard import Access, Guard
 from .logs import log
 from .metrics import Metrics
 from .openapi import document
@@ -83,8 +83,9 @@ def create_app(
     access = Access(token, is_local, HEALTH)
 
     def watch(method: str, path: str, status: int, seconds: float) -> None:
-        metrics.watch(method, path, status, seconds)
-        _log_request(method, path if path in paths else "other", status, seconds)
+        known = path if path in paths else "other"  # Clients may ask for any number of others.
+        metrics.watch(method, known, status, seconds)
+        _log_request(method, known, status, seconds)
 
     return Starlette(
         routes=routes,
@@ -96,9 +97,7 @@ def create_app(
 class Service:
     """The routes and what they stand on."""
 
-    def __init__(
-        self, serving: Serving, metrics: Metrics, widths: Widths, limits: Limits, is_read_only: bool
-    ) -> None:
+    def __init__(self, serving: Serving, metrics: Metrics, widths: Widths, limits: Limits, is_read_only: bool) -> None:
         self._serving = serving
         self._metrics = metrics
         self._widths = widths

@@ -1,11 +1,15 @@
-"""The command `truing serve`: one process that owns a state directory and answers over HTTP until it is told to stop."""
+"""The command `truing serve`: one process that owns a state directory and answers over HTTP until told to stop."""
 
 from __future__ import annotations
 
 import argparse
+import signal
+import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._check import counted
 from ..detector import DEFAULT_BASE, Detector
 from ..io.extras import install
 from ..outputs import Outputs
@@ -13,6 +17,7 @@ from ..scores import NEEDS, SCORES
 
 if TYPE_CHECKING:
     from .bodies import Limits
+    from .requests import Event, Facts
     from .serving import Serving
 
 _EXAMPLE = "truing serve --state state --features 64 --classes 10 --reference held.npz"
@@ -20,8 +25,12 @@ _EXAMPLE = "truing serve --state state --features 64 --classes 10 --reference he
 # Tokens shorter than this can be guessed.
 _MIN_TOKEN = 16
 
-# What is asked of the detector where it is given.
-_SETTINGS = ("base", "temperature", "components", "decay")
+# What a detector is made with, where it is given.
+_SETTINGS = ("base", "method", "temperature", "components", "decay")
+
+_KEEP_ALIVE_SECONDS = 75
+_MAX_CONNECTIONS = 1000
+_SECONDS_TO_FINISH = 10
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -30,37 +39,178 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     part = commands.add_parser("serve", help=about, description=about, epilog=f"example: {_EXAMPLE}")
     part.set_defaults(run=run_serve)
     part.add_argument("--state", type=Path, required=True, metavar="DIR", help="the state's directory; made if absent")
-    part.add_argument("--features", type=int, metavar="D", help="columns of the features, for a new state")
-    part.add_argument("--classes", type=int, metavar="C", help="columns of the logits, for a new state")
-    part.add_argument("--base", choices=[name for name in SCORES if name not in NEEDS], help="base score")
-    part.add_argument("--method", default="dlr", choices=DEFAULT_BASE, help="the fit (default: %(default)s)")
-    part.add_argument("--temperature", type=float, metavar="T", help="softmax temperature (default: 1)")
-    part.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
-    part.add_argument("--decay", type=float, metavar="F", help="what earlier rows' weight is multiplied by per batch")
-    part.add_argument("--reference", type=Path, metavar="HELD", help="known in-distribution rows, for a new state")
-    part.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine alone)")
+    _add_settings(part.add_argument_group("of a new state; one that exists has its own, and refuses others"))
+    _add_access(part.add_argument_group("who may ask, and how much"))
+    part.add_argument("--host", default="127.0.0.1", help="where to listen (default: on this machine alone)")
     part.add_argument("--port", type=int, default=8080, help="0 for any that is free (default: %(default)s)")
-    access = part.add_mutually_exclusive_group()
-    access.add_argument("--token-file", type=Path, metavar="F", help="holds the token that clients must show")
-    access.add_argument("--no-token", action="store_true", help="let anyone in who can reach the host")
     part.add_argument("--read-only", action="store_true", help="learn nothing: follow the snapshots of another process")
-    part.add_argument("--body-limit", type=int, default=64 * 2**20, metavar="BYTES", help="default: 64 MiB")
-    part.add_argument("--body-timeout", type=float, default=30.0, metavar="SECONDS", help="for a body to come (30)")
 
 
 def run_serve(args: argparse.Namespace) -> None:
     """Learn from batches and score them over HTTP, by the Open Inference Protocol, and lose none."""
-    try:
-        import starlette
-        import uvicorn
-    except ImportError as error:
-        raise ImportError(f"truing serve needs {error.name}: {install('serve')}") from None
+    _need_extra()
     from .bodies import Limits
     from .logs import log_to_stderr
 
-    token = _token(args)
     if args.body_limit < 1 or not args.body_timeout > 0:
         raise ValueError(f"--body-limit and --body-timeout must be above 0, got {args.body_limit}, {args.body_timeout}")
     limits = Limits(args.body_limit, args.body_timeout)
+    token = _token(args)
     log_to_stderr()
     _serve(args, token, limits)
+
+
+def _add_settings(part: argparse._ArgumentGroup) -> None:
+    part.add_argument("--features", type=int, metavar="D", help="columns of the features")
+    part.add_argument("--classes", type=int, metavar="C", help="columns of the logits")
+    bases = [name for name in SCORES if name not in NEEDS]
+    part.add_argument("--base", choices=bases, help="base score (default: gen for contrast, else msp)")
+    part.add_argument("--method", choices=DEFAULT_BASE, help="the fit (default: dlr)")
+    part.add_argument("--temperature", type=float, metavar="T", help="softmax temperature (default: 1)")
+    part.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
+    part.add_argument("--decay", type=float, metavar="F", help="factor of earlier rows' weight at each batch")
+    part.add_argument("--reference", type=Path, metavar="HELD", help="known in-distribution rows, not trained on")
+
+
+def _add_access(part: argparse._ArgumentGroup) -> None:
+    part.add_argument("--token-file", type=Path, metavar="F", help="holds the token that clients must show")
+    part.add_argument("--no-token", action="store_true", help="let in anyone who can reach the host")
+    part.add_argument("--body-limit", type=int, default=64 * 2**20, metavar="BYTES", help="of a request (64 MiB)")
+    part.add_argument("--body-timeout", type=float, default=30.0, metavar="SECONDS", help="for a body to come (30)")
+
+
+def _serve(args: argparse.Namespace, token: str | None, limits: Limits) -> None:
+    """Open the state, listen, and answer until a signal comes; then finish, snapshot and let go."""
+    import uvicorn
+
+    from .app import create_app
+    from .connections import connections_within
+    from .guard import is_loopback
+    from .metrics import Metrics
+    from .protocol import Widths
+
+    listening = _listening(args.host, args.port)
+    metrics = Metrics()
+    serving = _opened(args, [metrics.record])
+    try:
+        facts = serving.facts()
+        app = create_app(
+            serving,
+            metrics,
+            widths=Widths(facts.features, facts.classes),
+            token=token,
+            is_local=is_loopback(args.host),
+            limits=limits,
+            is_read_only=args.read_only,
+        )
+        config = uvicorn.Config(
+            app,
+            http=connections_within(limits.header_seconds),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_MAX_CONNECTIONS,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+        )
+        print(_start_line(args, listening, facts), flush=True)
+        _run(uvicorn.Server(config), listening)
+    finally:
+        serving.close()
+
+
+def _run(server: Any, listening: socket.socket) -> None:
+    """Run a server until a signal tells it to stop, which is how it is meant to end."""
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    # uvicorn raises the signals again that ended it, once it has put back what was in force before: these.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    server.run(sockets=[listening])
+
+
+def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None]]) -> Serving:
+    """Open the state, or follow it, and give a new one its reference."""
+    from .engine import Engine
+    from .replica import Replica
+    from .store import Store
+
+    exists = (args.state / "settings.npz").exists()
+    if args.read_only:
+        if not exists:
+            raise ValueError(f"--read-only follows a state that another process writes, got none in {args.state}")
+        return Replica(args.state, listeners=listeners)
+    if not exists and args.features is None:
+        raise ValueError(f"--features must be given for a new state, got none for {args.state}")
+    if not exists and args.classes is None and args.base != "given":
+        raise ValueError(f"--classes must be given for a new state, got none for {args.state}")
+    reference = None if args.reference is None else Outputs.load(args.reference)
+    engine = Engine(
+        Store(args.state, _detector(args), features=args.features, classes=args.classes), listeners=listeners
+    )
+    if reference is not None and engine.facts().reference_rows == 0:
+        try:
+            engine.calibrate(reference).result()
+        except BaseException:
+            engine.close()
+            raise
+    return engine
+
+
+def _detector(args: argparse.Namespace) -> Detector | None:
+    """Return a detector of the settings that are given, or None where none are, for a state that has its own."""
+    given = {name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None}
+    if not given and args.features is None and args.classes is None:
+        return None
+    return Detector(**given)
+
+
+def _token(args: argparse.Namespace) -> str | None:
+    from .guard import is_loopback
+
+    if args.token_file is None:
+        if not is_loopback(args.host) and not args.no_token:
+            raise ValueError(f"--host {args.host} can be reached by others: give --token-file, or say --no-token")
+        return None
+    if args.no_token:
+        raise ValueError("--no-token goes without --token-file")
+    token: str = args.token_file.read_text(encoding="utf-8").strip()
+    if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        wanted = f"a token of at least {_MIN_TOKEN} letters, digits and signs, without blanks"
+        raise ValueError(f"{args.token_file} must hold {wanted}, got {len(token)} characters")
+    return token
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, so that its port is known before anything is said."""
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port must be from 0 to 65535, got {port}")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from None
+
+
+def _start_line(args: argparse.Namespace, listening: socket.socket, facts: Facts) -> str:
+    """Return where the service is, and what it found."""
+    host, port = listening.getsockname()[:2]
+    place = f"[{host}]" if ":" in host else host
+    batches = "1 batch" if facts.batches == 1 else f"{facts.batches:,} batches"
+    found = f"{counted(facts.rows)} in {batches}"
+    known = counted(facts.reference_rows, "reference row")
+    said = "; ".join(facts.recovery)
+    return f"truing serves http://{place}:{port} from {args.state}: {found}, {known}{'; ' + said if said else ''}"
+
+
+def _need_extra() -> None:
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"truing serve needs {error.name}: {install('serve')}") from None

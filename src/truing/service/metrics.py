@@ -28,11 +28,10 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 class Metrics:
     """The counters of one service, in a registry of their own.
 
-    `record` listens to the engine, `watch` to HTTP; `paths` are those that are counted under their own name.
+    `record` listens to the engine, `watch` to HTTP.
     """
 
-    def __init__(self, paths: frozenset[str]) -> None:
-        self._paths = paths
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         registry = self._registry
         self._requests = Counter(
@@ -58,15 +57,14 @@ class Metrics:
             self._alarms.inc()
         if event.answer is not None:
             self._rows.labels(event.kind).inc(event.rows)
+        if event.answer is not None and event.answer.p_values is not None and event.kind != "repeated":
             self._refused.inc(event.refused_rows)
-            if event.answer.p_values is not None and event.answer.is_out is not None:
-                self._last.add(event.answer.p_values, event.refused_rows)
+            self._last.add(event.answer.p_values, event.refused_rows)
 
     def watch(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count a request."""
-        known = path if path in self._paths else "other"
-        self._requests.labels(method if method in _METHODS else "other", known, status).inc()
-        self._seconds.labels(known).observe(seconds)
+        """Count a request; `path` must be one of few."""
+        self._requests.labels(method if method in _METHODS else "other", path, status).inc()
+        self._seconds.labels(path).observe(seconds)
 
     def text(self) -> bytes:
         """Return all of it as Prometheus reads it."""

@@ -70,9 +70,7 @@ def _paths() -> dict[str, Any]:
         },
         "/rate": {
             "get": _operation("The error rate of decisions", 401),
-            "put": _operation(
-                "Choose it", 400, 401, 408, 413, 503, body={"application/json": {"schema": rate}}
-            ),
+            "put": _operation("Choose it", 400, 401, 408, 413, 503, body={"application/json": {"schema": rate}}),
         },
         "/moments": {
             "get": _operation("Sums of the learned rows, an .npz", 400, 401, answer=_NPZ),
