@@ -26,6 +26,8 @@ from ..threshold import Rate
 from . import protocol
 from .bodies import Limits, Refused, read_body, refusing
 from .guard import Access, Guard
+from .history import History
+from .live_page import OPEN_PATHS, page_routes
 from .logs import log
 from .metrics import Metrics
 from .openapi import document
@@ -55,6 +57,7 @@ def create_app(
     is_local: bool = True,
     limits: Limits | None = None,
     is_read_only: bool = False,
+    history: History | None = None,
 ) -> Starlette:
     """Return the app that asks `serving`.
 
@@ -74,13 +77,15 @@ def create_app(
         On bodies; by default those of `Limits`.
     is_read_only
         Whether rows are learned only where a request says so, for replicas, which then refuse it.
+    history
+        What the live page shows, which listens to the engine and looks at it; None for no page.
     """
     limits = limits or Limits()
     service = Service(serving, metrics, widths, limits, is_read_only)
     metrics.observe_state(serving)
-    routes = service.routes()
+    routes = service.routes() + ([] if history is None else page_routes(history))
     paths = frozenset(route.path for route in routes)
-    access = Access(token, is_local, HEALTH)
+    access = Access(token, is_local, HEALTH | OPEN_PATHS)
 
     def watch(method: str, path: str, status: int, seconds: float) -> None:
         known = path if path in paths else "other"  # Clients may ask for any number of others.

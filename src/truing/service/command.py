@@ -86,12 +86,14 @@ def _serve(args: argparse.Namespace, token: str | None, limits: Limits) -> None:
     from .app import create_app
     from .connections import connections_within
     from .guard import is_loopback
+    from .history import History
+    from .live_page import looking
     from .metrics import Metrics
     from .protocol import Widths
 
     listening = _listening(args.host, args.port)
-    metrics = Metrics()
-    serving = _opened(args, [metrics.record])
+    metrics, history = Metrics(), History()
+    serving = _opened(args, [metrics.record, history.record])
     try:
         facts = serving.facts()
         app = create_app(
@@ -102,6 +104,7 @@ def _serve(args: argparse.Namespace, token: str | None, limits: Limits) -> None:
             is_local=is_loopback(args.host),
             limits=limits,
             is_read_only=args.read_only,
+            history=history,
         )
         config = uvicorn.Config(
             app,
@@ -116,7 +119,8 @@ def _serve(args: argparse.Namespace, token: str | None, limits: Limits) -> None:
             timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         )
         print(_start_line(args, listening, facts), flush=True)
-        _run(uvicorn.Server(config), listening)
+        with looking(history, serving):
+            _run(uvicorn.Server(config), listening)
     finally:
         serving.close()
 

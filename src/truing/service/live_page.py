@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -55,25 +56,25 @@ def page_routes(history: History) -> list[Route]:
     return [*(_route(path, _FOLDER / name) for path, name in FILES.items()), Route(HISTORY, tell)]
 
 
-@asynccontextmanager
-async def looking(history: History, serving: Serving) -> AsyncIterator[None]:
+@contextmanager
+def looking(history: History, serving: Serving) -> Iterator[None]:
     """Have the history look at the detector about once a second, for as long as the block lasts."""
+    ended = Event()
 
-    async def look() -> None:
-        while True:
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS):
             try:
-                await asyncio.to_thread(lambda: history.look(serving.detector, serving.facts(), now=time.time()))
-            except Exception as error:  # The page is not worth more than the service.
-                log("the live page could not look at the detector", error=str(error))
-            await asyncio.sleep(LOOK_SECONDS)
+                history.look(serving.detector, serving.facts(), now=time.time())
+            except Exception as error:  # Whatever it is, the service goes on without its page.
+                log("the live page cannot look at the detector", level=logging.ERROR, error=str(error))
 
-    task = asyncio.create_task(look())
+    looks = Thread(target=look, name="truing-live-page", daemon=True)
+    looks.start()
     try:
         yield
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        ended.set()
+        looks.join()
 
 
 def _route(path: str, file: Path) -> Route:
