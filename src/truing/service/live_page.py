@@ -62,13 +62,17 @@ def looking(history: History, serving: Serving) -> Iterator[None]:
     ended = Event()
 
     def look() -> None:
-        while not ended.wait(LOOK_SECONDS):
-            try:
-                history.look(serving.detector, serving.facts(), now=time.time())
-            except Exception as error:  # Whatever it is, the service goes on without its page.
-                log("the live page cannot look at the detector", level=logging.ERROR, error=str(error))
+        try:
+            history.look(serving.detector, serving.facts(), now=time.time())
+        except Exception as error:  # Whatever it is, the service goes on without its page.
+            log("the live page cannot look at the detector", level=logging.ERROR, error=str(error))
 
-    looks = Thread(target=look, name="truing-live-page", daemon=True)
+    def look_on() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            look()
+
+    look()  # Lest a page that is open already take a state for empty.
+    looks = Thread(target=look_on, name="truing-live-page", daemon=True)
     looks.start()
     try:
         yield
