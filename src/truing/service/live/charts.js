@@ -46,7 +46,7 @@ export const CHARTS = [
     ],
     data: ({ told }) => densities(told.density),
     latest: () => "",
-    meaning: () => "higher is more in-distribution:",
+    meaning: () => "higher: more in-distribution",
   },
   {
     id: "out-share",
@@ -103,7 +103,7 @@ export class Chart {
     this.figure = document.createElement("figure");
     this.figure.id = about.id;
     this.figure.innerHTML = `<figcaption><h3></h3>
-      <p><strong class="latest"></strong> <span class="meaning"></span> <span class="keys"></span></p></figcaption>
+      <p><strong class="latest"></strong> <span class="keys"></span> <span class="meaning"></span></p></figcaption>
       <div class="plot" role="img"></div>`;
     this.part("h3").textContent = about.title;
     if (about.lines.length > 1) this.part(".keys").append(...about.lines.flatMap(key));
@@ -124,7 +124,6 @@ export class Chart {
     this.part(".meaning").textContent = meaning;
     this.part(".plot").setAttribute("aria-label", `${this.about.title}: ${latest} ${meaning}`);
     this.part(".plot").hidden = none !== null;
-    this.seconds = known.seconds;
     this.mark = this.about.mark?.(known) ?? {};
     const data = this.about.data(known);
     if (this.plot === undefined) this.plot = new uPlot(this.options(), data, this.part(".plot"));
@@ -152,7 +151,7 @@ export class Chart {
       height: HEIGHT,
       scales: { x: { time: about.isOverTime }, y: { range: (_, low, high) => this.heights(low, high) } },
       axes: [
-        { ...axis, space: 60, size: 30, values: (_, places) => places.map((place) => this.acrossWords(place)) },
+        { ...axis, space: 70, size: 30, values: (_, places, ...[, , step]) => places.map((place) => this.tick(place, step)) },
         { ...axis, size: 58, values: (_, places) => places.map((place) => about.unit(place)) },
       ],
       series: [{ label: about.isOverTime ? "time" : "score" }, ...about.lines.map((line) => drawnAs(line, about.unit))],
@@ -162,8 +161,8 @@ export class Chart {
     };
   }
 
-  acrossWords(place) {
-    return this.about.isOverTime ? words.tick(place, this.seconds) : words.rate(place);
+  tick(place, step) {
+    return this.about.isOverTime ? words.tick(place, step) : words.rate(place);
   }
 
   /** Return the ends of the upright scale: the data's, with room above, and the mark if there is one. */

@@ -25,9 +25,9 @@ export function time(seconds, spanSeconds) {
   return new Intl.DateTimeFormat("en", parts).format(new Date(1000 * seconds));
 }
 
-/** Return a time as it stands under a chart: the hour and minute, or the day where spans are of hours. */
-export function tick(seconds, spanSeconds) {
-  const day = { month: "short", day: "numeric" };
-  const parts = spanSeconds > 60 ? day : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+/** Return a time as it stands under a chart whose marks are so many seconds apart: no more of it than tells them apart. */
+export function tick(seconds, step) {
+  const parts = step < 86_400 ? { hour: "2-digit", minute: "2-digit", hourCycle: "h23" } : { month: "short", day: "numeric" };
+  if (step < 60) parts.second = "2-digit";
   return new Intl.DateTimeFormat("en", parts).format(new Date(1000 * seconds));
 }
