@@ -44,6 +44,7 @@ CORE = [
     "ranks",
     "threshold",
     "metrics",
+    "stream_fdr",
     "placements",
     "states",
     "detector",

@@ -23,6 +23,7 @@ from .sample import sample
 from .saved import load, save
 from .scores import SCORES, ash, energy, fdbd, gen, gradnorm, kl_uniform, knn, max_logit, msp, nci, scale, vim
 from .shaping import react, react_clip
+from .stream_fdr import StreamFdr
 from .threshold import Decision, benjamini_hochberg, is_out, p_values, threshold_at
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "Moments",
     "Outputs",
     "Report",
+    "StreamFdr",
     "ash",
     "aupr",
     "aupr_out",
