@@ -45,6 +45,7 @@ CORE = [
     "threshold",
     "metrics",
     "stream_fdr",
+    "drift",
     "placements",
     "states",
     "detector",

@@ -162,6 +162,6 @@ def test_p_values_out_of_range_are_refused(p):
 
 
 def test_a_reference_that_is_too_small_is_refused():
-    with pytest.raises(ValueError, match="rows_in must be at least 399 for a false discovery rate of 0.05"):
+    with pytest.raises(ValueError, match=r"rows_in must be at least 399 for a false discovery rate of 0\.05"):
         truing.StreamFdr(0.05, FEWEST - 1)
     assert truing.StreamFdr(0.05, FEWEST).earned == 20

@@ -13,6 +13,7 @@ from ._threads import threads
 from .contrast import ContrastFit, fit_contrast
 from .detection import Detection, detect
 from .detector import Detector
+from .drift import DriftAlarm, DriftReport
 from .fits import fit_direct, fit_robust
 from .huber_regression import HuberFit, huber
 from .least_squares import LinearFit
@@ -34,6 +35,8 @@ __all__ = [
     "Decision",
     "Detection",
     "Detector",
+    "DriftAlarm",
+    "DriftReport",
     "HuberFit",
     "LinearFit",
     "Moments",

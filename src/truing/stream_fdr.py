@@ -177,4 +177,4 @@ class StreamFdr:
     def _more_evidence_from(self) -> int:
         """Return the next place from which one more of them is asked for."""
         bits = _FIRST_BITS + (self._evidence(self.rows) - _EVIDENCE + 1) * _BITS_FOR_ONE_MORE
-        return self.window * 2 ** (bits - 1)
+        return self.window << (bits - 1)
