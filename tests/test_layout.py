@@ -44,6 +44,8 @@ CORE = [
     "ranks",
     "threshold",
     "metrics",
+    "stream_fdr",
+    "drift",
     "placements",
     "states",
     "detector",

@@ -13,6 +13,7 @@ from ._threads import threads
 from .contrast import ContrastFit, fit_contrast
 from .detection import Detection, detect
 from .detector import Detector
+from .drift import DriftAlarm, DriftReport
 from .fits import fit_direct, fit_robust
 from .huber_regression import HuberFit, huber
 from .least_squares import LinearFit
@@ -23,6 +24,7 @@ from .sample import sample
 from .saved import load, save
 from .scores import SCORES, ash, energy, fdbd, gen, gradnorm, kl_uniform, knn, max_logit, msp, nci, scale, vim
 from .shaping import react, react_clip
+from .stream_fdr import StreamFdr
 from .threshold import Decision, benjamini_hochberg, is_out, p_values, threshold_at
 
 __version__ = "0.1.0"
@@ -33,11 +35,14 @@ __all__ = [
     "Decision",
     "Detection",
     "Detector",
+    "DriftAlarm",
+    "DriftReport",
     "HuberFit",
     "LinearFit",
     "Moments",
     "Outputs",
     "Report",
+    "StreamFdr",
     "ash",
     "aupr",
     "aupr_out",
