@@ -236,6 +236,25 @@ def test_the_share_that_is_refused_where_no_row_is_out_is_that_of_the_rate(rate,
     assert told(history, now=START)["standing"]["refused_in"] == share
 
 
+def test_a_drift_alarm_is_told_with_its_line_and_what_changed_once_it_is_raised(rng):
+    detector, history = truing.Detector(), History()
+    calm = truing.DriftAlarm(false_alarm=0.01).updated(rng.random(1000))
+    raised = calm.updated(rng.random(500) ** 4)
+    history.look(detector, facts(detector), now=START)
+    assert told(history, now=START)["drift"] is None
+    for second, alarm in enumerate((calm, raised), start=1):
+        history.look(detector, facts(detector), alarm, now=START + second)
+        said = told(history, now=START + second)["drift"]
+        assert 10 ** said["evidence"] == pytest.approx(alarm.martingale, rel=1e-4)
+        assert 10 ** said["alarm_line"] == pytest.approx(100)
+        assert said["is_alarm"] is alarm.is_alarming is (alarm is raised)
+        assert bool(said["changes"]) is said["is_alarm"]
+    assert said["changes"][0] == f"seen in {raised.what}, after 1,500 rows"
+    over_time = told(history, now=START + 2)["series"]["evidence"]
+    np.testing.assert_allclose(over_time[1:], np.log10([calm.martingale, raised.martingale]), rtol=1e-5)
+    assert over_time[0] is None
+
+
 def test_notes_are_told_once_with_how_often_they_came_the_latest_first(rng):
     history = History()
     for second, note in enumerate(["few rows", "other rows", "few rows"]):

@@ -250,8 +250,9 @@ def test_an_alarm_stands_out_and_says_what_changed(browser, server):
         page.goto(server.address)
         assert text(page, "#drift", "Yes") == "Yes"
         assert page.inner_text("#drift-more") == "evidence 316, alarm from 100 on"
-        assert page.inner_text("#alarm") == "The stream has changed. More rows are refused than before."
-        assert page.get_attribute("#alarm", "role") == "alert"
+        assert page.inner_text("#alarm-reason") == "The stream has changed."
+        assert page.inner_text("#changes") == "More rows are refused than before."
+        assert page.get_attribute("#alarm-reason", "role") == "alert"
         assert complaints == []
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from .._check import Bools, Floats, as_choice
 from ..contrast import ContrastFit, SplitReference
 from ..detector import Detector
+from ..drift import DriftAlarm
 from ..least_squares import LinearFit
 from ..threshold import Rate, out_share_at_least
 from .buckets import Buckets
@@ -141,11 +142,16 @@ class Look:
     scores_in: Floats | None = None
     out_share: float = math.nan
     movement: float = math.nan
-    evidence: float = math.nan
+    drift: DriftAlarm | None = None
 
     def gauges(self) -> dict[str, float]:
         """Return what is kept over time."""
-        return {name: getattr(self, name) for name in GAUGES}
+        return {
+            "state_rows": self.state_rows,
+            "out_share": self.out_share,
+            "evidence": math.nan if self.drift is None else math.log10(self.drift.martingale),
+            "movement": self.movement,
+        }
 
 
 class History:
@@ -181,8 +187,8 @@ class History:
             for buckets in self._spans.values():
                 buckets.add(event.time, counts)
 
-    def look(self, detector: Detector, facts: Facts, *, now: float) -> None:
-        """Take what a detector says of itself; to be called about once a second."""
+    def look(self, detector: Detector, facts: Facts, drift: DriftAlarm | None = None, *, now: float) -> None:
+        """Take what a detector and its drift alarm, if there is one, say; to be called about once a second."""
         with self._looking:
             look = replace(
                 self._look,
@@ -191,6 +197,7 @@ class History:
                 refused_in=_refused_in(facts.rate),
                 why_not=facts.why_not,
                 out_share=self._rows.out_share(_rows_decided_against(detector)),
+                drift=drift,
             )
             if detector.moments is None:
                 look = replace(look, movement=math.nan, scores_in=None)
@@ -231,7 +238,7 @@ class History:
             "next": max(last - OPEN_SPANS, 0),
             "series": series,
             "standing": _standing(rows, look),
-            "drift": None,
+            "drift": None if look.drift is None else _drift(look.drift),
             "density": _told(Density.of(rows.scores, look.scores_in)),
             "notes": [_note(text, times, time) for text, (times, time) in reversed(notes.items())],
         }
@@ -306,6 +313,20 @@ def _standing(rows: LastRows, look: Look) -> dict[str, Any]:
         "out_share": _number(look.out_share),
         "movement": _number(look.movement),
         "why_not": look.why_not,
+    }
+
+
+def _drift(alarm: DriftAlarm) -> dict[str, Any]:
+    """Return what a drift alarm says, evidence by its decimal logarithm, and once it is raised what changed."""
+    report = alarm.report()
+    changes = []
+    if report.is_alarming:
+        changes = [f"seen in {report.what}, after {report.since:,} rows", *str(report).splitlines()[1:]]
+    return {
+        "evidence": _number(math.log10(report.martingale)),
+        "alarm_line": _number(math.log10(report.alarm_line)),
+        "is_alarm": report.is_alarming,
+        "changes": changes,
     }
 
 

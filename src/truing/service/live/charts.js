@@ -151,7 +151,7 @@ export class Chart {
       height: HEIGHT,
       scales: { x: { time: about.isOverTime }, y: { range: (_, low, high) => this.heights(low, high) } },
       axes: [
-        { ...axis, space: 70, size: 30, values: (_, places, ...[, , step]) => places.map((place) => this.tick(place, step)) },
+        { ...axis, space: 70, size: 30, values: (_plot, places, _axis, _space, step) => places.map((place) => this.tick(place, step)) },
         { ...axis, size: 58, values: (_, places) => places.map((place) => about.unit(place)) },
       ],
       series: [{ label: about.isOverTime ? "time" : "score" }, ...about.lines.map((line) => drawnAs(line, about.unit))],

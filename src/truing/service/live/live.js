@@ -11,6 +11,7 @@ const GONE = 2000;
 const NUMBERS = 10; // Lines of the table.
 
 const element = (id) => document.getElementById(id);
+const made = (tag, about) => Object.assign(document.createElement(tag), about);
 const series = new Series();
 const charts = CHARTS.map((about) => new Chart(about, element("charts")));
 let span = "10 minutes";
@@ -89,8 +90,7 @@ function showSpans(names) {
   if (fieldset.querySelector("input") !== null) return;
   for (const name of names) {
     const label = document.createElement("label");
-    const choice = Object.assign(document.createElement("input"), { type: "radio", name: "span", value: name });
-    choice.checked = name === span;
+    const choice = made("input", { type: "radio", name: "span", value: name, checked: name === span });
     choice.addEventListener("change", () => {
       span = name;
       series.forget();
@@ -117,12 +117,12 @@ const evidenceAgainstLine = (drift) =>
   `evidence ${words.evidence(drift.evidence)}, alarm from ${words.evidence(drift.alarm_line)} on`;
 
 function showAlarm(standing, drift) {
-  const told = [];
-  if (standing.why_not) told.push(`The server takes no requests: ${standing.why_not}.`);
-  if (drift?.is_alarm) told.push("The stream has changed.", ...drift.changes);
-  const alarm = element("alarm");
-  if (alarm.textContent !== told.join(" ")) alarm.textContent = told.join(" ");
-  alarm.hidden = told.length === 0;
+  const reasons = standing.why_not ? [`The server takes no requests: ${standing.why_not}.`] : [];
+  if (drift?.is_alarm) reasons.push("The stream has changed.");
+  element("alarm").hidden = reasons.length === 0;
+  // Said again only when it is something else.
+  if (element("alarm-reason").textContent !== reasons.join(" ")) element("alarm-reason").textContent = reasons.join(" ");
+  element("changes").replaceChildren(...(drift?.changes ?? []).map((text) => made("li", { textContent: text })));
 }
 
 function tell(id, value, more) {
@@ -132,33 +132,34 @@ function tell(id, value, more) {
 
 function showNotes(notes) {
   const lines = notes.map(({ text, times, last }) => {
-    const line = document.createElement("li");
     const often = times > 1 ? `${words.count(times)} times, last at` : "at";
-    const when = Object.assign(document.createElement("span"), { className: "soft", textContent: ` (${often} ${words.time(last, 1)})` });
-    line.append(text, when);
+    const line = made("li", { textContent: `${text} ` });
+    line.append(made("span", { className: "soft", textContent: `(${often} ${words.time(last, 1)})` }));
     return line;
   });
-  element("notes").replaceChildren(...(lines.length ? lines : [Object.assign(document.createElement("li"), { textContent: "None." })]));
+  element("notes").replaceChildren(...(lines.length ? lines : [made("li", { textContent: "None." })]));
 }
 
-function showNumbers({ told, spans, seconds }) {
+function showNumbers({ spans, seconds }) {
   element("numbers-caption").textContent = `The latest, ${spanWords(seconds)} a line`;
-  const lines = spans.slice(-NUMBERS).reverse().map((span) => {
-    const line = document.createElement("tr");
-    const cells = [
-      words.count(span.rows),
-      words.share(span.decided ? span.refused / span.decided : null),
-      words.share(span.out_share),
-      words.evidence(span.evidence),
-      words.share(span.movement),
-      words.rate(span.requests / span.lasted),
-      words.rate(span.requests ? (1000 * span.busy_seconds) / span.requests : null),
-    ];
-    const head = Object.assign(document.createElement("th"), { scope: "row", textContent: words.time(span.times, seconds) });
-    line.append(head, ...cells.map((textContent) => Object.assign(document.createElement("td"), { textContent })));
-    return line;
-  });
-  element("numbers").replaceChildren(...lines);
+  const latest = spans.slice(-NUMBERS).reverse();
+  element("numbers").replaceChildren(...latest.map((span) => lineOf(span, seconds)));
+}
+
+function lineOf(span, seconds) {
+  const values = [
+    words.count(span.rows),
+    words.share(span.decided ? span.refused / span.decided : null),
+    words.share(span.out_share),
+    words.evidence(span.evidence),
+    words.share(span.movement),
+    words.rate(span.requests / span.lasted),
+    words.rate(span.requests ? (1000 * span.busy_seconds) / span.requests : null),
+  ];
+  const line = made("tr", {});
+  line.append(made("th", { scope: "row", textContent: words.time(span.times, seconds) }));
+  line.append(...values.map((value) => made("td", { textContent: value })));
+  return line;
 }
 
 function spanWords(seconds) {
