@@ -42,14 +42,18 @@ class Running:
 
     def stop(self) -> int:
         """Ask it to stop, and return its exit code."""
-        self.client.close()
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(SECONDS)
+        return self._ended()
 
     def kill(self) -> None:
-        self.client.close()
         self.process.kill()
-        self.process.wait(SECONDS)
+        self._ended()
+
+    def _ended(self) -> int:
+        code = self.process.wait(SECONDS)
+        self.process.stdout.close()
+        self.client.close()
+        return code
 
 
 def command(state: Path, *options: str) -> list[str]:
@@ -89,9 +93,9 @@ def batch(rows: int, seed: int = 0, sizes: tuple[int, int] = (FEATURES, CLASSES)
     return truing.Outputs(features, (3 * rng.normal(size=(rows, sizes[1]))).astype(np.float32))
 
 
-def as_json(outputs: truing.Outputs, **more: Any) -> dict[str, Any]:
+def as_json(rows: truing.Outputs, **more: Any) -> dict[str, Any]:
     """Return rows as a request in JSON."""
-    tensors = {"features": outputs.features, "logits": outputs.logits}
+    tensors = {"features": rows.features, "logits": rows.logits}
     inputs = [
         {"name": name, "shape": list(array.shape), "datatype": "FP32", "data": array.tolist()}
         for name, array in tensors.items()
@@ -99,13 +103,13 @@ def as_json(outputs: truing.Outputs, **more: Any) -> dict[str, Any]:
     return {"inputs": inputs, **more}
 
 
-def as_binary(outputs: truing.Outputs, **more: Any) -> tuple[bytes, dict[str, str]]:
+def as_binary(rows: truing.Outputs, **more: Any) -> tuple[bytes, dict[str, str]]:
     """Return rows as a request with tensors behind its JSON, and the headers that it needs."""
     inputs, tensors = [], []
     for name in ("features", "logits"):
-        tensor = getattr(outputs, name).astype("<f4").tobytes()
+        tensor = getattr(rows, name).astype("<f4").tobytes()
         size = {"binary_data_size": len(tensor)}
-        shape = list(getattr(outputs, name).shape)
+        shape = list(getattr(rows, name).shape)
         inputs.append({"name": name, "shape": shape, "datatype": "FP32", "parameters": size})
         tensors.append(tensor)
     header = json.dumps({"inputs": inputs, **more}).encode()
