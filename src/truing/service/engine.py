@@ -238,6 +238,7 @@ class Engine:
         self._writer.join()
         self._readers.close()
         self._snapshots.shutdown()
+        self._snapshot_at_end()
         self._solver.close()
         self._store.close()
 
@@ -291,8 +292,6 @@ class Engine:
                 self._stop(str(error) or type(error).__name__)
                 for item in running:
                     fail(item.future, Unavailable(self._failure))
-        if not self._failure:
-            self._snapshot_at_end()
 
     def _next_group(self) -> list[_Item] | None:
         """Wait for requests and return those to be handled together: learning ones, or one of another kind."""
@@ -430,6 +429,7 @@ class Engine:
             taken = self._store.write_snapshot(contents, recent)
         except Exception as error:  # The log holds all that it would have.
             self._snapshot_error = str(error) or type(error).__name__
+            _logger.exception("no snapshot was taken")
             fail(future, error)
             self._listeners.tell(Event("failed", time.time(), message=f"no snapshot was taken: {self._snapshot_error}"))
         else:
@@ -440,6 +440,13 @@ class Engine:
             self._is_taking = False
 
     def _snapshot_at_end(self) -> None:
+        """Take a last snapshot of what is new, so that the next start replays nothing; the log has it all the same."""
         last = self._store.snapshot
-        if last is None or last.sequence < self._store.contents.sequence:
-            self._begin_snapshot(Future())
+        if self._failure or self._store.contents.sequence == (0 if last is None else last.sequence):
+            return
+        try:
+            contents, recent = self._store.begin_snapshot()
+        except OSError as error:
+            self._stop(str(error))
+            return
+        self._take_snapshot(contents, recent, Future())
