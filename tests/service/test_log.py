@@ -202,8 +202,7 @@ def test_a_full_disk_stops_the_service_and_leaves_what_was_acknowledged(tmp_path
         pass
     full_after(monkeypatch, allowed)
     with pytest.raises(Unavailable, match="No space left on device"):
-        for number in range(5):
-            learn(engine, f"later{number}")
+        [learn(engine, f"later{number}") for number in range(5)]
     facts = engine.facts()
     assert not facts.is_ready
     assert "No space left on device" in facts.why_not

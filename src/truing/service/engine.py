@@ -22,7 +22,7 @@ from ..moments import Moments
 from ..outputs import Outputs
 from ..threshold import Rate
 from .answers import answer
-from .changes import after, learned, stored_moments, stored_outputs
+from .changes import after, as_stored, learned, stored_moments, stored_outputs
 from .readers import Listeners, Readers, answered, fail
 from .records import Arrays, Record, checksum_of
 from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_columns, check_request
@@ -56,7 +56,8 @@ _logger = logging.getLogger(__name__)
 class _Learning:
     """A learning request in the queue, and its rows as arrays of a record."""
 
-    request: Request
+    outputs: Outputs
+    request_id: str | None
     arrays: Arrays
     future: Future[Answer]
     since: float
@@ -148,7 +149,9 @@ class Engine:
         try:
             check_request(request, self._store.features, self._store.classes)
             if request.learn:
-                self._put(_Learning(request, stored_outputs(request.outputs), future, time.perf_counter()))
+                outputs = as_stored(request.outputs)
+                arrays = stored_outputs(outputs)
+                self._put(_Learning(outputs, request.request_id, arrays, future, time.perf_counter()))
             else:
                 self._readers.submit(request, future)
         except (TypeError, ValueError, Unavailable) as error:
@@ -160,7 +163,7 @@ class Engine:
 
         def record() -> Record:
             check_columns(reference, "reference", self._store.features, self._store.classes)
-            return Record(0, "calibrate", {}, stored_outputs(reference))
+            return Record(0, "calibrate", {}, stored_outputs(as_stored(reference)))
 
         return self._change(record, "calibrated", rows=lambda: len(reference))
 
@@ -347,13 +350,13 @@ class Engine:
         group = _Group(self._store.contents, [], set(), [])
         own: dict[str, _Learning] = {}
         for item in items:
-            request_id = item.request.request_id
+            request_id = item.request_id
             try:
                 if request_id is not None and (request_id in self._store.recent or request_id in own):
                     self._check_repeated(item, request_id, own)
                     group.repeats.add(len(group.items))
                 else:
-                    group.contents = learned(group.contents, item.request.outputs)
+                    group.contents = learned(group.contents, item.outputs)
                     about = {} if request_id is None else {"id": request_id}
                     sequence = self._store.contents.sequence + len(group.records) + 1
                     group.records.append(Record(sequence, "learn", about, item.arrays))
@@ -383,7 +386,7 @@ class Engine:
     def _answers(self, group: _Group, *, is_in_fit: bool) -> list[Answer]:
         contents = group.contents if is_in_fit else self._fitted()
         return [
-            answer(contents, item.request.outputs, is_in_fit=is_in_fit, learned=True, repeated=number in group.repeats)
+            answer(contents, item.outputs, is_in_fit=is_in_fit, learned=True, repeated=number in group.repeats)
             for number, item in enumerate(group.items)
         ]
 
