@@ -13,10 +13,10 @@ help:  ## list the targets
 demo: .venv/bench.stamp  ## install truing, print the table of methods on real features, write truing-demo.html
 	$(BIN)/truing demo -o truing-demo.html
 
-test: .venv/dev.stamp  ## install what the tests need and run all but the slow ones
+test: .venv/dev.stamp .venv-clients/stamp  ## install what the tests need and run all but the slow ones
 	$(BIN)/pytest --numprocesses auto -m "not slow"
 
-test-slow: .venv/slow-tests.stamp  ## run the long proofs, and those with large packages
+test-slow: .venv/slow-tests.stamp .venv-clients/stamp  ## run the long proofs, and those with large packages
 	$(BIN)/pytest --numprocesses auto -m slow
 
 test-pythons:  ## run the core's tests on each of Python 3.11 to 3.13 that is there
@@ -58,4 +58,10 @@ clean:  ## remove what the other targets made
 .venv/%.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+# The service's clients ask for other versions of packages than ours: they have an environment of their own.
+.venv-clients/stamp: clients.txt
+	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet --constraint clients.txt "tritonclient[http]" kserve
 	touch $@

@@ -31,10 +31,23 @@ def after(contents: Contents, record: Record) -> Contents:
     return replace(CHANGES[record.kind](contents, record), sequence=record.sequence)
 
 
-def stored_outputs(outputs: Outputs) -> Arrays:
-    """Return rows as arrays of a record: those that are learned from, as one block of memory each."""
+def as_stored(outputs: Outputs) -> Outputs:
+    """Return rows as they are read back from a record: each column one block of memory, and those alone that are kept.
+
+    Sums in another order of memory may differ in their last bits.
+    """
     columns = {name: getattr(outputs, name) for name in _COLUMNS}
-    return {name: np.require(column, requirements=["C", "A"]) for name, column in columns.items() if column is not None}
+    stored: dict[str, Any] = {
+        name: np.require(column, requirements=["C", "A"]) for name, column in columns.items() if column is not None
+    }
+    if outputs.labels is None and all(stored[name] is columns[name] for name in stored):
+        return outputs
+    return Outputs(**stored, model=outputs.model)
+
+
+def stored_outputs(outputs: Outputs) -> Arrays:
+    """Return rows of `as_stored` as the arrays of a record."""
+    return {name: getattr(outputs, name) for name in _COLUMNS if getattr(outputs, name) is not None}
 
 
 def stored_moments(moments: Moments) -> tuple[dict[str, Any], Arrays]:

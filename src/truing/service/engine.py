@@ -22,7 +22,7 @@ from ..moments import Moments
 from ..outputs import Outputs
 from ..threshold import Rate
 from .answers import answer
-from .changes import after, learned, stored_moments, stored_outputs
+from .changes import after, as_stored, learned, stored_moments, stored_outputs
 from .readers import Listeners, Readers, answered, fail
 from .records import Arrays, Record, checksum_of
 from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_columns, check_request
@@ -56,7 +56,8 @@ _logger = logging.getLogger(__name__)
 class _Learning:
     """A learning request in the queue, and its rows as arrays of a record."""
 
-    request: Request
+    outputs: Outputs
+    request_id: str | None
     arrays: Arrays
     future: Future[Answer]
     since: float
@@ -148,7 +149,9 @@ class Engine:
         try:
             check_request(request, self._store.features, self._store.classes)
             if request.learn:
-                self._put(_Learning(request, stored_outputs(request.outputs), future, time.perf_counter()))
+                outputs = as_stored(request.outputs)
+                arrays = stored_outputs(outputs)
+                self._put(_Learning(outputs, request.request_id, arrays, future, time.perf_counter()))
             else:
                 self._readers.submit(request, future)
         except (TypeError, ValueError, Unavailable) as error:
@@ -160,7 +163,7 @@ class Engine:
 
         def record() -> Record:
             check_columns(reference, "reference", self._store.features, self._store.classes)
-            return Record(0, "calibrate", {}, stored_outputs(reference))
+            return Record(0, "calibrate", {}, stored_outputs(as_stored(reference)))
 
         return self._change(record, "calibrated", rows=lambda: len(reference))
 
@@ -238,6 +241,7 @@ class Engine:
         self._writer.join()
         self._readers.close()
         self._snapshots.shutdown()
+        self._snapshot_at_end()
         self._solver.close()
         self._store.close()
 
@@ -291,8 +295,6 @@ class Engine:
                 self._stop(str(error) or type(error).__name__)
                 for item in running:
                     fail(item.future, Unavailable(self._failure))
-        if not self._failure:
-            self._snapshot_at_end()
 
     def _next_group(self) -> list[_Item] | None:
         """Wait for requests and return those to be handled together: learning ones, or one of another kind."""
@@ -348,13 +350,13 @@ class Engine:
         group = _Group(self._store.contents, [], set(), [])
         own: dict[str, _Learning] = {}
         for item in items:
-            request_id = item.request.request_id
+            request_id = item.request_id
             try:
                 if request_id is not None and (request_id in self._store.recent or request_id in own):
                     self._check_repeated(item, request_id, own)
                     group.repeats.add(len(group.items))
                 else:
-                    group.contents = learned(group.contents, item.request.outputs)
+                    group.contents = learned(group.contents, item.outputs)
                     about = {} if request_id is None else {"id": request_id}
                     sequence = self._store.contents.sequence + len(group.records) + 1
                     group.records.append(Record(sequence, "learn", about, item.arrays))
@@ -384,7 +386,7 @@ class Engine:
     def _answers(self, group: _Group, *, is_in_fit: bool) -> list[Answer]:
         contents = group.contents if is_in_fit else self._fitted()
         return [
-            answer(contents, item.request.outputs, is_in_fit=is_in_fit, learned=True, repeated=number in group.repeats)
+            answer(contents, item.outputs, is_in_fit=is_in_fit, learned=True, repeated=number in group.repeats)
             for number, item in enumerate(group.items)
         ]
 
@@ -430,6 +432,7 @@ class Engine:
             taken = self._store.write_snapshot(contents, recent)
         except Exception as error:  # The log holds all that it would have.
             self._snapshot_error = str(error) or type(error).__name__
+            _logger.exception("no snapshot was taken")
             fail(future, error)
             self._listeners.tell(Event("failed", time.time(), message=f"no snapshot was taken: {self._snapshot_error}"))
         else:
@@ -440,6 +443,13 @@ class Engine:
             self._is_taking = False
 
     def _snapshot_at_end(self) -> None:
+        """Take a last snapshot of what is new, so that the next start replays nothing; the log has it all the same."""
         last = self._store.snapshot
-        if last is None or last.sequence < self._store.contents.sequence:
-            self._begin_snapshot(Future())
+        if self._failure or self._store.contents.sequence == (0 if last is None else last.sequence):
+            return
+        try:
+            contents, recent = self._store.begin_snapshot()
+        except OSError as error:
+            self._stop(str(error))
+            return
+        self._take_snapshot(contents, recent, Future())

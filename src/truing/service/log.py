@@ -198,9 +198,9 @@ class Log:
             self._is_marked = True
 
     def rotate(self) -> None:
-        """Begin another segment, unless the last one is empty."""
+        """Begin another segment, unless the last one holds no record."""
         self._check()
-        if self._size:
+        if self._first <= self.sequence:
             with self._stopping_on_failure():
                 self._rotate()
 

@@ -98,7 +98,9 @@ def decode_request(body: bytes, header_length: int | None, widths: Widths, *, le
             )
         text, tensors = body[:header_length], memoryview(body)[header_length:]
     request = _object(parse_json(text), "the request")
-    _refuse_unknown(request, ("id", "parameters", "inputs", "outputs"), "the request")
+    _refuse_unknown(request, ("id", "parameters", "inputs", "outputs", "model_name", "model_version"), "the request")
+    if request.get("model_name") not in (None, MODEL):  # It is in the path; KServe's client says it here too.
+        raise ValueError(f"model_name must be {MODEL}, got {shown(request['model_name'])}")
     parameters = _parameters(request, "the request", (*PARAMETERS, *IGNORED_PARAMETERS))
     is_binary = _truth(parameters, "binary_data_output", False)
     return Inference(

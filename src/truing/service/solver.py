@@ -44,8 +44,8 @@ class Solver:
 
     @property
     def is_slow(self) -> bool:
-        """Whether solving is left to the thread."""
-        return self.seconds > INLINE_SECONDS
+        """Whether solving is left to the thread; a first fit never is, as there is none to use meanwhile."""
+        return self.fitted.rows > 0 and self.seconds > INLINE_SECONDS
 
     def solve_now(self, contents: Contents) -> None:
         """Solve, and return when it is done; `use` then makes it the fit in use."""

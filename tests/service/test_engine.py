@@ -1,0 +1,436 @@
+"""The engine says what a detector would, after what it says is durable, and counts every request once."""
+
+import os
+import threading
+import time
+from concurrent.futures import wait
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import truing
+from truing.service import engine as engine_module
+from truing.service import solver as solver_module
+from truing.service import store as store_module
+from truing.service.engine import Engine, Request, Store, Unavailable
+from truing.threshold import Rate
+
+from .streams import CLASSES, FEATURES, batch, bits, ids, learn, opened, replayed
+
+REFERENCE = batch("reference", 60)
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = opened(tmp_path)
+    yield engine
+    engine.close()
+
+
+def ask(engine, name, **how):
+    return engine.submit(Request(batch(name), learn=False, **how)).result(60)
+
+
+def held(engine, monkeypatch) -> threading.Event:
+    """Hold the writer before its next sync until the event is set."""
+    release = threading.Event()
+    fdatasync = os.fdatasync
+
+    def waiting(file):
+        assert release.wait(60)
+        fdatasync(file)
+
+    monkeypatch.setattr(os, "fdatasync", waiting)
+    return release
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_answers_are_those_of_a_detector(tmp_path, method):
+    engine = opened(tmp_path, truing.Detector(method=method))
+    plain = truing.Detector(method=method)
+    engine.calibrate(REFERENCE).result()
+    plain.calibrate(REFERENCE)
+    engine.choose_rate(Rate.of(fdr=0.2)).result()
+    for name in "abc":
+        learned, expected = learn(engine, name), plain.learn_and_decide(batch(name), fdr=0.2)
+        np.testing.assert_array_equal(learned.scores, expected.scores)
+        np.testing.assert_array_equal(learned.p_values, expected.p_values)
+        np.testing.assert_array_equal(learned.is_out, expected.is_out)
+        np.testing.assert_array_equal(learned.base_scores, plain.base_scores(batch(name)))
+        assert (learned.learned, learned.repeated, learned.notes) == (True, False, expected.notes)
+        scored, expected = ask(engine, "other"), plain.decide(batch("other"), fdr=0.2)
+        np.testing.assert_array_equal(scored.scores, expected.scores)
+        np.testing.assert_array_equal(scored.p_values, expected.p_values)
+        assert (scored.learned, scored.repeated) == (False, False)
+    assert bits(engine.detector) == bits(plain)
+    engine.close()
+    again = Store(tmp_path)
+    assert bits(again.contents.detector) == bits(plain)
+    assert (again.contents.rate.name, again.contents.rate.value) == ("fdr", 0.2)
+    again.close()
+
+
+def test_without_a_reference_there_are_scores_and_no_decisions(engine):
+    plain = truing.Detector()
+    learned = learn(engine, "a")
+    np.testing.assert_array_equal(learned.scores, plain.learn_and_score(batch("a")))
+    assert (learned.p_values, learned.is_out) == (None, None)
+    np.testing.assert_array_equal(ask(engine, "b").scores, plain.score(batch("b")))
+
+
+def test_what_is_wrong_with_a_request_is_said_and_leaves_no_record(engine):
+    learn(engine, "a")
+    before = engine.facts().sequence
+    wrong = {
+        "features must have 5 columns, got 4": Request(batch("x", features=4)),
+        "logits must have 3 columns, got 2": Request(batch("x", classes=2)),
+        "request id must have 1 to 128 characters, got 129": Request(batch("x"), request_id="x" * 129),
+        "request id must have 1 to 128 characters, got 0": Request(batch("x"), request_id=""),
+        "request id must be text that UTF-8 can hold": Request(batch("x"), request_id="\ud800"),
+        "needs logits": Request(truing.Outputs(batch("x").features)),
+    }
+    for message, request in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            engine.submit(request).result(60)
+    with pytest.raises(TypeError, match="outputs must be Outputs, got list"):
+        engine.submit(Request([])).result(60)
+    with pytest.raises(ValueError, match="features must have 5 columns, got 4"):
+        engine.calibrate(batch("x", features=4)).result(60)
+    with pytest.raises(TypeError, match="rate must be a Rate"):
+        engine.choose_rate(0.05).result(60)
+    with pytest.raises(ValueError, match="moments must be of 5 features, got 1"):
+        engine.merge(truing.Moments.of([[1.0], [2.0]], [1.0, 2.0])).result(60)
+    assert engine.facts().sequence == before
+    assert bits(engine.detector) == bits(replayed(["a"]))
+    assert not learn(engine, "b").repeated
+
+
+def test_one_bad_request_of_a_group_does_no_harm_to_the_others(engine, monkeypatch):
+    release = held(engine, monkeypatch)
+    first = engine.submit(Request(batch("first"), request_id="first"))
+    while engine._queue:
+        time.sleep(0.001)
+    good = [engine.submit(Request(batch(name), request_id=name)) for name in "abc"]
+    bad = engine.submit(Request(truing.Outputs(batch("x").features), request_id="bad"))
+    good.append(engine.submit(Request(batch("d"), request_id="d")))
+    release.set()
+    wait([first, *good, bad])
+    with pytest.raises(ValueError, match="needs logits"):
+        bad.result()
+    assert all(future.result().learned for future in good)
+    assert list(engine._store.recent) == ["first", *"abcd"]
+    assert bits(engine.detector) == bits(replayed(["first", *"abcd"]))
+    # One fit for the group, with all of its rows.
+    plain = replayed(["first", *"abcd"])
+    for name, future in zip("abcd", good, strict=True):
+        np.testing.assert_array_equal(future.result().scores, plain.score(batch(name)))
+
+
+def test_a_contrast_needs_a_reference_before_it_learns(tmp_path):
+    engine = opened(tmp_path, truing.Detector(method="contrast"))
+    with pytest.raises(ValueError, match="a contrast needs known in-distribution rows to learn: call calibrate first"):
+        learn(engine, "a")
+    assert engine.facts().sequence == 0
+    engine.calibrate(REFERENCE).result()
+    assert learn(engine, "a").learned
+    engine.close()
+
+
+def test_a_detector_that_has_learned_nothing_scores_nothing(engine):
+    with pytest.raises(ValueError, match="nothing learned yet: send rows to learn first"):
+        ask(engine, "a")
+
+
+def test_a_request_id_is_learned_once_also_across_a_snapshot_and_a_restart(tmp_path):
+    engine = opened(tmp_path)
+    first = learn(engine, "a")
+    again = learn(engine, "a")
+    assert (first.repeated, again.repeated, again.learned) == (False, True, True)
+    np.testing.assert_array_equal(again.scores, first.scores)
+    engine.snapshot().result()
+    assert learn(engine, "a").repeated
+    engine.close()
+    for _ in range(2):
+        engine = opened(tmp_path)
+        assert learn(engine, "a").repeated
+        assert engine.facts().rows == 6
+        engine.close()
+
+
+def test_a_retry_that_comes_while_the_first_is_in_the_queue_is_counted_once(engine, monkeypatch):
+    release = held(engine, monkeypatch)
+    futures = [engine.submit(Request(batch("a"), request_id="a")) for _ in range(5)]
+    release.set()
+    answers = [future.result(60) for future in futures]
+    assert [answer.repeated for answer in answers] == [False, True, True, True, True]
+    assert all((answer.scores == answers[0].scores).all() for answer in answers)
+    assert bits(engine.detector) == bits(replayed(["a"]))
+
+
+def test_a_request_id_that_comes_again_with_other_rows_is_refused(engine):
+    learn(engine, "a")
+    with pytest.raises(ValueError, match="request id must be another for other rows, got 'a' a second time"):
+        engine.submit(Request(batch("b"), request_id="a")).result(60)
+    assert bits(engine.detector) == bits(replayed(["a"]))
+
+
+def test_request_ids_are_forgotten_after_their_number_and_not_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "RECENT_IDS", 5)
+    engine = opened(tmp_path)
+    for number in range(8):
+        learn(engine, number)
+    engine.close()
+    engine = opened(tmp_path)
+    assert [learn(engine, number).repeated for number in (7, 3, 2)] == [True, True, False]
+    engine.close()
+
+
+def test_requests_without_an_id_are_learned_each_time(engine):
+    for _ in range(3):
+        assert not engine.submit(Request(batch("a"))).result(60).repeated
+    assert bits(engine.detector) == bits(replayed(["a"] * 3))
+
+
+def test_moments_of_another_state_are_merged_once_and_lastingly(tmp_path):
+    engine = opened(tmp_path)
+    learn(engine, "a")
+    other = replayed(["b", "c"]).moments
+    engine.merge(other).result()
+    with pytest.raises(ValueError, match="moments must not have been merged before"):
+        engine.merge(other).result()
+    learn(engine, "d")
+    merged = engine.detector
+    expected = sum(truing.Moments.of(batch(n).features, truing.msp(batch(n).logits)) for n in "abcd").solve()
+    np.testing.assert_allclose(merged.current_fit.coef, expected.coef, rtol=1e-9)
+    assert engine.facts().rows == engine.facts().rows_learned == 24
+    engine.close()
+    engine = opened(tmp_path)
+    assert bits(engine.detector) == bits(merged)
+    with pytest.raises(ValueError, match="moments must not have been merged before"):
+        engine.merge(other).result()
+    engine.close()
+
+
+def test_moments_are_not_merged_into_a_contrast(tmp_path):
+    engine = opened(tmp_path, truing.Detector(method="contrast"))
+    with pytest.raises(ValueError, match="moments cannot be merged into a contrast"):
+        engine.merge(replayed(["a"]).moments).result()
+    engine.close()
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_a_reset_forgets_the_rows_and_keeps_reference_and_rate(tmp_path, method):
+    engine = opened(tmp_path, truing.Detector(method=method))
+    engine.calibrate(REFERENCE).result()
+    engine.choose_rate(Rate.of(accept=0.9)).result()
+    learn(engine, "a")
+    engine.reset().result()
+    assert engine.facts().rows == engine.facts().batches == 0
+    learn(engine, "b")
+    plain = truing.Detector(method=method)
+    plain.calibrate(REFERENCE)
+    plain.learn(batch("b"))
+    assert bits(engine.detector) == bits(plain)
+    assert engine.rate.value == 0.9
+    engine.close()
+    store = Store(tmp_path)
+    assert bits(store.contents.detector) == bits(plain)
+    store.close()
+
+
+def test_every_reply_comes_after_the_sync_of_its_record(tmp_path, monkeypatch):
+    seen = []
+
+    def recorded(name, function):
+        def call(*args, **how):
+            done = function(*args, **how)
+            if name == "writev":
+                seen.append((name, b"".join(args[1])))
+            elif name in ("fdatasync", "fsync"):
+                seen.append((name, str(Path(f"/proc/self/fd/{args[0]}").readlink())))
+            else:
+                seen.append((name, *map(str, args)))
+            return done
+
+        return call
+
+    for name in ("writev", "fdatasync", "fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, name, recorded(name, getattr(os, name)))
+    engine = opened(tmp_path)
+    futures = []
+
+    def client(number):
+        for turn in range(12):
+            name = f"<{number}-{turn}>"
+            future = engine.submit(Request(batch(name), request_id=name))
+            future.add_done_callback(lambda _, name=name: seen.append(("reply", name)))
+            futures.append(future)
+            future.result(60)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    replies = [place for place, event in enumerate(seen) if event[0] == "reply"]
+    assert len(replies) == 48
+    for reply in replies:
+        name = f'"{seen[reply][1]}"'.encode()
+        (written,) = [place for place, event in enumerate(seen) if event[0] == "writev" and name in event[1]]
+        assert any(event[0] == "fdatasync" for event in seen[written:reply]), name
+
+    # Snapshots: draft synced, renamed, directory synced, and then the segments that are no longer needed go.
+    for name in "ab":
+        seen.clear()
+        engine.snapshot().result()
+        learn(engine, name)
+    steps = [event for event in seen if event[0] in ("fsync", "replace", "unlink")]
+    replaced = next(place for place, event in enumerate(steps) if event[0] == "replace")
+    assert steps[replaced][2].endswith(".npz")
+    assert steps[replaced - 1] == ("fsync", steps[replaced][1])
+    assert steps[replaced + 1] == ("fsync", str(tmp_path))
+    removed = [place for place, event in enumerate(steps) if event[0] == "unlink" and "log-" in event[1]]
+    assert removed
+    assert min(removed) > replaced + 1
+    engine.close()
+
+
+def test_readers_do_not_wait_for_a_writer_that_waits_for_its_disk(engine, monkeypatch):
+    learn(engine, "a")
+    release = held(engine, monkeypatch)
+    waiting = engine.submit(Request(batch("b"), request_id="b"))
+    np.testing.assert_array_equal(ask(engine, "c").scores, replayed(["a"]).score(batch("c")))
+    assert bits(engine.detector) == bits(replayed(["a"]))  # What is not durable is not published.
+    assert not waiting.done()
+    release.set()
+    assert waiting.result(60).learned
+
+
+def test_too_many_requests_are_refused_as_busy_and_the_rest_is_learned(engine, monkeypatch):
+    monkeypatch.setattr(engine_module, "MAX_QUEUED", 3)
+    release = held(engine, monkeypatch)
+    futures = [engine.submit(Request(batch(0), request_id="0"))]
+    while engine._queue:
+        time.sleep(0.001)
+    futures += [engine.submit(Request(batch(number), request_id=str(number))) for number in range(1, 6)]
+    release.set()
+    wait(futures)
+    refused = [number for number, future in enumerate(futures) if future.exception() is not None]
+    assert refused == [4, 5]
+    with pytest.raises(Unavailable, match="the service is busy"):
+        futures[5].result()
+    assert bits(engine.detector) == bits(replayed(["0", "1", "2", "3"]))
+    assert engine.facts().is_ready
+
+
+def test_a_request_that_was_cancelled_in_the_queue_is_not_learned(engine, monkeypatch):
+    release = held(engine, monkeypatch)
+    first = engine.submit(Request(batch("a"), request_id="a"))
+    while engine._queue:
+        time.sleep(0.001)
+    second = engine.submit(Request(batch("b"), request_id="b"))
+    assert second.cancel()
+    release.set()
+    first.result(60)
+    learn(engine, "c")
+    assert bits(engine.detector) == bits(replayed(["a", "c"]))
+
+
+def test_closing_finishes_the_queue_and_takes_nothing_more(tmp_path):
+    engine = opened(tmp_path)
+    futures = [engine.submit(Request(batch(number), request_id=str(number))) for number in range(20)]
+    engine.close()
+    assert all(future.result(0).learned for future in futures)
+    for learns in (True, False):
+        with pytest.raises(Unavailable, match="the service is stopping"):
+            engine.submit(Request(batch("x"), learn=learns)).result(60)
+    assert engine.facts().why_not == "the service is stopping"
+    engine.close()
+    store = Store(tmp_path)
+    assert bits(store.contents.detector) == bits(replayed([str(number) for number in range(20)]))
+    store.close()
+
+
+def test_events_tell_what_happened_and_a_listener_that_fails_does_no_harm(tmp_path, caplog):
+    events = []
+
+    def failing(event):
+        raise RuntimeError("no ear")
+
+    store = Store(tmp_path, truing.Detector(), features=FEATURES, classes=CLASSES)
+    engine = Engine(store, listeners=[failing, events.append])
+    engine.calibrate(REFERENCE).result()
+    answer = learn(engine, "a")
+    learn(engine, "a")
+    ask(engine, "b")
+    engine.reset().result()
+    engine.close()
+    assert [event.kind for event in events] == ["calibrated", "learned", "repeated", "scored", "reset", "snapshot"]
+    assert events[0].rows == 60
+    assert (events[1].rows, events[1].refused_rows) == (6, answer.is_out.sum())
+    assert events[1].scores is answer.scores
+    assert "a listener failed at the event learned" in caplog.text
+
+
+def test_where_solving_is_slow_the_sums_are_current_and_the_fit_lacks_a_bounded_number_of_batches(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(solver_module, "INLINE_SECONDS", -1.0)
+    solve, lags = solver_module.solve, []
+
+    def slowly(detector, *, is_in_fit):
+        time.sleep(0.03)
+        solve(detector, is_in_fit=is_in_fit)
+
+    monkeypatch.setattr(solver_module, "solve", slowly)
+    monkeypatch.setattr(engine_module, "MAX_STALE_BATCHES", 3)
+    engine = opened(tmp_path)
+    engine.calibrate(REFERENCE).result()
+    names = [f"b{number}" for number in range(20)]
+    candidates = [truing.Detector()]
+    candidates[0].calibrate(REFERENCE)
+    for name in names:
+        plain = truing.Detector()
+        plain.calibrate(REFERENCE)
+        plain.state = candidates[-1].state
+        plain.learn(batch(name))
+        candidates.append(plain)
+    for number, name in enumerate(names, 1):
+        found = learn(engine, name)
+        assert engine.facts().stale_batches <= 3
+        matches = [
+            known
+            for known in range(1, number + 1)
+            if (found.scores == candidates[known].decide(batch(name), false_alarm=0.05).scores).all()
+            or (known == number and (found.scores == candidates[known].score(batch(name))).all())
+        ]
+        lags.append(number - matches[-1])
+    # Its own batch, and those before it that the fit may lack.
+    assert max(lags) <= 4
+    assert max(lags) > 0
+    assert bits(engine.detector) == bits(candidates[-1])
+    deadline = time.monotonic() + 30
+    while engine.facts().stale_batches and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (engine.facts().stale_batches, engine.facts().stale_seconds) == (0, 0.0)
+    np.testing.assert_array_equal(ask(engine, "x").scores, candidates[-1].decide(batch("x"), false_alarm=0.05).scores)
+    engine.close()
+
+
+def test_the_log_of_concurrent_clients_holds_each_batch_once_in_the_order_of_the_state(tmp_path):
+    engine = opened(tmp_path)
+
+    def client(number):
+        for turn in range(30):
+            learn(engine, f"{number}-{turn}")
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    order = ids(tmp_path)
+    assert sorted(order) == sorted(f"{number}-{turn}" for number in range(6) for turn in range(30))
+    assert bits(engine.detector) == bits(replayed(order))
+    engine.close()

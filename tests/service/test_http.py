@@ -1,0 +1,363 @@
+"""The service as a process: what it answers is what a detector says, and what it refuses leaves no trace."""
+
+import asyncio
+import io
+import json
+import re
+import socket
+import time
+import zipfile
+
+import httpx
+import numpy as np
+import pytest
+
+import truing
+from truing.service.app import create_app
+from truing.service.engine import Engine, Store
+from truing.service.metrics import Metrics
+from truing.service.openapi import document
+from truing.service.protocol import Widths
+
+from .running import (
+    CLASSES,
+    FEATURES,
+    INFER,
+    as_binary,
+    as_json,
+    batch,
+    from_binary,
+    from_json,
+    serving,
+)
+
+TOKEN = "0123456789abcdef-secret"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """One service for tests that leave it as they found it, but for learned rows."""
+    with serving(tmp_path_factory.mktemp("state"), "--body-limit", "100000", "--body-timeout", "1") as running:
+        yield running
+
+
+def npz(**arrays) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def reference_of(rows: truing.Outputs) -> bytes:
+    return npz(features=rows.features, logits=rows.logits)
+
+
+@pytest.mark.parametrize("encoding", ["json", "binary"])
+def test_answers_are_those_of_a_detector(tmp_path, encoding):
+    known, detector = batch(200, seed=9), truing.Detector()
+    detector.calibrate(known)
+    with serving(tmp_path) as running:
+        assert running.client.put("/reference", content=reference_of(known)).json() == {"reference_rows": 200}
+        assert running.client.put("/rate", json={"false_alarm": 0.1}).json() == {"false_alarm": 0.1}
+        for seed in range(3):
+            rows = batch(20, seed)
+            expected = detector.learn_and_decide(rows, false_alarm=0.1)
+            if encoding == "json":
+                found = from_json(running.client.post(INFER, json=as_json(rows)))
+            else:
+                body, headers = as_binary(rows, parameters={"binary_data_output": True})
+                found = from_binary(running.client.post(INFER, content=body, headers=headers))
+            np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-9)
+            np.testing.assert_allclose(found["base_scores"], truing.msp(rows.logits), rtol=1e-9)
+            np.testing.assert_array_equal(found["p_values"], expected.p_values)
+            np.testing.assert_array_equal(found["is_out"], expected.is_out)
+        rows = batch(10, seed=5)
+        found = from_json(running.client.post(INFER, json=as_json(rows, parameters={"learn": False})))
+        np.testing.assert_array_equal(found["p_values"], detector.decide(rows, false_alarm=0.1).p_values)
+        assert running.state_rows() == 60
+
+
+def test_a_request_with_an_id_counts_once(service):
+    before = service.state_rows()
+    request = as_json(batch(7), id="only once")
+    first, again = (service.client.post(INFER, json=request).json() for _ in range(2))
+    assert (first["id"], first["parameters"]["repeated"], again["parameters"]["repeated"]) == ("only once", False, True)
+    assert service.state_rows() == before + 7
+
+
+def test_a_restart_keeps_rows_reference_rate_and_ids(tmp_path):
+    with serving(tmp_path) as running:
+        running.client.put("/reference", content=reference_of(batch(50)))
+        running.client.put("/rate", json={"fdr": 0.2})
+        from_json(running.client.post(INFER, json=as_json(batch(12), id="x")))
+        assert running.state_rows() == 12
+    with serving(tmp_path) as running:
+        assert "12 rows in 1 batch, 50 reference rows" in running.start_line
+        assert running.state_rows() == 12
+        assert running.client.get("/rate").json() == {"fdr": 0.2}
+        assert running.client.post(INFER, json=as_json(batch(12), id="x")).json()["parameters"]["repeated"]
+        assert running.state_rows() == 12
+
+
+def test_moments_go_from_one_state_to_another_and_are_added(tmp_path):
+    with serving(tmp_path / "a") as a, serving(tmp_path / "b") as b:
+        from_json(a.client.post(INFER, json=as_json(batch(30, seed=1))))
+        from_json(b.client.post(INFER, json=as_json(batch(20, seed=2))))
+        moments = a.client.get("/moments").content
+        (tmp_path / "a.npz").write_bytes(moments)
+        assert truing.load(tmp_path / "a.npz").rows == 30
+        assert b.client.post("/moments", content=moments).json() == {"rows": 50}
+        assert b.client.post("/moments", content=moments).status_code == 400  # They are in it.
+        both = truing.Outputs.concatenate([batch(30, seed=1), batch(20, seed=2)])
+        found = from_json(b.client.post(INFER, json=as_json(batch(4), parameters={"learn": False})))
+        expected = truing.fit_direct(both.features, truing.msp(both.logits)).predict(batch(4).features)
+        np.testing.assert_allclose(found["scores"], expected, rtol=1e-6)
+
+
+def test_a_reset_forgets_rows_and_keeps_the_reference_and_a_snapshot_says_what_it_holds(tmp_path):
+    with serving(tmp_path) as running:
+        running.client.put("/reference", content=reference_of(batch(50)))
+        from_json(running.client.post(INFER, json=as_json(batch(12))))
+        taken = running.client.post("/snapshot").json()
+        assert (tmp_path / taken["name"]).stat().st_size == taken["bytes"]
+        assert running.client.post("/reset").json() == {"rows": 0}
+        assert running.facts()[:3] == (0, 0, 50)
+
+
+def test_a_replica_follows_snapshots_and_learns_nothing(tmp_path):
+    with serving(tmp_path) as writer:
+        from_json(writer.client.post(INFER, json=as_json(batch(12))))
+        writer.client.post("/snapshot")
+        with serving(tmp_path, "--read-only") as replica:
+            expected = from_json(writer.client.post(INFER, json=as_json(batch(5), parameters={"learn": False})))
+            found = from_json(replica.client.post(INFER, json=as_json(batch(5))))  # As if it had said not to learn.
+            np.testing.assert_array_equal(found["scores"], expected["scores"])
+            refused = replica.client.post(INFER, json=as_json(batch(5), parameters={"learn": True}))
+            assert (refused.status_code, "read-only" in refused.json()["error"]) == (400, True)
+            for method, path in (("POST", "/reset"), ("POST", "/snapshot"), ("PUT", "/rate")):
+                assert replica.client.request(method, path, json={"fdr": 0.1}).status_code == 400
+            from_json(writer.client.post(INFER, json=as_json(batch(3))))
+            writer.client.post("/snapshot")
+            deadline = time.monotonic() + 30
+            while replica.state_rows() != 15 and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert replica.state_rows() == 15
+
+
+def bad_bodies() -> dict[str, tuple[str, str, bytes]]:
+    rows = batch(5)
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("features.npy", "w") as member:
+        np.lib.format.write_array(member, np.zeros((2_000_000, FEATURES), np.float32))
+    return {
+        "no JSON": ("POST", INFER, b"{"),
+        "NaN": ("POST", INFER, json.dumps(as_json(rows)).replace("[[", "[[NaN, ", 1).encode()),
+        "other columns": ("POST", INFER, json.dumps(as_json(batch(5, sizes=(4, 3)))).encode()),
+        "decisions without a reference": (
+            "POST",
+            INFER,
+            json.dumps(as_json(rows, outputs=[{"name": "is_out"}])).encode(),
+        ),
+        "no logits": ("POST", INFER, json.dumps({"inputs": as_json(rows)["inputs"][:1]}).encode()),
+        "rate": ("PUT", "/rate", b'{"fdr": 0}'),
+        "two rates": ("PUT", "/rate", b'{"fdr": 0.1, "accept": 0.9}'),
+        "no rate": ("PUT", "/rate", b'{"fdr": "0.1"}'),
+        "another rate": ("PUT", "/rate", b'{"alpha": 0.1}'),
+        "no zip": ("PUT", "/reference", b"PK\x03\x04"),
+        "other features": ("PUT", "/reference", npz(features=np.ones((5, 4)))),
+        "a byte too many": ("PUT", "/reference", npz(features=np.ones((5, FEATURES))) + b"x"),
+        "no features": ("PUT", "/reference", npz(logits=np.ones((5, 3)))),
+        "a zip that swells": ("PUT", "/reference", zipped.getvalue()),
+        "no moments": ("POST", "/moments", reference_of(rows)),
+    }
+
+
+@pytest.mark.parametrize("name", bad_bodies())
+def test_bad_input_is_refused_by_name_and_changes_nothing(service, name):
+    method, path, body = bad_bodies()[name]
+    before = service.facts()
+    response = service.client.request(method, path, content=body)
+    assert response.status_code == 400
+    assert set(response.json()) == {"error"}
+    assert service.facts() == before
+
+
+def test_pickled_objects_are_never_loaded(service):
+    file = io.BytesIO()
+    np.savez(file, features=np.array([print], dtype=object))
+    response = service.client.put("/reference", content=file.getvalue())
+    assert (response.status_code, "pickled objects" in response.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/v2/models/other", 404),
+        ("GET", "/live/..%2f..%2fetc%2fpasswd", 404),
+        ("GET", INFER, 405),
+        ("DELETE", "/reference", 405),
+    ],
+)
+def test_what_is_not_there_is_an_error_in_json(service, method, path, status):
+    response = service.client.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()) == {"error"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Content-Type": "text/plain"}, {"Content-Type": "multipart/form-data"}, {"Content-Encoding": "gzip"}],
+)
+def test_a_body_of_another_type_is_refused(service, headers):
+    body = json.dumps(as_json(batch(2))).encode()
+    assert service.client.post(INFER, content=body, headers=headers).status_code == 415
+
+
+def test_every_answer_forbids_what_a_page_could_load(service):
+    for path in ("/v2", "/metrics", "/nowhere"):
+        headers = service.client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_read(service):
+    before = service.facts()
+    response = service.client.post(INFER, content=b" " * 100_001)
+    assert (response.status_code, response.json()["error"]) == (
+        413,
+        "the body must be at most 100000 bytes, got 100001 bytes",
+    )
+    with raw(service) as connection:  # Not a byte of a body that is announced so large need come.
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999999\r\n\r\n".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+    assert service.facts() == before
+
+
+def test_a_body_in_chunks_over_the_limit_is_refused_while_it_is_read(service):
+    before = service.facts()
+    response = service.client.post(INFER, content=(b" " * 10_000 for _ in range(50)))
+    assert response.status_code == 413
+    with raw(service) as connection:
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        for _ in range(11):
+            connection.sendall(b"2710\r\n" + b" " * 10_000 + b"\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")  # With more to come.
+    assert service.facts() == before
+
+
+def test_a_body_that_trickles_is_cut_off(service):
+    with raw(service) as connection:
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode())
+        connection.settimeout(0.1)
+        answer = b""
+        for _ in range(100):  # A byte now and then keeps no connection.
+            try:
+                connection.sendall(b" ")
+                answer += connection.recv(4096)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            if answer:
+                break
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def raw(service) -> socket.socket:
+    url = httpx.URL(service.url)
+    return socket.create_connection((url.host, url.port), timeout=30)
+
+
+def test_a_token_is_asked_for_everywhere_but_of_health(tmp_path):
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    with serving(tmp_path / "state", "--token-file", str(tmp_path / "token")) as running:
+        client, right = running.client, {"Authorization": f"Bearer {TOKEN}"}
+        assert client.get("/v2/health/live").status_code == client.get("/v2/health/ready").status_code == 200
+        wrong = [
+            {},
+            {"Authorization": "Bearer " + TOKEN[:-1]},
+            {"Authorization": TOKEN},
+            {"Authorization": f"Basic {TOKEN}"},
+        ]
+        for headers in [*wrong, {"Authorization": "Bearer Ã¼"}]:
+            for method, path in _operations():
+                if not path.startswith("/v2/health"):
+                    response = client.request(method, path, headers={k: v.encode() for k, v in headers.items()})
+                    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer"), path
+        assert client.get("/v2", headers=right).status_code == 200
+        from_json(client.post(INFER, json=as_json(batch(5)), headers=right))
+        assert running.state_rows(**right) == 5
+
+
+def test_without_a_token_pages_of_other_sites_are_refused(service):
+    before = service.facts()
+    for headers in ({"Origin": "https://example.org"}, {"Origin": "null"}, {"Host": "example.org"}):
+        response = service.client.post(INFER, json=as_json(batch(2)), headers=headers)
+        assert response.status_code == 403
+    own = {"Origin": service.url}
+    assert service.client.get("/v2", headers=own).status_code == 200
+    assert service.facts() == before
+
+
+def _operations() -> list[tuple[str, str]]:
+    paths = document(Widths(FEATURES, CLASSES))["paths"]
+    return [(method.upper(), path) for path, operations in paths.items() for method in operations]
+
+
+@pytest.fixture
+def app(tmp_path):
+    """The app of an engine, in this process."""
+    engine = Engine(Store(tmp_path, truing.Detector(), features=FEATURES, classes=CLASSES))
+    yield create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    engine.close()
+
+
+def test_the_document_has_the_routes_that_there_are(app):
+    routes = {(method, route.path) for route in app.routes for method in route.methods - {"HEAD"}}
+    assert routes == set(_operations())
+
+
+def test_a_service_that_stopped_says_why_and_when_to_come_back(tmp_path):
+    engine = Engine(Store(tmp_path / "s", truing.Detector(), features=FEATURES, classes=CLASSES))
+    app = create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    engine.close()
+
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [
+                await client.get("/v2/health/ready"),
+                await client.post(INFER, json=as_json(batch(3))),
+                await client.get("/v2/health/live"),
+            ]
+
+    ready, infer, live = asyncio.run(ask())
+    for response in (ready, infer):
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert response.json() == {"error": "the service is stopping"}
+    assert live.status_code == 200
+
+
+def test_metrics_count_requests_rows_and_refusals(tmp_path):
+    known = batch(200, seed=3)
+    with serving(tmp_path) as running:
+        running.client.put("/reference", content=reference_of(known))
+        answers = [from_json(running.client.post(INFER, json=as_json(batch(50, seed)))) for seed in range(4)]
+        running.client.post(INFER, content=b"{")
+        text = running.client.get("/metrics").text
+
+    def value(name: str) -> float:
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])
+
+    refused = sum(int(answer["is_out"].sum()) for answer in answers)
+    assert value(f'truing_requests_total{{method="POST",path="{INFER}",status="200"}}') == 4
+    assert value(f'truing_requests_total{{method="POST",path="{INFER}",status="400"}}') == 1
+    assert value(f'truing_request_seconds_count{{path="{INFER}"}}') == 5
+    assert value('truing_rows_total{kind="learned"}') == value("truing_state_rows") == 200
+    assert value("truing_refused_rows_total") == refused
+    assert value("truing_refused_share") == refused / 200
+    rows = truing.Outputs.concatenate([known, *(batch(50, seed) for seed in range(4))])
+    fit = truing.fit_direct(rows.features, truing.msp(rows.logits))
+    assert value("truing_fit_r2") == pytest.approx(fit.explained)
+    assert value("truing_fit_rank") == FEATURES
+    assert value("truing_log_bytes") > 4 * 50 * 4 * (FEATURES + CLASSES)

@@ -1,0 +1,250 @@
+"""A state directory: its settings, its lock, its snapshots, a backup."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import truing
+from truing.service import engine as engine_module
+from truing.service.engine import Engine, Request, Store
+from truing.service.log import Damaged, segments
+from truing.service.snapshots import read_snapshot, snapshots
+
+from .streams import CLASSES, FEATURES, batch, bits, learn, opened, replayed
+
+
+def learned(folder, groups, detector=None):
+    """Learn groups of batches, with a snapshot after each, and leave the directory as a killed process would."""
+    engine = opened(folder / "live", detector)
+    for names in groups:
+        for name in names:
+            learn(engine, name)
+        if names != groups[-1]:
+            engine.snapshot().result()
+    shutil.copytree(folder / "live", folder / "state")
+    engine.close()
+    return folder / "state"
+
+
+def damage(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_snapshot_and_the_log_behind_it_are_the_state(tmp_path):
+    folder = learned(tmp_path, ["abc", "de", "fgh", "ij"])
+    assert list(snapshots(folder)) == [8, 5]
+    assert list(segments(folder)) == [6, 9]  # What the older snapshot holds is gone.
+    store = Store(folder)
+    assert bits(store.contents.detector) == bits(replayed([*"abcdefghij"]))
+    assert list(store.recent) == [*"abcdefghij"]
+    assert (store.contents.rows_learned, store.contents.batches, store.contents.sequence) == (60, 10, 10)
+    assert store.recovery == ()
+    store.close()
+
+
+def test_a_damaged_newest_snapshot_is_passed_over_for_the_one_before(tmp_path):
+    folder = learned(tmp_path, ["abc", "de", "fgh", "ij"])
+    damage(snapshots(folder)[8])
+    store = Store(folder)
+    assert bits(store.contents.detector) == bits(replayed([*"abcdefghij"]))
+    assert "a snapshot was passed over" in store.recovery[0]
+    store.close()
+    assert list(snapshots(folder)) == [5]
+    assert [path.name for path in folder.glob("damaged-*")] == [f"damaged-snapshot-{8:020d}.npz"]
+    store = Store(folder)  # It is out of the way.
+    assert store.recovery == ()
+    store.close()
+
+
+def test_the_first_snapshot_may_be_damaged_as_the_log_holds_it_all(tmp_path):
+    folder = learned(tmp_path, ["abc", "de"])
+    damage(snapshots(folder)[3])
+    store = Store(folder)
+    assert bits(store.contents.detector) == bits(replayed([*"abcde"]))
+    store.close()
+
+
+def test_two_damaged_snapshots_are_refused(tmp_path):
+    folder = learned(tmp_path, ["abc", "de", "fgh", "ij"])
+    for path in snapshots(folder).values():
+        damage(path)
+    with pytest.raises(
+        Damaged, match=r"is damaged.*lacks the segment of its log that holds the record 1: restore a back"
+    ):
+        Store(folder)
+    assert len(snapshots(folder)) == 2  # Nothing was moved.
+
+
+def test_a_directory_without_its_log_or_its_settings_is_refused(tmp_path):
+    folder = learned(tmp_path, ["abc"])
+    settings = folder / "settings.npz"
+    shutil.copytree(folder, tmp_path / "unsettled")
+    (tmp_path / "unsettled" / "settings.npz").unlink()
+    with pytest.raises(Damaged, match=r"lacks its settings\.npz"):
+        opened(tmp_path / "unsettled")
+    for path in segments(folder).values():
+        path.unlink()
+    with pytest.raises(Damaged, match="lacks its log: restore a backup"):
+        Store(folder)
+    settings.write_bytes(settings.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"settings\.npz"):
+        Store(folder)
+
+
+def test_a_log_that_ends_before_its_snapshot_is_refused(tmp_path):
+    folder = learned(tmp_path, ["abc", "de", "f"])
+    shutil.rmtree(tmp_path / "live")
+    other = learned(tmp_path / "other", ["abc"])
+    for path in segments(folder).values():
+        path.unlink()
+    for path in segments(other).values():
+        shutil.copy(path, folder)
+    with pytest.raises(Damaged, match="the log ends at the record 3, before the snapshot of 5"):
+        Store(folder)
+
+
+def test_a_log_of_another_state_is_refused_behind_a_snapshot(tmp_path):
+    folder = learned(tmp_path, ["abc", "de"])
+    other = learned(tmp_path / "other", ["abx", "yz"])
+    for path in segments(folder).values():
+        path.unlink()
+    for path in segments(other).values():
+        shutil.copy(path, folder)
+    with pytest.raises(Damaged, match="is damaged: at byte 0 a record 4 was to follow"):
+        Store(folder)
+
+
+def test_a_snapshot_and_the_settings_are_a_backup(tmp_path):
+    folder = learned(tmp_path, ["abc", "de", "f"])
+    (tmp_path / "backup").mkdir()
+    for path in (folder / "settings.npz", next(iter(snapshots(folder).values()))):
+        shutil.copy(path, tmp_path / "backup")
+    engine = opened(tmp_path / "backup")
+    assert bits(engine.detector) == bits(replayed([*"abcde"]))
+    assert engine.facts().recovery == ("there is no log: the snapshot of the record 5 is all there is",)
+    assert learn(engine, "e").repeated
+    assert not learn(engine, "f").repeated
+    engine.close()
+    store = Store(tmp_path / "backup")
+    assert bits(store.contents.detector) == bits(replayed([*"abcdef"]))
+    store.close()
+
+
+def test_a_state_of_other_settings_is_refused_with_what_differs(tmp_path):
+    head = (np.ones((CLASSES, FEATURES)), np.zeros(CLASSES))
+    opened(tmp_path, truing.Detector("energy", temperature=2.0, head=head)).close()
+    for detector, features, classes, what in (
+        (truing.Detector("msp", temperature=2.0, head=head), 5, 3, "base 'energy', got 'msp'"),
+        (truing.Detector("energy", head=head), 5, 3, "temperature 2.0, got 1.0"),
+        (truing.Detector("energy", temperature=2.0, head=(head[0] * 2, head[1])), 5, 3, "another head"),
+        (truing.Detector("energy", temperature=2.0, head=head), 6, 3, "features 5, got 6"),
+        (truing.Detector("energy", temperature=2.0, head=head), 5, 4, "classes 3, got 4"),
+    ):
+        with pytest.raises(ValueError, match=f"{what}: start with its settings, or take another directory"):
+            Store(tmp_path, detector, features=features, classes=classes)
+    opened(tmp_path, truing.Detector("energy", temperature=2.0, head=head)).close()
+
+
+def test_a_directory_is_for_one_process_at_a_time(tmp_path):
+    engine = opened(tmp_path)
+    code = "import sys; from truing.service.engine import Store; Store(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert "is in use by another process: one process writes to a state" in done.stderr
+    with pytest.raises(BlockingIOError):
+        opened(tmp_path)
+    engine.close()
+    opened(tmp_path).close()
+
+
+def test_a_detector_that_has_learned_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="detector must have learned nothing"):
+        Store(tmp_path, replayed(["a"]), features=FEATURES, classes=CLASSES)
+
+
+def test_there_must_be_a_directory_or_settings_to_make_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no state directory"):
+        Store(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ValueError, match="holds no state yet: a detector and its number of features must be given"):
+        Store(tmp_path)
+
+
+def test_a_process_that_died_while_it_made_the_directory_left_nothing_in_the_way(tmp_path):
+    (tmp_path / f"log-{1:020d}.truing").touch()
+    engine = opened(tmp_path)
+    learn(engine, "a")
+    engine.close()
+
+
+def test_unfinished_snapshots_of_a_killed_process_are_removed(tmp_path):
+    opened(tmp_path).close()
+    (tmp_path / ".truing-0123456789abcdef-0123.draft").write_bytes(b"half")
+    opened(tmp_path).close()
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_snapshot_that_cannot_be_written_is_told_and_loses_nothing(tmp_path, monkeypatch):
+    engine = opened(tmp_path)
+    learn(engine, "a")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("truing.service.store.write_snapshot", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        engine.snapshot().result()
+    assert "No space" in engine.facts().snapshot_error
+    assert learn(engine, "b").learned
+    monkeypatch.undo()
+    engine.snapshot().result()
+    assert engine.facts().snapshot_error == ""
+    engine.close()
+
+
+def test_snapshots_are_taken_as_the_log_grows_and_bound_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_module, "SNAPSHOT_LOG_BYTES", 5000)
+    monkeypatch.setattr(engine_module, "SNAPSHOT_LOG_RATIO", 0)
+    engine = opened(tmp_path, segment_bytes=2000)
+    sizes = []
+    for number in range(150):
+        learn(engine, number)
+        sizes.append(engine.facts().log_bytes)
+    engine.close()
+    assert max(sizes) < 60_000  # All of it would be more than 60 kB.
+    assert len(snapshots(tmp_path)) == 2
+    contents, recent = read_snapshot(next(iter(snapshots(tmp_path).values())))
+    assert bits(contents.detector) == bits(replayed([str(number) for number in range(150)]))
+    assert list(recent) == [str(number) for number in range(150)]
+
+
+@pytest.mark.parametrize("order", ["C", "F", "sliced", "unaligned"])
+def test_rows_in_any_order_of_memory_are_recovered_to_the_same_bits(tmp_path, order):
+    rng = np.random.default_rng(0)
+
+    def laid(array):
+        if order == "sliced":
+            return np.repeat(array, 2, axis=1)[:, ::2]
+        if order == "unaligned":
+            raw = bytearray(array.nbytes + 1)
+            raw[1:] = array.tobytes()
+            return np.frombuffer(raw, array.dtype, offset=1).reshape(array.shape)
+        return np.asarray(array, order=order)
+
+    for method in ("dlr", "contrast"):
+        store = Store(tmp_path / method, truing.Detector(method=method), features=40, classes=30)
+        engine = Engine(store)
+        engine.calibrate(batch("reference", 80, features=40, classes=30)).result()
+        for _ in range(4):
+            features, logits = rng.normal(size=(50, 40)), rng.normal(size=(50, 30)).astype(np.float32)
+            engine.submit(Request(truing.Outputs(laid(features), laid(logits)))).result(60)
+        running = bits(engine.detector)
+        shutil.copytree(tmp_path / method, tmp_path / f"{method}-copy")
+        engine.close()
+        store = Store(tmp_path / f"{method}-copy")
+        assert bits(store.contents.detector) == running
+        store.close()
