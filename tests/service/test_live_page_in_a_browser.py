@@ -259,7 +259,7 @@ def test_an_alarm_stands_out_and_says_what_changed(browser, server):
 def test_without_an_alarm_or_a_reference_the_page_says_so(browser, server):
     server.learn(0.0)
     with opened(browser, server.address) as (page, complaints, _):
-        assert text(page, "#drift", "watched") == "not watched"
+        assert text(page, "#drift", "watched") == "Not watched"
         assert page.inner_text("#refused-share-more") == "nothing decided yet"
         assert page.inner_text("#refused .meaning") == "Rows are refused once the server has a reference."
         assert not page.is_visible("#alarm")

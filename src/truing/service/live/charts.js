@@ -46,7 +46,7 @@ export const CHARTS = [
     ],
     data: ({ told }) => densities(told.density),
     latest: () => "",
-    meaning: () => "higher: more in-distribution",
+    meaning: () => "(higher: more in-distribution)",
   },
   {
     id: "out-share",
@@ -65,6 +65,7 @@ export const CHARTS = [
     range: [null, null],
     ...overTime([{ label: "evidence of change", ink: "--in", spanGaps: true, value: (span) => span.evidence }]),
     mark: ({ told }) => ({ at: told.drift?.alarm_line, label: "alarm", ink: "--bad" }),
+    ceiling: (mark) => 2 * mark, // Evidence soon has hundreds of digits; what matters lies about the line.
     latest: ({ told }) => (told.drift === null ? "" : words.evidence(told.drift.evidence)),
     meaning: ({ told }) => (told.drift === null ? "" : `alarm from ${words.evidence(told.drift.alarm_line)} on`),
     none: ({ told }) => (told.drift === null ? "No alarm was set for this server." : null),
@@ -165,14 +166,14 @@ export class Chart {
     return this.about.isOverTime ? words.tick(place, step) : words.rate(place);
   }
 
-  /** Return the ends of the upright scale: the data's, with room above, and the mark if there is one. */
+  /** Return the ends of the upright scale: the data's and the mark's, with room above, up to the ceiling if any. */
   heights(low, high) {
     const [least, most] = this.about.range;
     const places = [least ?? low, most ?? high, this.mark.at].filter((place) => Number.isFinite(place));
     const bottom = Math.min(...places, least ?? 0);
     const top = Math.max(...places, least ?? 0);
     const room = 0.08 * (top - bottom) || 0.01;
-    return [least ?? bottom - room, top + room];
+    return [least ?? bottom - room, Math.min(top + room, this.about.ceiling?.(this.mark.at) ?? Infinity)];
   }
 
   /** Draw a dashed line with its name, such as where an alarm is raised. */

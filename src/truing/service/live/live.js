@@ -106,7 +106,7 @@ function showStanding({ standing, drift }) {
   tell("state-rows", words.count(standing.state_rows), `${words.count(standing.reference_rows)} rows in the reference`);
   tell("refused-share", words.share(standing.refused_share), isDecided ? lastRows(standing) : "nothing decided yet");
   tell("out-share", words.share(standing.out_share), isDecided ? `${lastRows(standing)}, 95% confidence` : "needs a reference");
-  if (drift === null) tell("drift", "not watched", "no alarm was set");
+  if (drift === null) tell("drift", "Not watched", "no alarm was set");
   else tell("drift", drift.is_alarm ? "Yes" : "No sign of it", evidenceAgainstLine(drift));
   element("drift-card").classList.toggle("bad", drift?.is_alarm ?? false);
   showAlarm(standing, drift);
