@@ -171,9 +171,9 @@ export class Chart {
     const [least, most] = this.about.range;
     const places = [least ?? low, most ?? high, this.mark.at].filter((place) => Number.isFinite(place));
     const bottom = Math.min(...places, least ?? 0);
-    const top = Math.max(...places, least ?? 0);
+    const top = Math.min(Math.max(...places, least ?? 0), this.about.ceiling?.(this.mark.at) ?? Infinity);
     const room = 0.08 * (top - bottom) || 0.01;
-    return [least ?? bottom - room, Math.min(top + room, this.about.ceiling?.(this.mark.at) ?? Infinity)];
+    return [least ?? bottom - room, top + room];
   }
 
   /** Draw a dashed line with its name, such as where an alarm is raised. */

@@ -15,7 +15,10 @@ export const roundShare = said((value) => roundShares.format(value));
 export const rate = said((value) => (value >= 1000 ? counts.format(value) : rates.format(value)));
 
 /** Return evidence, which comes as its decimal logarithm. */
-export const evidence = said((log) => (log < 6 ? rates.format(10 ** log) : log < 15 ? large.format(10 ** log) : `10^${counts.format(log)}`));
+export const evidence = said((log) => {
+  if (log < -3 || log >= 15) return `10^${counts.format(log)}`;
+  return log < 6 ? rates.format(10 ** log) : large.format(10 ** log);
+});
 
 /** Return a time of day: with seconds where spans are of seconds, and with its day where they are of hours. */
 export function time(seconds, spanSeconds) {
