@@ -13,7 +13,7 @@ from truing import summary
 from truing.cli import main
 from truing.detection import detect
 
-COMMANDS = ["detect", "score", "fit", "apply", "export", "threshold", "evaluate", "demo", "bench"]
+COMMANDS = ["detect", "score", "fit", "apply", "export", "threshold", "evaluate", "demo", "bench", "serve"]
 
 
 @pytest.fixture

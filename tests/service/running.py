@@ -43,13 +43,13 @@ class Running:
     def stop(self) -> int:
         """Ask it to stop, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self._ended()
+        return self.ended()
 
     def kill(self) -> None:
         self.process.kill()
-        self._ended()
+        self.ended()
 
-    def _ended(self) -> int:
+    def ended(self) -> int:
         code = self.process.wait(SECONDS)
         self.process.stdout.close()
         self.client.close()
@@ -60,9 +60,9 @@ def command(state: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "truing", "serve", "--state", str(state), "--port", "0", *options]
 
 
-def begin(state: Path, *options: str, sizes: tuple[int, int] = (FEATURES, CLASSES)) -> Running:
+def begin(state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES, CLASSES)) -> Running:
     """Start a service and wait for its first line."""
-    width = ("--features", str(sizes[0]), "--classes", str(sizes[1]))
+    width = () if sizes is None else ("--features", str(sizes[0]), "--classes", str(sizes[1]))
     process = subprocess.Popen(
         command(state, *width, *options),
         stdout=subprocess.PIPE,

@@ -15,6 +15,8 @@ import pytest
 import truing
 from truing.service.app import create_app
 from truing.service.engine import Engine, Store
+from truing.service.history import History
+from truing.service.live_page import OPEN_PATHS
 from truing.service.metrics import Metrics
 from truing.service.openapi import document
 from truing.service.protocol import Widths
@@ -308,13 +310,13 @@ def _operations() -> list[tuple[str, str]]:
 def app(tmp_path):
     """The app of an engine, in this process."""
     engine = Engine(Store(tmp_path, truing.Detector(), features=FEATURES, classes=CLASSES))
-    yield create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    yield create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES), history=History())
     engine.close()
 
 
-def test_the_document_has_the_routes_that_there_are(app):
+def test_the_document_has_the_routes_that_there_are_but_the_files_of_the_live_page(app):
     routes = {(method, route.path) for route in app.routes for method in route.methods - {"HEAD"}}
-    assert routes == set(_operations())
+    assert routes == {*_operations(), *(("GET", path) for path in OPEN_PATHS)}
 
 
 def test_a_service_that_stopped_says_why_and_when_to_come_back(tmp_path):

@@ -16,7 +16,11 @@ from ..outputs import Outputs
 from ..scores import NEEDS, SCORES
 
 if TYPE_CHECKING:
+    from uvicorn import Server
+
     from .bodies import Limits
+    from .history import History
+    from .metrics import Metrics
     from .requests import Event, Facts
     from .serving import Serving
 
@@ -50,14 +54,10 @@ def run_serve(args: argparse.Namespace) -> None:
     """Learn from batches and score them over HTTP, by the Open Inference Protocol, and lose none."""
     _need_extra()
     from .bodies import Limits
-    from .logs import log_to_stderr
 
     if args.body_limit < 1 or not args.body_timeout > 0:
         raise ValueError(f"--body-limit and --body-timeout must be above 0, got {args.body_limit}, {args.body_timeout}")
-    limits = Limits(args.body_limit, args.body_timeout)
-    token = _token(args)
-    log_to_stderr()
-    _serve(args, token, limits)
+    _serve(args, _token(args), Limits(args.body_limit, args.body_timeout))
 
 
 def _add_settings(part: argparse._ArgumentGroup) -> None:
@@ -80,52 +80,63 @@ def _add_access(part: argparse._ArgumentGroup) -> None:
 
 
 def _serve(args: argparse.Namespace, token: str | None, limits: Limits) -> None:
-    """Open the state, listen, and answer until a signal comes; then finish, snapshot and let go."""
+    """Listen, open the state, and answer until a signal comes; then finish, snapshot and let go."""
+    from .history import History
+    from .live_page import looking
+    from .logs import log_to_stderr
+    from .metrics import Metrics
+
+    with _listening(args.host, args.port) as listening:
+        metrics, history = Metrics(), History()
+        serving = _opened(args, [metrics.record, history.record])
+        try:
+            server = _server(args, serving, metrics, history, token, limits)
+            log_to_stderr()
+            print(_start_line(args, listening, serving.facts()), flush=True)
+            with looking(history, serving):
+                _run(server, listening)
+        finally:
+            serving.close()
+
+
+def _server(
+    args: argparse.Namespace, serving: Serving, metrics: Metrics, history: History, token: str | None, limits: Limits
+) -> Server:
+    """Return the server of an app that asks `serving`."""
     import uvicorn
 
     from .app import create_app
     from .connections import connections_within
     from .guard import is_loopback
-    from .history import History
-    from .live_page import looking
-    from .metrics import Metrics
     from .protocol import Widths
 
-    listening = _listening(args.host, args.port)
-    metrics, history = Metrics(), History()
-    serving = _opened(args, [metrics.record, history.record])
-    try:
-        facts = serving.facts()
-        app = create_app(
-            serving,
-            metrics,
-            widths=Widths(facts.features, facts.classes),
-            token=token,
-            is_local=is_loopback(args.host),
-            limits=limits,
-            is_read_only=args.read_only,
-            history=history,
-        )
-        config = uvicorn.Config(
-            app,
-            http=connections_within(limits.header_seconds),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=_MAX_CONNECTIONS,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=_SECONDS_TO_FINISH,
-        )
-        print(_start_line(args, listening, facts), flush=True)
-        with looking(history, serving):
-            _run(uvicorn.Server(config), listening)
-    finally:
-        serving.close()
+    facts = serving.facts()
+    app = create_app(
+        serving,
+        metrics,
+        widths=Widths(facts.features, facts.classes),
+        token=token,
+        is_local=is_loopback(args.host),
+        limits=limits,
+        is_read_only=args.read_only,
+        history=history,
+    )
+    config = uvicorn.Config(
+        app,
+        http=connections_within(limits.header_seconds),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+    )
+    return uvicorn.Server(config)
 
 
-def _run(server: Any, listening: socket.socket) -> None:
+def _run(server: Server, listening: socket.socket) -> None:
     """Run a server until a signal tells it to stop, which is how it is meant to end."""
 
     def stop(number: int, frame: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import __version__
+from .history import SPANS
 from .protocol import ANSWERED, DATATYPES, MAX_ID_LENGTH, MODEL, Widths
 
 _NPZ = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -81,10 +82,25 @@ def _paths() -> dict[str, Any]:
         "/metrics": {
             "get": _operation("Metrics for Prometheus", 401, answer={"text/plain": {"schema": {"type": "string"}}})
         },
+        "/live/history": {"get": _operation("What the live page shows", 400, 401) | {"parameters": [_SPAN, _SINCE]}},
         "/openapi.json": {"get": _operation("This document", 401)},
     }
 
 
+_SPAN = {
+    "name": "span",
+    "in": "query",
+    "required": False,
+    "description": "How far to look back",
+    "schema": {"enum": list(SPANS)},
+}
+_SINCE = {
+    "name": "since",
+    "in": "query",
+    "required": False,
+    "description": "The `next` of the answer before",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1},
+}
 _HEADER_LENGTH = {
     "name": "Inference-Header-Content-Length",
     "in": "header",

@@ -1,0 +1,163 @@
+"""The command: it ends well when told to, and what keeps it from starting is one line that says what to do."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvicorn
+
+import truing
+from truing.cli import main
+from truing.service.connections import connections_within
+
+from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
+SIZES = ("--features", str(FEATURES), "--classes", str(CLASSES))
+
+
+@pytest.fixture
+def refusal(capsys):
+    """Return a function that returns the one line with which the command does not start."""
+
+    def said(state: Path, *options: str) -> str:
+        assert main(command(state, *options)[3:]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        return err
+
+    return said
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory) -> Path:
+    """A state with some rows, of a service that was stopped."""
+    folder = tmp_path_factory.mktemp("state")
+    with serving(folder) as running:
+        for seed in range(3):
+            from_json(running.client.post(INFER, json=as_json(batch(10, seed))))
+    return folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_well_and_leaves_a_snapshot_of_all(tmp_path, number):
+    running = begin(tmp_path)
+    from_json(running.client.post(INFER, json=as_json(batch(10))))
+    running.process.send_signal(number)
+    assert running.ended() == 0
+    sequence = max(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("snapshot-*.npz"))
+    assert sequence == 1
+
+
+def test_a_state_starts_without_its_settings_being_said_again(state):
+    running = begin(state, sizes=None)
+    assert "30 rows in 3 batches" in running.start_line
+    assert running.state_rows() == 30
+    assert running.stop() == 0
+
+
+def test_a_reference_is_taken_once(tmp_path):
+    batch(40).save(tmp_path / "held.npz")
+    batch(70).save(tmp_path / "other.npz")
+    for name in ("held", "other"):
+        with serving(tmp_path / "state", "--reference", str(tmp_path / f"{name}.npz")) as running:
+            assert "40 reference rows" in running.start_line
+
+
+def test_another_process_on_the_same_state_is_refused(refusal, tmp_path):
+    with serving(tmp_path):
+        assert "in use by another process" in refusal(tmp_path, *SIZES)
+
+
+def test_other_settings_than_the_state_s_are_refused_and_named(refusal, state):
+    said = refusal(state, "--features", "9", "--classes", "3")
+    assert "features 6, got 9" in said
+    assert "start with its settings, or take another directory" in said
+    assert "base" in refusal(state, *SIZES, "--base", "energy")
+
+
+def test_a_damaged_state_is_refused_with_what_to_do(refusal, state, tmp_path):
+    shutil.copytree(state, tmp_path / "copy")
+    path = tmp_path / "copy" / "settings.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "settings.npz" in refusal(tmp_path / "copy", *SIZES)
+    shutil.copytree(state, tmp_path / "other")
+    (tmp_path / "other" / "settings.npz").unlink()
+    assert "restore it from a backup" in refusal(tmp_path / "other", *SIZES)
+
+
+WRONG = {
+    "a new state without features": ((), "--features must be given for a new state"),
+    "a new state without classes": (("--features", "6"), "--classes must be given for a new state"),
+    "a host that others reach": ((*SIZES, "--host", "0.0.0.0"), "give --token-file, or say --no-token"),
+    "nothing to follow": (("--read-only",), "--read-only follows a state that another process writes, got none"),
+    "a port beyond all": ((*SIZES, "--port", "70000"), "--port must be from 0 to 65535, got 70000"),
+    "no room for a body": ((*SIZES, "--body-limit", "0"), "must be above 0"),
+    "no reference": ((*SIZES, "--reference", "absent.npz"), "there is no file absent.npz"),
+    "no token": ((*SIZES, "--token-file", "absent"), "absent"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
+def test_what_will_not_do_is_one_line_and_makes_no_state(refusal, tmp_path, options, said):
+    assert said in refusal(tmp_path / "state", *options)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_short_token_is_refused(refusal, tmp_path):
+    (tmp_path / "token").write_text("short")
+    said = refusal(tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token"))
+    assert re.search(r"must hold a token of at least 16 .* got 5 characters", said)
+
+
+def test_a_reference_of_other_columns_is_refused(refusal, tmp_path):
+    truing.Outputs(np.ones((5, 2))).save(tmp_path / "held.npz")
+    assert "must have 6 columns, got 2" in refusal(
+        tmp_path / "state", *SIZES, "--reference", str(tmp_path / "held.npz")
+    )
+
+
+def test_a_port_that_is_taken_is_named(refusal, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert f"cannot listen on 127.0.0.1, port {port}" in refusal(tmp_path / "state", *SIZES, "--port", port)
+
+
+def test_the_extra_is_named_where_it_is_missing(tmp_path):
+    code = "import sys; sys.modules['starlette'] = None; import truing_command; sys.exit(truing_command.main())"
+    words = [sys.executable, "-c", code, *command(tmp_path / "state", *SIZES)[3:]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
+    assert done.returncode == 1
+    assert "truing[serve]" in done.stderr
+
+
+def test_lines_before_a_body_that_trickle_are_cut_off():
+    async def never(scope, receive, send):
+        raise AssertionError("no request came whole")
+
+    config = uvicorn.Config(never, http=connections_within(0.3), lifespan="off", log_config=None, ws="none")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        address = listening.getsockname()
+        try:
+            for start in (b"", b"GET / HTTP/1.1\r\n"):
+                with socket.create_connection(address, timeout=30) as connection:
+                    connection.sendall(start)
+                    began = time.monotonic()
+                    assert connection.recv(100) == b""
+                    assert time.monotonic() - began < 20
+        finally:
+            server.should_exit = True
+            thread.join()
