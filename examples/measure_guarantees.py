@@ -179,7 +179,8 @@ def main() -> None:
     parser.add_argument("--live", action="store_true")
     options = parser.parse_args()
     if options.live:
-        print("| method | order | out | FDR, % | power, % | streams | alarms |\n| --- | --- | --- | --- | --- | --- | --- |")
+        print("| method | order | out | FDR, % | power, % | streams | alarms |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
         for line in live(options.repetitions):
             print(line, flush=True)
         return
