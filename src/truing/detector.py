@@ -18,11 +18,15 @@ from weakref import WeakSet
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._html import facts
 from .contrast import ClassMoments, ContrastFit, SplitReference
+from .drift import DriftAlarm
+from .guards import Guards
 from .least_squares import LinearFit
 from .moments import Moments
 from .outputs import Outputs, as_outputs
+from .ranks import Ranks
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
-from .states import METHODS, ContrastState, DirectState, Reference, Settings, State
+from .states import METHODS, ContrastState, DirectState, Reference, Settings, State, decided_against
+from .stream_fdr import StreamFdr
 from .threshold import Decision, Rate, decide_at
 
 # The base score of each method where none is given.
@@ -64,6 +68,11 @@ class Detector:
         The (weight, bias) of the network's last layer, for base scores that need it.
     model
         A name of the network, if you like. Outputs that name another one are refused.
+    stream_fdr
+        The false discovery rate of the whole stream, by which `learn_and_decide` decides where no other rate is given.
+        It starts anew with each `calibrate`.
+    drift_alarm
+        The chance that `drift` ever raises an alarm while nothing changes; it sees what `learn_and_decide` decides.
     """
 
     def __init__(
@@ -79,6 +88,8 @@ class Detector:
         same_mix: bool = False,
         head: Head | None = None,
         model: str | None = None,
+        stream_fdr: float | None = None,
+        drift_alarm: float | None = None,
     ) -> None:
         as_choice(method, "method", dict.fromkeys(METHODS))
         base = DEFAULT_BASE[method] if base is None else base
@@ -102,6 +113,8 @@ class Detector:
             same_mix=as_truth(same_mix, "same_mix"),
             head=copied_head(head),
             model=model,
+            stream_fdr=None if stream_fdr is None else as_share(stream_fdr, "stream_fdr"),
+            drift_alarm=None if drift_alarm is None else as_share(drift_alarm, "drift_alarm"),
         )
         self.state: State = DirectState() if method == "dlr" else ContrastState()
         self._renew_lock()
@@ -120,6 +133,16 @@ class Detector:
     def reference(self) -> Reference | SplitReference | None:
         """The known in-distribution rows, once calibrated."""
         return self.state.reference
+
+    @property
+    def stream_fdr(self) -> StreamFdr | None:
+        """The state of the stream's false discovery rate, once calibrated, if it is controlled."""
+        return self.state.guards.stream_fdr
+
+    @property
+    def drift(self) -> DriftAlarm | None:
+        """The drift alarm, once calibrated, if there is one: its martingale, whether and since when it alarms, why."""
+        return self.state.guards.drift
 
     @property
     def current_fit(self) -> LinearFit | ContrastFit:
@@ -141,7 +164,8 @@ class Detector:
 
         def calibrated(old: State) -> State:
             self._check_alike(old, reference)
-            return old.with_reference(reference, self.settings)
+            new = old.with_reference(reference, self.settings)
+            return replace(new, guards=self._new_guards(new)) if self.settings.is_guarded else new
 
         self._change(calibrated)
 
@@ -197,11 +221,17 @@ class Detector:
         """Learn these rows, then return their scores, p-values and which are out (Algorithm 3).
 
         The fit holds them and the reference alike, whatever others learn at the same time. Arguments are those of
-        `decide`.
+        `decide`; a detector with a `stream_fdr` needs none, and counts the rows that it then decides.
         """
-        rate = Rate.of(accept, false_alarm, fdr)
+        level = self.settings.stream_fdr
+        if level is not None and (accept, false_alarm, fdr) == (None, None, None):
+            rate = Rate("stream_fdr", level)
+        else:
+            rate = Rate.of(accept, false_alarm, fdr)
         if self.reference is None:
             raise ValueError(_UNCALIBRATED)
+        if self.settings.is_guarded:
+            return self._learn_and_guard(outputs, rate)
         return self._decide(*self._learn(outputs, solve=True), rate, with_reference=True)
 
     def fit_of_learned(self) -> LinearFit | ContrastFit:
@@ -257,12 +287,49 @@ class Detector:
             nonlocal rows
             self._check_alike(old, outputs)
             rows = old.read(outputs)
-            new = old.with_rows(rows, self.settings)
+            new = replace(old.with_rows(rows, self.settings), guards=old.guards)
             if solve:
                 new.fit(self.settings, with_reference=True)
             return new
 
         return self._change(with_rows), rows
+
+    def _learn_and_guard(self, outputs: Outputs, rate: Rate) -> Decision:
+        """Learn these rows and decide them, in one change with what watches the stream."""
+        as_outputs(outputs, "outputs")
+        decision: Decision | None = None
+
+        def guarded(old: State) -> State:
+            nonlocal decision
+            self._check_alike(old, outputs)
+            rows: Any = old.read(outputs)
+            new = old.with_rows(rows, self.settings)
+            guards, decision = self._guarded(old.guards, new, rows, rate)
+            residuals = None if self.settings.method == "contrast" else self.base_scores(outputs) - decision.scores
+            return replace(new, guards=guards.watched(decision.p_values, residuals, outputs.features))
+
+        self._change(guarded)
+        assert decision is not None
+        return decision
+
+    def _guarded(self, guards: Guards, state: State, rows: Any, rate: Rate) -> tuple[Guards, Decision]:
+        """Return the decision at a rate, and the guards after it."""
+        if rate.name != "stream_fdr":
+            return guards, self._decide(state, rows, rate, with_reference=True)
+        found = state.compared(rows, self.settings, with_reference=True)
+        p = Ranks(found.scores_in, found.scores).p_values()
+        guards, is_out = guards.refused(p)
+        notes = tuple(found.notes)
+        if guards.stream_fdr is not None and guards.stream_fdr.is_spent:
+            notes = (
+                *notes,
+                "the stream's false discovery rate is spent: no row is refused until it is calibrated anew",
+            )
+        return guards, Decision(found.scores, p, is_out, None, rate, notes)
+
+    def _new_guards(self, state: State) -> Guards:
+        settings = self.settings
+        return Guards.of(decided_against(state), stream_fdr=settings.stream_fdr, drift_alarm=settings.drift_alarm)
 
     def _renew_lock(self) -> None:
         self._changing = RLock()

@@ -13,6 +13,7 @@ import numpy as np
 
 from ._check import Floats, Matrix
 from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
+from .guards import Guards
 from .incremental import IncrementalMoments
 from .least_squares import LinearFit
 from .moments import Moments
@@ -37,10 +38,17 @@ class Settings:
     same_mix: bool
     head: Head | None
     model: str | None
+    stream_fdr: float | None = None
+    drift_alarm: float | None = None
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,)."""
         return base_scores(outputs, self.base, self.temperature, head=self.head)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether decisions change what watches the stream."""
+        return self.stream_fdr is not None or self.drift_alarm is not None
 
 
 class Comparison(NamedTuple):
@@ -82,6 +90,7 @@ class DirectState:
     learned: IncrementalMoments | None = None
     joined: IncrementalMoments | None = None
     classes: int | None = None
+    guards: Guards = field(default_factory=Guards)
     _fits: dict[bool, LinearFit] = field(default_factory=dict)
     _scores_in: dict[bool, Floats] = field(default_factory=dict)
 
@@ -155,6 +164,7 @@ class ContrastState:
     reference: SplitReference | None = None
     learned: ClassMoments | None = None
     keys: RowKeys | None = None
+    guards: Guards = field(default_factory=Guards)
     _fits: dict[bool, ContrastFit] = field(default_factory=dict)
 
     @property
@@ -226,6 +236,14 @@ class ContrastState:
 
 
 State = DirectState | ContrastState
+
+
+def decided_against(state: State) -> Matrix:
+    """Return the features of the known rows that decisions are made against (m, d)."""
+    assert state.reference is not None
+    if isinstance(state.reference, SplitReference):
+        return state.reference.rows_held.features
+    return state.reference.features
 
 
 def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:

@@ -1,11 +1,14 @@
 """A detector as arrays: its settings, its reference, and what it learned."""
 
+from dataclasses import replace
+
 from .._check import as_count, as_matrix, as_vector, check_same_rows
 from ..detector import Detector
 from ..incremental import IncrementalMoments
 from ..io.npz import Arrays
-from ..states import ContrastState, DirectState, Reference
+from ..states import ContrastState, DirectState, Reference, State, decided_against
 from .fits import check_named, restore_head, restore_rows, store_head, store_rows
+from .guards import restore_guards, store_guards
 from .sums import (
     Header,
     named,
@@ -16,6 +19,7 @@ from .sums import (
 )
 
 _SETTINGS = ("base", "method", "temperature", "intercept", "components", "tolerance", "decay", "same_mix", "model")
+_GUARDS = ("stream_fdr", "drift_alarm")  # Files without them are of detectors that had none.
 
 
 def store_detector(detector: Detector) -> tuple[Header, Arrays]:
@@ -24,17 +28,24 @@ def store_detector(detector: Detector) -> tuple[Header, Arrays]:
     check_named(settings.base, "Detector")
     header: Header = {name: getattr(settings, name) for name in _SETTINGS}
     own_header, arrays = _store_direct(state) if isinstance(state, DirectState) else _store_contrast(state)
-    return header | own_header, arrays | store_head(settings.head)
+    header |= {name: getattr(settings, name) for name in _GUARDS}
+    guards_header, guards_arrays = store_guards(state.guards)
+    return header | own_header | guards_header, arrays | guards_arrays | store_head(settings.head)
 
 
 def restore_detector(header: Header, arrays: Arrays) -> Detector:
     """Return the detector of a header and arrays."""
     settings = {name: header[name] for name in _SETTINGS if name != "tolerance" or name in header}  # Added in 0.2.
+    settings |= {name: header[name] for name in _GUARDS if name in header}
     detector = Detector(**settings, head=restore_head(arrays))
     if isinstance(detector.state, DirectState):
-        detector.state = _restore_direct(header, arrays)
+        state: State = _restore_direct(header, arrays)
     else:
-        detector.state = _restore_contrast(detector, header, arrays)
+        state = _restore_contrast(detector, header, arrays)
+    if detector.settings.is_guarded and state.reference is not None:
+        features = decided_against(state)
+        state = replace(state, guards=restore_guards(header, arrays, detector.settings, features))
+    detector.state = state
     return detector
 
 

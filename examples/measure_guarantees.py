@@ -1,0 +1,194 @@
+"""What the guarantees over a whole stream cost and find, on streams drawn from the banks.
+
+Each repetition draws anew which in-distribution rows are fitted, which are the reference and which the stream is drawn
+from, with replacement; a contrast is fitted once and frozen. So scores are computed once, and a stream is a draw of
+indices. Beside `StreamFdr` stand Benjamini and Hochberg's procedure batch by batch, and procedures of the package
+online-fdr: BatchPRDS, e-LOND with the e-value that is m + 1 for a p-value of 1 / (m + 1) and 0 for others, and LORD++
+at the level over pi squared over 6, at which it is valid under a shared reference (on the first 32,000 rows alone: its
+time grows with the refused rows of all rows before). With `--live` the detector learns while it decides.
+
+    TRUING_DATA=DIR python examples/measure_guarantees.py [--repetitions 60] [--batches 10000] [--live]
+"""
+
+import argparse
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from online_fdr.e_values import ELond
+from online_fdr.p_values import BatchPRDS, LordPlusPlus
+
+import truing
+
+DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
+LEVEL, ROWS, LORD_ROWS, SEED = 0.05, 32, 32_000, 15
+FEW = 3  # Repetitions of the slow procedures.
+
+
+class Bank(NamedTuple):
+    """Where rows come from, how many are fitted, and how many are the reference."""
+
+    network: str
+    inside: str
+    outside: tuple[str, ...]
+    fitted: int
+    known: int
+
+
+BANKS = [
+    Bank("cifar10-resnet56", "cifar10-test", ("svhn", "dtd10", "scenes", "mnist"), 2000, 5000),
+    Bank("cifar10-wrn40-2", "cifar10-test", ("svhn", "dtd10", "scenes", "mnist"), 2000, 5000),
+    Bank("cifar100-resnet14", "cifar100-test", ("svhn", "dtd10", "scenes", "mnist"), 2000, 5000),
+    Bank("imagenet-efficientnet-lite0", "imagenet-val-5000", ("dtd10", "scenes"), 1000, 2500),
+]
+
+# The share of out rows, and in which batches of each thousand.
+STREAMS = {
+    "none out": (0.0, 1000),
+    "1 % out": (0.01, 1000),
+    "5 % out": (0.05, 1000),
+    "20 % out": (0.2, 1000),
+    "bursts of 20 %, 100 batches in 1,000": (0.2, 100),
+    "bursts of 50 %, 20 batches in 1,000": (0.5, 20),
+}
+
+
+def frozen(bank: Bank, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return p-values of in-distribution rows and of out rows, by a contrast that has seen neither."""
+    inside = truing.Outputs.load(DATA / bank.network / f"{bank.inside}.npz")
+    outside = truing.Outputs.concatenate([truing.Outputs.load(DATA / bank.network / f"{n}.npz") for n in bank.outside])
+    inside, outside = inside[rng.permutation(len(inside))], outside[rng.permutation(len(outside))]
+    fitted, half = inside[: bank.fitted], bank.fitted // 2
+    rows = truing.Outputs.concatenate([fitted[:half], outside[:600]])
+    fit = truing.fit_contrast(rows, fitted[half:], components=128 if bank.network.startswith("imagenet") else None)
+    known, rest = np.split(fit.predict(inside[bank.fitted :]), [bank.known])
+    return truing.p_values(known, rest), truing.p_values(known, fit.predict(outside[600:]))
+
+
+def drawn(p_in: Any, p_out: Any, share: float, busy: int, batches: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return the p-values of a stream, and which of its rows are out."""
+    batch = np.repeat(np.arange(batches), ROWS)
+    is_out = (rng.random(len(batch)) < share) & (batch % 1000 >= 1000 - busy)
+    p = np.where(is_out, p_out[rng.integers(len(p_out), size=len(batch))], rng.choice(p_in, len(batch)))
+    return p, is_out
+
+
+def by_batch(decide: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a procedure that decides batch by batch."""
+    return lambda p: np.concatenate([decide(batch) for batch in p.reshape(-1, ROWS)])
+
+
+def lord(p: Any) -> Any:
+    """Return what LORD++ refuses, within the first rows."""
+    level = LEVEL * 6 / np.pi**2
+    method = LordPlusPlus(level, level / 2)
+    return np.array([method.test_one(float(value)) for value in p[:LORD_ROWS]])
+
+
+def procedures(known: int) -> dict[str, Callable[[Any], Any]]:
+    """Return the procedures by name: each takes p-values and returns which rows are refused."""
+    prds, lond = BatchPRDS(LEVEL), ELond(LEVEL)
+    return {
+        "StreamFdr": lambda p: truing.StreamFdr(LEVEL, known).updated(p)[1],
+        "BH, batch by batch": by_batch(lambda batch: truing.benjamini_hochberg(batch, fdr=LEVEL)),
+        "BatchPRDS": by_batch(lambda batch: prds.test_batch(batch.tolist())),
+        "e-LOND": lambda p: np.array([lond.test_one((known + 1.0) * (v * (known + 1) < 1.5)) for v in p]),
+        "LORD++": lord,
+    }
+
+
+def measured(bank: Bank, repetitions: int, batches: int) -> Iterator[str]:
+    """Yield a line for each stream and procedure: FDR with its standard error, and power."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for repetition in range(repetitions):
+        rng = np.random.default_rng([SEED, repetition])
+        p_in, p_out = frozen(bank, rng)
+        for stream, (share, busy) in STREAMS.items():
+            p, is_out = drawn(p_in, p_out, share, busy, batches, rng)
+            for name, decide in procedures(bank.known).items():
+                if repetition < FEW or name in ("StreamFdr", "BH, batch by batch"):
+                    refused = decide(p)
+                    found[stream, name].append(shares(refused, is_out[: len(refused)]))
+    for (stream, name), pairs in found.items():
+        yield f"| {bank.network} | {stream} | {name} | {summary(pairs)} |"
+
+
+def shares(refused: Any, is_out: Any) -> tuple[float, float]:
+    """Return the false share of the refused rows, and the refused share of those that are out."""
+    return (refused & ~is_out).sum() / max(1, refused.sum()), (refused & is_out).sum() / max(1, is_out.sum())
+
+
+def summary(pairs: list[tuple[float, float]]) -> str:
+    """Return means of both in per cent, with the standard error of the first, and of how many streams."""
+    false, power = 100 * np.array(pairs).T
+    return f"{false.mean():.2f} ± {false.std() / np.sqrt(len(false)):.2f} | {power.mean():.1f} | {len(false)}"
+
+
+def live(repetitions: int, batches: int = 600) -> Iterator[str]:
+    """Yield lines of detectors that learn every batch and then decide it, or decide it and then learn it."""
+    bank = BANKS[0]
+    inside = truing.Outputs.load(DATA / bank.network / f"{bank.inside}.npz")
+    outside = truing.Outputs.load(DATA / bank.network / "svhn.npz")
+    for method in ("dlr", "contrast"):
+        for share in (0.0, 0.05, 0.2):
+            for order in ("learn_and_decide", "decide, then learn"):
+                pairs, alarms = [], []
+                for repetition in range(repetitions):
+                    rng = np.random.default_rng([SEED, repetition])
+                    pair, is_alarming = live_stream(method, order, inside, outside, share, batches, rng)
+                    pairs.append(pair)
+                    alarms.append(is_alarming)
+                yield f"| {method} | {order} | {share:.0%} | {summary(pairs)} | {np.mean(alarms):.2f} |"
+
+
+def live_stream(
+    method: str, order: str, inside: Any, outside: Any, share: float, batches: int, rng: np.random.Generator
+) -> tuple[tuple[float, float], bool]:
+    """Return the shares of one stream of a detector that learns, and whether the drift alarm was raised."""
+    places = rng.permutation(len(inside))
+    detector = truing.Detector(method=method)
+    detector.calibrate(inside[places[:5000]])
+    detector.learn(truing.Outputs.concatenate([inside[places[5000:6000]], outside[: int(1000 * share) + 1]]))
+    guard = truing.StreamFdr(LEVEL, 2500 if method == "contrast" else 5000)
+    alarm, truth, refused = truing.DriftAlarm(0.001), [], []
+    for _ in range(batches):
+        is_out = np.sort(rng.random(ROWS) < share)
+        rows = [inside[rng.choice(places[6000:], ROWS - is_out.sum())]]
+        if is_out.any():
+            rows.append(outside[rng.integers(len(outside), size=is_out.sum())])
+        batch, mixed = truing.Outputs.concatenate(rows), rng.permutation(ROWS)
+        decide = detector.learn_and_decide if order == "learn_and_decide" else detector.decide
+        p = decide(batch[mixed], false_alarm=0.05).p_values
+        if order != "learn_and_decide":
+            detector.learn(batch[mixed])
+        guard, out = guard.updated(p)
+        alarm = alarm.updated(p)
+        truth.append(is_out[mixed])
+        refused.append(out)
+    return shares(np.concatenate(refused), np.concatenate(truth)), alarm.is_alarming
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=60)
+    parser.add_argument("--batches", type=int, default=10_000)
+    parser.add_argument("--live", action="store_true")
+    options = parser.parse_args()
+    if options.live:
+        print("| method | order | out | FDR, % | power, % | streams | alarms |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        for line in live(options.repetitions):
+            print(line, flush=True)
+        return
+    print("| bank | stream | procedure | FDR, % | power, % | streams |\n| --- | --- | --- | --- | --- | --- |")
+    for bank in BANKS:
+        for line in measured(bank, options.repetitions, options.batches):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

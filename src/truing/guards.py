@@ -1,0 +1,52 @@
+"""Guards: what watches a detector's stream, frozen: the false discovery rate of all of it, and the drift alarm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ._check import Bools, Floats, Matrix
+from .drift import DriftAlarm
+from .stream_fdr import StreamFdr
+
+
+@dataclass(frozen=True, eq=False)
+class Guards:
+    """The guards that were asked for, each as it stands after the rows that were learned and decided.
+
+    `mean_in` and `scale_in` are the means and standard deviations of the features of the rows decided against.
+    """
+
+    stream_fdr: StreamFdr | None = None
+    drift: DriftAlarm | None = None
+    mean_in: Floats | None = None
+    scale_in: Floats | None = None
+
+    @classmethod
+    def of(cls, features_in: Matrix, *, stream_fdr: float | None, drift_alarm: float | None) -> Guards:
+        """Return guards at the start of a stream that is decided against these rows (m, d)."""
+        fdr = None if stream_fdr is None else StreamFdr(stream_fdr, len(features_in))
+        return cls(fdr, None if drift_alarm is None else DriftAlarm(drift_alarm)).beside(features_in)
+
+    def beside(self, features_in: Matrix) -> Guards:
+        """Return the guards beside these rows that are decided against."""
+        if self.drift is None:
+            return self
+        wide = np.asarray(features_in, dtype=np.float64)
+        scale = wide.std(axis=0)
+        # Of a feature that never changes any change is one standard deviation for each unit.
+        return replace(self, mean_in=wide.mean(axis=0), scale_in=np.where(scale > 0, scale, 1.0))
+
+    def refused(self, p_values: Floats) -> tuple[Guards, Bools]:
+        """Return the guards after these rows, and which the stream's false discovery rate refuses."""
+        assert self.stream_fdr is not None
+        fdr, is_out = self.stream_fdr.updated(p_values)
+        return replace(self, stream_fdr=fdr), is_out
+
+    def watched(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> Guards:
+        """Return the guards after the drift alarm, if there is one, has seen these rows."""
+        if self.drift is None or self.mean_in is None or self.scale_in is None:
+            return self
+        shift = (features.mean(axis=0, dtype=np.float64) - self.mean_in) / self.scale_in
+        return replace(self, drift=self.drift.updated(p_values, residuals=residuals, shift=shift))
