@@ -38,18 +38,17 @@ def played(now: float) -> tuple[History, truing.Detector, Facts]:
     """Return the history of a stream that ends now, and the detector that learned it."""
     inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
     both, rng = truing.Outputs.concatenate([inside, outside]), np.random.default_rng(0)
-    history, detector, alarm = History(), truing.Detector(), truing.DriftAlarm(FALSE_ALARM)
+    history, detector = History(), truing.Detector(drift_alarm=FALSE_ALARM)
     detector.calibrate(inside[5000:7000])
     for second in range(SECONDS):
         rows = int(rng.integers(40, 90))
         is_out = rng.random(rows) < SHARES[second >= CHANGE]
         places = np.where(is_out, rng.integers(len(inside), len(both), rows), rng.integers(0, 5000, rows))
         found = detector.learn_and_decide(both[places], false_alarm=0.05)
-        alarm = alarm.updated(found.p_values)
         answer = Answer(found.scores, found.scores, found.p_values, found.is_out, True, False, found.notes)
         at = now - SECONDS + second
         history.record(Event("learned", at, rows, int(found.is_out.sum()), 0.002, answer))
-        history.look(detector, facts(detector), alarm, now=at)
+        history.look(detector, facts(detector), now=at)
     return history, detector, facts(detector)
 
 

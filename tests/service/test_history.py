@@ -237,22 +237,25 @@ def test_the_share_that_is_refused_where_no_row_is_out_is_that_of_the_rate(rate,
 
 
 def test_a_drift_alarm_is_told_with_its_line_and_what_changed_once_it_is_raised(rng):
-    detector, history = truing.Detector(), History()
-    calm = truing.DriftAlarm(false_alarm=0.01).updated(rng.random(1000))
-    raised = calm.updated(rng.random(500) ** 4)
+    detector, history = truing.Detector(drift_alarm=0.01), History()
     history.look(detector, facts(detector), now=START)
     assert told(history, now=START)["drift"] is None
-    for second, alarm in enumerate((calm, raised), start=1):
-        history.look(detector, facts(detector), alarm, now=START + second)
-        said = told(history, now=START + second)["drift"]
-        assert 10 ** said["evidence"] == pytest.approx(alarm.martingale, rel=1e-4)
+    detector.calibrate(outputs(rng, 200))
+    capitals = []
+    for second, shift in enumerate([0.0] * 5 + [3.0] * 5, start=1):
+        detector.learn_and_decide(outputs(rng, 100, shift), false_alarm=0.05)
+        history.look(detector, facts(detector), now=START + second)
+        alarm, said = detector.drift, told(history, now=START + second)["drift"]
+        capitals.append(alarm.martingale)
+        assert said["evidence"] == pytest.approx(math.log10(alarm.martingale), rel=1e-5)
         assert 10 ** said["alarm_line"] == pytest.approx(100)
-        assert said["is_alarm"] is alarm.is_alarming is (alarm is raised)
+        assert said["is_alarm"] is alarm.is_alarming
         assert bool(said["changes"]) is said["is_alarm"]
-    assert said["changes"][0] == f"seen in {raised.what}, after 1,500 rows"
-    over_time = told(history, now=START + 2)["series"]["evidence"]
-    np.testing.assert_allclose(over_time[1:], np.log10([calm.martingale, raised.martingale]), rtol=1e-5)
+        assert said["is_alarm"] is (max(capitals) >= 100)
+    assert said["changes"][0] == f"seen in {alarm.what}, after {alarm.since:,} rows"
+    over_time = told(history, now=START + 10)["series"]["evidence"]
     assert over_time[0] is None
+    np.testing.assert_allclose(over_time[1:], np.log10(capitals), rtol=1e-5)
 
 
 def test_notes_are_told_once_with_how_often_they_came_the_latest_first(rng):

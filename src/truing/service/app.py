@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -21,7 +22,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from .. import __version__
 from ..threshold import Rate
 from . import protocol
 from .bodies import Limits, Refused, read_body, refusing
@@ -145,7 +145,7 @@ class Service:
 
     async def server_metadata(self, request: HTTPRequest) -> Response:
         """Say what this server is."""
-        about = {"name": MODEL, "version": __version__, "extensions": ["binary_tensor_data"]}
+        about = {"name": MODEL, "version": version("truing"), "extensions": ["binary_tensor_data"]}
         return JSONResponse(about)
 
     async def model_metadata(self, request: HTTPRequest) -> Response:

@@ -187,8 +187,8 @@ class History:
             for buckets in self._spans.values():
                 buckets.add(event.time, counts)
 
-    def look(self, detector: Detector, facts: Facts, drift: DriftAlarm | None = None, *, now: float) -> None:
-        """Take what a detector and its drift alarm, if there is one, say; to be called about once a second."""
+    def look(self, detector: Detector, facts: Facts, *, now: float) -> None:
+        """Take what a detector says of itself; to be called about once a second."""
         with self._looking:
             look = replace(
                 self._look,
@@ -197,7 +197,7 @@ class History:
                 refused_in=_refused_in(facts.rate),
                 why_not=facts.why_not,
                 out_share=self._rows.out_share(_rows_decided_against(detector)),
-                drift=drift,
+                drift=detector.drift,
             )
             if detector.moments is None:
                 look = replace(look, movement=math.nan, scores_in=None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
-from .. import __version__
 from .history import SPANS
 from .protocol import ANSWERED, DATATYPES, MAX_ID_LENGTH, MODEL, Widths
 
@@ -31,7 +31,7 @@ def document(widths: Widths) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "truing",
-            "version": __version__,
+            "version": version("truing"),
             "description": "Out-of-distribution scores that learn as they are asked for; Open Inference Protocol v2.",
         },
         "components": {
