@@ -171,7 +171,9 @@ def draw(p: Pools) -> Any:
             axis.axvline(CHANGE, color="black", lw=0.8)
         if alarm.since is not None:
             batch = alarm.since // ROWS
-            below.annotate(f"alarm after {batch - CHANGE} batches", (batch, 1), (430, 1e6), color="#b03030", fontsize=12)
+            below.annotate(
+                f"alarm after {batch - CHANGE} batches", (batch, 1), (430, 1e6), color="#b03030", fontsize=12
+            )
             below.plot(batch, 1, "o", color="#b03030")
     axes[0, 0].set_ylabel("share of rows")
     axes[1, 0].set_ylabel("martingale over alarm line")

@@ -19,24 +19,30 @@ from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._html import facts
 from .contrast import ClassMoments, ContrastFit, SplitReference
 from .drift import DriftAlarm
+from .fits import KEEP
 from .guards import Guards
 from .least_squares import LinearFit
 from .moments import Moments
 from .outputs import Outputs, as_outputs
 from .ranks import Ranks
+from .robust_sums import RobustSums
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
-from .states import METHODS, ContrastState, DirectState, Reference, Settings, State, decided_against
+from .states import METHODS, ContrastState, DirectState, Reference, RobustState, Settings, State, decided_against
 from .stream_fdr import StreamFdr
 from .threshold import Decision, Rate, decide_at
 
 # The base score of each method where none is given.
-DEFAULT_BASE = {"dlr": "msp", "contrast": "gen"}
+DEFAULT_BASE = {"dlr": "msp", "rlr": "msp", "contrast": "gen"}
+
+# Of each method, the state of a detector that knows nothing, and the sums that it learns.
+_EMPTY: dict[str, Callable[[], State]] = {"dlr": DirectState, "rlr": RobustState, "contrast": ContrastState}
+_SUMS: dict[str, type] = {"dlr": Moments, "rlr": RobustSums, "contrast": ClassMoments}
 
 
 class Detector:
     """A stream under truing: sums of the learned rows, solved when a score is asked for.
 
-    The method is Online DLR (Algorithm 3), or a contrast of the learned rows with known ones.
+    The method is Online DLR (Algorithm 3), RLR of the stream, or a contrast of the learned rows with known ones.
 
     >>> detector = Detector("given")
     >>> detector.learn(Outputs(features=[[0.0], [1.0]], scores=[1.0, 3.0]))
@@ -49,7 +55,7 @@ class Detector:
         The base score: a name in `SCORES`, or a function that takes `Outputs` and returns a score per row. By default
         msp, and gen for a contrast.
     method
-        dlr, or contrast, which is calibrated before it learns.
+        dlr, rlr, or contrast, which is calibrated before it learns. For rlr the last 1,000 to 2,000 rows are held.
     temperature
         Of the softmax in the base score.
     intercept
@@ -61,7 +67,11 @@ class Detector:
         fit, as a share of their base scores' spread; 0 for the exact fit. `current_fit.approximation` is a bound. From
         512 columns on, and 8 for each component, the components are followed from batch to batch to save time.
     decay
-        What every earlier row's weight is multiplied by at each `learn`, for streams that drift.
+        What every earlier row's weight is multiplied by at each `learn`, for streams that drift; not for rlr.
+    window
+        Learn from the last so many batches alone, whose rows are held; not with `decay`.
+    keep
+        For rlr: the share of rows that is trusted.
     same_mix
         For a contrast: whether classes are known to be as frequent among in-distribution rows as in the reference.
     head
@@ -85,6 +95,8 @@ class Detector:
         components: int | None = None,
         tolerance: float = 1e-3,
         decay: float = 1.0,
+        window: int | None = None,
+        keep: float = KEEP,
         same_mix: bool = False,
         head: Head | None = None,
         model: str | None = None,
@@ -100,6 +112,11 @@ class Detector:
             raise ValueError(f"base {base} looks at known rows, which the method contrast has, got the method {method}")
         if method != "contrast" and as_truth(same_mix, "same_mix"):
             raise ValueError(f"same_mix goes with method 'contrast', got True with method {method!r}")
+        if as_share(keep, "keep") != KEEP and method != "rlr":
+            raise ValueError(f"keep goes with method 'rlr', got {keep} with method {method!r}")
+        if as_share(decay, "decay") != 1.0 and (window is not None or method == "rlr"):
+            other = "a window" if window is not None else "the method rlr, which forgets by a window"
+            raise ValueError(f"decay does not go with {other}, got {decay}")
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a name, got {type(model).__name__}")
         self.settings = Settings(
@@ -110,13 +127,15 @@ class Detector:
             components=None if components is None else as_count(components, "components"),
             tolerance=as_number(tolerance, "tolerance", at_least=0.0, at_most=1.0),
             decay=as_share(decay, "decay"),
+            window=None if window is None else as_count(window, "window"),
+            keep=as_share(keep, "keep"),
             same_mix=as_truth(same_mix, "same_mix"),
             head=copied_head(head),
             model=model,
             stream_fdr=None if stream_fdr is None else as_share(stream_fdr, "stream_fdr"),
             drift_alarm=None if drift_alarm is None else as_share(drift_alarm, "drift_alarm"),
         )
-        self.state: State = DirectState() if method == "dlr" else ContrastState()
+        self.state: State = _EMPTY[method]()
         self._renew_lock()
 
     @property
@@ -125,8 +144,8 @@ class Detector:
         return self.settings.base
 
     @property
-    def moments(self) -> Moments | ClassMoments | None:
-        """Sums of the learned rows; those of a contrast are of its columns, by class."""
+    def moments(self) -> Moments | RobustSums | ClassMoments | None:
+        """Sums of the learned rows; those of a contrast are of its columns, by class, and rlr holds the last rows."""
         return self.state.sums
 
     @property
@@ -168,6 +187,29 @@ class Detector:
             return replace(new, guards=self._new_guards(new)) if self.settings.is_guarded else new
 
         self._change(calibrated)
+
+    def merge(self, moments: Moments | RobustSums | ClassMoments) -> None:
+        """Add what another detector of the same settings has learned, its `moments`, with weight 1.
+
+        Sums that were merged before, or learned here, are refused where that can be told: as long as they are the same.
+        Of a detector that goes on learning merge once, or only what came since: `now - before`. For a contrast both
+        must have the same reference. A detector with a window merges nothing: it knows no ages of others' batches.
+        """
+        wanted = _SUMS[self.settings.method]
+        if not isinstance(moments, wanted):
+            raise TypeError(f"moments must be {wanted.__name__}, as the detector has, got {type(moments).__name__}")
+        if self.settings.window is not None:
+            raise ValueError("moments cannot be merged into a window: it would not know when to forget them")
+        if not moments.rows > 0:
+            raise ValueError(f"moments must weigh something to be merged, got {moments.rows:g} rows")
+
+        def with_sums(old: State) -> State:
+            if isinstance(moments, Moments | RobustSums):
+                self._check_width(old, moments.dimensions, "moments")
+            new: State = old.with_sums(moments, self.settings)  # type: ignore[arg-type]
+            return replace(new, guards=old.guards)
+
+        self._change(with_sums)
 
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows.
@@ -363,17 +405,21 @@ class Detector:
 
     def _check_alike(self, state: State, outputs: Outputs) -> None:
         """Refuse rows of another network than those before them."""
-        model, components = self.settings.model, self.settings.components
+        model = self.settings.model
         if None not in (model, outputs.model) and model != outputs.model:
             raise ValueError(f"outputs must be of the model {model!r}, as the detector is, got {outputs.model!r}")
-        width = outputs.features.shape[1]
-        if state.dimensions is not None and state.dimensions != width:
-            raise ValueError(f"features must have {state.dimensions} columns, as before, got {width}")
-        if components is not None and components > width:
-            raise ValueError(f"components must be at most the {width} columns of the features, got {components}")
+        self._check_width(state, outputs.features.shape[1], "features")
         classes = None if outputs.logits is None else outputs.logits.shape[1]
         if state.classes is not None and classes is not None and state.classes != classes:
             raise ValueError(f"logits must have {state.classes} columns, as before, got {classes}")
+
+    def _check_width(self, state: State, width: int, name: str) -> None:
+        """Refuse features, or moments of them, of another width than those before them."""
+        components = self.settings.components
+        if state.dimensions is not None and state.dimensions != width:
+            raise ValueError(f"{name} must have {state.dimensions} columns, as before, got {width}")
+        if components is not None and components > width:
+            raise ValueError(f"components must be at most the {width} columns of the features, got {components}")
 
 
 _detectors: WeakSet[Detector] = WeakSet()

@@ -15,6 +15,9 @@ from .least_squares import LinearFit
 from .moments import Moments, PrincipalComponents
 from .rows import Rows
 
+# The share of rows that RLR trusts where none is given, as in the paper.
+KEEP = 0.8
+
 # Residuals that differ by less than this share of the scores' usual spread are equal,
 _TIE_SHARE_OF_SPREAD = 1e-9
 # and so are those that differ by less than this share of the scores themselves: rounding adds as much.
@@ -37,7 +40,7 @@ def fit_robust(
     features: ArrayLike,
     scores: ArrayLike,
     *,
-    keep: float = 0.8,
+    keep: float = KEEP,
     penalty: float = 1e-5,
     intercept: bool = True,
     components: int | None = None,

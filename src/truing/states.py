@@ -1,12 +1,13 @@
-"""What a detector knows at one time, frozen: under direct regression, and under a contrast.
+"""What a detector knows at one time, frozen: under direct regression, under robust regression, and under a contrast.
 
-Both answer to the same calls. `read` makes of outputs what the state learns and scores; `with_reference` and
-`with_rows` return a new state; `fit`, `scores` and `compared` return what it says.
+All answer to the same calls. `read` makes of outputs what the state learns and scores; `with_reference`, `with_rows`
+and `with_sums` return a new state; `fit`, `scores` and `compared` return what it says.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,15 @@ from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, spl
 from .guards import Guards
 from .incremental import IncrementalMoments
 from .least_squares import LinearFit
+from .merged import Digests, with_merged
 from .moments import Moments
 from .outputs import Outputs
+from .robust_sums import Batch, RobustSums, Trust
 from .row_keys import RowKeys
 from .scores import Base, Head, base_scores
+from .window import Window
 
-METHODS = ("dlr", "contrast")
+METHODS = ("dlr", "rlr", "contrast")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,8 @@ class Settings:
     components: int | None
     tolerance: float
     decay: float
+    window: int | None
+    keep: float
     same_mix: bool
     head: Head | None
     model: str | None
@@ -49,6 +55,11 @@ class Settings:
     def is_guarded(self) -> bool:
         """Whether decisions change what watches the stream."""
         return self.stream_fdr is not None or self.drift_alarm is not None
+
+    @property
+    def trust(self) -> Trust:
+        """How robust regression tells rows to trust."""
+        return Trust(self.keep, self.intercept, self.components)
 
 
 class Comparison(NamedTuple):
@@ -83,13 +94,16 @@ class Reference:
 class DirectState:
     """Sums of learned rows; `joined` is what was learned and the reference, where there are both.
 
-    `classes` is the number of logits of the rows it was given, None as long as none had any.
+    `classes` is the number of logits of the rows it was given, None as long as none had any. `window` has the last
+    batches, where only these count, and `merged` tells the sums that were added.
     """
 
     reference: Reference | None = None
     learned: IncrementalMoments | None = None
     joined: IncrementalMoments | None = None
     classes: int | None = None
+    window: Window[Batch, Moments] | None = None
+    merged: Digests = ()
     guards: Guards = field(default_factory=Guards)
     _fits: dict[bool, LinearFit] = field(default_factory=dict)
     _scores_in: dict[bool, Floats] = field(default_factory=dict)
@@ -109,7 +123,7 @@ class DirectState:
         """Return the state with these known rows in place of earlier ones."""
         known = Reference.of(reference.features, settings.base_scores(reference))
         classes = _classes(self.classes, reference)
-        return DirectState(known, self.learned, _joined(self.learned, known), classes)
+        return DirectState(known, self.learned, _joined(self.learned, known), classes, self.window, self.merged)
 
     def read(self, outputs: Outputs) -> Outputs:
         """Return the rows as they are: their base score is needed when they are learned, and not to be scored."""
@@ -118,6 +132,11 @@ class DirectState:
     def with_rows(self, rows: Outputs, settings: Settings) -> DirectState:
         """Return the state in which these rows are learned, with weight 1."""
         features, scores = rows.features, settings.base_scores(rows)
+        classes = _classes(self.classes, rows)
+        if settings.window is not None:
+            window = (self.window or Window(settings.window, Batch.moments)).with_batch(Batch.of(features, scores))
+            learned = IncrementalMoments.of(window.total)
+            return self._with_sums(learned, _joined(learned, self.reference), settings, classes, window)
         follow = settings.intercept and settings.components is None
         if self.learned is None:
             learned = IncrementalMoments.of_rows(features, scores, follow=follow)
@@ -127,17 +146,39 @@ class DirectState:
             joined = _joined(learned, self.reference)
         else:
             joined = self.joined.updated(features, scores, 1.0, follow=follow)
+        return self._with_sums(learned, joined, settings, classes)
+
+    def with_sums(self, sums: Moments, settings: Settings) -> DirectState:
+        """Return the state with the moments of other rows added, with weight 1."""
+        merged = with_merged(self.merged, self.sums, sums)
+        learned = IncrementalMoments.of(sums if self.learned is None else self.learned.moments + sums)
+        joined = _joined(learned, self.reference)
+        return replace(self._with_sums(learned, joined, settings, self.classes), merged=merged)
+
+    def _with_sums(
+        self,
+        learned: IncrementalMoments,
+        joined: IncrementalMoments | None,
+        settings: Settings,
+        classes: int | None,
+        window: Window[Batch, Moments] | None = None,
+    ) -> DirectState:
+        """Return the state with these sums, whose principal components follow those of the sums before."""
         if settings.components is not None and settings.tolerance > 0:  # Of the sums that scores come from.
             if joined is None:
                 learned = learned.with_components(self.learned, settings.components, settings.tolerance)
             else:
                 joined = joined.with_components(self.joined, settings.components, settings.tolerance)
-        return DirectState(self.reference, learned, joined, _classes(self.classes, rows))
+        return DirectState(self.reference, learned, joined, classes, window, self.merged)
+
+    def without_rows(self) -> DirectState:
+        """Return the state without anything learned."""
+        return DirectState(self.reference, classes=self.classes)
 
     def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
         """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
         if self.learned is None:
-            raise ValueError("nothing learned yet: call learn first")
+            raise ValueError(_NOTHING_LEARNED)
         if with_reference not in self._fits:
             sums = self.joined if with_reference and self.joined is not None else self.learned
             self._fits[with_reference] = sums.solve(settings.intercept, settings.components)
@@ -149,21 +190,89 @@ class DirectState:
 
     def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
         """Return the scores of known rows, those of these rows, and notes."""
-        assert self.reference is not None
-        fit = self.fit(settings, with_reference=with_reference)
-        notes = [*self.reference.keys.notes(rows.features), *fit.notes(settings.components)]
-        if with_reference not in self._scores_in:
-            self._scores_in[with_reference] = fit.predict(self.reference.features)
-        return Comparison(self._scores_in[with_reference], fit.predict(rows.features), notes)
+        return _compared(self, rows, settings, with_reference=with_reference)
+
+
+@dataclass(frozen=True, eq=False)
+class RobustState:
+    """The last rows learned, and sums of those before them; the rest is as in direct regression."""
+
+    reference: Reference | None = None
+    learned: RobustSums | None = None
+    classes: int | None = None
+    merged: Digests = ()
+    guards: Guards = field(default_factory=Guards)
+    _fits: dict[bool, LinearFit] = field(default_factory=dict)
+    _scores_in: dict[bool, Floats] = field(default_factory=dict)
+
+    @property
+    def dimensions(self) -> int | None:
+        """Number of feature columns, once there are any."""
+        if self.learned is not None:
+            return self.learned.dimensions
+        return None if self.reference is None else self.reference.moments.dimensions
+
+    @property
+    def sums(self) -> RobustSums | None:
+        """What was learned."""
+        return self.learned
+
+    def with_reference(self, reference: Outputs, settings: Settings) -> RobustState:
+        """Return the state with these known rows in place of earlier ones."""
+        known = Reference.of(reference.features, settings.base_scores(reference))
+        return RobustState(known, self.learned, _classes(self.classes, reference), self.merged)
+
+    def read(self, outputs: Outputs) -> Outputs:
+        """Return the rows as they are."""
+        return outputs
+
+    def with_rows(self, rows: Outputs, settings: Settings) -> RobustState:
+        """Return the state in which these rows are learned."""
+        batch = Batch.of(rows.features, settings.base_scores(rows))
+        if self.learned is None:
+            learned = RobustSums((batch,))
+        else:
+            learned = self.learned.with_batch(batch, settings.trust, settings.window)
+        return RobustState(self.reference, learned, _classes(self.classes, rows), self.merged)
+
+    def with_sums(self, sums: RobustSums, settings: Settings) -> RobustState:
+        """Return the state with what others learned added."""
+        merged = with_merged(self.merged, self.sums, sums)
+        learned = sums if self.learned is None else self.learned + sums
+        return RobustState(self.reference, learned, self.classes, merged)
+
+    def without_rows(self) -> RobustState:
+        """Return the state without anything learned."""
+        return RobustState(self.reference, classes=self.classes)
+
+    def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
+        """Return the fit of trusted rows; the reference is among those to be trusted where it is wanted."""
+        if self.learned is None:
+            raise ValueError(_NOTHING_LEARNED)
+        if with_reference not in self._fits:
+            wanted = self.reference if with_reference else None
+            known = None if wanted is None else Batch(wanted.features, wanted.scores)
+            self._fits[with_reference] = self.learned.fit(settings.trust, known)
+        return self._fits[with_reference]
+
+    def scores(self, rows: Outputs, settings: Settings) -> Floats:
+        """Return the trued score (n,) of every row."""
+        return self.fit(settings, with_reference=True).predict(rows.features)
+
+    def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
+        """Return the scores of known rows, those of these rows, and notes."""
+        return _compared(self, rows, settings, with_reference=with_reference)
 
 
 @dataclass(frozen=True, eq=False)
 class ContrastState:
-    """Known rows in two parts, and the sums of learned rows."""
+    """Known rows in two parts, and the sums of learned rows; the rest is as in direct regression."""
 
     reference: SplitReference | None = None
     learned: ClassMoments | None = None
     keys: RowKeys | None = None
+    window: Window[ScoredRows, ClassMoments] | None = None
+    merged: Digests = ()
     guards: Guards = field(default_factory=Guards)
     _fits: dict[bool, ContrastFit] = field(default_factory=dict)
 
@@ -203,9 +312,31 @@ class ContrastState:
     def with_rows(self, rows: ScoredRows, settings: Settings) -> ContrastState:
         """Return the state in which these rows are learned, with weight 1."""
         parts = self._need_reference()
+        if settings.window is not None:
+            window = (self.window or self.empty_window(settings.window)).with_batch(rows.copied())
+            return ContrastState(parts, window.total, self.keys, window)
         sums = ClassMoments.of(parts.columns, rows)
         learned = sums if self.learned is None else self.learned.decayed(settings.decay) + sums
-        return ContrastState(parts, learned, self.keys)
+        return ContrastState(parts, learned, self.keys, merged=self.merged)
+
+    def empty_window(self, size: int) -> Window[ScoredRows, ClassMoments]:
+        """Return a window of so many batches, before the first."""
+        return Window(size, partial(ClassMoments.of, self._need_reference().columns))
+
+    def with_sums(self, sums: ClassMoments, settings: Settings) -> ContrastState:
+        """Return the state with the sums of other rows added, which must be of the same columns."""
+        columns = self._need_reference().columns
+        width, classes = len(sums.moments.mean), len(sums.counts)
+        if (width, classes) != (len(columns), columns.classes):
+            wanted = f"{len(columns)} columns and {columns.classes} classes"
+            raise ValueError(f"moments must be of {wanted}, as the detector is, got {width} and {classes}")
+        merged = with_merged(self.merged, self.sums, sums)
+        learned = sums if self.learned is None else self.learned + sums
+        return ContrastState(self.reference, learned, self.keys, merged=merged)
+
+    def without_rows(self) -> ContrastState:
+        """Return the state without anything learned."""
+        return ContrastState(self.reference, keys=self.keys)
 
     def fit(self, settings: Settings, *, with_reference: bool) -> ContrastFit:
         """Return the contrast of known rows with learned ones, and with the known ones held back if wanted.
@@ -235,7 +366,19 @@ class ContrastState:
         return self.reference
 
 
-State = DirectState | ContrastState
+State = DirectState | RobustState | ContrastState
+
+
+def _compared(
+    state: DirectState | RobustState, rows: Outputs, settings: Settings, *, with_reference: bool
+) -> Comparison:
+    """Return the scores of known rows, those of these rows, and notes."""
+    assert state.reference is not None
+    fit = state.fit(settings, with_reference=with_reference)
+    notes = [*state.reference.keys.notes(rows.features), *fit.notes(settings.components)]
+    if with_reference not in state._scores_in:
+        state._scores_in[with_reference] = fit.predict(state.reference.features)
+    return Comparison(state._scores_in[with_reference], fit.predict(rows.features), notes)
 
 
 def decided_against(state: State) -> Matrix:
@@ -254,3 +397,6 @@ def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> 
 
 def _classes(before: int | None, outputs: Outputs) -> int | None:
     return outputs.logits.shape[1] if before is None and outputs.logits is not None else before
+
+
+_NOTHING_LEARNED = "nothing learned yet: call learn first"

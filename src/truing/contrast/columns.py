@@ -42,6 +42,10 @@ class ScoredRows:
     def __len__(self) -> int:
         return len(self.features)
 
+    def copied(self) -> ScoredRows:
+        """Return a copy, which nobody else can change."""
+        return ScoredRows(np.array(self.features, order="C"), self.scores.copy(), self.classes.copy())
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:

@@ -15,7 +15,7 @@ from ..incremental import IncrementalMoments
 from ..moments import Moments
 from ..outputs import Outputs
 from ..saved.sums import restore_moments, store_moments
-from ..states import ContrastState, DirectState, State
+from ..states import DirectState, State
 from ..threshold import Rate
 from .records import Arrays, Record
 from .snapshots import Contents
@@ -95,12 +95,7 @@ def merged(contents: Contents, moments: Moments) -> Contents:
 
 def reset(contents: Contents) -> Contents:
     """Return the contents without any learned rows; the reference and the rate stay."""
-    state = contents.detector.state
-    forgotten: State
-    if isinstance(state, DirectState):
-        forgotten = DirectState(state.reference, classes=state.classes)
-    else:
-        forgotten = ContrastState(state.reference, keys=state.keys)
+    forgotten = contents.detector.state.without_rows()
     return replace(contents, detector=with_state(contents.detector, forgotten), rows_learned=0, batches=0, merged=())
 
 
