@@ -122,6 +122,7 @@ def _server(args: argparse.Namespace, serving: Serving, metrics: Metrics, token:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
