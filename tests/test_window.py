@@ -1,5 +1,7 @@
 """A window is the sum of the last batches, whatever came before them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -178,3 +180,16 @@ def test_settings_that_do_not_go_together_are_refused(settings, message):
         truing.Detector(**settings)
     with pytest.raises(TypeError, match="window must be a whole number"):
         truing.Detector(window=2.5)
+
+
+def test_threads_fill_a_window_as_one_would(rng):
+    """Sums of whole numbers are exact: the sums are those of the batches that the window says it has."""
+    numbers = rng.integers(-3, 4, size=(60, 5, 4)).astype(np.float64)
+    shared = truing.Detector("given", window=10)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda rows: shared.learn(truing.Outputs(rows[:, :3], scores=rows[:, 3])), numbers))
+    window = shared.state.window
+    assert (window.learned, len(window.batches), shared.moments.rows) == (60, 10, 50)
+    expected = Batch.joined(*window.batches).moments()
+    np.testing.assert_allclose(shared.moments.comoment, expected.comoment, atol=1e-9)
+    np.testing.assert_allclose(shared.moments.mean, expected.mean, atol=1e-12)
