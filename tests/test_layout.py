@@ -244,8 +244,10 @@ SIGNATURES = {
     "held=None, rng=None)",
     "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, tolerance=0.001, "
     "decay=1.0, same_mix=False, head=None, model=None, stream_fdr=None, drift_alarm=None)",
+    "decay=1.0, window=None, keep=0.8, same_mix=False, head=None, model=None)",
     "Detector.learn": "(self, outputs)",
     "Detector.calibrate": "(self, reference)",
+    "Detector.merge": "(self, moments)",
     "Detector.score": "(self, outputs)",
     "Detector.decide": "(self, outputs, *, accept=None, false_alarm=None, fdr=None)",
     "Detector.learn_and_decide": "(self, outputs, *, accept=None, false_alarm=None, fdr=None)",

@@ -1,0 +1,169 @@
+"""Detectors that learned in several places are merged into one that scores as if it had learned everything."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing import merged
+
+from .test_robust_sums import world
+
+
+@pytest.fixture(scope="module")
+def rows():
+    parts = (truing.sample()[:700], truing.sample("svhn")[:100])
+    mix = truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in parts])
+    return mix[np.random.default_rng(0).permutation(800)]
+
+
+@pytest.fixture(scope="module")
+def known():
+    held = truing.sample()[5000:5600]
+    return truing.Outputs(held.features, held.logits)
+
+
+every_method = pytest.mark.parametrize(
+    "options", [{}, {"components": 9}, {"intercept": False}, {"method": "contrast"}, {"method": "rlr"}]
+)
+
+
+@every_method
+def test_a_merged_detector_scores_as_one_that_learned_both(rows, known, options):
+    one, other, both = (truing.Detector(**options) for _ in range(3))
+    for each in (one, other, both):
+        each.calibrate(known)
+    for start in range(0, 800, 100):
+        (one if start % 200 else other).learn(rows[start : start + 100])
+        both.learn(rows[start : start + 100])
+    one.merge(other.moments)
+    assert one.moments.rows == both.moments.rows == 800
+    np.testing.assert_allclose(one.score(rows), both.score(rows), rtol=1e-7, atol=1e-9)
+    decisions = [each.decide(rows, false_alarm=0.1) for each in (one, both)]
+    np.testing.assert_allclose(decisions[0].p_values, decisions[1].p_values, atol=4e-3)
+    for each in (one, both):  # And goes on alike.
+        each.learn(rows[:50])
+    np.testing.assert_allclose(one.score(rows), both.score(rows), rtol=1e-7, atol=1e-9)
+
+
+@every_method
+def test_the_same_sums_are_not_merged_twice(rows, known, options, tmp_path):
+    one, other = truing.Detector(**options), truing.Detector(**options)
+    for each in (one, other):
+        each.calibrate(known)
+    one.learn(rows[:400])
+    other.learn(rows[400:600])
+    other.learn(rows[600:])
+    one.merge(other.moments)
+    one.learn(rows[:10])
+    truing.save(one, tmp_path / "detector.npz")
+    for each in (one, truing.load(tmp_path / "detector.npz")):
+        state = each.state
+        for sums in (other.moments, each.moments):
+            with pytest.raises(ValueError, match="moments must not have been learned or merged before"):
+                each.merge(sums)
+        assert each.state is state
+
+
+def test_of_a_detector_that_goes_on_only_what_came_since_is_merged(rows):
+    one, other, all_rows = truing.Detector(), truing.Detector(), truing.Detector()
+    one.learn(rows[:300])
+    other.learn(rows[300:500])
+    before = other.moments
+    one.merge(before)
+    other.learn(rows[500:])
+    one.merge(other.moments - before)
+    all_rows.learn(rows)
+    assert one.moments.rows == 800
+    np.testing.assert_allclose(one.score(rows), all_rows.score(rows), rtol=1e-8)
+
+
+STEPS = st.sampled_from(["learn", "learn", "calibrate", "merge", "save"])
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr"])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(seed=st.integers(0, 10**6), steps=st.lists(STEPS, min_size=1, max_size=10))
+def test_any_sequence_of_steps_is_the_batch_fit_of_what_was_learned(method, tmp_path, seed, steps):
+    rng = np.random.default_rng(seed)
+    detector = truing.Detector("given", method=method)
+    learned, known, probe = [], [], world(rng, 6)
+    for step in steps:
+        batch = world(rng, rng.integers(3, 40))
+        if step == "learn":
+            detector.learn(batch)
+            learned.append(batch)
+        elif step == "merge":
+            other = truing.Detector("given", method=method)
+            other.learn(batch[:2])
+            other.learn(batch[2:])
+            detector.merge(other.moments)
+            learned.append(batch)
+        elif step == "calibrate":
+            detector.calibrate(batch)
+            known = [batch]
+        else:
+            truing.save(detector, tmp_path / "detector.npz")
+            detector = truing.load(tmp_path / "detector.npz")
+        rows = sum(map(len, learned + known))
+        if learned and rows > 12:  # With fewer, rows are fitted exactly by many.
+            everything = truing.Outputs.concatenate([*learned, *known])
+            fit = truing.fit_direct if method == "dlr" else truing.fit_robust
+            expected = fit(everything.features, everything.scores).predict(probe.features)
+            np.testing.assert_allclose(detector.score(probe), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_sums_that_do_not_fit_are_refused_and_change_nothing(rows, known, rng):
+    detector, contrast, robust = truing.Detector(), truing.Detector(method="contrast"), truing.Detector(method="rlr")
+    narrow = truing.Moments.of(rng.normal(size=(9, 3)), rng.normal(size=9))
+    with pytest.raises(ValueError, match="a contrast needs known in-distribution rows to learn: call calibrate first"):
+        contrast.merge(_sums_of("contrast", rows, known))
+    contrast.calibrate(known)
+    for each in (detector, contrast, robust):
+        each.learn(rows)
+    few = truing.Outputs(rows.features[:, :9], rows.logits), truing.Outputs(known.features[:, :9], known.logits)
+    weightless = narrow.decayed(1e-200).decayed(1e-200)
+    for each, sums, error, message in (
+        (detector, narrow, ValueError, "moments must have 64 columns, as before, got 3"),
+        (detector, weightless, ValueError, "moments must weigh something to be merged, got 0 rows"),
+        (detector, contrast.moments, TypeError, "moments must be Moments, as the detector has, got ClassMoments"),
+        (contrast, narrow, TypeError, "moments must be ClassMoments"),
+        (robust, narrow, TypeError, "moments must be RobustSums"),
+        (robust, _sums_of("rlr", *few), ValueError, "moments must have 64 columns"),
+        (contrast, _sums_of("contrast", *few), ValueError, "moments must be of 68 columns and 10 classes"),
+        (detector, None, TypeError, "moments must be Moments, as the detector has, got NoneType"),
+        (truing.Detector(components=5), narrow, ValueError, "components must be at most the 3 columns"),
+        (truing.Detector(window=5), narrow, ValueError, "moments cannot be merged into a window"),
+    ):
+        state = each.state
+        with pytest.raises(error, match=message):
+            each.merge(sums)
+        assert each.state is state
+
+
+def _sums_of(method, rows, known):
+    detector = truing.Detector(method=method)
+    detector.calibrate(known)
+    detector.learn(rows)
+    return detector.moments
+
+
+def test_an_empty_detector_takes_what_another_learned(rows):
+    other, empty = truing.Detector(), truing.Detector()
+    other.learn(rows)
+    empty.merge(other.moments)
+    np.testing.assert_allclose(empty.score(rows), other.score(rows), rtol=1e-9)
+
+
+def test_the_last_4096_merged_sums_are_known(monkeypatch, rng):
+    monkeypatch.setattr(merged, "_MOST", 6)  # Each has two digests: of itself, and of its one part.
+    parts = [truing.Moments.of(rng.normal(size=(4, 2)), rng.normal(size=4)) for _ in range(5)]
+    detector = truing.Detector("given")
+    detector.learn(truing.Outputs(rng.normal(size=(9, 2)), scores=rng.normal(size=9)))
+    for part in parts:
+        detector.merge(part)
+        detector.learn(truing.Outputs(rng.normal(size=(9, 2)), scores=rng.normal(size=9)))
+    with pytest.raises(ValueError, match="merged before"):
+        detector.merge(parts[2])
+    detector.merge(parts[1])
