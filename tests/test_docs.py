@@ -24,6 +24,7 @@ WITH_PYTHON = [
         "durability.md",
         "export.md",
         "files.md",
+        "guarantees.md",
         "networks.md",
         "one-input.md",
         "own-network.md",

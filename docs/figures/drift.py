@@ -85,6 +85,7 @@ def pools(folder: Path, rng: np.random.Generator) -> Pools:
 
 
 def inside_of(p: Pools, batch: int, rng: np.random.Generator) -> Any:
+    """In-distribution rows as they are."""
     return rng.choice(p.inside, ROWS)
 
 
@@ -177,8 +178,8 @@ def draw(p: Pools) -> Any:
             below.plot(batch, 1, "o", color="#b03030")
     axes[0, 0].set_ylabel("share of rows")
     axes[1, 0].set_ylabel("martingale over alarm line")
-    axes[0, 0].legend(fontsize=11, frameon=False)
-    axes[1, 0].legend(fontsize=11, frameon=False, loc="lower left")
+    axes[0, 2].legend(fontsize=12, frameon=False, loc="upper left")
+    axes[1, 2].legend(fontsize=12, frameon=False, loc="upper left")
     return figure
 
 
