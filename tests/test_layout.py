@@ -243,8 +243,7 @@ SIGNATURES = {
     "fit_contrast": "(outputs, reference, *, base='gen', temperature=1.0, head=None, same_mix=False, components=None, "
     "held=None, rng=None)",
     "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, tolerance=0.001, "
-    "decay=1.0, same_mix=False, head=None, model=None, stream_fdr=None, drift_alarm=None)",
-    "decay=1.0, window=None, keep=0.8, same_mix=False, head=None, model=None)",
+    "decay=1.0, window=None, keep=0.8, same_mix=False, head=None, model=None, stream_fdr=None, drift_alarm=None)",
     "Detector.learn": "(self, outputs)",
     "Detector.calibrate": "(self, reference)",
     "Detector.merge": "(self, moments)",

@@ -82,11 +82,9 @@ def create_app(
     """
     limits = limits or Limits()
     metrics.observe_state(serving)
+    service = Service(serving, metrics, widths, limits, is_read_only)
     routes = service.routes() + ([] if history is None else page_routes(history))
     paths = frozenset(route.path for route in routes)
-    access = Access(token, is_local, HEALTH | OPEN_PATHS)
-    service = Service(serving, metrics, widths, limits, is_read_only)
-    routes = service.routes()
 
     def watch(method: str, path: str, status: int, seconds: float) -> None:
         known = path if path in paths else "other"  # Clients may ask for any number of others.
@@ -94,7 +92,7 @@ def create_app(
         _log_request(method, known, status, seconds)
 
     direct = {("POST", INFER): service.infer}
-    access = Access(token, is_local, HEALTH)
+    access = Access(token, is_local, HEALTH | OPEN_PATHS)
     guard = Middleware(Guard, direct=direct, access=access, limits=limits, watch=watch)
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
 
