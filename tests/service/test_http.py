@@ -86,6 +86,8 @@ def test_a_request_with_an_id_counts_once(service):
     request = as_json(batch(7), id="only once")
     first, again = (service.client.post(INFER, json=request).json() for _ in range(2))
     assert (first["id"], first["parameters"]["repeated"], again["parameters"]["repeated"]) == ("only once", False, True)
+    other = service.client.post(INFER, json=as_json(batch(7, seed=1), id="only once"))
+    assert (other.status_code, "only once" in other.json()["error"]) == (400, True)
     assert service.state_rows() == before + 7
 
 
