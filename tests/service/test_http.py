@@ -316,7 +316,7 @@ def test_the_document_has_the_routes_that_there_are():
     assert {(method, route.path) for route in routes for method in route.methods - {"HEAD"}} == set(_operations())
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     batches=st.lists(
         arrays(
