@@ -21,6 +21,7 @@ WITH_PYTHON = [
     *(
         "README.md",
         "contrast.md",
+        "durability.md",
         "export.md",
         "files.md",
         "networks.md",
