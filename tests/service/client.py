@@ -16,7 +16,7 @@ from pathlib import Path
 from truing.service import engine as engine_module
 from truing.service import log as log_module
 
-from .streams import learn, opened
+from .streams import batch, learn, opened, replayed
 
 
 def main(folder: Path, removed: Path, starts: list[int]) -> None:
@@ -24,6 +24,7 @@ def main(folder: Path, removed: Path, starts: list[int]) -> None:
     engine_module.SNAPSHOT_LOG_RATIO = 0
     keep_segments(removed)
     engine = opened(folder, segment_bytes=8000)
+    replayed(["warm"]).score(batch("warm"))  # Loads what is loaded when it is first needed.
     os.write(1, b"ready\n")
 
     def client(number: int, start: int) -> None:

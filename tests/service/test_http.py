@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import shutil
 import socket
 import time
 import zipfile
@@ -11,6 +12,9 @@ import zipfile
 import httpx
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import truing
 from truing.service.app import Service, create_app
@@ -84,6 +88,8 @@ def test_a_request_with_an_id_counts_once(service):
     request = as_json(batch(7), id="only once")
     first, again = (service.client.post(INFER, json=request).json() for _ in range(2))
     assert (first["id"], first["parameters"]["repeated"], again["parameters"]["repeated"]) == ("only once", False, True)
+    other = service.client.post(INFER, json=as_json(batch(7, seed=1), id="only once"))
+    assert (other.status_code, "only once" in other.json()["error"]) == (400, True)
     assert service.state_rows() == before + 7
 
 
@@ -311,6 +317,43 @@ def test_the_document_has_the_routes_that_there_are_but_the_files_of_the_live_pa
     routes = Service(None, None, Widths(FEATURES, CLASSES), Limits(), False).routes() + page_routes(History())
     found = {(method, route.path) for route in routes for method in route.methods - {"HEAD"}}
     assert found == {*_operations(), *(("GET", path) for path in OPEN_PATHS)}
+
+
+@settings(max_examples=25)
+@given(
+    batches=st.lists(
+        arrays(
+            np.float64,
+            st.tuples(st.integers(1, 4), st.just(FEATURES + CLASSES)),
+            elements=st.floats(allow_nan=False, allow_infinity=False)
+            | st.floats(-1e100, 1e100)
+            | st.sampled_from([0.0, -0.0, 5e-324, 1e-160, 1e100, -1e100]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_numbers_however_large_or_small_are_learned_and_scored_or_refused(tmp_path_factory, batches):
+    folder = tmp_path_factory.mktemp("state")
+    engine = Engine(Store(folder, truing.Detector(), features=FEATURES, classes=CLASSES, sync=False))
+    app = create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    try:
+        for number, rows in enumerate(batches):
+            before = engine.facts()
+            tensors = {"features": rows[:, :FEATURES], "logits": rows[:, FEATURES:]}
+            inputs = [
+                {"name": name, "shape": list(array.shape), "datatype": "FP64", "data": array.tolist()}
+                for name, array in tensors.items()
+            ]
+            learn = {"learn": number != 2}
+            (response,) = ask(app, ("POST", INFER, {"inputs": inputs, "parameters": learn}))
+            assert response.status_code in (200, 400), response.text
+            learned = len(rows) if response.status_code == 200 and number != 2 else 0
+            assert engine.facts().rows == before.rows + learned
+            assert engine.facts().is_ready
+    finally:
+        engine.close()
+        shutil.rmtree(folder)
 
 
 def test_what_nobody_expected_is_told_without_its_details(tmp_path):

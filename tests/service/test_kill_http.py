@@ -10,7 +10,7 @@ import pytest
 
 import truing
 
-from .running import INFER, Running, as_binary, batch, begin, from_json
+from .running import INFER, SECONDS, Running, as_binary, batch, begin, from_json
 
 CLIENTS = 4
 
@@ -42,6 +42,13 @@ class Load:
         for thread in self._threads:
             thread.start()
 
+    def wait_for(self, answers: int) -> None:
+        """Wait until so many batches are acknowledged, however slow the machine."""
+        deadline = time.monotonic() + SECONDS
+        while len(self.acknowledged) < answers:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
     def join(self) -> None:
         for thread in self._threads:
             thread.join()
@@ -72,20 +79,29 @@ def survive(state: Path, kills: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     learned: list[int] = []
     running = begin(state)
-    for _ in range(kills):
-        load = Load(running.url, start=len(learned))
-        time.sleep(rng.uniform(0.05, 0.5))
+    try:
+        for _ in range(kills):
+            load = Load(running.url, start=len(learned))
+            load.wait_for(int(rng.integers(3, 40)))
+            time.sleep(rng.uniform(0, 0.02))
+            running.kill()
+            load.join()
+            running = begin(state)
+            learned = check_kept(running, load, learned)
+        check_fit(running, learned)
+    except BaseException:
         running.kill()
-        load.join()
-        running = begin(state)
-        learned = check_kept(running, load, learned)
-    assert len(learned) > 5 * kills
+        raise
+    assert running.stop() == 0
+
+
+def check_fit(running: Running, learned: list[int]) -> None:
+    """Compare what the service scores by with a fit of all batches at once."""
     rows = truing.Outputs.concatenate(map(rows_of, learned))
     body, headers = as_binary(batch(20, seed=1_000_000), parameters={"learn": False})
     found = from_json(running.client.post(INFER, content=body, headers=headers))["scores"]
     fit = truing.fit_direct(rows.features, truing.msp(rows.logits))
     np.testing.assert_allclose(found, fit.predict(batch(20, seed=1_000_000).features), rtol=1e-8)
-    assert running.stop() == 0
 
 
 def test_three_kills_lose_nothing_answered_and_count_no_retry_twice(tmp_path):

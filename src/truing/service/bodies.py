@@ -48,7 +48,7 @@ def refusing() -> Iterator[None]:
         yield
     except Unavailable as error:
         raise Refused(503, str(error), {"Retry-After": str(RETRY_SECONDS)}) from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise Refused(400, str(error)) from None
     except MemoryError:
         raise Refused(413, "the request takes more memory than there is") from None
