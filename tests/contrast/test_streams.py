@@ -109,7 +109,7 @@ def test_what_is_missing_or_comes_too_late_is_said_and_changes_nothing(rows, kno
         with pytest.raises(ValueError, match=message):
             call()
         assert detector.state is state
-    with pytest.raises(ValueError, match="method must be one of dlr, contrast, got 'tea'"):
+    with pytest.raises(ValueError, match="method must be one of dlr, rlr, contrast, got 'tea'"):
         truing.Detector(method="tea")
 
 
