@@ -54,13 +54,15 @@ def serve(folder: str, widths: Widths, sync: bool | None, listening: socket.sock
         store = Store(folder, Detector(), features=widths.features, classes=widths.classes, sync=sync)
         metrics = Metrics()
         app = create_app(Engine(store, listeners=[metrics.record]), metrics, widths=widths)
-    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, ws="none", server_header=False)
+    config = uvicorn.Config(
+        app, lifespan="off", log_config=None, access_log=False, ws="none", server_header=False, proxy_headers=False
+    )
     uvicorn.Server(config).run(sockets=[listening])
 
 
 @contextmanager
 def served(widths: Widths, sync: bool | None) -> Iterator[int]:
-    """A server in a process of its own, by its port."""
+    """Run a server in a process of its own, and yield its port."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:  # On a disk: /tmp may be memory.
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
             process = multiprocessing.get_context("spawn").Process(target=serve, args=(folder, widths, sync, listening))
@@ -113,8 +115,7 @@ async def as_fast_as_answered(port: int, request: bytes, requests: int, connecti
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(requests // connections):
-            times.append(await ask(reader, writer, request))
+        times.extend([await ask(reader, writer, request) for _ in range(requests // connections)])
         writer.close()
 
     start = perf_counter()

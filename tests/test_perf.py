@@ -1,8 +1,10 @@
 """The benchmarks compare like with like: every rival in perf/ solves the problem that truing solves."""
 
+import asyncio
 import doctest
 import importlib
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +15,7 @@ import pytest
 
 import truing
 from truing import _threads
+from truing.service.protocol import decode_request
 
 PERF = Path(__file__).parent.parent / "perf"
 NEEDS = {
@@ -31,6 +34,7 @@ NEEDS = {
     "rlr_wide": [],
     "rlr_rivals": ["sklearn", "statsmodels", "celer"],
     "scale": ["pyarrow", "distributed"],
+    "service": ["starlette", "uvicorn"],
     "stages": ["matplotlib"],
     "start": [],
     "stream": [],
@@ -198,6 +202,27 @@ def test_the_plain_loop_over_parts_adds_up_what_ours_does(tmp_path, kind):
     np.testing.assert_allclose(sums[-1, :-1] / 1500, found.mean, rtol=1e-6)
     centred = sums[:-1, :-1] - 1500 * np.outer(found.mean, found.mean)
     np.testing.assert_allclose(centred, found.comoment, atol=1e-5 * np.abs(found.comoment).max())
+
+
+def test_the_service_is_sent_the_rows_that_were_made():
+    service = script("service")
+    head, body = service.request_of(20, service.Widths(6, 3)).split(b"\r\n\r\n", 1)
+    length = int(re.search(rb"Inference-Header-Content-Length: (\d+)", head)[1])
+    found = decode_request(body, length, service.Widths(6, 3))
+    np.testing.assert_array_equal(found.outputs.features, script("_features").like_a_network(20, 6)[0])
+    assert found.learn
+    assert int(re.search(rb"Content-Length: (\d+)", head)[1]) == len(body)
+
+
+def test_every_request_to_a_measured_server_is_answered():
+    service = script("service")
+    request = service.request_of(20, service.Widths(6, 3))
+    for sync in (None, True):
+        with service.served(service.Widths(6, 3), sync) as port:
+            taken, times = asyncio.run(service.as_fast_as_answered(port, request, 12, 3))
+            assert len(times) == 12
+            assert max(times) <= taken
+            assert len(asyncio.run(service.paced(port, request, 0.5, 20))) == 10
 
 
 def test_work_on_two_threads_is_timed_and_the_number_put_back(monkeypatch):

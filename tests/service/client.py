@@ -24,6 +24,7 @@ def main(folder: Path, removed: Path, starts: list[int]) -> None:
     engine_module.SNAPSHOT_LOG_RATIO = 0
     keep_segments(removed)
     engine = opened(folder, segment_bytes=8000)
+    os.write(1, b"ready\n")
 
     def client(number: int, start: int) -> None:
         for turn in count(max(0, start - 1)):

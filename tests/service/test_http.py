@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import truing
-from truing.service.app import create_app
+from truing.service.app import Service, create_app
+from truing.service.bodies import Limits
 from truing.service.engine import Engine, Store
 from truing.service.history import History
-from truing.service.live_page import OPEN_PATHS
+from truing.service.live_page import OPEN_PATHS, page_routes
 from truing.service.metrics import Metrics
 from truing.service.openapi import document
 from truing.service.protocol import Widths
@@ -306,17 +307,34 @@ def _operations() -> list[tuple[str, str]]:
     return [(method.upper(), path) for path, operations in paths.items() for method in operations]
 
 
-@pytest.fixture
-def app(tmp_path):
-    """The app of an engine, in this process."""
-    engine = Engine(Store(tmp_path, truing.Detector(), features=FEATURES, classes=CLASSES))
-    yield create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES), history=History())
-    engine.close()
+def test_the_document_has_the_routes_that_there_are_but_the_files_of_the_live_page():
+    routes = Service(None, None, Widths(FEATURES, CLASSES), Limits(), False).routes() + page_routes(History())
+    found = {(method, route.path) for route in routes for method in route.methods - {"HEAD"}}
+    assert found == {*_operations(), *(("GET", path) for path in OPEN_PATHS)}
 
 
-def test_the_document_has_the_routes_that_there_are_but_the_files_of_the_live_page(app):
-    routes = {(method, route.path) for route in app.routes for method in route.methods - {"HEAD"}}
-    assert routes == {*_operations(), *(("GET", path) for path in OPEN_PATHS)}
+def test_what_nobody_expected_is_told_without_its_details(tmp_path):
+    class Broken:
+        detector = truing.Detector()
+
+        def submit(self, request):
+            raise RuntimeError("a secret of the server")
+
+    app = create_app(Broken(), Metrics(), widths=Widths(FEATURES, CLASSES))
+    (response,) = ask(app, ("POST", INFER, as_json(batch(3))))
+    assert (response.status_code, "secret" in response.text) == (500, False)
+    assert set(response.json()) == {"error"}
+
+
+def ask(app, *questions) -> list[httpx.Response]:
+    """Ask an app in this process."""
+
+    async def answers() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [await client.request(method, path, json=body) for method, path, body in questions]
+
+    return asyncio.run(answers())
 
 
 def test_a_service_that_stopped_says_why_and_when_to_come_back(tmp_path):
@@ -324,16 +342,12 @@ def test_a_service_that_stopped_says_why_and_when_to_come_back(tmp_path):
     app = create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
     engine.close()
 
-    async def ask() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return [
-                await client.get("/v2/health/ready"),
-                await client.post(INFER, json=as_json(batch(3))),
-                await client.get("/v2/health/live"),
-            ]
-
-    ready, infer, live = asyncio.run(ask())
+    questions = [
+        ("GET", "/v2/health/ready", None),
+        ("POST", INFER, as_json(batch(3))),
+        ("GET", "/v2/health/live", None),
+    ]
+    ready, infer, live = ask(app, *questions)
     for response in (ready, infer):
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert response.json() == {"error": "the service is stopping"}

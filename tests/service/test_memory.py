@@ -31,16 +31,16 @@ def test_memory_does_not_grow_with_requests(tmp_path, monkeypatch):
     learn(engine, "first")
     tracemalloc.start()
     try:
-        send(engine, 0, 1000)
+        send(engine, 0, 500)
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        send(engine, 1000, 4000)
+        send(engine, 500, 2500)
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     assert len(engine._store.recent) == 500
-    assert grown < 100_000  # A request's rows take 192 bytes, 3,000 of them 576,000.
+    assert grown < 100_000  # A request's rows take 192 bytes, 2,000 of them 384,000.
     assert engine.facts().log_bytes < 1_000_000
     engine.close()
 

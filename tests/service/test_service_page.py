@@ -1,5 +1,6 @@
 """The page of the service: what it shows runs, and says what it shows."""
 
+import json
 import os
 import re
 import subprocess
@@ -55,8 +56,9 @@ def run(service, *words: str, code: str) -> str:
 def test_the_page_s_curl_asks_what_it_says(service):
     ask, further = blocks("sh")
     found = run(service, "sh", "-ec", code=ask)
-    assert '"id": "batch-1"' in found
-    assert re.findall(r'"name": "(\w+)"', found) == ["scores", "is_out"]
+    answer = json.loads(found)
+    assert answer["id"] == "batch-1"
+    assert [output["name"] for output in answer["outputs"]] == ["scores", "is_out"]
     printed = run(service, "sh", "-ec", code=further)
     assert '{"reference_rows":5000}{"fdr":0.05}' in printed
     assert re.search(r"^truing_state_rows [1-9]", printed, re.MULTILINE)

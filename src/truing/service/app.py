@@ -81,22 +81,20 @@ def create_app(
         What the live page shows, which listens to the engine and looks at it; None for no page.
     """
     limits = limits or Limits()
-    service = Service(serving, metrics, widths, limits, is_read_only)
     metrics.observe_state(serving)
+    service = Service(serving, metrics, widths, limits, is_read_only)
     routes = service.routes() + ([] if history is None else page_routes(history))
     paths = frozenset(route.path for route in routes)
-    access = Access(token, is_local, HEALTH | OPEN_PATHS)
 
     def watch(method: str, path: str, status: int, seconds: float) -> None:
         known = path if path in paths else "other"  # Clients may ask for any number of others.
         metrics.watch(method, known, status, seconds)
         _log_request(method, known, status, seconds)
 
-    return Starlette(
-        routes=routes,
-        middleware=[Middleware(Guard, access=access, limits=limits, watch=watch)],
-        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
-    )
+    direct = {("POST", INFER): service.infer}
+    access = Access(token, is_local, HEALTH | OPEN_PATHS)
+    guard = Middleware(Guard, direct=direct, access=access, limits=limits, watch=watch)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
 
 
 class Service:
@@ -238,8 +236,19 @@ async def _decoded(size: int, decode: Callable[[], T], *, in_thread: bool = Fals
 
 
 async def _done(future: Future[T]) -> T:
+    """Wait for what another thread does."""
+    if not future.done():
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(_end, ended))
+        await ended
     with refusing():
-        return await asyncio.wrap_future(future)
+        return future.result()
+
+
+def _end(ended: asyncio.Future[None]) -> None:
+    if not ended.done():  # Its waiter may have been cancelled.
+        ended.set_result(None)
 
 
 def _encoded(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
@@ -300,10 +309,6 @@ async def _http_error(request: HTTPRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {protocol.shown(request.url.path)}: {error.detail}"
     return JSONResponse({"error": message}, error.status_code, error.headers)
-
-
-async def _unexpected(request: HTTPRequest, error: Exception) -> Response:
-    return JSONResponse({"error": "an unexpected error, of which the log has the details"}, 500)
 
 
 def _log_request(method: str, path: str, status: int, seconds: float) -> None:

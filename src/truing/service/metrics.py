@@ -45,6 +45,7 @@ class Metrics:
         self._events = Counter("truing_events", "What happened to the state", ("kind",), registry=registry)
         self._alarms = Counter("truing_alarms", "Drift alarms", registry=registry)
         self._last = _LastDecided()
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def observe_state(self, serving: Serving) -> None:
         """Read the gauges off this service from now on."""
@@ -63,8 +64,13 @@ class Metrics:
 
     def watch(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request; `path` must be one of few."""
-        self._requests.labels(method if method in _METHODS else "other", path, status).inc()
-        self._seconds.labels(path).observe(seconds)
+        counted = self._children.get((method, path, status))
+        if counted is None:  # To look one up by its labels takes longer than to count.
+            known = method if method in _METHODS else "other"
+            counted = self._requests.labels(known, path, status), self._seconds.labels(path)
+            self._children[method, path, status] = counted
+        counted[0].inc()
+        counted[1].observe(seconds)
 
     def text(self) -> bytes:
         """Return all of it as Prometheus reads it."""

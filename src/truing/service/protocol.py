@@ -139,7 +139,7 @@ def encode_response(
         response["id"] = request_id
     response["parameters"] = dict(parameters)
     response["outputs"] = described
-    text = json.dumps(response, allow_nan=False).encode()
+    text = _ENCODER.encode(response).encode()
     return b"".join([text, *tensors]), len(text) if tensors else None
 
 
@@ -160,7 +160,7 @@ def model_metadata(widths: Widths) -> dict[str, Any]:
 def parse_json(text: bytes) -> Any:
     """Return the value of a JSON text in UTF-8, without the NaN and Infinity that Python would read."""
     try:
-        return json.loads(text.decode(), parse_constant=_refuse_constant)
+        return _DECODER.decode(text.decode())
     except UnicodeDecodeError:
         raise ValueError("the request must be JSON in UTF-8, got other bytes") from None
     except RecursionError:
@@ -338,6 +338,11 @@ def _little_endian(array: NDArray[Any]) -> NDArray[Any]:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON, numbers must be finite")
+
+
+# Made once: `json` makes new ones wherever an option is given.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def _kind(value: Any) -> str:
