@@ -23,6 +23,7 @@ WITH_PYTHON = [
         "contrast.md",
         "export.md",
         "files.md",
+        "guarantees.md",
         "networks.md",
         "one-input.md",
         "own-network.md",

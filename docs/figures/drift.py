@@ -85,6 +85,7 @@ def pools(folder: Path, rng: np.random.Generator) -> Pools:
 
 
 def inside_of(p: Pools, batch: int, rng: np.random.Generator) -> Any:
+    """In-distribution rows as they are."""
     return rng.choice(p.inside, ROWS)
 
 
@@ -171,12 +172,14 @@ def draw(p: Pools) -> Any:
             axis.axvline(CHANGE, color="black", lw=0.8)
         if alarm.since is not None:
             batch = alarm.since // ROWS
-            below.annotate(f"alarm after {batch - CHANGE} batches", (batch, 1), (430, 1e6), color="#b03030", fontsize=12)
+            below.annotate(
+                f"alarm after {batch - CHANGE} batches", (batch, 1), (430, 1e6), color="#b03030", fontsize=12
+            )
             below.plot(batch, 1, "o", color="#b03030")
     axes[0, 0].set_ylabel("share of rows")
     axes[1, 0].set_ylabel("martingale over alarm line")
-    axes[0, 0].legend(fontsize=11, frameon=False)
-    axes[1, 0].legend(fontsize=11, frameon=False, loc="lower left")
+    axes[0, 2].legend(fontsize=12, frameon=False, loc="upper left")
+    axes[1, 2].legend(fontsize=12, frameon=False, loc="upper left")
     return figure
 
 
