@@ -31,7 +31,7 @@ SECONDS, CHANGE = 590, 420  # Of the stream, and from where on house numbers com
 SHARES = (0.02, 0.30)  # Of house numbers, before and after.
 FALSE_ALARM = 0.001  # Of the drift alarm.
 COLOURS = 64
-WIDTH, HEIGHT = 1200, 1010  # Down to the last chart.
+WIDTH, HEIGHT = 1200, 1060  # Down to the last chart.
 
 
 def played(now: float) -> tuple[History, truing.Detector, Facts]:

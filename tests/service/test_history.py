@@ -2,7 +2,9 @@
 
 import json
 import math
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 
@@ -268,20 +270,29 @@ def test_notes_are_told_once_with_how_often_they_came_the_latest_first(rng):
     ]
 
 
-def test_notes_and_all_else_stay_bounded_however_long_a_stream_lasts(rng):
-    history = History()
-    sizes = []
-    for days in (200, 400):
-        for day in range(days - 200, days):
+def test_memory_does_not_grow_with_the_stream(rng):
+    features, history = 40, History()
+    detector = truing.Detector()
+    detector.learn(truing.Outputs(rng.normal(size=(300, features)), rng.normal(size=(300, 3))))
+    tracemalloc.start()
+    try:
+        held = []
+        for day in range(180):
             for part in range(8):
                 time = START + 86_400 * day + 10_800 * part
-                history.record(learned(rng, time, rows=500, notes=(f"note {time}",)))
-        sizes.append({span: len(history.as_json(span, now=time)) for span in SPANS})
-        assert len(told(history, now=time)["notes"]) == NOTES
-        assert len(told(history, "90 days", now=time)["series"]["times"]) == 720
-    assert all(
-        abs(late - early) < 0.05 * early for early, late in zip(sizes[0].values(), sizes[1].values(), strict=True)
-    )
+                history.record(learned(rng, time, rows=50, notes=(f"note {time}",)))
+                detector = copy(detector)
+                detector.learn(truing.Outputs(rng.normal(size=(1, features)), rng.normal(size=(1, 3))))
+                history.look(detector, facts(detector), now=time)
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert len(told(history, now=time)["notes"]) == NOTES
+    assert len(told(history, "90 days", now=time)["series"]["times"]) == 720
+    assert held[-1] - held[95] < 50_000
+    # Beside the sums of the detector itself.
+    sums = 8 * 4 * features**2
+    assert held[-1] < 500_000 + 512 * features + sums
 
 
 def test_threads_that_record_look_and_read_at_once_lose_nothing(rng):
