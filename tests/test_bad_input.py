@@ -43,6 +43,8 @@ GOOD = {
     "aupr_out": (truing.aupr_out, {"scores_in": S, "scores_out": S}),
     "fpr_at_tpr": (truing.fpr_at_tpr, {"scores_in": S, "scores_out": S, "tpr": 0.9, "convention": "paper"}),
     "evaluate": (truing.evaluate, {"scores_in": S, "scores_out": S, "convention": "paper"}),
+    "StreamFdr": (truing.StreamFdr, {"level": 0.05, "rows_in": 5000}),
+    "DriftAlarm": (truing.DriftAlarm, {"false_alarm": 0.1}),
     "Detector": (truing.Detector, {"base": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
 }
 ELSEWHERE = {"Detection", "detect", "ContrastFit", "fit_contrast", "sample", "save", "load", "threads"}
@@ -52,7 +54,14 @@ every_function = pytest.mark.parametrize("name", GOOD)
 
 
 def test_every_public_function_is_here():
-    made = {"HuberFit", "LinearFit", "Decision", "Report", "SCORES"}  # By the functions, not by users; and a table.
+    made = {
+        "HuberFit",
+        "LinearFit",
+        "Decision",
+        "DriftReport",
+        "Report",
+        "SCORES",
+    }  # By the functions, not by users; and a table.
     assert set(truing.__all__) - made - ELSEWHERE == {name.partition(".")[0] for name in GOOD if name[:6] != "Linear"}
 
 

@@ -175,3 +175,9 @@ def test_bad_rows_are_refused(arguments, said):
 def test_a_rate_that_is_none_is_refused():
     with pytest.raises(ValueError, match="false_alarm must be above 0 and at most 1, got 0"):
         truing.DriftAlarm(0.0)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "a"])
+def test_a_seed_that_is_none_is_refused(seed):
+    with pytest.raises(ValueError, match="seed must be a whole number of at least 0"):
+        truing.DriftAlarm(seed=seed)

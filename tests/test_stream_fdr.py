@@ -120,6 +120,16 @@ def test_the_false_discovery_rate_keeps_its_level_over_ten_thousand_batches(rng,
     assert false_shares.mean() <= 0.05 + 2 * false_shares.std() / np.sqrt(len(false_shares))
 
 
+@pytest.mark.parametrize("m", [20, 500])
+def test_p_values_of_a_shared_reference_are_too_small_by_a_factor_of_mean_pi_squared_over_six_at_most(rng, m):
+    """What docs/guarantees.md says of LORD++: the largest ratio of a reference score's true level to its rank."""
+    levels = np.sort(rng.random((4000, m)), axis=1)
+    ratios = (levels * (m + 1) / np.arange(1, m + 1)).max(axis=1)
+    error = ratios.std() / np.sqrt(len(ratios))
+    assert ratios.mean() <= np.pi**2 / 6 + 3 * error
+    assert ratios.mean() >= 1.5
+
+
 def test_an_outbreak_after_a_long_quiet_time_is_refused(rng):
     """Levels that shrink from test to test would lie below the smallest p-value by then."""
     m = 5000

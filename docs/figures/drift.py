@@ -140,7 +140,7 @@ def watched(p: Any) -> tuple[Any, truing.DriftAlarm]:
     for batch in p:
         alarm = alarm.updated(batch)
         lines.append([alarm.of_all.log_capital, alarm.of_in.log_capital])
-    return np.exp(np.array(lines)) / (2 * alarm.alarm_line), alarm
+    return np.exp(np.minimum(lines, 700)) / (2 * alarm.alarm_line), alarm
 
 
 def smooth(shares: Any) -> Any:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._check import Floats, as_number, as_share, as_vector, check_same_rows, slices
+from ._check import Floats, as_share, as_vector, check_same_rows, slices
 
 # Bins of the p-values: rows are ranked by them, so that the state does not grow.
 BINS = 256
@@ -163,7 +163,8 @@ class DriftAlarm:
 
     def __post_init__(self) -> None:
         as_share(self.false_alarm, "false_alarm")
-        as_number(self.seed, "seed", at_least=0)
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
 
     @property
     def rows(self) -> int:
