@@ -27,7 +27,7 @@ from .outputs import Outputs, as_outputs
 from .ranks import Ranks
 from .robust_sums import RobustSums
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
-from .states import METHODS, ContrastState, DirectState, Reference, RobustState, Settings, State, decided_against
+from .states import METHODS, ContrastState, DirectState, Reference, RobustState, Settings, State, new_guards
 from .stream_fdr import StreamFdr
 from .threshold import Decision, Rate, decide_at
 
@@ -184,7 +184,7 @@ class Detector:
         def calibrated(old: State) -> State:
             self._check_alike(old, reference)
             new = old.with_reference(reference, self.settings)
-            return replace(new, guards=self._new_guards(new)) if self.settings.is_guarded else new
+            return replace(new, guards=new_guards(new, self.settings))
 
         self._change(calibrated)
 
@@ -361,17 +361,7 @@ class Detector:
         found = state.compared(rows, self.settings, with_reference=True)
         p = Ranks(found.scores_in, found.scores).p_values()
         guards, is_out = guards.refused(p)
-        notes = tuple(found.notes)
-        if guards.stream_fdr is not None and guards.stream_fdr.is_spent:
-            notes = (
-                *notes,
-                "the stream's false discovery rate is spent: no row is refused until it is calibrated anew",
-            )
-        return guards, Decision(found.scores, p, is_out, None, rate, notes)
-
-    def _new_guards(self, state: State) -> Guards:
-        settings = self.settings
-        return Guards.of(decided_against(state), stream_fdr=settings.stream_fdr, drift_alarm=settings.drift_alarm)
+        return guards, Decision(found.scores, p, is_out, None, rate, (*found.notes, *guards.notes()))
 
     def _renew_lock(self) -> None:
         self._changing = RLock()

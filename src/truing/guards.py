@@ -44,6 +44,12 @@ class Guards:
         fdr, is_out = self.stream_fdr.updated(p_values)
         return replace(self, stream_fdr=fdr), is_out
 
+    def notes(self) -> list[str]:
+        """Return what a user should know of decisions by the stream's false discovery rate."""
+        if self.stream_fdr is None or not self.stream_fdr.is_spent:
+            return []
+        return ["the stream's false discovery rate is spent: no row is refused until it is calibrated anew"]
+
     def watched(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> Guards:
         """Return the guards after the drift alarm, if there is one, has seen these rows."""
         if self.drift is None or self.mean_in is None or self.scale_in is None:

@@ -389,6 +389,13 @@ def decided_against(state: State) -> Matrix:
     return state.reference.features
 
 
+def new_guards(state: State, settings: Settings) -> Guards:
+    """Return the guards that are wanted, at the start of a stream that is decided against a state's known rows."""
+    if state.reference is None or not settings.is_guarded:
+        return Guards()
+    return Guards.of(decided_against(state), stream_fdr=settings.stream_fdr, drift_alarm=settings.drift_alarm)
+
+
 def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:
     if learned is None or reference is None:
         return None

@@ -1,9 +1,9 @@
 """A process that learns batches from several threads until it is killed, and says which were acknowledged.
 
-    python -m tests.service.client DIRECTORY REMOVED START...
+    python -m tests.service.client DIRECTORY REMOVED DETECTOR START...
 
-Each thread goes on with the batch number given, and sends the one before it once more. Segments of the log that are no
-longer needed are kept in the directory REMOVED.
+DETECTOR is a name in WATCHED, or plain. Each thread goes on with the batch number given, and sends the one before it
+once more. Segments of the log that are no longer needed are kept in the directory REMOVED.
 """
 
 import os
@@ -16,14 +16,16 @@ from pathlib import Path
 from truing.service import engine as engine_module
 from truing.service import log as log_module
 
-from .streams import batch, learn, opened, replayed
+from .streams import KNOWN_ROWS, WATCHED, batch, learn, opened, replayed
 
 
-def main(folder: Path, removed: Path, starts: list[int]) -> None:
+def main(folder: Path, removed: Path, detector: str, starts: list[int]) -> None:
     engine_module.SNAPSHOT_LOG_BYTES = 20_000
     engine_module.SNAPSHOT_LOG_RATIO = 0
     keep_segments(removed)
-    engine = opened(folder, segment_bytes=8000)
+    engine = opened(folder, None if detector == "plain" else WATCHED[detector](), segment_bytes=8000)
+    if detector != "plain" and engine.facts().reference_rows == 0:
+        engine.calibrate(batch("reference", KNOWN_ROWS)).result()
     replayed(["warm"]).score(batch("warm"))  # Loads what is loaded when it is first needed.
     os.write(1, b"ready\n")
 
@@ -51,4 +53,4 @@ def keep_segments(removed: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), [int(start) for start in sys.argv[3:]])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], [int(start) for start in sys.argv[4:]])

@@ -6,11 +6,24 @@ from pathlib import Path
 import numpy as np
 
 import truing
+from truing.guards import Guards
 from truing.saved.detectors import store_detector
+from truing.saved.guards import store_guards
 from truing.service.engine import Engine, Request, Store
 from truing.service.log import LogEnd, read_log
+from truing.states import decided_against
 
 FEATURES, CLASSES = 5, 3
+
+# Detectors whose streams are watched, and known rows for them.
+GUARDS = {"stream_fdr": 0.05, "drift_alarm": 0.01}
+WATCHED = {
+    "dlr": lambda: truing.Detector(**GUARDS),
+    "window": lambda: truing.Detector(window=20, **GUARDS),
+    "rlr": lambda: truing.Detector(method="rlr", **GUARDS),
+    "contrast": lambda: truing.Detector(method="contrast", **GUARDS),
+}
+KNOWN_ROWS = 900
 
 
 def batch(name: object, rows: int = 6, *, features: int = FEATURES, classes: int = CLASSES) -> truing.Outputs:
@@ -19,6 +32,11 @@ def batch(name: object, rows: int = 6, *, features: int = FEATURES, classes: int
     return truing.Outputs(
         rng.normal(size=(rows, features)).astype(np.float32), rng.normal(size=(rows, classes)).astype(np.float32)
     )
+
+
+def far(rows: truing.Outputs) -> truing.Outputs:
+    """Return rows that are out: features elsewhere, and logits that say little."""
+    return truing.Outputs(rows.features + np.float32(2), rows.logits * np.float32(0.1))
 
 
 def opened(folder: Path, detector: truing.Detector | None = None, **how) -> Engine:
@@ -37,6 +55,25 @@ def bits(detector: truing.Detector) -> tuple[object, dict[str, tuple[str, tuple[
     return header, {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()}
 
 
+def guards_of_records(detector: truing.Detector, found: list[object]) -> Guards:
+    """Return the guards of a detector that have seen what records of learned batches say they saw."""
+    known = decided_against(detector.state).astype(np.float64)
+    fdr, alarm = truing.StreamFdr(GUARDS["stream_fdr"], len(known)), truing.DriftAlarm(GUARDS["drift_alarm"])
+    for record in found:
+        arrays = record.arrays
+        fdr, is_out = fdr.updated(arrays["p_values"])
+        np.testing.assert_array_equal(arrays["is_out"], is_out)
+        shift = (arrays["features"].mean(axis=0, dtype=np.float64) - known.mean(axis=0)) / known.std(axis=0)
+        alarm = alarm.updated(arrays["p_values"], residuals=arrays.get("residuals"), shift=shift)
+    return Guards(fdr, alarm)
+
+
+def guard_bits(guards: Guards) -> object:
+    """Return all that guards hold, to be compared to the bit."""
+    header, arrays = store_guards(guards)
+    return header, {name: array.tobytes() for name, array in arrays.items()}
+
+
 def replayed(names: list[str], detector: truing.Detector | None = None) -> truing.Detector:
     """Return a plain detector that has learned batches of these names in order."""
     detector = truing.Detector() if detector is None else detector
@@ -47,8 +84,10 @@ def replayed(names: list[str], detector: truing.Detector | None = None) -> truin
 
 def ids(folder: Path) -> list[str]:
     """Return the request ids in a log that starts with its first record, in order."""
-    return [found.record.about["id"] for found in records(folder)]
+    return [record.about["id"] for record in records(folder)]
 
 
 def records(folder: Path) -> Iterator[object]:
-    return (found for found in read_log(folder, LogEnd(), 0, bytes(8)) if found.record.kind == "learn")
+    """Yield the records of learned batches in a log that starts with its first record."""
+    log = read_log(folder, LogEnd(), 0, bytes(8))
+    return (found.record for found in log if found.record is not None and found.record.kind == "learn")

@@ -11,12 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import truing
-from truing.incremental import IncrementalMoments
+from truing.guards import Guards
 from truing.service.engine import Engine, Request, Store
-from truing.states import ContrastState, DirectState
+from truing.states import ContrastState, DirectState, RobustState
 from truing.threshold import Rate
 
-from .streams import CLASSES, FEATURES, batch, bits
+from .streams import CLASSES, FEATURES, batch, bits, far
+
+# Which allows for half of a reference of sixty rows, which a contrast decides against.
+STREAM_FDR = 0.7
+
+METHODS = {
+    "dlr": [{}, {"decay": 0.9}, {"components": 2}, {"window": 3}],
+    "rlr": [{}, {"window": 3}, {"keep": 0.5, "components": 2}],
+    "contrast": [{}, {"decay": 0.9}, {"components": 2}, {"window": 3}],
+}
+detectors = st.sampled_from([{"method": method, **how} for method, ways in METHODS.items() for how in ways])
+guards = st.fixed_dictionaries({}, optional={"stream_fdr": st.just(STREAM_FDR), "drift_alarm": st.just(0.3)})
 
 rates = st.sampled_from(["accept", "false_alarm", "fdr"]).flatmap(
     lambda name: st.builds(Rate, st.just(name), st.floats(0.01, 0.99))
@@ -26,22 +37,19 @@ rates = st.sampled_from(["accept", "false_alarm", "fdr"]).flatmap(
 class Operations(RuleBasedStateMachine):
     """An engine, and beside it a plain detector, the ids it has learned, and the rows of each batch."""
 
-    @initialize(
-        method=st.sampled_from(["dlr", "dlr", "contrast"]),
-        decay=st.sampled_from([1.0, 0.9]),
-        components=st.sampled_from([None, 2]),
-        calibrated=st.booleans(),
-    )
-    def start(self, method, decay, components, calibrated):
-        self.made = lambda: truing.Detector(method=method, decay=decay, components=components)
+    @initialize(options=detectors, guards=guards, calibrated=st.booleans())
+    def start(self, options, guards, calibrated):
+        self.made = lambda: truing.Detector(**options, **guards)
         self.parent = Path(tempfile.mkdtemp())
         self.crashes = 0
         self.folder = self.parent / "0"
         self.plain = self.made()
-        self.rate = Rate("false_alarm", 0.05)
-        self.batches, self.learned, self.merged, self.rows = 0, {}, [], 0.0
+        is_guarded = "stream_fdr" in guards
+        self.rate = Rate("stream_fdr", STREAM_FDR) if is_guarded else Rate("false_alarm", 0.05)
+        self.batches, self.learned, self.merged, self.weights = 0, {}, [], []
+        self.refused = {}
         self.engine = self.open()
-        if calibrated or method == "contrast":
+        if calibrated or self.is_contrast:
             self.calibrate(0)
 
     def open(self):
@@ -53,12 +61,20 @@ class Operations(RuleBasedStateMachine):
             shutil.rmtree(self.parent)
 
     @property
-    def is_contrast(self):
-        return self.plain.settings.method == "contrast"
+    def method(self):
+        return self.plain.settings.method
 
-    @rule(rows=st.integers(1, 9), is_double=st.booleans(), has_id=st.booleans())
-    def learn(self, rows, is_double, has_id):
-        outputs = batch(self.batches, rows)
+    @property
+    def is_contrast(self):
+        return self.method == "contrast"
+
+    @property
+    def is_of_the_stream(self):
+        return self.rate.name == "stream_fdr"
+
+    @rule(rows=st.integers(1, 9), is_double=st.booleans(), is_far=st.booleans(), has_id=st.booleans())
+    def learn(self, rows, is_double, is_far, has_id):
+        outputs = far(batch(self.batches, rows)) if is_far else batch(self.batches, rows)
         if is_double:
             outputs = truing.Outputs(outputs.features.astype(np.float64) / 3, outputs.logits)
         request_id = f"é{self.batches}" if has_id else None
@@ -67,9 +83,14 @@ class Operations(RuleBasedStateMachine):
             self.check_scores(found, outputs, self.plain.learn_and_score(outputs))
         else:
             self.check_decision(found, outputs, self.plain.learn_and_decide(outputs, **self.rate_argument))
+            if self.is_of_the_stream:
+                self.refused[request_id] = found.is_out
         assert (found.learned, found.repeated) == (True, False)
         self.batches += 1
-        self.rows = self.rows * self.plain.settings.decay + rows
+        settings = self.plain.settings
+        self.weights = [weight * settings.decay for weight in self.weights] + [rows]
+        if settings.window is not None:
+            self.weights = self.weights[-settings.window :]
         if request_id is not None:
             self.learned[request_id] = outputs
 
@@ -80,6 +101,10 @@ class Operations(RuleBasedStateMachine):
         found = self.engine.submit(Request(self.learned[request_id], request_id=request_id)).result(60)
         assert (found.learned, found.repeated) == (True, True)
         np.testing.assert_array_equal(found.scores, self.plain.score(self.learned[request_id]))
+        if (
+            self.is_of_the_stream and self.plain.reference is not None
+        ):  # As it was decided, if it was, when it first came.
+            np.testing.assert_array_equal(found.is_out, self.refused.get(request_id, np.zeros(len(found.scores), bool)))
 
     @precondition(lambda self: self.plain.moments is not None)
     @rule(rows=st.integers(1, 5))
@@ -88,13 +113,17 @@ class Operations(RuleBasedStateMachine):
         found = self.engine.submit(Request(outputs, learn=False)).result(60)
         if self.plain.reference is None:
             self.check_scores(found, outputs, self.plain.score(outputs))
+        elif self.is_of_the_stream:
+            np.testing.assert_array_equal(found.p_values, self.plain.decide(outputs, fdr=0.1).p_values)
+            assert found.is_out is None
+            assert "rows that are not learned are not decided at the rate stream_fdr" in found.notes[0]
         else:
             self.check_decision(found, outputs, self.plain.decide(outputs, **self.rate_argument))
         assert not found.learned
 
     @property
     def rate_argument(self):
-        return {self.rate.name: self.rate.value}
+        return {} if self.is_of_the_stream else {self.rate.name: self.rate.value}
 
     def check_scores(self, found, outputs, scores):
         np.testing.assert_array_equal(found.scores, scores)
@@ -110,7 +139,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3))
     def calibrate(self, number):
-        reference = batch(f"reference{number}", 30)
+        reference = batch(f"reference{number}", 60)
         if self.is_contrast and self.plain.moments is not None:
             with pytest.raises(ValueError, match="reference cannot be replaced"):
                 self.engine.calibrate(reference).result(60)
@@ -123,32 +152,50 @@ class Operations(RuleBasedStateMachine):
         self.engine.choose_rate(rate).result(60)
         self.rate = rate
 
-    @precondition(lambda self: not self.is_contrast)
+    @rule(value=st.sampled_from([STREAM_FDR, 0.5]))
+    def choose_the_rate_of_the_stream(self, value):
+        future = self.engine.choose_rate(Rate("stream_fdr", value))
+        if value == self.plain.settings.stream_fdr:
+            future.result(60)
+            self.rate = Rate("stream_fdr", value)
+        else:
+            with pytest.raises(ValueError, match="stream_fdr must be the one that the state was made with, got"):
+                future.result(60)
+
     @rule(number=st.integers(0, 5))
     def merge(self, number):
         rows = batch(f"merged{number}", 4)
         moments = truing.Moments.of(rows.features, truing.msp(rows.logits))
-        if number in self.merged:
-            with pytest.raises(ValueError, match="merged before"):
+        refusal = None
+        if self.method != "dlr":
+            refusal = "as the detector has, got Moments"
+        elif self.plain.settings.window is not None:
+            refusal = "cannot be merged into a window"
+        elif number in self.merged:
+            refusal = "merged before"
+        if refusal is not None:
+            with pytest.raises((TypeError, ValueError), match=refusal):
                 self.engine.merge(moments).result(60)
             return
         self.engine.merge(moments).result(60)
-        state = self.plain.state
-        sums = moments if state.learned is None else state.learned.moments + moments
-        joined = None if state.reference is None else IncrementalMoments.of(sums + state.reference.moments)
-        self.plain.state = DirectState(state.reference, IncrementalMoments.of(sums), joined, state.classes)
+        self.plain.merge(moments)
         self.merged.append(number)
-        self.rows += 4
+        self.weights.append(4)
 
     @rule()
     def reset(self):
         self.engine.reset().result(60)
-        state = self.plain.state
+        state, made_with = self.plain.state, self.plain.settings
+        guards = Guards()
+        if state.reference is not None:
+            known = state.reference.rows_held.features if self.is_contrast else state.reference.features
+            guards = Guards.of(known, stream_fdr=made_with.stream_fdr, drift_alarm=made_with.drift_alarm)
         if self.is_contrast:
-            self.plain.state = ContrastState(state.reference, None, state.keys)
+            self.plain.state = ContrastState(state.reference, keys=state.keys, guards=guards)
         else:
-            self.plain.state = DirectState(state.reference, None, None, state.classes)
-        self.merged, self.rows = [], 0.0
+            empty = {"dlr": DirectState, "rlr": RobustState}[self.method]
+            self.plain.state = empty(state.reference, classes=state.classes, guards=guards)
+        self.merged, self.weights = [], []
 
     @rule()
     def snapshot(self):
@@ -177,7 +224,7 @@ class Operations(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             assert bits(self.engine.detector) == bits(self.plain)
             assert (self.engine.rate.name, self.engine.rate.value) == (self.rate.name, self.rate.value)
-            assert self.engine.facts().rows == pytest.approx(self.rows)
+            assert self.engine.facts().rows == pytest.approx(sum(self.weights))
 
 
 class TestOperations(Operations.TestCase):

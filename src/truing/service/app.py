@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from .._check import as_share
 from ..threshold import Rate
 from . import protocol
 from .bodies import Limits, Refused, read_body, refusing
@@ -263,6 +264,8 @@ def _encoded(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
     if answer.notes:
         parameters["notes"] = "\n".join(answer.notes)
     returned = inference.returned(list(arrays))
+    if missing := [output.name for output in returned if output.name not in arrays]:
+        raise Refused(400, f"output {missing[0]} is of rows that are learned at the rate stream_fdr, got learn false")
     return protocol.encode_response(arrays, returned, inference.request_id, parameters)
 
 
@@ -298,9 +301,11 @@ def _header_length(headers: Mapping[bytes, bytes]) -> int | None:
 
 
 def _rate(given: Any) -> Rate:
-    if not isinstance(given, dict) or set(given) - {"accept", "false_alarm", "fdr"}:
-        wanted = 'the rate must be one of accept, false_alarm and fdr, such as {"false_alarm": 0.05}'
+    if not isinstance(given, dict) or set(given) - {"accept", "false_alarm", "fdr", "stream_fdr"}:
+        wanted = 'the rate must be one of accept, false_alarm, fdr and stream_fdr, such as {"false_alarm": 0.05}'
         raise ValueError(f"{wanted}, got {protocol.shown(given)}")
+    if set(given) == {"stream_fdr"}:
+        return Rate("stream_fdr", as_share(given["stream_fdr"], "stream_fdr"))
     return Rate.of(**given)
 
 

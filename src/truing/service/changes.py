@@ -5,23 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from .._check import Bools
 from ..detector import Detector
-from ..incremental import IncrementalMoments
 from ..moments import Moments
 from ..outputs import Outputs
 from ..saved.sums import restore_moments, store_moments
-from ..states import DirectState, State
+from ..states import State, new_guards
 from ..threshold import Rate
 from .records import Arrays, Record
+from .requests import Answer
 from .snapshots import Contents
-
-# So many digests of merged moments are kept.
-MAX_MERGED = 4096
 
 _COLUMNS = ("features", "logits", "scores")
 
@@ -57,46 +54,73 @@ def stored_moments(moments: Moments) -> tuple[dict[str, Any], Arrays]:
 
 
 def learned(contents: Contents, outputs: Outputs) -> Contents:
-    """Return the contents in which a batch is learned."""
-    old = contents.detector
-    state = old.state.with_rows(old.state.read(outputs), old.settings)  # type: ignore[arg-type]
+    """Return the contents in which a batch is learned, and which the stream's guards have not seen yet."""
+    detector = copy.copy(contents.detector)
+    detector.learn(outputs)
     return replace(
         contents,
-        detector=with_state(old, state),
+        detector=detector,
         rows_learned=contents.rows_learned + len(outputs),
         batches=contents.batches + 1,
     )
 
 
+def seen_by_guards(contents: Contents, found: Answer) -> Arrays:
+    """Return what the stream's guards see of an answer; nothing where there is none, or no reference.
+
+    It depends on the fit that the answer came from, so that a record keeps it beside the rows.
+    """
+    settings = contents.detector.settings
+    if found.p_values is None or (settings.drift_alarm is None and contents.rate.name != "stream_fdr"):
+        return {}
+    seen = {"p_values": found.p_values}
+    if settings.drift_alarm is not None and settings.method != "contrast":
+        seen["residuals"] = found.base_scores - found.scores
+    return seen
+
+
+def guarded(contents: Contents, outputs: Outputs, seen: Arrays) -> tuple[Contents, Bools | None]:
+    """Return the contents after the stream's guards have seen a learned batch, and which rows are refused by its rate.
+
+    None stands for another rate, which the guards do not decide by.
+    """
+    state = contents.detector.state
+    guards, is_out = state.guards, None
+    if contents.rate.name == "stream_fdr":
+        guards, is_out = guards.refused(seen["p_values"])
+    guards = guards.watched(seen["p_values"], seen.get("residuals"), outputs.features)
+    return replace(contents, detector=with_state(contents.detector, replace(state, guards=guards))), is_out
+
+
 def calibrated(contents: Contents, reference: Outputs) -> Contents:
     """Return the contents with these known in-distribution rows in place of earlier ones."""
-    old = contents.detector
-    return replace(contents, detector=with_state(old, old.state.with_reference(reference, old.settings)))
+    detector = copy.copy(contents.detector)
+    detector.calibrate(reference)
+    return replace(contents, detector=detector)
 
 
 def merged(contents: Contents, moments: Moments) -> Contents:
     """Return the contents with the learned rows of another state; moments that were merged before are refused."""
-    state = contents.detector.state
-    if not isinstance(state, DirectState):
-        raise ValueError("moments cannot be merged into a contrast: they are not of its columns")
-    if state.dimensions not in (None, moments.dimensions):
-        raise ValueError(f"moments must be of {state.dimensions} features, as the state is, got {moments.dimensions}")
-    parts = {*moments.parts, _digest(moments)}
-    if parts & {*contents.merged}:
-        raise ValueError("moments must not have been merged before, got some that were")
-    sums = moments if state.learned is None else state.learned.moments + moments
-    return replace(
-        contents,
-        detector=with_state(contents.detector, _with_sums(state, sums)),
-        rows_learned=contents.rows_learned + round(moments.rows),
-        merged=(*contents.merged, *sorted(parts))[-MAX_MERGED:],
-    )
+    detector = copy.copy(contents.detector)
+    detector.merge(moments)
+    return replace(contents, detector=detector, rows_learned=contents.rows_learned + round(moments.rows))
+
+
+def with_rate(contents: Contents, rate: Rate) -> Contents:
+    """Return the contents with another rate; that of the stream must be the one that its detector was made with."""
+    level = contents.detector.settings.stream_fdr
+    if rate.name == "stream_fdr" and rate.value != level:
+        kept = "a state made without one" if level is None else f"a state made with {level:g}"
+        raise ValueError(f"stream_fdr must be the one that the state was made with, got {rate.value:g} for {kept}")
+    return replace(contents, rate=rate)
 
 
 def reset(contents: Contents) -> Contents:
-    """Return the contents without any learned rows; the reference and the rate stay."""
-    forgotten = contents.detector.state.without_rows()
-    return replace(contents, detector=with_state(contents.detector, forgotten), rows_learned=0, batches=0, merged=())
+    """Return the contents without any learned rows, and guards that start anew; the reference and the rate stay."""
+    detector = contents.detector
+    forgotten = detector.state.without_rows()
+    forgotten = replace(forgotten, guards=new_guards(forgotten, detector.settings))
+    return replace(contents, detector=with_state(detector, forgotten), rows_learned=0, batches=0)
 
 
 def with_state(detector: Detector, state: State) -> Detector:
@@ -106,25 +130,27 @@ def with_state(detector: Detector, state: State) -> Detector:
     return changed
 
 
-def _with_sums(state: DirectState, sums: Moments) -> DirectState:
-    joined = None if state.reference is None else IncrementalMoments.of(sums + state.reference.moments)
-    return DirectState(state.reference, IncrementalMoments.of(sums), joined, state.classes)
-
-
-def _digest(moments: Moments) -> int:
-    told_by = np.concatenate(([moments.rows], moments.mean, moments.mean_low, moments.comoment.ravel()))
-    return int.from_bytes(blake2b(told_by.tobytes(), digest_size=8).digest())
+def rows_of(record: Record) -> Arrays:
+    """Return the arrays of a record that are rows, without what the stream's guards saw and said of them."""
+    return {name: record.arrays[name] for name in _COLUMNS if name in record.arrays}
 
 
 def _outputs(record: Record) -> Outputs:
-    columns: dict[str, Any] = {name: record.arrays[name] for name in _COLUMNS if name in record.arrays}
+    columns: dict[str, Any] = rows_of(record)
     return Outputs(**columns)
 
 
+def _learned(contents: Contents, record: Record) -> Contents:
+    """Return the contents after a batch: the guards see what they saw then, whatever fit there was."""
+    outputs = _outputs(record)
+    after_rows = learned(contents, outputs)
+    return guarded(after_rows, outputs, record.arrays)[0] if "p_values" in record.arrays else after_rows
+
+
 CHANGES: dict[str, Callable[[Contents, Record], Contents]] = {
-    "learn": lambda contents, record: learned(contents, _outputs(record)),
+    "learn": _learned,
     "calibrate": lambda contents, record: calibrated(contents, _outputs(record)),
-    "rate": lambda contents, record: replace(contents, rate=Rate(*record.about["rate"])),
+    "rate": lambda contents, record: with_rate(contents, Rate(*record.about["rate"])),
     "merge": lambda contents, record: merged(contents, restore_moments(record.about["moments"], record.arrays)),
     "reset": lambda contents, record: reset(contents),
 }

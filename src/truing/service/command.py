@@ -30,7 +30,10 @@ _EXAMPLE = "truing serve --state state --features 64 --classes 10 --reference he
 _MIN_TOKEN = 16
 
 # What a detector is made with, where it is given.
-_SETTINGS = ("base", "method", "temperature", "components", "decay")
+_SETTINGS = (
+    *("base", "method", "temperature", "intercept", "components", "decay", "window"),
+    *("keep", "same_mix", "stream_fdr", "drift_alarm"),
+)
 
 _KEEP_ALIVE_SECONDS = 75
 _MAX_CONNECTIONS = 1000
@@ -68,7 +71,17 @@ def _add_settings(part: argparse._ArgumentGroup) -> None:
     part.add_argument("--method", choices=DEFAULT_BASE, help="the fit (default: dlr)")
     part.add_argument("--temperature", type=float, metavar="T", help="softmax temperature (default: 1)")
     part.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
+    part.add_argument(
+        "--no-intercept", dest="intercept", action="store_false", default=None, help="fit as the paper prints it"
+    )
     part.add_argument("--decay", type=float, metavar="F", help="factor of earlier rows' weight at each batch")
+    part.add_argument("--window", type=int, metavar="N", help="learn from the last N batches alone")
+    part.add_argument("--keep", type=float, metavar="SHARE", help="rlr: the share of rows that is trusted")
+    part.add_argument(
+        "--same-mix", action="store_true", default=None, help="contrast: classes are as frequent as in HELD"
+    )
+    part.add_argument("--stream-fdr", type=float, metavar="Q", help="false discovery rate of the whole stream")
+    part.add_argument("--drift-alarm", type=float, metavar="A", help="chance of an alarm ever, while nothing changes")
     part.add_argument("--reference", type=Path, metavar="HELD", help="known in-distribution rows, not trained on")
 
 

@@ -18,15 +18,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from ..detector import Detector
+from ..drift import DriftAlarm
 from ..moments import Moments
 from ..outputs import Outputs
 from ..threshold import Rate
 from .answers import answer
-from .changes import after, as_stored, learned, stored_moments, stored_outputs
+from .changes import after, as_stored, guarded, learned, seen_by_guards, stored_moments, stored_outputs
 from .readers import Listeners, Readers, answered, fail
 from .records import Arrays, Record, checksum_of
 from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_columns, check_request
-from .snapshots import Contents
+from .snapshots import Contents, Recent
 from .solver import Solver
 from .store import Store
 
@@ -92,12 +93,16 @@ _Item = _Learning | _Change | _Snapshot
 
 @dataclass(eq=False)
 class _Group:
-    """Learning requests that are committed together: the contents after them, and their records."""
+    """Learning requests that are committed together: the contents after them, their answers and their records.
+
+    `repeats` has the numbers of those that were learned before, and need no record.
+    """
 
     contents: Contents
     items: list[_Learning]
     repeats: set[int]
     records: list[Record]
+    answers: list[Answer]
 
 
 class Engine:
@@ -330,24 +335,30 @@ class Engine:
     def _learn(self, items: list[_Learning]) -> None:
         """Learn from requests, commit them, and complete them with their answers."""
         group = self._planned(items)
+        alarm = self._store.contents.detector.drift
         is_slow = self._solver.is_slow
         try:
             if not is_slow:
                 self._solver.solve_now(group.contents)
-            answers = self._answers(group, is_in_fit=not is_slow)
+            group.answers = self._answers(group, is_in_fit=not is_slow)
+            if group.contents.detector.settings.is_guarded:
+                self._guard(group)
+            if group.contents.rate.name == "stream_fdr":
+                self._decide_repeats(group)
         except Exception as error:
             self._learn_alone(group.items, error)
             return
         if group.records:
             self._store.append(group.records, group.contents)
             self._publish(is_slow=is_slow)
-        for number, (item, found) in enumerate(zip(group.items, answers, strict=True)):
+        for number, (item, found) in enumerate(zip(group.items, group.answers, strict=True)):
             item.future.set_result(found)
             self._listeners.tell(answered("repeated" if number in group.repeats else "learned", found, item.since))
+        self._tell_of_alarm(alarm, group.contents.detector.drift)
 
     def _planned(self, items: list[_Learning]) -> _Group:
         """Return the contents after the requests; one that cannot be learned gets its error and is left out."""
-        group = _Group(self._store.contents, [], set(), [])
+        group = _Group(self._store.contents, [], set(), [], [])
         own: dict[str, _Learning] = {}
         for item in items:
             request_id = item.request_id
@@ -371,7 +382,7 @@ class Engine:
 
     def _check_repeated(self, item: _Learning, request_id: str, own: dict[str, _Learning]) -> None:
         """Refuse a request id that was used before for other rows."""
-        first = checksum_of(own[request_id].arrays) if request_id in own else self._store.recent[request_id]
+        first = checksum_of(own[request_id].arrays) if request_id in own else self._store.recent[request_id].checksum
         if checksum_of(item.arrays) != first:
             raise ValueError(f"request id must be another for other rows, got {request_id!r} a second time")
 
@@ -389,6 +400,40 @@ class Engine:
             answer(contents, item.outputs, is_in_fit=is_in_fit, learned=True, repeated=number in group.repeats)
             for number, item in enumerate(group.items)
         ]
+
+    def _guard(self, group: _Group) -> None:
+        """Have the stream's guards see the answers to learned rows in order; records keep what they saw and said."""
+        learned_ones = [number for number in range(len(group.items)) if number not in group.repeats]
+        for place, number in enumerate(learned_ones):
+            found = group.answers[number]
+            seen = seen_by_guards(group.contents, found)
+            if not seen:
+                continue
+            group.contents, is_out = guarded(group.contents, group.items[number].outputs, seen)
+            if is_out is not None:
+                seen["is_out"] = is_out
+                notes = (*found.notes, *group.contents.detector.state.guards.notes())
+                group.answers[number] = replace(found, is_out=is_out, notes=notes)
+            record = group.records[place]
+            group.records[place] = replace(record, arrays=record.arrays | seen)
+
+    def _decide_repeats(self, group: _Group) -> None:
+        """Decide repeated rows as they were when they were learned: the stream's rate decides every row once."""
+        own = {record.about.get("id"): record.arrays.get("is_out") for record in group.records}
+        for number in group.repeats:
+            request_id, found = group.items[number].request_id, group.answers[number]
+            if found.p_values is not None and request_id is not None:
+                is_out = own.get(request_id)
+                if is_out is None:
+                    is_out = self._store.recent[request_id].is_out(len(found.scores))
+                group.answers[number] = replace(found, is_out=is_out)
+
+    def _tell_of_alarm(self, before: DriftAlarm | None, now: DriftAlarm | None) -> None:
+        """Tell of a drift alarm that was raised."""
+        if now is not None and now.is_alarming and (before is None or not before.is_alarming):
+            report = str(now.report())
+            _logger.warning("drift alarm: %s", report)
+            self._listeners.tell(Event("alarm", time.time(), message=report))
 
     def _apply(self, item: _Change) -> None:
         """Make another change, durably."""
@@ -426,7 +471,7 @@ class Engine:
         self._is_taking = True
         self._snapshots.submit(self._take_snapshot, contents, recent, future)
 
-    def _take_snapshot(self, contents: Contents, recent: dict[str, int], future: Future[SnapshotFacts]) -> None:
+    def _take_snapshot(self, contents: Contents, recent: Recent, future: Future[SnapshotFacts]) -> None:
         began = time.perf_counter()
         try:
             taken = self._store.write_snapshot(contents, recent)

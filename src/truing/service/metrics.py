@@ -58,7 +58,12 @@ class Metrics:
             self._alarms.inc()
         if event.answer is not None:
             self._rows.labels(event.kind).inc(event.rows)
-        if event.answer is not None and event.answer.p_values is not None and event.kind != "repeated":
+        if (
+            event.answer is not None
+            and event.answer.p_values is not None
+            and event.answer.is_out is not None
+            and event.kind != "repeated"
+        ):
             self._refused.inc(event.refused_rows)
             self._last.add(event.answer.p_values, event.refused_rows)
 
@@ -115,7 +120,7 @@ class _State(Collector):
         facts, detector = self._serving.facts(), self._serving.detector
         refused, out = self._last.shares(_rows_decided_against(detector))
         explained, rank = _fit_facts(detector)
-        snapshot = facts.snapshot
+        snapshot, drift = facts.snapshot, detector.drift
         gauges = {
             "truing_state_rows": ("Rows in the durable state", facts.rows),
             "truing_state_batches": ("Batches learned since the last reset", facts.batches),
@@ -126,6 +131,11 @@ class _State(Collector):
             "truing_fit_r2": ("Share of the base score's variance that the fit explains", explained),
             "truing_fit_rank": ("Directions that the fit uses", rank),
             "truing_fit_stale_batches": ("Learned batches that the fit in use lacks", facts.stale_batches),
+            "truing_drift_alarm": ("Whether the drift alarm stands", math.nan if drift is None else drift.is_alarming),
+            "truing_drift_martingale": (
+                "Evidence that the stream changed",
+                math.nan if drift is None else drift.martingale,
+            ),
             "truing_log_bytes": ("Size of the log", facts.log_bytes),
             "truing_log_segments": ("Files of the log", facts.segments),
             "truing_snapshot_bytes": ("Size of the last snapshot", 0 if snapshot is None else snapshot.bytes),

@@ -18,8 +18,8 @@ from ..threshold import Rate
 from .answers import solve
 from .readers import Listeners, Readers
 from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_request
-from .snapshots import Contents, read_snapshot, snapshots
-from .store import DEFAULT_RATE, facts_of, read_settings
+from .snapshots import read_snapshot, snapshots
+from .store import facts_of, fresh_contents, read_settings
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Replica:
     ) -> None:
         self._folder = Path(path)
         detector, self._features, self._classes = read_settings(self._folder)
-        self._contents = Contents(detector, DEFAULT_RATE)
+        self._contents = fresh_contents(detector)
         self._snapshot: SnapshotFacts | None = None
         self._error = "there is no snapshot yet"
         self._readers = Readers(lambda: self._contents, Listeners(listeners))

@@ -28,7 +28,8 @@ class Request:
 class Answer:
     """What is said of each row (n,).
 
-    `p_values` and `is_out` are None as long as there is no reference. `learned` says that the rows are in the durable
+    `p_values` and `is_out` are None as long as there is no reference; `is_out` also where the rate is that of the whole
+    stream, which decides no rows but those that are learned. `learned` says that the rows are in the durable
     state, `repeated` that they had been before this request.
     """
 
@@ -45,8 +46,9 @@ class Answer:
 class Event:
     """Something that happened, for metrics and the page.
 
-    `kind` is learned, repeated, scored, calibrated, rate, merged, reset, snapshot or failed; `time` is in seconds since
-    1970, `seconds` how long it took from submission on, `answer` what was answered, `message` what went wrong.
+    `kind` is learned, repeated, scored, calibrated, rate, merged, reset, snapshot, alarm or failed; `time` is in
+    seconds since 1970, `seconds` how long it took from submission on, `answer` what was answered, `message` what went
+    wrong, or what the drift alarm says.
     """
 
     kind: str

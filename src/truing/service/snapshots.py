@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._check import Bools
 from ..detector import Detector
 from ..io.archive import read_archive, write_archive
 from ..saved.detectors import restore_detector, store_detector
@@ -17,11 +18,32 @@ from ..threshold import Rate
 _KIND = "service snapshot"
 
 
+class Remembered(NamedTuple):
+    """A learned batch that had a request id: the checksum of its rows, and which the stream's rate refused.
+
+    `refused` is a bit for each row, and empty where none was.
+    """
+
+    checksum: int
+    refused: bytes = b""
+
+    def is_out(self, rows: int) -> Bools:
+        """Return which of its rows were refused."""
+        if not self.refused:
+            return np.zeros(rows, dtype=np.bool_)
+        bits: Bools = np.unpackbits(np.frombuffer(self.refused, dtype=np.uint8), count=rows).astype(np.bool_)
+        return bits
+
+
+# Learned batches by their request ids, the oldest first.
+Recent = dict[str, Remembered]
+
+
 @dataclass(frozen=True, eq=False)
 class Contents:
     """What the log says up to a `sequence` number, all of it durable.
 
-    `digest` is the checksum of the last record's frame; `merged` are digests of the moments that were merged.
+    `digest` is the checksum of the last record's frame.
     """
 
     detector: Detector
@@ -30,7 +52,6 @@ class Contents:
     digest: bytes = bytes(8)
     rows_learned: int = 0
     batches: int = 0
-    merged: tuple[int, ...] = ()
 
     @property
     def rows(self) -> float:
@@ -58,8 +79,8 @@ def snapshots(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def write_snapshot(folder: Path, contents: Contents, recent: dict[str, int]) -> Path:
-    """Write a snapshot, synced with its folder, and return its file; `recent` has request ids and their checksums."""
+def write_snapshot(folder: Path, contents: Contents, recent: Recent) -> Path:
+    """Write a snapshot, synced with its folder, and return its file."""
     header, arrays = store_detector(contents.detector)
     about: dict[str, Any] = {
         "detector": header,
@@ -70,12 +91,12 @@ def write_snapshot(folder: Path, contents: Contents, recent: dict[str, int]) -> 
         "batches": contents.batches,
     }
     path = snapshot_path(folder, contents.sequence)
-    own = {"merged": np.array(contents.merged, dtype=np.uint64), **_store_recent(recent)}
-    write_archive(path, _KIND, about, {f"detector_{name}": array for name, array in arrays.items()} | own)
+    named = {f"detector_{name}": array for name, array in arrays.items()}
+    write_archive(path, _KIND, about, named | _store_recent(recent))
     return path
 
 
-def read_snapshot(path: Path) -> tuple[Contents, dict[str, int]]:
+def read_snapshot(path: Path) -> tuple[Contents, Recent]:
     """Read what a snapshot holds; one that is not whole is a ValueError."""
     kind, about, arrays = read_archive(path)
     if kind != _KIND:
@@ -89,22 +110,33 @@ def read_snapshot(path: Path) -> tuple[Contents, dict[str, int]]:
         bytes.fromhex(about["digest"]),
         about["rows_learned"],
         about["batches"],
-        tuple(int(part) for part in arrays["merged"]),
     )
     return contents, _restore_recent(arrays)
 
 
-def _store_recent(recent: dict[str, int]) -> dict[str, NDArray[Any]]:
+def _store_recent(recent: Recent) -> dict[str, NDArray[Any]]:
     ids = [request_id.encode() for request_id in recent]
+    refused = [batch.refused for batch in recent.values()]
     return {
         "recent_ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
         "recent_lengths": np.array([len(one) for one in ids], dtype=np.int64),
-        "recent_checksums": np.array(list(recent.values()), dtype=np.int64),
+        "recent_checksums": np.array([batch.checksum for batch in recent.values()], dtype=np.int64),
+        "recent_refused": np.frombuffer(b"".join(refused), dtype=np.uint8),
+        "recent_refused_lengths": np.array([len(one) for one in refused], dtype=np.int64),
     }
 
 
-def _restore_recent(arrays: dict[str, NDArray[Any]]) -> dict[str, int]:
-    text, ends = arrays["recent_ids"].tobytes(), np.cumsum(arrays["recent_lengths"])
-    starts = ends - arrays["recent_lengths"]
-    ids = [text[start:end].decode() for start, end in zip(starts, ends, strict=True)]
-    return dict(zip(ids, (int(checksum) for checksum in arrays["recent_checksums"]), strict=True))
+def _restore_recent(arrays: dict[str, NDArray[Any]]) -> Recent:
+    ids = _parts(arrays["recent_ids"], arrays["recent_lengths"])
+    refused = _parts(arrays["recent_refused"], arrays["recent_refused_lengths"])
+    checksums = arrays["recent_checksums"].tolist()
+    return {
+        request_id.decode(): Remembered(checksum, bits)
+        for request_id, checksum, bits in zip(ids, checksums, refused, strict=True)
+    }
+
+
+def _parts(joined: NDArray[Any], lengths: NDArray[Any]) -> list[bytes]:
+    """Return bytes that were joined, apart."""
+    data, ends = joined.tobytes(), np.cumsum(lengths)
+    return [data[end - length : end] for length, end in zip(lengths, ends, strict=True)]

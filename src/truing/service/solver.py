@@ -7,7 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ..states import State
+from ..contrast import ContrastFit
+from ..least_squares import LinearFit
 from .answers import solve
 from .snapshots import Contents
 
@@ -34,7 +35,7 @@ class Solver:
         self._is_closing = False
         self._has_failed = False
         self._thread: threading.Thread | None = None
-        self._solved: State | None = None
+        self._last_fit: LinearFit | ContrastFit | None = None
         self.solve_now(contents)
 
     @property
@@ -109,9 +110,10 @@ class Solver:
             return None if self._is_closing else self._wanted
 
     def _solve(self, contents: Contents, *, is_in_fit: bool) -> None:
-        if contents.detector.state is self._solved:  # Which takes no time, and tells nothing of how much others take.
-            return
         began = time.perf_counter()
-        solve(contents.detector, is_in_fit=is_in_fit)
-        self._times.append(time.perf_counter() - began)
-        self._solved = contents.detector.state
+        fit = solve(contents.detector, is_in_fit=is_in_fit)
+        if (
+            fit is not self._last_fit
+        ):  # To find the last one again takes no time, and tells nothing of how much others do.
+            self._times.append(time.perf_counter() - began)
+            self._last_fit = fit

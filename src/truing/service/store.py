@@ -14,23 +14,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..detector import Detector
 from ..io.archive import read_archive, write_archive
 from ..io.drafts import AnyPath
 from ..saved.detectors import restore_detector, store_detector
 from ..threshold import Rate
-from .changes import after
+from .changes import after, rows_of
 from .log import Damaged, Log, LogEnd, read_log, segment_path, segments, sync_folder
-from .records import Record
+from .records import Record, checksum_of
 from .requests import SnapshotFacts
-from .snapshots import Contents, read_snapshot, snapshots, write_snapshot
+from .snapshots import Contents, Recent, Remembered, read_snapshot, snapshots, write_snapshot
 
 try:
     import fcntl
 except ImportError:  # Not on Windows.
     fcntl = None  # type: ignore[assignment]
 
-DEFAULT_RATE = Rate("false_alarm", 0.05)
+_FALSE_ALARM = 0.05
 
 # The request ids of so many learned batches are remembered.
 RECENT_IDS = 65_536
@@ -47,7 +49,7 @@ class Recovered(NamedTuple):
     """
 
     contents: Contents
-    recent: dict[str, int]
+    recent: Recent
     end: LogEnd
     notes: tuple[str, ...]
     damaged: tuple[Path, ...]
@@ -68,8 +70,6 @@ class Store:
         takes an existing directory as it is.
     features, classes
         How many columns features and logits have; no classes where rows come with scores of their own.
-    rate
-        The error rate that a new directory starts with: by default a false-alarm rate of 0.05.
     sync
         Whether what is written is synced before it is acknowledged.
     segment_bytes
@@ -83,7 +83,6 @@ class Store:
         *,
         features: int | None = None,
         classes: int | None = None,
-        rate: Rate = DEFAULT_RATE,
         sync: bool = True,
         segment_bytes: int = 2**26,
     ) -> None:
@@ -94,7 +93,7 @@ class Store:
         self._lock = _locked(self.folder)
         try:
             wanted, self.features, self.classes = _settled(self.folder, detector, features, classes)
-            found = recovered(self.folder, Contents(wanted, rate))
+            found = recovered(self.folder, fresh_contents(wanted))
             self.contents = found.contents
             self.recent = found.recent
             self.recovery = found.notes
@@ -111,12 +110,12 @@ class Store:
             remember(self.recent, record, one.arrays_checksum)
         self.contents = replace(contents, sequence=records[-1].sequence, digest=self.log.digest)
 
-    def begin_snapshot(self) -> tuple[Contents, dict[str, int]]:
+    def begin_snapshot(self) -> tuple[Contents, Recent]:
         """Return what a snapshot is to hold, and begin another segment behind it."""
         self.log.rotate()
         return self.contents, dict(self.recent)
 
-    def write_snapshot(self, contents: Contents, recent: dict[str, int]) -> SnapshotFacts:
+    def write_snapshot(self, contents: Contents, recent: Recent) -> SnapshotFacts:
         """Write a snapshot that was begun, then remove what the one before it holds; any thread may, one at a time."""
         path = write_snapshot(self.folder, contents, recent)
         self.snapshot = facts_of(path, contents.sequence)
@@ -150,17 +149,30 @@ def recovered(folder: Path, fresh: Contents) -> Recovered:
     return _replayed(folder, fresh, {}, damaged)
 
 
-def remember(recent: dict[str, int], record: Record, checksum: int) -> None:
-    """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number."""
+def fresh_contents(detector: Detector) -> Contents:
+    """Return what a new directory holds; its rate is that of the stream if there is one, else a false-alarm rate."""
+    level = detector.settings.stream_fdr
+    return Contents(detector, Rate("false_alarm", _FALSE_ALARM) if level is None else Rate("stream_fdr", level))
+
+
+def remember(recent: Recent, record: Record, checksum: int) -> None:
+    """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number.
+
+    `checksum` is that of all arrays of the record.
+    """
     request_id = record.about.get("id")
     if request_id is None:
         return
-    recent[request_id] = checksum
+    rows, is_out = rows_of(record), record.arrays.get("is_out")
+    recent[request_id] = Remembered(
+        checksum if len(rows) == len(record.arrays) else checksum_of(rows),
+        b"" if is_out is None or not is_out.any() else np.packbits(is_out).tobytes(),
+    )
     if len(recent) > RECENT_IDS:
         del recent[next(iter(recent))]
 
 
-def _replayed(folder: Path, contents: Contents, recent: dict[str, int], damaged: dict[Path, str]) -> Recovered:
+def _replayed(folder: Path, contents: Contents, recent: Recent, damaged: dict[Path, str]) -> Recovered:
     start = contents.sequence
     notes = [f"a snapshot was passed over: {why}" for why in damaged.values()]
     end = LogEnd(start, contents.digest)

@@ -28,6 +28,7 @@ def read_reference(body: bytes, *, body_limit: int) -> Outputs:
 
 def read_uploaded_moments(body: bytes, detector: Detector) -> Moments:
     """Return the moments in a body, which must be of the detector's base score."""
+    _check_method(detector)
     source = InMemory("the body", body)
     moments, origin = read_moments(source)
     origin_of(detector).joined(origin, source)
@@ -36,12 +37,18 @@ def read_uploaded_moments(body: bytes, detector: Detector) -> Moments:
 
 def written_moments(detector: Detector) -> bytes:
     """Return the moments of the learned rows as the bytes of an `.npz` that `truing merge` and `truing.load` read."""
+    _check_method(detector)
     moments = detector.moments
     if moments is None:
         raise ValueError("nothing learned yet: there are no moments")
-    if not isinstance(moments, Moments):
-        raise ValueError(f"moments are of the method dlr, got the method {detector.settings.method}")
+    assert isinstance(moments, Moments)
     return moments_bytes(moments, origin_of(detector))
+
+
+def _check_method(detector: Detector) -> None:
+    if detector.settings.method != "dlr":
+        method = detector.settings.method
+        raise ValueError(f"moments go to and from states of the method dlr, got one of {method}: its sums have no file")
 
 
 def origin_of(detector: Detector) -> Origin:
