@@ -164,18 +164,14 @@ def test_a_state_with_a_stream_fdr_starts_at_that_rate_and_takes_no_other_level(
     engine.close()
 
 
-def test_a_stream_whose_rate_is_spent_says_so(tmp_path):
+def test_a_stream_whose_rate_is_spent_says_so(tmp_path, monkeypatch):
     engine = opened(tmp_path, WATCHED["dlr"]())
     engine.calibrate(KNOWN).result()
     spent = truing.StreamFdr(GUARDS["stream_fdr"], KNOWN_ROWS)
     mild = np.full(2 * spent.earned, (spent.largest_p_value + spent.small_p_value) / 2)  # Tested, and never low.
     assert spent.updated(mild)[0].is_spent
-    monkey = engine_module.seen_by_guards
-    try:
-        engine_module.seen_by_guards = lambda contents, found: {"p_values": mild}
-        assert "the stream's false discovery rate is spent" in learn(engine, "a", rows=len(mild)).notes[-1]
-    finally:
-        engine_module.seen_by_guards = monkey
+    monkeypatch.setattr(engine_module, "seen_by_guards", lambda contents, found: {"p_values": mild})
+    assert "the stream's false discovery rate is spent" in learn(engine, "a", rows=len(mild)).notes[-1]
     engine.close()
 
 
