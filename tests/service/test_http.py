@@ -419,6 +419,12 @@ def drift_shown(running, *, is_alarm: bool) -> dict:
     raise AssertionError(f"the live page shows {drift}")
 
 
+def page_changes(detector: truing.Detector) -> list[str]:
+    """Return what the live page is to say of an alarm."""
+    report = detector.drift.report()
+    return [f"seen in {report.what}, after {report.since:,} rows", *str(report).splitlines()[1:]]
+
+
 def test_a_stream_that_drifts_raises_an_alarm_on_the_page_and_in_the_metrics(tmp_path):
     known, plain = batch(900, seed=9), truing.Detector(stream_fdr=0.05, drift_alarm=0.01)
     known.save(tmp_path / "held.npz")
@@ -439,15 +445,17 @@ def test_a_stream_that_drifts_raises_an_alarm_on_the_page_and_in_the_metrics(tmp
             refused += from_json(answer)["is_out"].sum()
         assert plain.drift.is_alarming
         assert refused == plain.stream_fdr.refused > 0
-        drift = drift_shown(running, is_alarm=True)
-        assert f"after {plain.drift.since:,} rows" in drift["changes"][0]
+        assert drift_shown(running, is_alarm=True)["changes"][0] == page_changes(plain)[0]
         assert (metric(running, "truing_alarms_total"), metric(running, "truing_drift_alarm")) == (1, 1)
         assert metric(running, "truing_drift_martingale") == pytest.approx(plain.drift.martingale)
+        share = metric(running, "truing_refused_share")
+        running.client.post(INFER, json=as_json(batch(200), parameters={"learn": False}))  # Which are not decided.
+        assert metric(running, "truing_refused_share") == share > 0
         again = from_json(running.client.post(INFER, json=as_json(rows, id="batch 39")))
         np.testing.assert_array_equal(again["is_out"], from_json(answer)["is_out"])
     with serving(tmp_path / "state", *GUARDS) as running:  # An alarm stands until there is another reference.
         assert metric(running, "truing_drift_alarm") == 1
-        assert drift_shown(running, is_alarm=True)["changes"] == drift["changes"]
+        assert drift_shown(running, is_alarm=True)["changes"] == page_changes(plain)
         running.client.put("/reference", content=reference_of(known))
         assert metric(running, "truing_drift_alarm") == 0
         drift_shown(running, is_alarm=False)

@@ -11,6 +11,7 @@ import truing
 from truing.service import engine as engine_module
 from truing.service import solver as solver_module
 from truing.service.engine import Engine, Request, Store
+from truing.service.replica import Replica
 from truing.threshold import Rate
 
 from .streams import (
@@ -69,8 +70,8 @@ def test_guards_recover_to_the_bit_from_what_they_saw_however_stale_the_fit_was(
     shutil.copytree(tmp_path / "state", tmp_path / "crashed")
     found = engine.detector
     engine.close()
-    (recovered, replica) = (Store(tmp_path / name) for name in ("crashed", "state"))  # By the log, and by a snapshot.
-    assert bits(recovered.contents.detector) == bits(replica.contents.detector) == bits(found)
+    recovered, replica = Store(tmp_path / "crashed"), Replica(tmp_path / "state")  # By the log, and by a snapshot.
+    assert bits(recovered.contents.detector) == bits(replica.detector) == bits(found)
     recovered.close()
     replica.close()
     seen = list(records(tmp_path / "crashed"))
