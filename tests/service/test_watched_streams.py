@@ -3,6 +3,7 @@
 import shutil
 import threading
 from concurrent.futures import wait
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,6 +86,32 @@ def test_guards_recover_to_the_bit_from_what_they_saw_however_stale_the_fit_was(
     assert len(alarms) == 1
     assert "alarm since row" in alarms[0].message
     assert sum(event.refused_rows for event in events if event.kind == "learned") == found.stream_fdr.refused
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_robust_sums_of_rows_that_left_recover_to_the_bit_from_the_log_and_from_a_snapshot(
+    tmp_path, monkeypatch, is_slow
+):
+    monkeypatch.setattr(solver_module, "INLINE_SECONDS", -1.0 if is_slow else np.inf)
+    engine, plain = opened(tmp_path / "state", WATCHED["rlr"]()), WATCHED["rlr"]()
+    engine.calibrate(KNOWN).result()
+    plain.calibrate(KNOWN)
+    for number in range(12):
+        learn(engine, number, rows=400)
+        plain.learn(batch(number, 400))
+        if number == 7:
+            engine.snapshot().result()
+    assert plain.moments.left is not None
+    shutil.copytree(tmp_path / "state", tmp_path / "crashed")
+    shutil.copytree(tmp_path / "state", tmp_path / "without")
+    next((tmp_path / "without").glob("snapshot-*.npz")).unlink()
+    for name in ("crashed", "without"):
+        store = Store(tmp_path / name)
+        assert bits(store.contents.detector) == bits(engine.detector)
+        store.close()
+    plain.state = replace(plain.state, guards=engine.detector.state.guards)
+    assert bits(engine.detector) == bits(plain)
+    engine.close()
 
 
 def test_a_group_is_decided_in_the_order_of_its_records(tmp_path, monkeypatch):
