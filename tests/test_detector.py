@@ -242,7 +242,7 @@ def test_an_interrupted_learn_leaves_the_state_as_it_was(rng, tmp_path, monkeypa
 
     monkeypatch.setattr(IncrementalMoments, "updated", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        detector.learn(stream(rng, rows=30))
+        detector.learn(stream(rng, rows=3))
     truing.save(detector, tmp_path / "after.npz")
     assert (tmp_path / "before.npz").read_bytes() == (tmp_path / "after.npz").read_bytes()
 

@@ -189,12 +189,28 @@ class IncrementalMoments:
                 return updated._with_interpolation(self.known.with_rows(features, scores))
             if moments.rows <= live:
                 return updated
-            same = updated.live.tobytes() == self.live.tobytes()
             if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
-                bound = self.known if same and isinstance(self.known, EigenvalueBound) else None
-                return updated._with_bound(bound, decay)
+                return updated._with_bound(self._bound_of(updated), decay)
+            same = updated.live.tobytes() == self.live.tobytes()
             inverse = self.known if same and isinstance(self.known, RunningInverse) else None
             return updated._with_inverse(inverse, centred, decay)
+
+    def grown_to(self, moments: Moments, *, follow: bool = True) -> "IncrementalMoments":
+        """Return moments that are these with rows added, and a bound on their eigenvalues where it is of use.
+
+        It is for sums that are at hand: of the rows added and of others that stay the same.
+        """
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            grown = IncrementalMoments.of(moments)
+            live = np.count_nonzero(grown.live)
+            if not follow or live == 0 or moments.rows <= live:
+                return grown
+            return grown._with_bound(self._bound_of(grown), 1.0)
+
+    def _bound_of(self, updated: "IncrementalMoments") -> EigenvalueBound | None:
+        """Return the bound that there is, if it is of the columns that vary now."""
+        same = updated.live.tobytes() == self.live.tobytes()
+        return self.known if same and isinstance(self.known, EigenvalueBound) else None
 
     def with_components(
         self, before: "IncrementalMoments | None", components: int, tolerance: float

@@ -142,8 +142,10 @@ class DirectState:
             learned = IncrementalMoments.of_rows(features, scores, follow=follow)
         else:
             learned = self.learned.updated(features, scores, settings.decay, follow=follow)
-        if self.joined is None or settings.decay != 1.0:  # A reference is never decayed.
+        if self.joined is None or self.reference is None or settings.decay != 1.0:  # A reference is never decayed.
             joined = _joined(learned, self.reference)
+        elif len(features) >= features.shape[1]:  # To add sums takes less time than to sum the rows again.
+            joined = self.joined.grown_to(learned.moments + self.reference.moments, follow=follow)
         else:
             joined = self.joined.updated(features, scores, 1.0, follow=follow)
         return self._with_sums(learned, joined, settings, classes)
@@ -377,7 +379,8 @@ def _compared(
     fit = state.fit(settings, with_reference=with_reference)
     notes = [*state.reference.keys.notes(rows.features), *fit.notes(settings.components)]
     if with_reference not in state._scores_in:
-        state._scores_in[with_reference] = fit.predict(state.reference.features)
+        # In ascending order, so that to put them in order for each batch takes next to no time.
+        state._scores_in[with_reference] = np.sort(fit.predict(state.reference.features))
     return Comparison(state._scores_in[with_reference], fit.predict(rows.features), notes)
 
 

@@ -1,5 +1,6 @@
 """The command: it ends well when told to, and what keeps it from starting is one line that says what to do."""
 
+import argparse
 import os
 import re
 import shutil
@@ -17,7 +18,9 @@ import uvicorn
 
 import truing
 from truing.cli import main
+from truing.service import command as command_module
 from truing.service.connections import connections_within
+from truing.service.store import Store
 
 from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
 
@@ -86,6 +89,32 @@ def test_other_settings_than_the_state_s_are_refused_and_named(refusal, state):
     assert "base" in refusal(state, *SIZES, "--base", "energy")
 
 
+# Options of a new state, and how a start with others than them is refused.
+OPTIONS = {
+    ("--method", "rlr", "--keep", "0.7"): ("method 'rlr', got 'dlr'", "keep 0.7, got 0.8"),
+    ("--window", "5"): ("window 5, got None",),
+    ("--decay", "0.9"): ("decay 0.9, got 1.0",),
+    ("--components", "2"): ("components 2, got None",),
+    ("--no-intercept",): ("intercept False, got True",),
+    ("--temperature", "2"): ("temperature 2.0, got 1.0",),
+    ("--method", "contrast", "--same-mix"): ("method 'contrast', got 'dlr'", "same_mix True, got False"),
+    ("--stream-fdr", "0.05"): ("stream_fdr 0.05, got None",),
+    ("--drift-alarm", "0.01"): ("drift_alarm 0.01, got None",),
+}
+
+
+@pytest.mark.parametrize(("options", "differences"), OPTIONS.items(), ids=[" ".join(options) for options in OPTIONS])
+def test_every_setting_is_kept_and_another_is_refused_and_named(refusal, tmp_path, options, differences):
+    parser = argparse.ArgumentParser()
+    command_module.add(parser.add_subparsers())
+    args = parser.parse_args(command(tmp_path, *SIZES, *options)[3:])
+    for _ in range(2):  # The second time it is there, as it was made.
+        Store(tmp_path, command_module._detector(args), features=FEATURES, classes=CLASSES).close()
+    said = refusal(tmp_path, *SIZES)
+    for difference in differences:
+        assert difference in said
+
+
 def test_a_damaged_state_is_refused_with_what_to_do(refusal, state, tmp_path):
     shutil.copytree(state, tmp_path / "copy")
     path = tmp_path / "copy" / "settings.npz"
@@ -104,6 +133,9 @@ WRONG = {
     "a port beyond all": ((*SIZES, "--port", "70000"), "--port must be from 0 to 65535, got 70000"),
     "no room for a body": ((*SIZES, "--body-limit", "0"), "must be above 0"),
     "no reference": ((*SIZES, "--reference", "absent.npz"), "there is no file absent.npz"),
+    "a window and a decay": ((*SIZES, "--window", "5", "--decay", "0.9"), "decay does not go with a window, got 0.9"),
+    "a share of rows to keep": ((*SIZES, "--keep", "0.5"), "keep goes with method 'rlr'"),
+    "no false discovery rate": ((*SIZES, "--stream-fdr", "2"), "stream_fdr must"),
     "no token": ((*SIZES, "--token-file", "absent"), "absent"),
 }
 

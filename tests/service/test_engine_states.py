@@ -1,5 +1,6 @@
 """Any sequence of operations, crashes and retries among them, against a detector in memory."""
 
+import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import truing
 from truing.guards import Guards
+from truing.service import solver as solver_module
 from truing.service.engine import Engine, Request, Store
 from truing.states import ContrastState, DirectState, RobustState
 from truing.threshold import Rate
@@ -40,6 +42,10 @@ class Operations(RuleBasedStateMachine):
     @initialize(options=detectors, guards=guards, calibrated=st.booleans())
     def start(self, options, guards, calibrated):
         self.made = lambda: truing.Detector(**options, **guards)
+        self.inline_seconds = solver_module.INLINE_SECONDS
+        solver_module.INLINE_SECONDS = (
+            math.inf
+        )  # On a busy machine any solve may be slow, and scores be of earlier fits.
         self.parent = Path(tempfile.mkdtemp())
         self.crashes = 0
         self.folder = self.parent / "0"
@@ -59,6 +65,7 @@ class Operations(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             self.engine.close()
             shutil.rmtree(self.parent)
+            solver_module.INLINE_SECONDS = self.inline_seconds
 
     @property
     def method(self):

@@ -397,6 +397,105 @@ def test_a_service_that_stopped_says_why_and_when_to_come_back(tmp_path):
     assert live.status_code == 200
 
 
+GUARDS = ("--stream-fdr", "0.05", "--drift-alarm", "0.01")
+
+
+def metric(running, name: str) -> float:
+    return float(re.search(rf"^{name} (\S+)$", running.client.get("/metrics").text, re.MULTILINE)[1])
+
+
+def far(rows: truing.Outputs) -> truing.Outputs:
+    return truing.Outputs(rows.features + np.float32(2), rows.logits * np.float32(0.1))
+
+
+def drift_shown(running, *, is_alarm: bool) -> dict:
+    """Return what the live page shows of the drift alarm, as soon as it is or is not raised."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        drift = running.client.get("/live/history").json()["drift"]
+        if drift is not None and drift["is_alarm"] == is_alarm:
+            return drift
+        time.sleep(0.1)
+    raise AssertionError(f"the live page shows {drift}")
+
+
+def page_changes(detector: truing.Detector) -> list[str]:
+    """Return what the live page is to say of an alarm."""
+    report = detector.drift.report()
+    return [f"seen in {report.what}, after {report.since:,} rows", *str(report).splitlines()[1:]]
+
+
+def test_a_stream_that_drifts_raises_an_alarm_on_the_page_and_in_the_metrics(tmp_path):
+    known, plain = batch(900, seed=9), truing.Detector(stream_fdr=0.05, drift_alarm=0.01)
+    known.save(tmp_path / "held.npz")
+    plain.calibrate(known)
+    with serving(tmp_path / "state", *GUARDS, "--reference", str(tmp_path / "held.npz")) as running:
+        assert running.client.get("/rate").json() == {"stream_fdr": 0.05}
+        for seed in range(20):
+            rows = batch(40, seed)
+            from_json(running.client.post(INFER, json=as_json(rows)))
+            plain.learn_and_decide(rows)
+        assert not drift_shown(running, is_alarm=False)["changes"]
+        assert (metric(running, "truing_alarms_total"), metric(running, "truing_drift_alarm")) == (0, 0)
+        refused = 0
+        for seed in range(20, 40):
+            rows = far(batch(40, seed))
+            answer = running.client.post(INFER, json=as_json(rows, id=f"batch {seed}"))
+            np.testing.assert_array_equal(from_json(answer)["is_out"], plain.learn_and_decide(rows).is_out)
+            refused += from_json(answer)["is_out"].sum()
+        assert plain.drift.is_alarming
+        assert refused == plain.stream_fdr.refused > 0
+        assert drift_shown(running, is_alarm=True)["changes"][0] == page_changes(plain)[0]
+        assert (metric(running, "truing_alarms_total"), metric(running, "truing_drift_alarm")) == (1, 1)
+        assert metric(running, "truing_drift_martingale") == pytest.approx(plain.drift.martingale)
+        share = metric(running, "truing_refused_share")
+        running.client.post(INFER, json=as_json(batch(200), parameters={"learn": False}))  # Which are not decided.
+        assert metric(running, "truing_refused_share") == share > 0
+        again = from_json(running.client.post(INFER, json=as_json(rows, id="batch 39")))
+        np.testing.assert_array_equal(again["is_out"], from_json(answer)["is_out"])
+    with serving(tmp_path / "state", *GUARDS) as running:  # An alarm stands until there is another reference.
+        assert metric(running, "truing_drift_alarm") == 1
+        assert drift_shown(running, is_alarm=True)["changes"] == page_changes(plain)
+        running.client.put("/reference", content=reference_of(known))
+        assert metric(running, "truing_drift_alarm") == 0
+        drift_shown(running, is_alarm=False)
+
+
+def test_the_rate_of_the_stream_decides_learned_rows_alone(tmp_path):
+    known = batch(500, seed=9)
+    with serving(tmp_path, "--stream-fdr", "0.05") as running:
+        running.client.put("/reference", content=reference_of(known))
+        from_json(running.client.post(INFER, json=as_json(batch(40))))
+        asked = as_json(batch(10, 1), parameters={"learn": False})
+        scored = running.client.post(INFER, json=asked)
+        assert "is_out" not in from_json(scored)
+        assert "not decided at the rate stream_fdr" in scored.json()["parameters"]["notes"]
+        refused = running.client.post(INFER, json=asked | {"outputs": [{"name": "is_out"}]})
+        assert refused.status_code == 400
+        assert "output is_out is of rows that are learned at the rate stream_fdr" in refused.json()["error"]
+        other = running.client.put("/rate", json={"stream_fdr": 0.1})
+        assert other.status_code == 400
+        assert "stream_fdr must be the one that the state was made with, got 0.1" in other.json()["error"]
+        assert running.client.put("/rate", json={"false_alarm": 0.2}).json() == {"false_alarm": 0.2}
+        assert "is_out" in from_json(running.client.post(INFER, json=asked))
+        assert running.client.put("/rate", json={"stream_fdr": 0.05}).json() == {"stream_fdr": 0.05}
+
+
+@pytest.mark.parametrize("method", ["rlr", "contrast"])
+def test_sums_that_have_no_file_are_neither_given_nor_taken(tmp_path, method):
+    direct = truing.Detector()
+    direct.learn(batch(20))
+    truing.save(direct.moments, tmp_path / "moments.npz")
+    with serving(tmp_path / "state", "--method", method) as running:
+        running.client.put("/reference", content=reference_of(batch(60, seed=9)))
+        from_json(running.client.post(INFER, json=as_json(batch(40))))
+        posted = running.client.post("/moments", content=(tmp_path / "moments.npz").read_bytes())
+        for answer in (running.client.get("/moments"), posted):
+            assert answer.status_code == 400
+            assert f"states of the method dlr, got one of {method}" in answer.json()["error"]
+        assert running.state_rows() == 40
+
+
 def test_metrics_count_requests_rows_and_refusals(tmp_path):
     known = batch(200, seed=3)
     with serving(tmp_path) as running:

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from concurrent.futures import wait
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import truing
 from truing.service import engine as engine_module
 from truing.service import solver as solver_module
 from truing.service.engine import Engine, Request, Store
+from truing.service.replica import Replica
 from truing.threshold import Rate
 
 from .streams import (
@@ -69,8 +71,8 @@ def test_guards_recover_to_the_bit_from_what_they_saw_however_stale_the_fit_was(
     shutil.copytree(tmp_path / "state", tmp_path / "crashed")
     found = engine.detector
     engine.close()
-    (recovered, replica) = (Store(tmp_path / name) for name in ("crashed", "state"))  # By the log, and by a snapshot.
-    assert bits(recovered.contents.detector) == bits(replica.contents.detector) == bits(found)
+    recovered, replica = Store(tmp_path / "crashed"), Replica(tmp_path / "state")  # By the log, and by a snapshot.
+    assert bits(recovered.contents.detector) == bits(replica.detector) == bits(found)
     recovered.close()
     replica.close()
     seen = list(records(tmp_path / "crashed"))
@@ -84,6 +86,32 @@ def test_guards_recover_to_the_bit_from_what_they_saw_however_stale_the_fit_was(
     assert len(alarms) == 1
     assert "alarm since row" in alarms[0].message
     assert sum(event.refused_rows for event in events if event.kind == "learned") == found.stream_fdr.refused
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_robust_sums_of_rows_that_left_recover_to_the_bit_from_the_log_and_from_a_snapshot(
+    tmp_path, monkeypatch, is_slow
+):
+    monkeypatch.setattr(solver_module, "INLINE_SECONDS", -1.0 if is_slow else np.inf)
+    engine, plain = opened(tmp_path / "state", WATCHED["rlr"]()), WATCHED["rlr"]()
+    engine.calibrate(KNOWN).result()
+    plain.calibrate(KNOWN)
+    for number in range(12):
+        learn(engine, number, rows=400)
+        plain.learn(batch(number, 400))
+        if number == 7:
+            engine.snapshot().result()
+    assert plain.moments.left is not None
+    shutil.copytree(tmp_path / "state", tmp_path / "crashed")
+    shutil.copytree(tmp_path / "state", tmp_path / "without")
+    next((tmp_path / "without").glob("snapshot-*.npz")).unlink()
+    for name in ("crashed", "without"):
+        store = Store(tmp_path / name)
+        assert bits(store.contents.detector) == bits(engine.detector)
+        store.close()
+    plain.state = replace(plain.state, guards=engine.detector.state.guards)
+    assert bits(engine.detector) == bits(plain)
+    engine.close()
 
 
 def test_a_group_is_decided_in_the_order_of_its_records(tmp_path, monkeypatch):
@@ -164,18 +192,14 @@ def test_a_state_with_a_stream_fdr_starts_at_that_rate_and_takes_no_other_level(
     engine.close()
 
 
-def test_a_stream_whose_rate_is_spent_says_so(tmp_path):
+def test_a_stream_whose_rate_is_spent_says_so(tmp_path, monkeypatch):
     engine = opened(tmp_path, WATCHED["dlr"]())
     engine.calibrate(KNOWN).result()
     spent = truing.StreamFdr(GUARDS["stream_fdr"], KNOWN_ROWS)
     mild = np.full(2 * spent.earned, (spent.largest_p_value + spent.small_p_value) / 2)  # Tested, and never low.
     assert spent.updated(mild)[0].is_spent
-    monkey = engine_module.seen_by_guards
-    try:
-        engine_module.seen_by_guards = lambda contents, found: {"p_values": mild}
-        assert "the stream's false discovery rate is spent" in learn(engine, "a", rows=len(mild)).notes[-1]
-    finally:
-        engine_module.seen_by_guards = monkey
+    monkeypatch.setattr(engine_module, "seen_by_guards", lambda contents, found: {"p_values": mild})
+    assert "the stream's false discovery rate is spent" in learn(engine, "a", rows=len(mild)).notes[-1]
     engine.close()
 
 
