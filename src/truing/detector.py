@@ -27,7 +27,17 @@ from .outputs import Outputs, as_outputs
 from .ranks import Ranks
 from .robust_sums import RobustSums
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
-from .states import METHODS, ContrastState, DirectState, Reference, RobustState, Settings, State, new_guards
+from .states import (
+    METHODS,
+    ContrastState,
+    DirectState,
+    Reference,
+    RobustState,
+    Settings,
+    State,
+    new_guards,
+    notes_on_rows,
+)
 from .stream_fdr import StreamFdr
 from .threshold import Decision, Rate, decide_at
 
@@ -361,7 +371,8 @@ class Detector:
         found = state.compared(rows, self.settings, with_reference=True)
         p = Ranks(found.scores_in, found.scores).p_values()
         guards, is_out = guards.refused(p)
-        return guards, Decision(found.scores, p, is_out, None, rate, (*found.notes, *guards.notes()))
+        notes = (*notes_on_rows(state, rows.features), *found.notes, *guards.notes())
+        return guards, Decision(found.scores, p, is_out, None, rate, notes)
 
     def _renew_lock(self) -> None:
         self._changing = RLock()
@@ -383,7 +394,8 @@ class Detector:
     def _decide(self, state: State, rows: Any, rate: Rate, *, with_reference: bool) -> Decision:
         found = state.compared(rows, self.settings, with_reference=with_reference)
         decision = decide_at(rate, found.scores_in, found.scores)
-        return replace(decision, notes=(*decision.notes, *found.notes))
+        notes = (*decision.notes, *notes_on_rows(state, rows.features), *found.notes)
+        return replace(decision, notes=notes)
 
     def _fit(self, state: State, *, with_reference: bool) -> LinearFit | ContrastFit:
         self._check_learned(state)

@@ -63,7 +63,7 @@ class Settings:
 
 
 class Comparison(NamedTuple):
-    """Scores of known rows (m,), scores of rows to decide (n,), and what a user should know of both."""
+    """Scores of known rows (m,), scores of rows to decide (n,), and what a user should know of the fit behind both."""
 
     scores_in: Floats
     scores: Floats
@@ -357,10 +357,9 @@ class ContrastState:
 
     def compared(self, rows: ScoredRows, settings: Settings, *, with_reference: bool) -> Comparison:
         """Return the scores of the known rows held back, those of these rows, and notes."""
-        assert self.keys is not None
         fit = self.fit(settings, with_reference=with_reference)
         assert fit.scores_in is not None
-        return Comparison(fit.scores_in, fit.predict_scored(rows), [*self.keys.notes(rows.features), *fit.notes()])
+        return Comparison(fit.scores_in, fit.predict_scored(rows), fit.notes())
 
     def _need_reference(self) -> SplitReference:
         if self.reference is None:
@@ -377,11 +376,19 @@ def _compared(
     """Return the scores of known rows, those of these rows, and notes."""
     assert state.reference is not None
     fit = state.fit(settings, with_reference=with_reference)
-    notes = [*state.reference.keys.notes(rows.features), *fit.notes(settings.components)]
     if with_reference not in state._scores_in:
         # In ascending order, so that to put them in order for each batch takes next to no time.
         state._scores_in[with_reference] = np.sort(fit.predict(state.reference.features))
-    return Comparison(state._scores_in[with_reference], fit.predict(rows.features), notes)
+    scores_in, scores = state._scores_in[with_reference], fit.predict(rows.features)
+    return Comparison(scores_in, scores, fit.notes(settings.components))
+
+
+def notes_on_rows(state: State, features: Matrix) -> list[str]:
+    """Return what a user should know of rows that are decided, beside the known ones."""
+    keys = state.keys if isinstance(state, ContrastState) else None
+    if isinstance(state.reference, Reference):
+        keys = state.reference.keys
+    return [] if keys is None else keys.notes(features)
 
 
 def decided_against(state: State) -> Matrix:

@@ -1,7 +1,9 @@
 """Batches by name, engines on small directories, and what it is for two detectors to be the same to the bit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,12 +76,21 @@ def guard_bits(guards: Guards) -> object:
     return header, {name: array.tobytes() for name, array in arrays.items()}
 
 
-def replayed(names: list[str], detector: truing.Detector | None = None) -> truing.Detector:
-    """Return a plain detector that has learned batches of these names in order."""
+def replayed(names: list[str | tuple[str, ...]], detector: truing.Detector | None = None) -> truing.Detector:
+    """Return a plain detector that has learned batches of these names in order; those in a tuple together."""
     detector = truing.Detector() if detector is None else detector
     for name in names:
-        detector.learn(batch(name))
+        together = [batch(one) for one in (name if isinstance(name, tuple) else (name,))]
+        forgets = detector.settings.window is not None or detector.settings.decay != 1
+        for rows in together if forgets else [truing.Outputs.concatenate(together)]:
+            detector.learn(rows)
     return detector
+
+
+def groups(learned: Iterable[Any]) -> list[tuple[str, ...]]:
+    """Return the request ids of records, those together whose batches were learned so."""
+    by_group = groupby(learned, lambda record: record.about.get("group", record.sequence))
+    return [tuple(record.about["id"] for record in group) for _, group in by_group]
 
 
 def ids(folder: Path) -> list[str]:

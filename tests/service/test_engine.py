@@ -1,5 +1,6 @@
 """The engine says what a detector would, after what it says is durable, and counts every request once."""
 
+import copy
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from truing.service import store as store_module
 from truing.service.engine import Engine, Request, Store, Unavailable
 from truing.threshold import Rate
 
-from .streams import CLASSES, FEATURES, batch, bits, ids, learn, opened, replayed
+from .streams import CLASSES, FEATURES, batch, bits, groups, ids, learn, opened, records, replayed
 
 REFERENCE = batch("reference", 60)
 
@@ -120,11 +121,40 @@ def test_one_bad_request_of_a_group_does_no_harm_to_the_others(engine, monkeypat
         bad.result()
     assert all(future.result().learned for future in good)
     assert list(engine._store.recent) == ["first", *"abcd"]
-    assert bits(engine.detector) == bits(replayed(["first", *"abcd"]))
-    # One fit for the group, with all of its rows.
-    plain = replayed(["first", *"abcd"])
+    # What cannot be learned together is learned one by one.
+    plain = replayed(["first"])
     for name, future in zip("abcd", good, strict=True):
-        np.testing.assert_array_equal(future.result().scores, plain.score(batch(name)))
+        np.testing.assert_array_equal(future.result().scores, plain.learn_and_score(batch(name)))
+    assert bits(engine.detector) == bits(plain)
+
+
+@pytest.mark.parametrize("detector", [truing.Detector(), truing.Detector(window=3), truing.Detector(method="contrast")])
+def test_a_group_is_learned_together_and_scored_by_one_fit_of_all_its_rows(tmp_path, monkeypatch, detector):
+    engine = opened(tmp_path, detector)
+    engine.calibrate(REFERENCE).result()
+    engine.choose_rate(Rate("fdr", 0.3)).result()
+    release = held(engine, monkeypatch)
+    futures = [engine.submit(Request(batch("first"), request_id="first"))]
+    while engine._queue:
+        time.sleep(0.001)
+    futures += [engine.submit(Request(batch(name), request_id=name)) for name in ("a", "b", "c", "b")]
+    release.set()
+    wait(futures)
+    plain = copy.copy(detector)
+    plain.calibrate(REFERENCE)
+    plain = replayed(["first", ("a", "b", "c")], plain)
+    assert bits(engine.detector) == bits(plain)
+    assert [future.result().repeated for future in futures] == [False] * 4 + [True]
+    for name, future in zip("abcb", futures[1:], strict=True):
+        found = future.result()
+        np.testing.assert_allclose(found.scores, plain.score(batch(name)), rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(found.base_scores, plain.base_scores(batch(name)))
+        # Each request is decided by itself, whoever came with it.
+        np.testing.assert_array_equal(found.is_out, truing.benjamini_hochberg(found.p_values, fdr=0.3))
+    engine.close()
+    store = Store(tmp_path)
+    assert bits(store.contents.detector) == bits(plain)
+    store.close()
 
 
 def test_a_contrast_needs_a_reference_before_it_learns(tmp_path):
@@ -320,7 +350,7 @@ def test_too_many_requests_are_refused_as_busy_and_the_rest_is_learned(engine, m
     assert refused == [4, 5]
     with pytest.raises(Unavailable, match="the service is busy"):
         futures[5].result()
-    assert bits(engine.detector) == bits(replayed(["0", "1", "2", "3"]))
+    assert bits(engine.detector) == bits(replayed(["0", ("1", "2", "3")]))
     assert engine.facts().is_ready
 
 
@@ -348,7 +378,8 @@ def test_closing_finishes_the_queue_and_takes_nothing_more(tmp_path):
     assert engine.facts().why_not == "the service is stopping"
     engine.close()
     store = Store(tmp_path)
-    assert bits(store.contents.detector) == bits(replayed([str(number) for number in range(20)]))
+    assert ids(tmp_path) == [str(number) for number in range(20)]
+    assert bits(store.contents.detector) == bits(replayed(groups(records(tmp_path))))
     store.close()
 
 
@@ -432,5 +463,5 @@ def test_the_log_of_concurrent_clients_holds_each_batch_once_in_the_order_of_the
         thread.join()
     order = ids(tmp_path)
     assert sorted(order) == sorted(f"{number}-{turn}" for number in range(6) for turn in range(30))
-    assert bits(engine.detector) == bits(replayed(order))
+    assert bits(engine.detector) == bits(replayed(groups(records(tmp_path))))
     engine.close()

@@ -18,7 +18,7 @@ from truing.guards import Guards
 from truing.service.log import segments
 from truing.service.store import Store
 
-from .streams import CLASSES, FEATURES, KNOWN_ROWS, WATCHED, batch, bits, guards_of_records, records, replayed
+from .streams import CLASSES, FEATURES, KNOWN_ROWS, WATCHED, batch, bits, groups, guards_of_records, records, replayed
 
 ROOT = Path(__file__).parent.parent.parent
 THREADS = 4
@@ -89,8 +89,7 @@ def survive(tmp_path: Path, kills: int, seed: int, detector: str = "plain") -> N
         assert set(counts.values()) <= {1}
         assert len(set(order) - acknowledged) <= THREADS * (kill + 1)  # In flight when the process was killed.
         assert order[: len(known)] == known
-        for name in order[len(known) :]:
-            replayed_to.learn(batch(name))
+        replayed(groups(learned[len(known) :]), replayed_to)
         known = order
         expected = replayed_to
         if replayed_to.reference is not None:  # What the guards saw is theirs who ran, and in the records.
@@ -106,7 +105,7 @@ def survive(tmp_path: Path, kills: int, seed: int, detector: str = "plain") -> N
     again = made(detector)
     if replayed_to.reference is not None:
         again.calibrate(batch("reference", KNOWN_ROWS))
-    assert bits(replayed_to) == bits(replayed(known, again))
+    assert bits(replayed_to) == bits(replayed(groups(learned), again))
 
 
 def test_ten_kills_lose_nothing_acknowledged_and_count_nothing_twice(tmp_path):

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
+from .._check import Bools, Floats
 from ..contrast import ContrastFit
 from ..detector import Detector
 from ..least_squares import LinearFit
 from ..outputs import Outputs
 from ..ranks import Ranks
-from ..threshold import decide_at
+from ..states import notes_on_rows
+from ..threshold import Rate, decide_at
+from .changes import Together
 from .requests import Answer
 from .snapshots import Contents
 
 _UNDECIDED = "rows that are not learned are not decided at the rate stream_fdr, which counts every row that it decides"
 
 
-def answer(
-    contents: Contents, outputs: Outputs, *, is_in_fit: bool, learned: bool = False, repeated: bool = False
-) -> Answer:
-    """Return scores, and decisions where there is a reference.
+def answer(contents: Contents, outputs: Outputs, *, is_in_fit: bool) -> Answer:
+    """Return the answer to a request that learns nothing, as `answers` does."""
+    (found,) = answers(contents, Together.of([outputs]), is_in_fit=is_in_fit, learned=False)
+    return found
+
+
+def answers(contents: Contents, together: Together, *, is_in_fit: bool, learned: bool) -> list[Answer]:
+    """Return scores, and decisions where there is a reference, of each batch.
 
     `is_in_fit` says that the rows are among those the detector has learned: then the fit holds the reference as well,
     and both stand in it alike. Otherwise both are left out of it.
@@ -26,19 +35,35 @@ def answer(
     state, settings = detector.state, detector.settings
     if state.sums is None and settings.method != "contrast":
         raise ValueError("nothing learned yet: send rows to learn first")
-    base_scores = detector.base_scores(outputs)
-    rows = state.read(outputs)
+    base_scores = detector.base_scores(together.rows)
+    rows = state.read(together.rows)
+    ends = list(accumulate(len(batch) for batch in together.batches))
+    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     if state.reference is None:
         scores = state.scores(rows, settings)  # type: ignore[arg-type]
-        return Answer(scores, base_scores, None, None, learned, repeated)
+        return [Answer(scores[part].copy(), base_scores[part].copy(), None, None, learned, False) for part in parts]
     found = state.compared(rows, settings, with_reference=is_in_fit)  # type: ignore[arg-type]
-    if contents.rate.name == "stream_fdr":  # Which decides rows as they are learned, in their order.
-        p_values = Ranks(found.scores_in, found.scores).p_values()
-        notes = tuple(found.notes) if learned else (_UNDECIDED, *found.notes)
-        return Answer(found.scores, base_scores, p_values, None, learned, repeated, notes)
-    decision = decide_at(contents.rate, found.scores_in, found.scores)
-    notes = (*decision.notes, *found.notes)
-    return Answer(found.scores, base_scores, decision.p_values, decision.is_out, learned, repeated, notes)
+    answered = []
+    for part, batch in zip(parts, together.batches, strict=True):
+        p_values, is_out, notes = _decided(contents.rate, found.scores_in, found.scores[part], learned=learned)
+        notes = (*notes, *notes_on_rows(state, batch.features), *found.notes)
+        # Copies, so that an answer that is kept does not hold those beside it.
+        own = found.scores[part].copy(), base_scores[part].copy()
+        answered.append(Answer(*own, p_values, is_out, learned, False, notes))
+    return answered
+
+
+def _decided(
+    rate: Rate, scores_in: Floats, scores: Floats, *, learned: bool
+) -> tuple[Floats, Bools | None, tuple[str, ...]]:
+    """Return p-values, which rows are out, and notes.
+
+    None stands for the rate of the stream, which decides rows in their order, as they are learned.
+    """
+    if rate.name == "stream_fdr":
+        return Ranks(scores_in, scores).p_values(), None, () if learned else (_UNDECIDED,)
+    decision = decide_at(rate, scores_in, scores)
+    return decision.p_values, decision.is_out, decision.notes
 
 
 def solve(detector: Detector, *, is_in_fit: bool) -> LinearFit | ContrastFit | None:

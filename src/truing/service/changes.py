@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,29 @@ from .snapshots import Contents
 _COLUMNS = ("features", "logits", "scores")
 
 
-def after(contents: Contents, record: Record) -> Contents:
-    """Return the contents after a record of a log, as they were when it was written."""
-    return replace(CHANGES[record.kind](contents, record), sequence=record.sequence)
+class Together(NamedTuple):
+    """Batches that came at the same time, and the rows of all of them: what is done at once takes less time."""
+
+    batches: Sequence[Outputs]
+    rows: Outputs
+
+    @classmethod
+    def of(cls, batches: Sequence[Outputs]) -> Together:
+        """Return these batches together; they must have the same columns."""
+        return cls(batches, batches[0] if len(batches) == 1 else Outputs.concatenate(batches))
+
+
+def after(contents: Contents, records: Sequence[Record]) -> Contents:
+    """Return the contents after records of a log that were written together, as they were then."""
+    change = CHANGES.get(records[0].kind)
+    changed = _learned(contents, records) if change is None else change(contents, records[0])
+    return replace(changed, sequence=records[-1].sequence)
+
+
+def group_of(record: Record) -> int:
+    """Return what records have in common that were learned together, and no others: the number of the first."""
+    group: int = record.about.get("group", record.sequence)
+    return group
 
 
 def as_stored(outputs: Outputs) -> Outputs:
@@ -53,15 +73,21 @@ def stored_moments(moments: Moments) -> tuple[dict[str, Any], Arrays]:
     return {"moments": header}, {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
-def learned(contents: Contents, outputs: Outputs) -> Contents:
-    """Return the contents in which a batch is learned, and which the stream's guards have not seen yet."""
+def learned(contents: Contents, together: Together) -> Contents:
+    """Return the contents in which batches are learned, and which the stream's guards have not seen yet.
+
+    They are learned as one, unless the detector forgets older ones.
+    """
     detector = copy.copy(contents.detector)
-    detector.learn(outputs)
+    settings = detector.settings
+    forgets = settings.window is not None or settings.decay != 1.0
+    for rows in together.batches if forgets else [together.rows]:
+        detector.learn(rows)
     return replace(
         contents,
         detector=detector,
-        rows_learned=contents.rows_learned + len(outputs),
-        batches=contents.batches + 1,
+        rows_learned=contents.rows_learned + len(together.rows),
+        batches=contents.batches + len(together.batches),
     )
 
 
@@ -140,15 +166,18 @@ def _outputs(record: Record) -> Outputs:
     return Outputs(**columns)
 
 
-def _learned(contents: Contents, record: Record) -> Contents:
-    """Return the contents after a batch: the guards see what they saw then, whatever fit there was."""
-    outputs = _outputs(record)
-    after_rows = learned(contents, outputs)
-    return guarded(after_rows, outputs, record.arrays)[0] if "p_values" in record.arrays else after_rows
+def _learned(contents: Contents, records: Sequence[Record]) -> Contents:
+    """Return the contents after batches: the guards see what they saw then, whatever fit there was."""
+    batches = [_outputs(record) for record in records]
+    contents = learned(contents, Together.of(batches))
+    for record, outputs in zip(records, batches, strict=True):
+        if "p_values" in record.arrays:
+            contents, _ = guarded(contents, outputs, record.arrays)
+    return contents
 
 
+# What a record of each kind does but "learn", of which several may have been written together.
 CHANGES: dict[str, Callable[[Contents, Record], Contents]] = {
-    "learn": _learned,
     "calibrate": lambda contents, record: calibrated(contents, _outputs(record)),
     "rate": lambda contents, record: with_rate(contents, Rate(*record.about["rate"])),
     "merge": lambda contents, record: merged(contents, restore_moments(record.about["moments"], record.arrays)),

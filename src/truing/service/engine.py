@@ -1,8 +1,8 @@
 """The engine: one state, one writer thread, answers that come after what they rest on is durable.
 
-The writer takes what is queued, learns each request's rows, writes a record of each, syncs them all at once, publishes
-the new state and then completes the requests (group commit). The scores of a group come from one fit, in which all of
-its rows are. Where a solve takes long it is left to a second thread, and scores come from the last fit there is.
+The writer takes what is queued, learns the rows of all requests at once, writes a record of each, syncs them together,
+publishes the new state and then completes the requests (group commit). Records say which were learned together, so that
+recovery does the same. The scores of a group come from one fit, in which all of its rows are. Where a solve takes long it is left to a second thread, and scores come from the last fit there is.
 Requests that learn nothing are answered from the published state by other threads, and never wait for the writer.
 """
 
@@ -16,14 +16,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
+from .._threads import alone
 from ..detector import Detector
 from ..drift import DriftAlarm
 from ..moments import Moments
 from ..outputs import Outputs
 from ..threshold import Rate
-from .answers import answer
-from .changes import after, as_stored, guarded, learned, seen_by_guards, stored_moments, stored_outputs
+from .answers import answers
+from .changes import Together, after, as_stored, guarded, learned, seen_by_guards, stored_moments, stored_outputs
 from .readers import Listeners, Readers, answered, fail
 from .records import Arrays, Record, checksum_of
 from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_columns, check_request
@@ -266,7 +268,7 @@ class Engine:
         future: Future[None] = Future()
         try:
             made = record()
-            item = _Change(lambda contents: after(contents, made), made, event, rows(), future, time.perf_counter())
+            item = _Change(lambda contents: after(contents, [made]), made, event, rows(), future, time.perf_counter())
             self._put(item)
         except (TypeError, ValueError, Unavailable) as error:
             future.set_exception(error)
@@ -289,6 +291,10 @@ class Engine:
 
     def _run(self) -> None:
         """Take groups from the queue until the engine is closed and the queue is empty."""
+        with alone():  # Other cores are for those who read requests and write answers.
+            self._run_alone()
+
+    def _run_alone(self) -> None:
         while (group := self._next_group()) is not None:
             running = [item for item in group if item.future.set_running_or_notify_cancel()]
             try:
@@ -335,12 +341,17 @@ class Engine:
     def _learn(self, items: list[_Learning]) -> None:
         """Learn from requests, commit them, and complete them with their answers."""
         group = self._planned(items)
+        if not group.items:
+            return
         alarm = self._store.contents.detector.drift
         is_slow = self._solver.is_slow
         try:
+            asked = Together.of([item.outputs for item in group.items])
+            if group.records:
+                self._add_rows(group, asked)
             if not is_slow:
                 self._solver.solve_now(group.contents)
-            group.answers = self._answers(group, is_in_fit=not is_slow)
+            group.answers = self._answers(group, asked, is_in_fit=not is_slow)
             if group.contents.detector.settings.is_guarded:
                 self._guard(group)
             if group.contents.rate.name == "stream_fdr":
@@ -357,9 +368,10 @@ class Engine:
         self._tell_of_alarm(alarm, group.contents.detector.drift)
 
     def _planned(self, items: list[_Learning]) -> _Group:
-        """Return the contents after the requests; one that cannot be learned gets its error and is left out."""
+        """Return requests as a group, with a record of each that is new; one that misuses an id gets its error."""
         group = _Group(self._store.contents, [], set(), [], [])
         own: dict[str, _Learning] = {}
+        first = self._store.contents.sequence + 1
         for item in items:
             request_id = item.request_id
             try:
@@ -367,18 +379,23 @@ class Engine:
                     self._check_repeated(item, request_id, own)
                     group.repeats.add(len(group.items))
                 else:
-                    group.contents = learned(group.contents, item.outputs)
-                    about = {} if request_id is None else {"id": request_id}
-                    sequence = self._store.contents.sequence + len(group.records) + 1
-                    group.records.append(Record(sequence, "learn", about, item.arrays))
+                    about: dict[str, Any] = {} if request_id is None else {"id": request_id}
+                    if group.records:
+                        about["group"] = first
+                    group.records.append(Record(first + len(group.records), "learn", about, item.arrays))
                     if request_id is not None:
                         own[request_id] = item
                 group.items.append(item)
             except Exception as error:
                 fail(item.future, error)
-        if group.records:
-            group.contents = replace(group.contents, sequence=group.records[-1].sequence)
         return group
+
+    def _add_rows(self, group: _Group, asked: Together) -> None:
+        """Learn the rows that are new."""
+        new = asked
+        if group.repeats:
+            new = Together.of([rows for number, rows in enumerate(asked.batches) if number not in group.repeats])
+        group.contents = replace(learned(group.contents, new), sequence=group.records[-1].sequence)
 
     def _check_repeated(self, item: _Learning, request_id: str, own: dict[str, _Learning]) -> None:
         """Refuse a request id that was used before for other rows."""
@@ -394,12 +411,10 @@ class Engine:
         for item in items:
             self._learn([item])
 
-    def _answers(self, group: _Group, *, is_in_fit: bool) -> list[Answer]:
+    def _answers(self, group: _Group, asked: Together, *, is_in_fit: bool) -> list[Answer]:
         contents = group.contents if is_in_fit else self._fitted()
-        return [
-            answer(contents, item.outputs, is_in_fit=is_in_fit, learned=True, repeated=number in group.repeats)
-            for number, item in enumerate(group.items)
-        ]
+        found = answers(contents, asked, is_in_fit=is_in_fit, learned=True)
+        return [replace(one, repeated=number in group.repeats) for number, one in enumerate(found)]
 
     def _guard(self, group: _Group) -> None:
         """Have the stream's guards see the answers to learned rows in order; records keep what they saw and said."""

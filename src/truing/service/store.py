@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from ..io.archive import read_archive, write_archive
 from ..io.drafts import AnyPath
 from ..saved.detectors import restore_detector, store_detector
 from ..threshold import Rate
-from .changes import after, rows_of
+from .changes import after, group_of, rows_of
 from .log import Damaged, Log, LogEnd, read_log, segment_path, segments, sync_folder
 from .records import Record, checksum_of
 from .requests import SnapshotFacts
@@ -182,17 +182,37 @@ def _replayed(folder: Path, contents: Contents, recent: Recent, damaged: dict[Pa
                 raise Damaged(f"{folder} lacks its log")
             notes.append(f"there is no log: the snapshot of the record {start} is all there is")
             return Recovered(contents, recent, end, tuple(notes), ())
-        for found in read_log(folder, end, start, contents.digest):
-            if found.sequence == start and found.digest != contents.digest:
-                raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one state")
-            if found.record is not None and found.sequence > start:
-                contents = replace(after(contents, found.record), digest=found.digest)
-                remember(recent, found.record, found.arrays_checksum)
+        for records, digest in _groups_behind(folder, end, contents):
+            contents = replace(after(contents, [record for record, _ in records]), digest=digest)
+            for record, checksum in records:
+                remember(recent, record, checksum)
         if end.sequence < start:
             raise Damaged(f"{folder}: the log ends at the record {end.sequence}, before the snapshot of {start}")
     except Damaged as error:
         raise Damaged("; ".join([*damaged.values(), f"{error}: restore a backup"])) from None
     return Recovered(contents, recent, end, (*notes, *end.notes), tuple(damaged))
+
+
+def _groups_behind(folder: Path, end: LogEnd, contents: Contents) -> Iterator[tuple[list[tuple[Record, int]], bytes]]:
+    """Yield the records of a log behind what there is, those together that were written so, and the last's checksum.
+
+    Beside each record is the checksum of its arrays.
+    """
+    start = contents.sequence
+    group: list[tuple[Record, int]] = []
+    digest = contents.digest
+    for found in read_log(folder, end, start, contents.digest):
+        if found.sequence == start and found.digest != contents.digest:
+            raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one state")
+        if found.record is None or found.sequence <= start:
+            continue
+        if group and group_of(group[0][0]) != group_of(found.record):
+            yield group, digest
+            group = []
+        group.append((found.record, found.arrays_checksum))
+        digest = found.digest
+    if group:
+        yield group, digest
 
 
 def _tidied(folder: Path, damaged: tuple[Path, ...]) -> SnapshotFacts | None:
