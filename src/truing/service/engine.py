@@ -2,8 +2,9 @@
 
 The writer takes what is queued, learns the rows of all requests at once, writes a record of each, syncs them together,
 publishes the new state and then completes the requests (group commit). Records say which were learned together, so that
-recovery does the same. The scores of a group come from one fit, in which all of its rows are. Where a solve takes long it is left to a second thread, and scores come from the last fit there is.
-Requests that learn nothing are answered from the published state by other threads, and never wait for the writer.
+recovery does the same. The scores of a group come from one fit, in which all of its rows are. Where a solve takes long
+it is left to a second thread, and scores come from the last fit there is. Requests that learn nothing are answered from
+the published state by other threads, and never wait for the writer.
 """
 
 from __future__ import annotations
