@@ -138,14 +138,15 @@ class RobustSums:
 
     def _settled(self, trust: Trust) -> RobustSums:
         """Return the sums after the oldest rows have left, if too many are held."""
-        rows = Batch.joined(*self.held)
-        if len(rows) <= MOST_HELD:
+        if sum(map(len, self.held)) <= MOST_HELD:
             return self
+        rows = Batch.joined(*self.held)
         count = len(rows) - FEWEST_HELD
         trusted = trust.trusted(rows)
         leaving = trusted[trusted < count]
         of_trusted = _added(self.trusted, rows[leaving].moments()) if len(leaving) else self.trusted
-        return RobustSums((rows[count:],), _added(self.left, rows[:count].moments()), of_trusted)
+        held = Batch.joined(rows[count:])  # A copy: a part of an array keeps all of it.
+        return RobustSums((held,), _added(self.left, rows[:count].moments()), of_trusted)
 
 
 def _added(some: Moments | None, more: Moments) -> Moments:

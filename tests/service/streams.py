@@ -81,9 +81,7 @@ def replayed(names: list[str | tuple[str, ...]], detector: truing.Detector | Non
     detector = truing.Detector() if detector is None else detector
     for name in names:
         together = [batch(one) for one in (name if isinstance(name, tuple) else (name,))]
-        forgets = detector.settings.window is not None or detector.settings.decay != 1
-        for rows in together if forgets else [truing.Outputs.concatenate(together)]:
-            detector.learn(rows)
+        detector.learn(truing.Outputs.concatenate(together))
     return detector
 
 

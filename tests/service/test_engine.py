@@ -15,6 +15,7 @@ from truing.service import engine as engine_module
 from truing.service import solver as solver_module
 from truing.service import store as store_module
 from truing.service.engine import Engine, Request, Store, Unavailable
+from truing.service.records import Record
 from truing.threshold import Rate
 
 from .streams import CLASSES, FEATURES, batch, bits, groups, ids, learn, opened, records, replayed
@@ -128,7 +129,7 @@ def test_one_bad_request_of_a_group_does_no_harm_to_the_others(engine, monkeypat
     assert bits(engine.detector) == bits(plain)
 
 
-@pytest.mark.parametrize("detector", [truing.Detector(), truing.Detector(window=3), truing.Detector(method="contrast")])
+@pytest.mark.parametrize("detector", [truing.Detector(), truing.Detector(method="contrast")])
 def test_a_group_is_learned_together_and_scored_by_one_fit_of_all_its_rows(tmp_path, monkeypatch, detector):
     engine = opened(tmp_path, detector)
     engine.calibrate(REFERENCE).result()
@@ -155,6 +156,36 @@ def test_a_group_is_learned_together_and_scored_by_one_fit_of_all_its_rows(tmp_p
     store = Store(tmp_path)
     assert bits(store.contents.detector) == bits(plain)
     store.close()
+
+
+@pytest.mark.parametrize("forgets", [{"window": 2}, {"decay": 0.5}])
+def test_a_detector_that_forgets_answers_each_request_by_a_fit_in_which_its_rows_are_whole(
+    tmp_path, monkeypatch, forgets
+):
+    engine, plain = opened(tmp_path, truing.Detector(**forgets)), truing.Detector(**forgets)
+    engine.calibrate(REFERENCE).result()
+    plain.calibrate(REFERENCE)
+    release = held(engine, monkeypatch)
+    futures = [engine.submit(Request(batch(name), request_id=name)) for name in "abcdef"]
+    repeated = engine.submit(Request(batch("a"), request_id="a"))
+    release.set()
+    for name, future in zip("abcdef", futures, strict=True):
+        expected = plain.learn_and_decide(batch(name), false_alarm=0.05)
+        np.testing.assert_array_equal(future.result(60).p_values, expected.p_values)
+    # Rows that have been forgotten stand in no fit, and so must the reference.
+    expected = plain.decide(batch("a"), false_alarm=0.05)
+    np.testing.assert_array_equal(repeated.result(60).p_values, expected.p_values)
+    assert bits(engine.detector) == bits(plain)
+    engine.close()
+
+
+def test_a_record_of_an_unknown_kind_is_not_learned(tmp_path):
+    store = Store(tmp_path, truing.Detector(), features=FEATURES, classes=CLASSES)
+    strange = Record(1, "forget", {}, {"features": batch("a").features, "logits": batch("a").logits})
+    store.append([strange], store.contents)
+    store.close()
+    with pytest.raises(ValueError, match="got 'forget' at 1"):
+        Store(tmp_path)
 
 
 def test_a_contrast_needs_a_reference_before_it_learns(tmp_path):

@@ -1,4 +1,4 @@
-"""What a record does to the contents of a state directory: one function for each kind, live and at recovery alike."""
+"""What changes the contents of a state directory, as it happens and when its records are read again."""
 
 from __future__ import annotations
 
@@ -36,9 +36,16 @@ class Together(NamedTuple):
 
 
 def after(contents: Contents, records: Sequence[Record]) -> Contents:
-    """Return the contents after records of a log that were written together, as they were then."""
-    change = CHANGES.get(records[0].kind)
-    changed = _learned(contents, records) if change is None else change(contents, records[0])
+    """Return the contents after records of a log that were learned together, or after one of another kind."""
+    kind = records[0].kind
+    if kind == "learn":
+        changed = _learned(contents, records)
+    elif kind in CHANGES:
+        changed = CHANGES[kind](contents, records[0])
+    else:
+        raise ValueError(
+            f"a record must be learn or one of {', '.join(CHANGES)}, got {kind!r} at {records[0].sequence}"
+        )
     return replace(changed, sequence=records[-1].sequence)
 
 
@@ -74,15 +81,9 @@ def stored_moments(moments: Moments) -> tuple[dict[str, Any], Arrays]:
 
 
 def learned(contents: Contents, together: Together) -> Contents:
-    """Return the contents in which batches are learned, and which the stream's guards have not seen yet.
-
-    They are learned as one, unless the detector forgets older ones.
-    """
+    """Return the contents in which batches are learned as one, and which the stream's guards have not seen yet."""
     detector = copy.copy(contents.detector)
-    settings = detector.settings
-    forgets = settings.window is not None or settings.decay != 1.0
-    for rows in together.batches if forgets else [together.rows]:
-        detector.learn(rows)
+    detector.learn(together.rows)
     return replace(
         contents,
         detector=detector,

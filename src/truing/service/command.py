@@ -238,6 +238,7 @@ def _start_line(args: argparse.Namespace, listening: socket.socket, facts: Facts
 
 def _need_extra() -> None:
     try:
+        import httptools  # noqa: F401
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401

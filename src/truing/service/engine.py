@@ -82,6 +82,10 @@ class _Change:
     future: Future[None]
     since: float
 
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self.record.arrays.values())
+
 
 @dataclass(eq=False)
 class _Snapshot:
@@ -89,6 +93,7 @@ class _Snapshot:
 
     future: Future[SnapshotFacts]
     since: float
+    bytes: int = 0
 
 
 _Item = _Learning | _Change | _Snapshot
@@ -136,6 +141,10 @@ class Engine:
         self._snapshot_error = ""
         self._bytes_at_snapshot = 0
         self._is_taking = False
+        settings = store.contents.detector.settings
+        self._forgets = settings.window is not None or settings.decay != 1.0
+        # What forgets is scored batch by batch: rows and those of the reference must weigh alike in the fit.
+        self._most_together = 1 if self._forgets else MAX_GROUP
         self._readers = Readers(self._fitted, self._listeners)
         self._snapshots = ThreadPoolExecutor(1, "truing-snapshot")
         self._writer = threading.Thread(target=self._run, name="truing-writer", daemon=True)
@@ -276,14 +285,13 @@ class Engine:
         return future
 
     def _put(self, item: _Item) -> None:
-        size = item.bytes if isinstance(item, _Learning) else 0
         with self._changed:
             if why_not := self._why_not():
                 raise Unavailable(why_not)
-            if len(self._queue) >= MAX_QUEUED or (self._queue and self._queued_bytes + size > MAX_QUEUED_BYTES):
+            if len(self._queue) >= MAX_QUEUED or (self._queue and self._queued_bytes + item.bytes > MAX_QUEUED_BYTES):
                 raise Unavailable("the service is busy: too many requests wait to be learned")
             self._queue.append(item)
-            self._queued_bytes += size
+            self._queued_bytes += item.bytes
             self._changed.notify()
 
     def _fitted(self) -> Contents:
@@ -317,8 +325,8 @@ class Engine:
                 return None
             first = self._queue.popleft()
             group = [first]
-            size = first.bytes if isinstance(first, _Learning) else 0
-            while isinstance(first, _Learning) and self._queue and len(group) < MAX_GROUP:
+            size = first.bytes
+            while isinstance(first, _Learning) and self._queue and len(group) < self._most_together:
                 following = self._queue[0]
                 if not isinstance(following, _Learning) or size + following.bytes > MAX_GROUP_BYTES:
                     break
@@ -350,7 +358,9 @@ class Engine:
             asked = Together.of([item.outputs for item in group.items])
             if group.records:
                 self._add_rows(group, asked)
-            if not is_slow:
+            if is_slow:
+                self._solver.wait(group.contents.sequence - MAX_STALE_BATCHES)
+            else:
                 self._solver.solve_now(group.contents)
             group.answers = self._answers(group, asked, is_in_fit=not is_slow)
             if group.contents.detector.settings.is_guarded:
@@ -413,6 +423,8 @@ class Engine:
             self._learn([item])
 
     def _answers(self, group: _Group, asked: Together, *, is_in_fit: bool) -> list[Answer]:
+        if group.repeats and self._forgets:
+            is_in_fit = False  # These rows may have been forgotten since.
         contents = group.contents if is_in_fit else self._fitted()
         found = answers(contents, asked, is_in_fit=is_in_fit, learned=True)
         return [replace(one, repeated=number in group.repeats) for number, one in enumerate(found)]
@@ -466,11 +478,10 @@ class Engine:
         self._listeners.tell(Event(item.event, time.time(), item.rows, seconds=time.perf_counter() - item.since))
 
     def _publish(self, *, is_slow: bool) -> None:
-        """Let readers see the contents, which are durable; where solving is slow, within the bound on staleness."""
+        """Let readers see the contents, which are durable; where solving is slow, they are solved later."""
         self._published = contents = self._store.contents
         if is_slow:
             self._solver.use_later(contents)
-            self._solver.wait(contents.sequence - MAX_STALE_BATCHES)
         else:
             self._solver.use(contents)
 
@@ -482,6 +493,9 @@ class Engine:
 
     def _begin_snapshot(self, future: Future[SnapshotFacts]) -> None:
         """Have a snapshot written of the contents as they are."""
+        if self._is_taking:
+            fail(future, Unavailable("a snapshot is being taken already: ask again"))
+            return
         contents, recent = self._store.begin_snapshot()
         self._bytes_at_snapshot = self._store.log.appended_bytes
         self._is_taking = True
@@ -492,16 +506,16 @@ class Engine:
         try:
             taken = self._store.write_snapshot(contents, recent)
         except Exception as error:  # The log holds all that it would have.
+            self._is_taking = False
             self._snapshot_error = str(error) or type(error).__name__
             _logger.exception("no snapshot was taken")
             fail(future, error)
             self._listeners.tell(Event("failed", time.time(), message=f"no snapshot was taken: {self._snapshot_error}"))
         else:
+            self._is_taking = False
             self._snapshot_error = ""
             future.set_result(taken)
             self._listeners.tell(Event("snapshot", time.time(), seconds=time.perf_counter() - began))
-        finally:
-            self._is_taking = False
 
     def _snapshot_at_end(self) -> None:
         """Take a last snapshot of what is new, so that the next start replays nothing; the log has it all the same."""
