@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import zlib
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -173,6 +174,53 @@ def test_a_request_id_that_comes_again_with_other_rows_is_refused(engine):
     with pytest.raises(ValueError, match="request id must be another for other rows, got 'a' a second time"):
         engine.submit(Request(batch("b"), request_id="a")).result(60)
     assert bits(engine.detector) == bits(replayed(["a"]))
+
+
+def with_the_same_crc(rows: truing.Outputs) -> truing.Outputs:
+    """Return other rows, whose features and logits have the same CRC-32.
+
+    What a flipped bit changes in a CRC does not depend on the other bits, and 33 changes of 32 bits are dependent.
+    """
+
+    def flipped(places: set[int]) -> truing.Outputs:
+        features = rows.features.copy()
+        features.reshape(-1).view(np.uint32)[sorted(places)] ^= 1
+        return truing.Outputs(features, rows.logits)
+
+    basis: dict[int, tuple[int, set[int]]] = {}
+    for place in range(33):
+        change, places = crc(flipped({place})) ^ crc(rows), {place}
+        while change.bit_length() in basis:
+            other_change, other_places = basis[change.bit_length()]
+            change, places = change ^ other_change, places ^ other_places
+        if not change:
+            break
+        basis[change.bit_length()] = (change, places)
+    return flipped(places)
+
+
+def crc(rows: truing.Outputs) -> int:
+    return zlib.crc32(rows.features.tobytes() + rows.logits.tobytes())
+
+
+def test_other_rows_are_told_by_more_than_their_bytes_and_a_checksum_that_can_be_met(tmp_path):
+    rows = batch("a", 8)
+    collided = with_the_same_crc(rows)
+    as_double = truing.Outputs(
+        *(column.reshape(-1).view(np.float64).reshape(4, -1) for column in (rows.features, rows.logits))
+    )
+    assert crc(collided) == crc(rows) == crc(as_double)
+    assert (collided.features != rows.features).any()
+    engine = opened(tmp_path)
+    assert not engine.submit(Request(rows, request_id="a")).result(60).repeated
+    for _ in range(2):
+        for other in (collided, as_double):
+            with pytest.raises(ValueError, match="request id must be another for other rows"):
+                engine.submit(Request(other, request_id="a")).result(60)
+        assert engine.submit(Request(rows, request_id="a")).result(60).repeated
+        engine.close()
+        engine = opened(tmp_path)  # From a snapshot.
+    engine.close()
 
 
 def test_request_ids_are_forgotten_after_their_number_and_not_before(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from .records import MARK, RECORD, SEAL, START, Encoded, Found, Record, encode, encode_end, frame_at, frames_after
+from .records import MARK, RECORD, SEAL, START, Found, Record, encode, encode_end, frame_at, frames_after
 
 # As many buffers as one call of the system takes.
 _MAX_BUFFERS = 1024
@@ -168,16 +168,17 @@ class Log:
         """Number of segments."""
         return len(self._full) + 1
 
-    def append(self, records: Sequence[Record]) -> list[Encoded]:
+    def append(self, records: Sequence[Record]) -> None:
         """Write records, whose numbers follow, and return once they are synced."""
         self._check()
-        encoded: list[Encoded] = []
+        buffers: list[bytes | memoryview] = []
         digest = self.digest
         for record in records:
-            encoded.append(encode(record, before=digest, synced=self._synced))
-            digest = encoded[-1].digest
+            encoded = encode(record, before=digest, synced=self._synced)
+            buffers += encoded.buffers
+            digest = encoded.digest
         with self._stopping_on_failure():
-            self._write([buffer for one in encoded for buffer in one.buffers])
+            self._write(buffers)
             if self._sync:
                 os.fdatasync(self._file)
                 self._synced = records[-1].sequence
@@ -186,7 +187,6 @@ class Log:
             self._is_marked = False
             if self._size > self.segment_bytes:
                 self._rotate()
-        return encoded
 
     def mark(self) -> None:
         """Note in the log that all of it is synced; the note itself is synced with what comes next."""

@@ -27,6 +27,7 @@ START = bytes(8)  # What stands for the checksum before the first record.
 # Kind, bytes of the description, bytes of the arrays, sequence number, last synced one, checksum before, of the arrays.
 _FRAME = struct.Struct("<4sIQQQ8sI4x")
 _DIGEST_BYTES = 8
+CHECKSUM_BYTES = 8  # Of rows that came with a request id.
 FRAME_BYTES = _FRAME.size + _DIGEST_BYTES
 
 # No description is longer: a damaged length must not ask for all memory.
@@ -44,11 +45,10 @@ class Record:
 
 
 class Encoded(NamedTuple):
-    """A record as buffers to be written one after another, and the checksums of its frame and its arrays."""
+    """A record as buffers to be written one after another, and the checksum of its frame."""
 
     buffers: list[bytes | memoryview]
     digest: bytes
-    arrays_checksum: int
 
 
 class Found(NamedTuple):
@@ -61,7 +61,6 @@ class Found(NamedTuple):
     synced: int
     before: bytes
     digest: bytes
-    arrays_checksum: int
     record: Record | None
 
 
@@ -77,12 +76,16 @@ def encode(record: Record, *, before: bytes, synced: int) -> Encoded:
     size = sum(len(part) for part in payload)
     frame = _FRAME.pack(RECORD, len(description), size, record.sequence, synced, before, checksum)
     digest = _digest(frame, description)
-    return Encoded([frame + digest + description, *payload], digest, checksum)
+    return Encoded([frame + digest + description, *payload], digest)
 
 
-def checksum_of(arrays: Arrays) -> int:
-    """Return the checksum of a record's arrays."""
-    return _checksum(_payload(arrays))
+def checksum_of(arrays: Arrays) -> bytes:
+    """Return BLAKE2b of arrays: of their names, types, shapes and bytes."""
+    digest = blake2b(digest_size=CHECKSUM_BYTES)
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.digest()
 
 
 def encode_end(magic: bytes, *, sequence: int, before: bytes) -> bytes:
@@ -109,7 +112,7 @@ def frame_at(data: memoryview, start: int) -> Found | None:
     if zlib.crc32(payload) != checksum:
         return None
     record = _record(sequence, description, payload) if magic == RECORD else None
-    return Found(magic, start, end, sequence, synced, before, digest, checksum, record)
+    return Found(magic, start, end, sequence, synced, before, digest, record)
 
 
 def frames_after(data: memoryview, start: int) -> Iterator[Found]:

@@ -105,9 +105,9 @@ class Store:
 
     def append(self, records: Sequence[Record], contents: Contents) -> None:
         """Make records durable, whose numbers follow, and take the contents after them as what there is."""
-        encoded = self.log.append(records)
-        for record, one in zip(records, encoded, strict=True):
-            remember(self.recent, record, one.arrays_checksum)
+        self.log.append(records)
+        for record in records:
+            remember(self.recent, record)
         self.contents = replace(contents, sequence=records[-1].sequence, digest=self.log.digest)
 
     def begin_snapshot(self) -> tuple[Contents, Recent]:
@@ -155,17 +155,14 @@ def fresh_contents(detector: Detector) -> Contents:
     return Contents(detector, Rate("false_alarm", _FALSE_ALARM) if level is None else Rate("stream_fdr", level))
 
 
-def remember(recent: Recent, record: Record, checksum: int) -> None:
-    """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number.
-
-    `checksum` is that of all arrays of the record.
-    """
+def remember(recent: Recent, record: Record) -> None:
+    """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number."""
     request_id = record.about.get("id")
     if request_id is None:
         return
-    rows, is_out = rows_of(record), record.arrays.get("is_out")
+    is_out = record.arrays.get("is_out")
     recent[request_id] = Remembered(
-        checksum if len(rows) == len(record.arrays) else checksum_of(rows),
+        checksum_of(rows_of(record)),
         b"" if is_out is None or not is_out.any() else np.packbits(is_out).tobytes(),
     )
     if len(recent) > RECENT_IDS:
@@ -187,7 +184,7 @@ def _replayed(folder: Path, contents: Contents, recent: Recent, damaged: dict[Pa
                 raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one state")
             if found.record is not None and found.sequence > start:
                 contents = replace(after(contents, found.record), digest=found.digest)
-                remember(recent, found.record, found.arrays_checksum)
+                remember(recent, found.record)
         if end.sequence < start:
             raise Damaged(f"{folder}: the log ends at the record {end.sequence}, before the snapshot of {start}")
     except Damaged as error:
