@@ -10,8 +10,9 @@ import pytest
 import truing
 from truing.service import engine as engine_module
 from truing.service.engine import Engine, Request, Store
-from truing.service.log import Damaged, segments
+from truing.service.log import Damaged, LogEnd, segments
 from truing.service.snapshots import read_snapshot, snapshots
+from truing.service.store import read_settings
 
 from .streams import CLASSES, FEATURES, batch, bits, learn, opened, replayed
 
@@ -97,9 +98,13 @@ def test_a_directory_without_its_log_or_its_settings_is_refused(tmp_path):
 
 
 def test_a_log_that_ends_before_its_snapshot_is_refused(tmp_path):
-    folder = learned(tmp_path, ["abc", "de", "f"])
-    shutil.rmtree(tmp_path / "live")
-    other = learned(tmp_path / "other", ["abc"])
+    other = learned(tmp_path, ["abc"])
+    shutil.copytree(other, tmp_path / "later")
+    engine = opened(tmp_path / "later")
+    for name in "de":
+        learn(engine, name)
+    engine.close()
+    folder = tmp_path / "later"
     for path in segments(folder).values():
         path.unlink()
     for path in segments(other).values():
@@ -115,8 +120,40 @@ def test_a_log_of_another_state_is_refused_behind_a_snapshot(tmp_path):
         path.unlink()
     for path in segments(other).values():
         shutil.copy(path, folder)
-    with pytest.raises(Damaged, match="is damaged: at byte 0 a record 4 was to follow"):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(Damaged, match=r"or of another settings\.npz: the record 4 at byte 0 is whole"):
         Store(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before  # Not cut as a torn end.
+
+
+def test_the_log_of_a_copy_that_went_on_by_itself_is_refused_behind_a_snapshot(tmp_path):
+    folder = learned(tmp_path, ["abc", "de"])
+    shutil.copytree(tmp_path / "live", tmp_path / "other")
+    for place, names in ((folder, "xy"), (tmp_path / "other", "yzw")):
+        engine = opened(place)
+        for name in names:
+            learn(engine, name)
+        engine.close()
+    for path in segments(folder).values():
+        path.unlink()
+    for path in segments(tmp_path / "other").values():
+        shutil.copy(path, folder)
+    with pytest.raises(Damaged, match="are not of one state"):
+        Store(folder)
+
+
+def test_the_key_of_a_directory_is_its_own_and_is_shown_to_no_one(tmp_path, caplog):
+    keys = set()
+    for name in "ab":
+        opened(tmp_path / name).close()
+        settings = read_settings(tmp_path / name)
+        assert len(settings.key) == 32
+        assert (tmp_path / name / "settings.npz").stat().st_mode & 0o777 == 0o600
+        shown = repr(settings) + repr(LogEnd(settings.key)) + caplog.text
+        assert repr(settings.key) not in shown
+        assert settings.key.hex() not in shown
+        keys.add(settings.key)
+    assert len(keys) == 2
 
 
 def test_a_snapshot_and_the_settings_are_a_backup(tmp_path):

@@ -43,8 +43,10 @@ class Replica:
         self, path: AnyPath, *, poll_seconds: float = 1.0, listeners: Sequence[Callable[[Event], None]] = ()
     ) -> None:
         self._folder = Path(path)
-        detector, self._features, self._classes = read_settings(self._folder)
-        self._contents = fresh_contents(detector)
+        settings = read_settings(self._folder)
+        self._features = settings.features
+        self._classes = settings.classes
+        self._contents = fresh_contents(settings.detector)
         self._snapshot: SnapshotFacts | None = None
         self._error = "there is no snapshot yet"
         self._readers = Readers(lambda: self._contents, Listeners(listeners))

@@ -1,6 +1,6 @@
 """A state directory: its lock, its settings, its log and its snapshots, opened by recovering what they hold.
 
-- `settings.npz`: what the detector was made with.
+- `settings.npz`: what the detector was made with, and the key of the log's checksums.
 - `snapshot-<sequence>.npz`: all up to a record; the two newest are kept.
 - `log-<sequence>.truing`: a segment of the log, named after its first record.
 - `lock`: held while a process writes here.
@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from ..saved.detectors import restore_detector, store_detector
 from ..threshold import Rate
 from .changes import after, rows_of
 from .log import Damaged, Log, LogEnd, read_log, segment_path, segments, sync_folder
-from .records import Record, checksum_of
+from .records import KEY_BYTES, Record, checksum_of
 from .requests import SnapshotFacts
 from .snapshots import Contents, Recent, Remembered, read_snapshot, snapshots, write_snapshot
 
@@ -37,9 +38,22 @@ _FALSE_ALARM = 0.05
 # The request ids of so many learned batches are remembered.
 RECENT_IDS = 65_536
 
-_FORMAT = 1
+_FORMAT = 2
 _SETTINGS_KIND = "service settings"
 _SNAPSHOTS_KEPT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What a directory was made with: a detector that has learned nothing, the numbers of columns, and a secret.
+
+    `key` is that of the checksums of the log's frames.
+    """
+
+    detector: Detector
+    features: int
+    classes: int | None
+    key: bytes = field(repr=False)
 
 
 class Recovered(NamedTuple):
@@ -92,8 +106,10 @@ class Store:
             sync_folder(self.folder.parent)
         self._lock = _locked(self.folder)
         try:
-            wanted, self.features, self.classes = _settled(self.folder, detector, features, classes)
-            found = recovered(self.folder, fresh_contents(wanted))
+            settings = _settled(self.folder, detector, features, classes)
+            self.features = settings.features
+            self.classes = settings.classes
+            found = recovered(self.folder, settings)
             self.contents = found.contents
             self.recent = found.recent
             self.recovery = found.notes
@@ -132,7 +148,7 @@ class Store:
         os.close(self._lock)
 
 
-def recovered(folder: Path, fresh: Contents) -> Recovered:
+def recovered(folder: Path, settings: Settings) -> Recovered:
     """Return what a directory holds: a snapshot and the records behind it, applied one after another.
 
     A newest snapshot that is damaged is passed over for the one before, whose log is kept for that. With no log at all,
@@ -145,8 +161,8 @@ def recovered(folder: Path, fresh: Contents) -> Recovered:
         except (ValueError, KeyError, TypeError) as error:
             damaged[path] = str(error)
         else:
-            return _replayed(folder, contents, recent, damaged)
-    return _replayed(folder, fresh, {}, damaged)
+            return _replayed(folder, settings.key, contents, recent, damaged)
+    return _replayed(folder, settings.key, fresh_contents(settings.detector), {}, damaged)
 
 
 def fresh_contents(detector: Detector) -> Contents:
@@ -169,10 +185,10 @@ def remember(recent: Recent, record: Record) -> None:
         del recent[next(iter(recent))]
 
 
-def _replayed(folder: Path, contents: Contents, recent: Recent, damaged: dict[Path, str]) -> Recovered:
+def _replayed(folder: Path, key: bytes, contents: Contents, recent: Recent, damaged: dict[Path, str]) -> Recovered:
     start = contents.sequence
     notes = [f"a snapshot was passed over: {why}" for why in damaged.values()]
-    end = LogEnd(start, contents.digest)
+    end = LogEnd(key, start, contents.digest)
     try:
         if not segments(folder):
             if damaged or not start:
@@ -215,10 +231,8 @@ def _locked(folder: Path) -> int:
     return lock
 
 
-def _settled(
-    folder: Path, detector: Detector | None, features: int | None, classes: int | None
-) -> tuple[Detector, int, int | None]:
-    """Return the detector of a directory's settings; those that are wanted must be these, and are kept in a new one."""
+def _settled(folder: Path, detector: Detector | None, features: int | None, classes: int | None) -> Settings:
+    """Return a directory's settings; those that are wanted must be these, and are kept in a new one."""
     path = folder / "settings.npz"
     if not path.exists():
         if detector is None or features is None:
@@ -226,24 +240,37 @@ def _settled(
         if snapshots(folder) or any(segment.stat().st_size for segment in segments(folder).values()):
             raise Damaged(f"{folder} lacks its settings.npz: restore it from a backup")
         _check_fresh(detector)
-        header, arrays = store_detector(detector)
-        about = {"format": _FORMAT, "features": features, "classes": classes, "detector": header}
         segment_path(folder, 1).touch(0o600)  # First: a directory with settings and without a log has lost it.
-        write_archive(path, _SETTINGS_KIND, about, arrays)  # Which syncs the directory.
-        return detector, features, classes
-    kept, kept_features, kept_classes = read_settings(folder)
+        settings = Settings(detector, features, classes, secrets.token_bytes(KEY_BYTES))
+        _write_settings(path, settings)
+        return settings
+    kept = read_settings(folder)
     if detector is not None:
         _check_fresh(detector)
-        _check_same(folder, (kept, kept_features, kept_classes), (detector, features, classes))
-    return kept, kept_features, kept_classes
+        _check_same(folder, kept, detector, features, classes)
+    return kept
 
 
-def read_settings(folder: Path) -> tuple[Detector, int, int | None]:
-    """Return a directory's settings: a detector that has learned nothing, and the numbers of columns."""
+def _write_settings(path: Path, settings: Settings) -> None:
+    header, arrays = store_detector(settings.detector)
+    about = {
+        "format": _FORMAT,
+        "features": settings.features,
+        "classes": settings.classes,
+        "key": settings.key.hex(),
+        "detector": header,
+    }
+    write_archive(path, _SETTINGS_KIND, about, arrays)  # Which syncs the directory.
+    path.chmod(0o600)  # A client who reads the key can make frames.
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return a directory's settings."""
     kind, about, arrays = read_archive(folder / "settings.npz")
     if kind != _SETTINGS_KIND or about["format"] != _FORMAT:
         raise ValueError(f"{folder} must hold a state of format {_FORMAT}, got {kind} {about.get('format')}")
-    return restore_detector(about["detector"], arrays), about["features"], about["classes"]
+    detector = restore_detector(about["detector"], arrays)
+    return Settings(detector, about["features"], about["classes"], bytes.fromhex(about["key"]))
 
 
 def _check_fresh(detector: Detector) -> None:
@@ -251,15 +278,15 @@ def _check_fresh(detector: Detector) -> None:
         raise ValueError("detector must have learned nothing and have no reference: a state directory holds its own")
 
 
-def _check_same(folder: Path, kept: tuple[Detector, int, int | None], wanted: tuple[Any, ...]) -> None:
+def _check_same(folder: Path, kept: Settings, wanted: Detector, features: int | None, classes: int | None) -> None:
     """Refuse settings other than those kept, and say which."""
     differences = [
         f"{name} {before!r}, got {now!r}"
-        for name, before, now in (("features", kept[1], wanted[1]), ("classes", kept[2], wanted[2]))
+        for name, before, now in (("features", kept.features, features), ("classes", kept.classes, classes))
         if now is not None and before != now
     ]
-    header_kept, arrays_kept = store_detector(kept[0])
-    header_wanted, arrays_wanted = store_detector(wanted[0])
+    header_kept, arrays_kept = store_detector(kept.detector)
+    header_wanted, arrays_wanted = store_detector(wanted)
     differences += [
         f"{name} {header_kept[name]!r}, got {header_wanted[name]!r}"
         for name in header_kept
