@@ -194,8 +194,24 @@ def test_a_directory_is_for_one_process_at_a_time(tmp_path):
     assert "is in use by another process: one process writes to a state" in done.stderr
     with pytest.raises(BlockingIOError):
         opened(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()  # Whatever is removed: what is in use is the directory.
+    with pytest.raises(BlockingIOError):
+        opened(tmp_path)
     engine.close()
+    shutil.rmtree(tmp_path)
     opened(tmp_path).close()
+    opened(tmp_path).close()
+
+
+def test_a_directory_that_cannot_be_locked_is_refused(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr("truing.service.store.fcntl.flock", flock)
+    with pytest.raises(OSError, match="Bad file descriptor: a state directory must be one that can be locked"):
+        opened(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_detector_that_has_learned_is_refused(tmp_path):

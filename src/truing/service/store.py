@@ -3,7 +3,8 @@
 - `settings.npz`: what the detector was made with, and the key of the log's checksums.
 - `snapshot-<sequence>.npz`: all up to a record; the two newest are kept.
 - `log-<sequence>.truing`: a segment of the log, named after its first record.
-- `lock`: held while a process writes here.
+
+The directory itself is locked while a process writes here: a file in it could be removed.
 """
 
 from __future__ import annotations
@@ -222,12 +223,17 @@ def _locked(folder: Path) -> int:
         raise OSError("a state directory needs file locks as POSIX has them, got a system without")
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no state directory {folder}")
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(lock)
         raise BlockingIOError(f"{folder} is in use by another process: one process writes to a state") from None
+    except OSError as error:
+        os.close(lock)
+        raise OSError(
+            error.errno, f"{error.strerror}: a state directory must be one that can be locked", folder
+        ) from None
     return lock
 
 
