@@ -1,6 +1,7 @@
 """The engine says what a detector would, after what it says is durable, and counts every request once."""
 
 import os
+import shutil
 import threading
 import time
 import zlib
@@ -267,6 +268,25 @@ def test_moments_are_not_merged_into_a_contrast(tmp_path):
     engine.close()
 
 
+@pytest.mark.parametrize("recover", ["none", "from the log", "from a snapshot"])
+def test_a_batch_sent_again_after_a_reset_is_learned_again(tmp_path, recover):
+    engine = opened(tmp_path / "live")
+    learn(engine, "a")
+    engine.snapshot().result()  # Which knows of its id.
+    learn(engine, "b")
+    engine.reset().result()
+    learn(engine, "c")
+    if recover == "from a snapshot":
+        engine.snapshot().result()
+    if recover != "none":
+        shutil.copytree(tmp_path / "live", tmp_path / "state")
+        engine.close()
+        engine = opened(tmp_path / "state")
+    assert [learn(engine, name).repeated for name in "abcab"] == [False, False, True, True, True]
+    assert bits(engine.detector) == bits(replayed([*"cab"]))
+    engine.close()
+
+
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
 def test_a_reset_forgets_the_rows_and_keeps_reference_and_rate(tmp_path, method):
     engine = opened(tmp_path, truing.Detector(method=method))
@@ -275,6 +295,7 @@ def test_a_reset_forgets_the_rows_and_keeps_reference_and_rate(tmp_path, method)
     learn(engine, "a")
     engine.reset().result()
     assert engine.facts().rows == engine.facts().batches == 0
+    assert engine._store.recent == {}
     learn(engine, "b")
     plain = truing.Detector(method=method)
     plain.calibrate(REFERENCE)

@@ -195,7 +195,7 @@ class Engine:
         return self._change(record, "merged", rows=lambda: round(moments.rows))
 
     def reset(self) -> Future[None]:
-        """Forget all learned rows, durably; the reference and the rate stay."""
+        """Forget all learned rows and their request ids, durably; the reference and the rate stay."""
         return self._change(lambda: Record(0, "reset"), "reset")
 
     def snapshot(self) -> Future[SnapshotFacts]:

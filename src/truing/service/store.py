@@ -73,8 +73,8 @@ class Recovered(NamedTuple):
 class Store:
     """A directory that holds one detector's state, open for one process.
 
-    `contents` are what it holds, `recent` the request ids of the last `RECENT_IDS` learned batches that had one, with
-    their rows' checksums; `recovery` says what was found on opening.
+    `contents` are what it holds, `recent` the request ids of the last `RECENT_IDS` batches that had one and were learned
+    since a reset, with their rows' checksums; `recovery` says what was found on opening.
 
     Parameters
     ----------
@@ -173,7 +173,12 @@ def fresh_contents(detector: Detector) -> Contents:
 
 
 def remember(recent: Recent, record: Record) -> None:
-    """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number."""
+    """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number.
+
+    A reset forgets them all: their rows are no longer in the state.
+    """
+    if record.kind == "reset":
+        recent.clear()
     request_id = record.about.get("id")
     if request_id is None:
         return
