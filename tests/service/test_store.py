@@ -275,6 +275,24 @@ def test_snapshots_are_taken_as_the_log_grows_and_bound_it(tmp_path, monkeypatch
     assert list(recent) == [str(number) for number in range(150)]
 
 
+def test_snapshots_are_taken_by_processes_none_of_which_lives_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_module, "SNAPSHOT_LOG_BYTES", 5000)
+    monkeypatch.setattr(engine_module, "SNAPSHOT_LOG_RATIO", 0)
+    sequences, behind = [], []
+    for start in range(30):
+        engine = opened(tmp_path / str(start), segment_bytes=2000)
+        learn(engine, start)  # One record of 304 bytes.
+        while not engine._store.log._is_marked or engine._is_taking:
+            pass  # The writer marks the log when it has nothing else to do.
+        shutil.copytree(tmp_path / str(start), tmp_path / str(start + 1))  # As a killed process leaves it.
+        sequences.append(next(iter(snapshots(tmp_path / str(start))), 0))
+        behind.append(engine._store.log.bytes_after(sequences[-1]))
+        engine.close()
+    assert len(set(sequences)) > 2
+    assert max(behind) <= 5000 + 1000
+    assert bits(engine.detector) == bits(replayed([str(start) for start in range(30)]))
+
+
 @pytest.mark.parametrize("order", ["C", "F", "sliced", "unaligned"])
 def test_rows_in_any_order_of_memory_are_recovered_to_the_same_bits(tmp_path, order):
     rng = np.random.default_rng(0)

@@ -131,7 +131,7 @@ class Engine:
         self._failure = ""
         self._is_closing = False
         self._snapshot_error = ""
-        self._bytes_at_snapshot = 0
+        self._last_begun = 0 if store.snapshot is None else store.snapshot.sequence
         self._is_taking = False
         self._readers = Readers(self._fitted, self._listeners)
         self._snapshots = ThreadPoolExecutor(1, "truing-snapshot")
@@ -461,13 +461,13 @@ class Engine:
     def _snapshot_if_due(self) -> None:
         last = self._store.snapshot
         due = max(SNAPSHOT_LOG_BYTES, SNAPSHOT_LOG_RATIO * (0 if last is None else last.bytes))
-        if not self._is_taking and self._store.log.appended_bytes - self._bytes_at_snapshot > due:
+        if not self._is_taking and self._store.log.bytes_after(self._last_begun) > due:
             self._begin_snapshot(Future())
 
     def _begin_snapshot(self, future: Future[SnapshotFacts]) -> None:
         """Have a snapshot written of the contents as they are."""
         contents, recent = self._store.begin_snapshot()
-        self._bytes_at_snapshot = self._store.log.appended_bytes
+        self._last_begun = contents.sequence  # If it fails, the next is due when as much more is in the log.
         self._is_taking = True
         self._snapshots.submit(self._take_snapshot, contents, recent, future)
 

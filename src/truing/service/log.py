@@ -168,7 +168,6 @@ class Log:
         self._sync = sync
         self._synced = end.sequence  # What was not is written again when the last segment is opened.
         self._is_marked = False
-        self.appended_bytes = 0
         found = segments(folder)
         self._full = {first: path.stat().st_size for first, path in list(found.items())[:-1]}
         if found:
@@ -182,6 +181,11 @@ class Log:
     def total_bytes(self) -> int:
         """Size of all segments."""
         return sum(list(self._full.values())) + self._size
+
+    def bytes_after(self, sequence: int) -> int:
+        """Return the size of the segments that begin behind a sequence number; with a snapshot of it one does."""
+        sizes = [*list(self._full.items()), (self._first, self._size)]
+        return sum(size for first, size in sizes if first > sequence)
 
     @property
     def segments(self) -> int:
@@ -252,9 +256,7 @@ class Log:
 
     def _write(self, buffers: list[bytes | memoryview]) -> None:
         for start in range(0, len(buffers), _MAX_BUFFERS):
-            written = _write_all(self._file, buffers[start : start + _MAX_BUFFERS])
-            self._size += written
-            self.appended_bytes += written
+            self._size += _write_all(self._file, buffers[start : start + _MAX_BUFFERS])
 
     def _rotate(self) -> None:
         first, size, full = self._first, self._size, self._file

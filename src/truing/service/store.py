@@ -73,8 +73,8 @@ class Recovered(NamedTuple):
 class Store:
     """A directory that holds one detector's state, open for one process.
 
-    `contents` are what it holds, `recent` the request ids of the last `RECENT_IDS` batches that had one and were learned
-    since a reset, with their rows' checksums; `recovery` says what was found on opening.
+    `contents` are what it holds, `recent` the request ids of the last `RECENT_IDS` batches that had one and were
+    learned since a reset, with their rows' checksums; `recovery` says what was found on opening.
 
     Parameters
     ----------
