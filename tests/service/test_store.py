@@ -214,6 +214,26 @@ def test_a_directory_that_cannot_be_locked_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("features", "classes", "error", "what"),
+    [
+        (0, 3, ValueError, "features must be at least 1 and at most 65536, got 0"),
+        (-1, 3, ValueError, "features must be at least 1 and at most 65536, got -1"),
+        (10**9, 3, ValueError, "features must be at least 1 and at most 65536, got 1000000000"),
+        (2.0, 3, TypeError, "features must be a whole number, got float"),
+        (5, 0, ValueError, "classes must be at least 2, or none where rows have scores of their own, got 0"),
+        (5, 1, ValueError, "classes must be at least 2, or none"),
+        (5, 3.0, TypeError, "classes must be a whole number, got float"),
+    ],
+)
+def test_numbers_of_columns_that_no_rows_have_are_refused_before_anything_is_written(
+    tmp_path, features, classes, error, what
+):
+    with pytest.raises(error, match=what):
+        Store(tmp_path / "state", truing.Detector(), features=features, classes=classes)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_detector_that_has_learned_is_refused(tmp_path):
     with pytest.raises(ValueError, match="detector must have learned nothing"):
         Store(tmp_path, replayed(["a"]), features=FEATURES, classes=CLASSES)

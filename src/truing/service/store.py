@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._check import as_count
 from ..detector import Detector
 from ..io.archive import read_archive, write_archive
 from ..io.drafts import AnyPath
@@ -38,6 +39,9 @@ _FALSE_ALARM = 0.05
 
 # The request ids of so many learned batches are remembered.
 RECENT_IDS = 65_536
+
+# The sums of so many take 32 GiB.
+MAX_FEATURES = 65_536
 
 _FORMAT = 2
 _SETTINGS_KIND = "service settings"
@@ -84,7 +88,8 @@ class Store:
         One that has learned nothing, of the settings wanted. An existing directory of other settings is refused. None
         takes an existing directory as it is.
     features, classes
-        How many columns features and logits have; no classes where rows come with scores of their own.
+        How many columns features and logits have, at most 65,536 and at least two; no classes where rows come with
+        scores of their own.
     sync
         Whether what is written is synced before it is acknowledged.
     segment_bytes
@@ -102,6 +107,7 @@ class Store:
         segment_bytes: int = 2**26,
     ) -> None:
         self.folder = Path(path)
+        _check_columns(features, classes)
         if detector is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             sync_folder(self.folder.parent)
@@ -282,6 +288,15 @@ def read_settings(folder: Path) -> Settings:
         raise ValueError(f"{folder} must hold a state of format {_FORMAT}, got {kind} {about.get('format')}")
     detector = restore_detector(about["detector"], arrays)
     return Settings(detector, about["features"], about["classes"], bytes.fromhex(about["key"]))
+
+
+def _check_columns(features: int | None, classes: int | None) -> None:
+    if features is not None:
+        as_count(features, "features", at_most=MAX_FEATURES)
+    if classes is not None:
+        if classes < 2:
+            raise ValueError(f"classes must be at least 2, or none where rows have scores of their own, got {classes}")
+        as_count(classes, "classes")
 
 
 def _check_fresh(detector: Detector) -> None:
