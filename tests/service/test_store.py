@@ -172,6 +172,22 @@ def test_a_snapshot_and_the_settings_are_a_backup(tmp_path):
     store.close()
 
 
+def test_a_backup_of_a_state_that_has_seen_nothing_is_a_backup(tmp_path):
+    engine = opened(tmp_path / "live")
+    assert engine.snapshot().result().sequence == 0
+    (tmp_path / "backup").mkdir()
+    for path in (tmp_path / "live" / "settings.npz", *snapshots(tmp_path / "live").values()):
+        shutil.copy(path, tmp_path / "backup")
+    engine.close()
+    engine = opened(tmp_path / "backup")
+    assert engine.facts().recovery == ("there is no log: the snapshot of the record 0 is all there is",)
+    learn(engine, "a")
+    engine.close()
+    store = Store(tmp_path / "backup")
+    assert bits(store.contents.detector) == bits(replayed(["a"]))
+    store.close()
+
+
 def test_a_state_of_other_settings_is_refused_with_what_differs(tmp_path):
     head = (np.ones((CLASSES, FEATURES)), np.zeros(CLASSES))
     opened(tmp_path, truing.Detector("energy", temperature=2.0, head=head)).close()

@@ -203,7 +203,7 @@ def _replayed(folder: Path, key: bytes, contents: Contents, recent: Recent, dama
     end = LogEnd(key, start, contents.digest)
     try:
         if not segments(folder):
-            if damaged or not start:
+            if damaged or not snapshots(folder):
                 raise Damaged(f"{folder} lacks its log")
             notes.append(f"there is no log: the snapshot of the record {start} is all there is")
             return Recovered(contents, recent, end, tuple(notes), ())
