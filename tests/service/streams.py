@@ -13,6 +13,7 @@ from truing.saved.detectors import store_detector
 from truing.saved.guards import store_guards
 from truing.service.engine import Engine, Request, Store
 from truing.service.log import LogEnd, read_log
+from truing.service.store import read_settings
 from truing.states import decided_against
 
 FEATURES, CLASSES = 5, 3
@@ -98,5 +99,5 @@ def ids(folder: Path) -> list[str]:
 
 def records(folder: Path) -> Iterator[object]:
     """Yield the records of learned batches in a log that starts with its first record."""
-    log = read_log(folder, LogEnd(), 0, bytes(8))
+    log = read_log(folder, LogEnd(read_settings(folder).key), 0, bytes(8))
     return (found.record for found in log if found.record is not None and found.record.kind == "learn")

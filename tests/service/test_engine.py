@@ -2,8 +2,10 @@
 
 import copy
 import os
+import shutil
 import threading
 import time
+import zlib
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -236,6 +238,53 @@ def test_a_request_id_that_comes_again_with_other_rows_is_refused(engine):
     assert bits(engine.detector) == bits(replayed(["a"]))
 
 
+def with_the_same_crc(rows: truing.Outputs) -> truing.Outputs:
+    """Return other rows, whose features and logits have the same CRC-32.
+
+    What a flipped bit changes in a CRC does not depend on the other bits, and 33 changes of 32 bits are dependent.
+    """
+
+    def flipped(places: set[int]) -> truing.Outputs:
+        features = rows.features.copy()
+        features.reshape(-1).view(np.uint32)[sorted(places)] ^= 1
+        return truing.Outputs(features, rows.logits)
+
+    basis: dict[int, tuple[int, set[int]]] = {}
+    for place in range(33):
+        change, places = crc(flipped({place})) ^ crc(rows), {place}
+        while change.bit_length() in basis:
+            other_change, other_places = basis[change.bit_length()]
+            change, places = change ^ other_change, places ^ other_places
+        if not change:
+            break
+        basis[change.bit_length()] = (change, places)
+    return flipped(places)
+
+
+def crc(rows: truing.Outputs) -> int:
+    return zlib.crc32(rows.features.tobytes() + rows.logits.tobytes())
+
+
+def test_other_rows_are_told_by_more_than_their_bytes_and_a_checksum_that_can_be_met(tmp_path):
+    rows = batch("a", 8)
+    collided = with_the_same_crc(rows)
+    as_double = truing.Outputs(
+        *(column.reshape(-1).view(np.float64).reshape(4, -1) for column in (rows.features, rows.logits))
+    )
+    assert crc(collided) == crc(rows) == crc(as_double)
+    assert (collided.features != rows.features).any()
+    engine = opened(tmp_path)
+    assert not engine.submit(Request(rows, request_id="a")).result(60).repeated
+    for _ in range(2):
+        for other in (collided, as_double):
+            with pytest.raises(ValueError, match="request id must be another for other rows"):
+                engine.submit(Request(other, request_id="a")).result(60)
+        assert engine.submit(Request(rows, request_id="a")).result(60).repeated
+        engine.close()
+        engine = opened(tmp_path)  # From a snapshot.
+    engine.close()
+
+
 def test_request_ids_are_forgotten_after_their_number_and_not_before(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "RECENT_IDS", 5)
     engine = opened(tmp_path)
@@ -280,6 +329,25 @@ def test_moments_are_not_merged_into_a_contrast(tmp_path):
     engine.close()
 
 
+@pytest.mark.parametrize("recover", ["none", "from the log", "from a snapshot"])
+def test_a_batch_sent_again_after_a_reset_is_learned_again(tmp_path, recover):
+    engine = opened(tmp_path / "live")
+    learn(engine, "a")
+    engine.snapshot().result()  # Which knows of its id.
+    learn(engine, "b")
+    engine.reset().result()
+    learn(engine, "c")
+    if recover == "from a snapshot":
+        engine.snapshot().result()
+    if recover != "none":
+        shutil.copytree(tmp_path / "live", tmp_path / "state")
+        engine.close()
+        engine = opened(tmp_path / "state")
+    assert [learn(engine, name).repeated for name in "abcab"] == [False, False, True, True, True]
+    assert bits(engine.detector) == bits(replayed([*"cab"]))
+    engine.close()
+
+
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
 def test_a_reset_forgets_the_rows_and_keeps_reference_and_rate(tmp_path, method):
     engine = opened(tmp_path, truing.Detector(method=method))
@@ -288,6 +356,7 @@ def test_a_reset_forgets_the_rows_and_keeps_reference_and_rate(tmp_path, method)
     learn(engine, "a")
     engine.reset().result()
     assert engine.facts().rows == engine.facts().batches == 0
+    assert engine._store.recent == {}
     learn(engine, "b")
     plain = truing.Detector(method=method)
     plain.calibrate(REFERENCE)

@@ -53,7 +53,7 @@ class Operations(RuleBasedStateMachine):
         is_guarded = "stream_fdr" in guards
         self.rate = Rate("stream_fdr", STREAM_FDR) if is_guarded else Rate("false_alarm", 0.05)
         self.batches, self.learned, self.merged, self.weights = 0, {}, [], []
-        self.refused = {}
+        self.refused, self.forgotten = {}, {}
         self.engine = self.open()
         if calibrated or self.is_contrast:
             self.calibrate(0)
@@ -84,7 +84,16 @@ class Operations(RuleBasedStateMachine):
         outputs = far(batch(self.batches, rows)) if is_far else batch(self.batches, rows)
         if is_double:
             outputs = truing.Outputs(outputs.features.astype(np.float64) / 3, outputs.logits)
-        request_id = f"é{self.batches}" if has_id else None
+        self.check_learned(outputs, f"é{self.batches}" if has_id else None)
+        self.batches += 1
+
+    @precondition(lambda self: self.forgotten)
+    @rule(data=st.data())
+    def learn_what_was_forgotten(self, data):
+        request_id = data.draw(st.sampled_from(sorted(self.forgotten)))
+        self.check_learned(self.forgotten.pop(request_id), request_id)
+
+    def check_learned(self, outputs, request_id):
         found = self.engine.submit(Request(outputs, request_id=request_id)).result(60)
         if self.plain.reference is None:
             self.check_scores(found, outputs, self.plain.learn_and_score(outputs))
@@ -93,9 +102,8 @@ class Operations(RuleBasedStateMachine):
             if self.is_of_the_stream:
                 self.refused[request_id] = found.is_out
         assert (found.learned, found.repeated) == (True, False)
-        self.batches += 1
         settings = self.plain.settings
-        self.weights = [weight * settings.decay for weight in self.weights] + [rows]
+        self.weights = [weight * settings.decay for weight in self.weights] + [len(outputs)]
         if settings.window is not None:
             self.weights = self.weights[-settings.window :]
         if request_id is not None:
@@ -209,6 +217,8 @@ class Operations(RuleBasedStateMachine):
             empty = {"dlr": DirectState, "rlr": RobustState}[self.method]
             self.plain.state = empty(state.reference, classes=state.classes, guards=guards)
         self.merged, self.weights = [], []
+        self.forgotten |= self.learned
+        self.learned, self.refused = {}, {}
 
     @rule()
     def snapshot(self):

@@ -47,6 +47,7 @@ def killed(
 def all_records(folder: Path, removed: Path, work: Path) -> list[object]:
     """Return the records of all batches that were ever learned, in order, those in removed segments too."""
     shutil.copytree(removed, work)
+    shutil.copy(folder / "settings.npz", work)
     for path in segments(folder).values():
         shutil.copy(path, work)
     return list(records(work))

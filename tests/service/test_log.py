@@ -3,21 +3,25 @@
 import errno
 import os
 import shutil
+import struct
 import subprocess
 import sys
+from hashlib import blake2b
+from itertools import count
 
 import numpy as np
 import pytest
 
 import truing
 from truing.service import log as log_module
-from truing.service.engine import Unavailable
+from truing.service.engine import Request, Unavailable
 from truing.service.log import Damaged, Log, LogEnd, read_log, segments
-from truing.service.records import FRAME_BYTES, START, Record, frames_after
-from truing.service.store import Store
+from truing.service.records import FRAME_BYTES, MARK, RECORD, SEAL, START, Record, frames_after
+from truing.service.store import Store, read_settings
 
 from .streams import CLASSES, FEATURES, batch, bits, learn, opened, replayed
 
+KEY = bytes(range(32))
 NAMES = [f"b{number}" for number in range(6)]
 
 
@@ -46,7 +50,7 @@ def test_a_log_cut_at_any_byte_recovers_to_its_last_whole_record(tmp_path):
     folder = written(tmp_path)
     path, expected = last_segment(folder), prefixes()
     whole = path.read_bytes()
-    frames = list(frames_after(memoryview(whole), 0))
+    frames = list(frames_after(memoryview(whole), 0, read_settings(folder).key))
     record_ends = [0] + [frame.end for frame in frames if frame.record is not None]
     frame_ends = [0] + [frame.end for frame in frames]
     for size in range(record_ends[-3], len(whole) + 1):
@@ -64,7 +68,7 @@ def test_any_bit_that_flips_in_an_acknowledged_log_is_refused_or_loses_nothing(t
     folder = written(tmp_path)
     path, expected = last_segment(folder), prefixes()[-1]
     whole = path.read_bytes()
-    frames = list(frames_after(memoryview(whole), 0))
+    frames = list(frames_after(memoryview(whole), 0, read_settings(folder).key))
     assert frames[-1].record is None  # The mark.
     rng = np.random.default_rng(3)
     for place in [*range(0, 200, 7), *rng.integers(0, len(whole), 100), *range(frames[-1].start - 40, len(whole), 5)]:
@@ -110,12 +114,12 @@ def group(first: int, names: list[str]) -> list[Record]:
 def grouped_log(folder, *groups: list[str]) -> tuple[bytes, list[int]]:
     """Write groups of records; return the bytes of the log, and where its records start."""
     folder.mkdir()
-    log = Log(folder, LogEnd(), segment_bytes=2**30, sync=True)
+    log = Log(folder, LogEnd(KEY), segment_bytes=2**30, sync=True)
     for names in groups:
         log.append(group(log.sequence + 1, names))
     log.close()
     data = last_segment(folder).read_bytes()
-    return data, [found.start for found in read_log(folder, LogEnd(), 0, START)]
+    return data, [found.start for found in read_log(folder, LogEnd(KEY), 0, START)]
 
 
 def test_a_power_cut_that_tore_the_middle_of_the_last_group_is_no_damage(tmp_path):
@@ -123,7 +127,7 @@ def test_a_power_cut_that_tore_the_middle_of_the_last_group_is_no_damage(tmp_pat
     data, starts = grouped_log(tmp_path / "log", ["a", "b"], ["c", "d", "e"])
     torn = data[: starts[3]] + bytes(40) + data[starts[3] + 40 :]
     last_segment(tmp_path / "log").write_bytes(torn)
-    end = LogEnd()
+    end = LogEnd(KEY)
     assert [found.record.about["id"] for found in read_log(tmp_path / "log", end, 0, START)] == ["a", "b", "c"]
     assert end.whole_bytes == starts[3]
 
@@ -132,7 +136,7 @@ def test_the_same_hole_before_a_later_group_is_damage(tmp_path):
     data, starts = grouped_log(tmp_path / "log", ["a", "b"], ["c", "d", "e"], ["f"])
     last_segment(tmp_path / "log").write_bytes(data[: starts[3]] + bytes(40) + data[starts[3] + 40 :])
     with pytest.raises(Damaged, match=f"the record 4 at byte {starts[3]} is not whole, and later ones are"):
-        list(read_log(tmp_path / "log", LogEnd(), 0, START))
+        list(read_log(tmp_path / "log", LogEnd(KEY), 0, START))
 
 
 def test_records_of_another_log_are_refused_though_they_are_whole(tmp_path):
@@ -141,7 +145,44 @@ def test_records_of_another_log_are_refused_though_they_are_whole(tmp_path):
     assert len(data) == len(other)
     last_segment(tmp_path / "one").write_bytes(data[: starts[1]] + other[starts[1] :])
     with pytest.raises(Damaged, match="a record 2 was to follow"):
-        list(read_log(tmp_path / "one", LogEnd(), 0, START))
+        list(read_log(tmp_path / "one", LogEnd(KEY), 0, START))
+
+
+def looks_like(frame: bytes) -> truing.Outputs:
+    """Return rows whose features hold a frame where frames are looked for."""
+    rows = batch("forged", 64)
+    rows.features.reshape(-1)[: len(frame) // 4] = np.frombuffer(frame, "<f4")
+    assert np.isfinite(rows.features).all()
+    return rows
+
+
+def finite_frame(magic: bytes) -> bytes:
+    """Return a frame as one who does not know the key can make it, and whose bytes are finite numbers."""
+    for sequence in count():
+        frame = struct.pack("<4sIQQQ8sI4x", magic, 0, 0, sequence, 10**6, b"12345678", 0)
+        frame += blake2b(frame, digest_size=8).digest()
+        if np.isfinite(np.frombuffer(frame, "<f4")).all():
+            return frame
+    raise AssertionError
+
+
+@pytest.mark.parametrize("magic", [MARK, SEAL, RECORD])
+def test_rows_that_look_like_frames_are_cut_as_any_torn_end(tmp_path, magic):
+    """A mark in them that says that all was synced made a torn record pass for damage."""
+    engine = opened(tmp_path / "live")
+    learn(engine, "a")
+    engine.submit(Request(looks_like(finite_frame(magic)))).result(60)
+    shutil.copytree(tmp_path / "live", tmp_path / "state")
+    engine.close()
+    path = last_segment(tmp_path / "state")
+    whole = path.read_bytes()
+    frames = frames_after(memoryview(whole), 0, read_settings(tmp_path / "state").key)
+    ends = [frame.end for frame in frames if frame.record is not None]
+    path.write_bytes(whole[: ends[-1] - 8])
+    store = Store(tmp_path / "state")
+    assert bits(store.contents.detector) == bits(replayed(["a"]))
+    assert "bytes of an unfinished write" in store.recovery[0]
+    store.close()
 
 
 def test_segments_follow_one_another_and_none_may_be_missing(tmp_path):

@@ -22,6 +22,7 @@ def send(engine, start, stop):
         futures += [engine.submit(Request(OUTPUTS, learn=False)) for _ in range(10)]
         wait(futures)
         assert all(future.result().scores.shape == (6,) for future in futures)
+    engine.snapshot().result()  # No other is being written when memory is measured.
 
 
 def test_memory_does_not_grow_with_requests(tmp_path, monkeypatch):

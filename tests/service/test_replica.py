@@ -82,3 +82,25 @@ def test_a_replica_keeps_what_it_has_when_a_newer_snapshot_is_damaged(tmp_path, 
     assert replica.facts().is_ready
     replica.close()
     engine.close()
+
+
+def test_a_replica_that_starts_beside_a_damaged_snapshot_takes_the_one_before(tmp_path):
+    engine = opened(tmp_path)
+    for name in "ab":
+        learn(engine, name)
+        engine.snapshot().result(60)
+    newest = max(tmp_path.glob("snapshot-*"))
+    newest.write_bytes(newest.read_bytes()[:-50])
+    replica = Replica(tmp_path, poll_seconds=0.01)
+    assert replica.facts().is_ready
+    assert newest.name in replica.facts().snapshot_error
+    assert bits(replica.detector) == bits(replayed(["a"]))
+    learn(engine, "c")
+    engine.close()
+    follows(replica, 3)
+    assert bits(replica.detector) == bits(replayed([*"abc"]))
+    deadline = time.monotonic() + 30
+    while replica.facts().snapshot_error and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert replica.facts().snapshot_error == ""
+    replica.close()

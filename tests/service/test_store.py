@@ -10,8 +10,9 @@ import pytest
 import truing
 from truing.service import engine as engine_module
 from truing.service.engine import Engine, Request, Store
-from truing.service.log import Damaged, segments
+from truing.service.log import Damaged, LogEnd, segments
 from truing.service.snapshots import read_snapshot, snapshots
+from truing.service.store import read_settings
 
 from .streams import CLASSES, FEATURES, batch, bits, learn, opened, replayed
 
@@ -97,9 +98,13 @@ def test_a_directory_without_its_log_or_its_settings_is_refused(tmp_path):
 
 
 def test_a_log_that_ends_before_its_snapshot_is_refused(tmp_path):
-    folder = learned(tmp_path, ["abc", "de", "f"])
-    shutil.rmtree(tmp_path / "live")
-    other = learned(tmp_path / "other", ["abc"])
+    other = learned(tmp_path, ["abc"])
+    shutil.copytree(other, tmp_path / "later")
+    engine = opened(tmp_path / "later")
+    for name in "de":
+        learn(engine, name)
+    engine.close()
+    folder = tmp_path / "later"
     for path in segments(folder).values():
         path.unlink()
     for path in segments(other).values():
@@ -115,8 +120,40 @@ def test_a_log_of_another_state_is_refused_behind_a_snapshot(tmp_path):
         path.unlink()
     for path in segments(other).values():
         shutil.copy(path, folder)
-    with pytest.raises(Damaged, match="is damaged: at byte 0 a record 4 was to follow"):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(Damaged, match=r"or of another settings\.npz: the record 4 at byte 0 is whole"):
         Store(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before  # Not cut as a torn end.
+
+
+def test_the_log_of_a_copy_that_went_on_by_itself_is_refused_behind_a_snapshot(tmp_path):
+    folder = learned(tmp_path, ["abc", "de"])
+    shutil.copytree(tmp_path / "live", tmp_path / "other")
+    for place, names in ((folder, "xy"), (tmp_path / "other", "yzw")):
+        engine = opened(place)
+        for name in names:
+            learn(engine, name)
+        engine.close()
+    for path in segments(folder).values():
+        path.unlink()
+    for path in segments(tmp_path / "other").values():
+        shutil.copy(path, folder)
+    with pytest.raises(Damaged, match="are not of one state"):
+        Store(folder)
+
+
+def test_the_key_of_a_directory_is_its_own_and_is_shown_to_no_one(tmp_path, caplog):
+    keys = set()
+    for name in "ab":
+        opened(tmp_path / name).close()
+        settings = read_settings(tmp_path / name)
+        assert len(settings.key) == 32
+        assert (tmp_path / name / "settings.npz").stat().st_mode & 0o777 == 0o600
+        shown = repr(settings) + repr(LogEnd(settings.key)) + caplog.text
+        assert repr(settings.key) not in shown
+        assert settings.key.hex() not in shown
+        keys.add(settings.key)
+    assert len(keys) == 2
 
 
 def test_a_snapshot_and_the_settings_are_a_backup(tmp_path):
@@ -132,6 +169,22 @@ def test_a_snapshot_and_the_settings_are_a_backup(tmp_path):
     engine.close()
     store = Store(tmp_path / "backup")
     assert bits(store.contents.detector) == bits(replayed([*"abcdef"]))
+    store.close()
+
+
+def test_a_backup_of_a_state_that_has_seen_nothing_is_a_backup(tmp_path):
+    engine = opened(tmp_path / "live")
+    assert engine.snapshot().result().sequence == 0
+    (tmp_path / "backup").mkdir()
+    for path in (tmp_path / "live" / "settings.npz", *snapshots(tmp_path / "live").values()):
+        shutil.copy(path, tmp_path / "backup")
+    engine.close()
+    engine = opened(tmp_path / "backup")
+    assert engine.facts().recovery == ("there is no log: the snapshot of the record 0 is all there is",)
+    learn(engine, "a")
+    engine.close()
+    store = Store(tmp_path / "backup")
+    assert bits(store.contents.detector) == bits(replayed(["a"]))
     store.close()
 
 
@@ -157,8 +210,44 @@ def test_a_directory_is_for_one_process_at_a_time(tmp_path):
     assert "is in use by another process: one process writes to a state" in done.stderr
     with pytest.raises(BlockingIOError):
         opened(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()  # Whatever is removed: what is in use is the directory.
+    with pytest.raises(BlockingIOError):
+        opened(tmp_path)
     engine.close()
+    shutil.rmtree(tmp_path)
     opened(tmp_path).close()
+    opened(tmp_path).close()
+
+
+def test_a_directory_that_cannot_be_locked_is_refused(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr("truing.service.store.fcntl.flock", flock)
+    with pytest.raises(OSError, match="Bad file descriptor: a state directory must be one that can be locked"):
+        opened(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("features", "classes", "error", "what"),
+    [
+        (0, 3, ValueError, "features must be at least 1 and at most 65536, got 0"),
+        (-1, 3, ValueError, "features must be at least 1 and at most 65536, got -1"),
+        (10**9, 3, ValueError, "features must be at least 1 and at most 65536, got 1000000000"),
+        (2.0, 3, TypeError, "features must be a whole number, got float"),
+        (5, 0, ValueError, "classes must be at least 2, or none where rows have scores of their own, got 0"),
+        (5, 1, ValueError, "classes must be at least 2, or none"),
+        (5, 3.0, TypeError, "classes must be a whole number, got float"),
+    ],
+)
+def test_numbers_of_columns_that_no_rows_have_are_refused_before_anything_is_written(
+    tmp_path, features, classes, error, what
+):
+    with pytest.raises(error, match=what):
+        Store(tmp_path / "state", truing.Detector(), features=features, classes=classes)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_detector_that_has_learned_is_refused(tmp_path):
@@ -220,6 +309,24 @@ def test_snapshots_are_taken_as_the_log_grows_and_bound_it(tmp_path, monkeypatch
     contents, recent = read_snapshot(next(iter(snapshots(tmp_path).values())))
     assert bits(contents.detector) == bits(replayed([str(number) for number in range(150)]))
     assert list(recent) == [str(number) for number in range(150)]
+
+
+def test_snapshots_are_taken_by_processes_none_of_which_lives_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_module, "SNAPSHOT_LOG_BYTES", 5000)
+    monkeypatch.setattr(engine_module, "SNAPSHOT_LOG_RATIO", 0)
+    sequences, behind = [], []
+    for start in range(30):
+        engine = opened(tmp_path / str(start), segment_bytes=2000)
+        learn(engine, start)  # One record of 304 bytes.
+        while not engine._store.log._is_marked or engine._is_taking:
+            pass  # The writer marks the log when it has nothing else to do.
+        shutil.copytree(tmp_path / str(start), tmp_path / str(start + 1))  # As a killed process leaves it.
+        sequences.append(next(iter(snapshots(tmp_path / str(start))), 0))
+        behind.append(engine._store.log.bytes_after(sequences[-1]))
+        engine.close()
+    assert len(set(sequences)) > 2
+    assert max(behind) <= 5000 + 1000
+    assert bits(engine.detector) == bits(replayed([str(start) for start in range(30)]))
 
 
 @pytest.mark.parametrize("order", ["C", "F", "sliced", "unaligned"])

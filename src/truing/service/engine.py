@@ -139,7 +139,7 @@ class Engine:
         self._failure = ""
         self._is_closing = False
         self._snapshot_error = ""
-        self._bytes_at_snapshot = 0
+        self._last_begun = 0 if store.snapshot is None else store.snapshot.sequence
         self._is_taking = False
         settings = store.contents.detector.settings
         self._forgets = settings.window is not None or settings.decay != 1.0
@@ -207,7 +207,7 @@ class Engine:
         return self._change(record, "merged", rows=lambda: round(moments.rows))
 
     def reset(self) -> Future[None]:
-        """Forget all learned rows, durably; the reference and the rate stay."""
+        """Forget all learned rows and their request ids, durably; the reference and the rate stay."""
         return self._change(lambda: Record(0, "reset"), "reset")
 
     def snapshot(self) -> Future[SnapshotFacts]:
@@ -488,7 +488,7 @@ class Engine:
     def _snapshot_if_due(self) -> None:
         last = self._store.snapshot
         due = max(SNAPSHOT_LOG_BYTES, SNAPSHOT_LOG_RATIO * (0 if last is None else last.bytes))
-        if not self._is_taking and self._store.log.appended_bytes - self._bytes_at_snapshot > due:
+        if not self._is_taking and self._store.log.bytes_after(self._last_begun) > due:
             self._begin_snapshot(Future())
 
     def _begin_snapshot(self, future: Future[SnapshotFacts]) -> None:
@@ -497,7 +497,7 @@ class Engine:
             fail(future, Unavailable("a snapshot is being taken already: ask again"))
             return
         contents, recent = self._store.begin_snapshot()
-        self._bytes_at_snapshot = self._store.log.appended_bytes
+        self._last_begun = contents.sequence  # If it fails, the next is due when as much more is in the log.
         self._is_taking = True
         self._snapshots.submit(self._take_snapshot, contents, recent, future)
 

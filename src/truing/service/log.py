@@ -14,7 +14,19 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from .records import MARK, RECORD, SEAL, START, Encoded, Found, Record, encode, encode_end, frame_at, frames_after
+from .records import (
+    MARK,
+    RECORD,
+    SEAL,
+    START,
+    Found,
+    Record,
+    encode,
+    encode_end,
+    frame_at,
+    frames_after,
+    is_record_of_another_key,
+)
 
 # As many buffers as one call of the system takes.
 _MAX_BUFFERS = 1024
@@ -28,9 +40,11 @@ class Damaged(ValueError):  # noqa: N818  # What a file is.
 class LogEnd:
     """How far a log was read: the last sequence number, its frame's checksum, and what was found on the way.
 
-    `synced_bytes` of the last segment were known to be synced when it was written, `whole_bytes` of it are whole.
+    `key` is that of the checksums of its frames, a secret of the directory. `synced_bytes` of the last segment were
+    known to be synced when it was written, `whole_bytes` of it are whole.
     """
 
+    key: bytes = field(repr=False)
     sequence: int = 0
     digest: bytes | None = START
     synced: int = 0
@@ -77,7 +91,7 @@ def _read_segment(path: Path, end: LogEnd, following: int | None) -> Iterator[Fo
     with _mapped(path) as data:
         place = 0
         while place < len(data):
-            found = frame_at(data, place) or _behind_damage(path, data, place, end, following)
+            found = frame_at(data, place, end.key) or _behind_damage(path, data, place, end, following)
             if found is None:
                 break
             _check_order(path, found, end)
@@ -101,7 +115,7 @@ def _behind_damage(path: Path, data: memoryview, bad: int, end: LogEnd, followin
     that what lies between had been synced, the log is damaged.
     """
     missing = end.sequence + 1
-    for found in frames_after(data, bad + 1 + -(bad + 1) % 8):
+    for found in frames_after(data, bad + 1 + -(bad + 1) % 8, end.key):
         if found.magic == RECORD and found.sequence == missing and found.before == end.digest:
             end.notes.append(f"{path.name}: a damaged mark at byte {bad} was passed over; no record is missing")
             return found
@@ -112,6 +126,11 @@ def _behind_damage(path: Path, data: memoryview, bad: int, end: LogEnd, followin
         return None
     if following is not None:
         raise Damaged(f"{path} is damaged: the record {missing} at byte {bad} is not whole, and other segments follow")
+    if is_record_of_another_key(data, bad, end.key):
+        raise Damaged(
+            f"{path} is damaged, or of another settings.npz: the record {missing} at byte {bad} is whole, and the "
+            "checksum of its frame another"
+        )
     torn = len(data) - bad
     end.notes.append(f"{path.name}: {torn} bytes of an unfinished write behind the record {end.sequence} were cut")
     return None
@@ -145,10 +164,10 @@ class Log:
         self.digest = end.digest
         self.segment_bytes = segment_bytes
         self.why_broken = ""
+        self._key = end.key
         self._sync = sync
         self._synced = end.sequence  # What was not is written again when the last segment is opened.
         self._is_marked = False
-        self.appended_bytes = 0
         found = segments(folder)
         self._full = {first: path.stat().st_size for first, path in list(found.items())[:-1]}
         if found:
@@ -163,21 +182,27 @@ class Log:
         """Size of all segments."""
         return sum(list(self._full.values())) + self._size
 
+    def bytes_after(self, sequence: int) -> int:
+        """Return the size of the segments that begin behind a sequence number; with a snapshot of it one does."""
+        sizes = [*list(self._full.items()), (self._first, self._size)]
+        return sum(size for first, size in sizes if first > sequence)
+
     @property
     def segments(self) -> int:
         """Number of segments."""
         return len(self._full) + 1
 
-    def append(self, records: Sequence[Record]) -> list[Encoded]:
+    def append(self, records: Sequence[Record]) -> None:
         """Write records, whose numbers follow, and return once they are synced."""
         self._check()
-        encoded: list[Encoded] = []
+        buffers: list[bytes | memoryview] = []
         digest = self.digest
         for record in records:
-            encoded.append(encode(record, before=digest, synced=self._synced))
-            digest = encoded[-1].digest
+            encoded = encode(record, before=digest, synced=self._synced, key=self._key)
+            buffers += encoded.buffers
+            digest = encoded.digest
         with self._stopping_on_failure():
-            self._write([buffer for one in encoded for buffer in one.buffers])
+            self._write(buffers)
             if self._sync:
                 os.fdatasync(self._file)
                 self._synced = records[-1].sequence
@@ -186,7 +211,6 @@ class Log:
             self._is_marked = False
             if self._size > self.segment_bytes:
                 self._rotate()
-        return encoded
 
     def mark(self) -> None:
         """Note in the log that all of it is synced; the note itself is synced with what comes next."""
@@ -194,7 +218,7 @@ class Log:
             return
         self._check()
         with self._stopping_on_failure():
-            self._write([encode_end(MARK, sequence=self.sequence, before=self.digest)])
+            self._write([encode_end(MARK, sequence=self.sequence, before=self.digest, key=self._key)])
             self._is_marked = True
 
     def rotate(self) -> None:
@@ -232,15 +256,14 @@ class Log:
 
     def _write(self, buffers: list[bytes | memoryview]) -> None:
         for start in range(0, len(buffers), _MAX_BUFFERS):
-            written = _write_all(self._file, buffers[start : start + _MAX_BUFFERS])
-            self._size += written
-            self.appended_bytes += written
+            self._size += _write_all(self._file, buffers[start : start + _MAX_BUFFERS])
 
     def _rotate(self) -> None:
         first, size, full = self._first, self._size, self._file
         self._file = self._new_segment()
         # Only now: a seal says that the next segment is there.
-        size += _write_all(full, [encode_end(SEAL, sequence=self.sequence, before=self.digest)])
+        seal = encode_end(SEAL, sequence=self.sequence, before=self.digest, key=self._key)
+        size += _write_all(full, [seal])
         self._full[first] = size
         if self._sync:
             os.fdatasync(full)

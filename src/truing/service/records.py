@@ -2,12 +2,14 @@
 
 A record is a frame, a description in JSON, and arrays as they lie in memory, each padded to eight bytes. Every frame
 holds the checksum of the frame before, so that records of two logs cannot be mixed up, and how far the log had been
-synced when it was written, so that a torn end can be told from damage. docs/durability.md has the layout.
+synced when it was written, so that a torn end can be told from damage. Arrays are a client's bytes and may be made to
+look like frames, so a frame's checksum has a key that clients do not know. docs/durability.md has the layout.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -24,9 +26,12 @@ RECORD, MARK, SEAL = b"TRr1", b"TRm1", b"TRs1"
 ALIGNMENT = 8
 START = bytes(8)  # What stands for the checksum before the first record.
 
-# Kind, bytes of the description, bytes of the arrays, sequence number, last synced one, checksum before, of the arrays.
+KEY_BYTES = 32
+
+# Kind, bytes of the description and of the arrays, sequence number, last synced one, checksum before, and of the two.
 _FRAME = struct.Struct("<4sIQQQ8sI4x")
 _DIGEST_BYTES = 8
+CHECKSUM_BYTES = 8  # Of rows that came with a request id.
 FRAME_BYTES = _FRAME.size + _DIGEST_BYTES
 
 # No description is longer: a damaged length must not ask for all memory.
@@ -44,11 +49,10 @@ class Record:
 
 
 class Encoded(NamedTuple):
-    """A record as buffers to be written one after another, and the checksums of its frame and its arrays."""
+    """A record as buffers to be written one after another, and the checksum of its frame."""
 
     buffers: list[bytes | memoryview]
     digest: bytes
-    arrays_checksum: int
 
 
 class Found(NamedTuple):
@@ -61,11 +65,10 @@ class Found(NamedTuple):
     synced: int
     before: bytes
     digest: bytes
-    arrays_checksum: int
     record: Record | None
 
 
-def encode(record: Record, *, before: bytes, synced: int) -> Encoded:
+def encode(record: Record, *, before: bytes, synced: int, key: bytes) -> Encoded:
     """Return a record as bytes; `before` is the checksum of the frame before, `synced` the last sequence synced."""
     shapes = [(name, array.dtype.str, array.shape) for name, array in record.arrays.items()]
     description = json.dumps({"kind": record.kind, **record.about, "arrays": shapes}).encode()
@@ -73,49 +76,49 @@ def encode(record: Record, *, before: bytes, synced: int) -> Encoded:
     if len(description) > _MAX_DESCRIPTION_BYTES:
         raise ValueError(f"a record's description must have at most {_MAX_DESCRIPTION_BYTES:,} bytes")
     payload = _payload(record.arrays)
-    checksum = _checksum(payload)
+    checksum = zlib.crc32(description)
+    for part in payload:
+        checksum = zlib.crc32(part, checksum)
     size = sum(len(part) for part in payload)
     frame = _FRAME.pack(RECORD, len(description), size, record.sequence, synced, before, checksum)
-    digest = _digest(frame, description)
-    return Encoded([frame + digest + description, *payload], digest, checksum)
+    digest = _digest(frame, key)
+    return Encoded([frame + digest + description, *payload], digest)
 
 
-def checksum_of(arrays: Arrays) -> int:
-    """Return the checksum of a record's arrays."""
-    return _checksum(_payload(arrays))
+def checksum_of(arrays: Arrays) -> bytes:
+    """Return BLAKE2b of arrays: of their names, types, shapes and bytes."""
+    digest = blake2b(digest_size=CHECKSUM_BYTES)
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.digest()
 
 
-def encode_end(magic: bytes, *, sequence: int, before: bytes) -> bytes:
+def encode_end(magic: bytes, *, sequence: int, before: bytes, key: bytes) -> bytes:
     """Return a mark: all up to `sequence` is synced; or a seal, which adds that another segment follows."""
     frame = _FRAME.pack(magic, 0, 0, sequence, sequence, before, 0)
-    return frame + _digest(frame, b"")
+    return frame + _digest(frame, key)
 
 
-def frame_at(data: memoryview, start: int) -> Found | None:
+def frame_at(data: memoryview, start: int, key: bytes) -> Found | None:
     """Return the whole frame that starts there, None where there is none."""
-    if start + FRAME_BYTES > len(data):
-        return None
-    frame = data[start : start + _FRAME.size]
-    magic, described, size, sequence, synced, before, checksum = _FRAME.unpack(frame)
-    body = start + FRAME_BYTES
-    end = body + described + size
-    if magic not in (RECORD, MARK, SEAL) or described > _MAX_DESCRIPTION_BYTES or end > len(data):
-        return None
-    digest = bytes(data[start + _FRAME.size : body])
-    description = bytes(data[body : body + described])
-    if digest != _digest(frame, description):
-        return None
-    payload = data[body + described : end]
-    if zlib.crc32(payload) != checksum:
-        return None
-    record = _record(sequence, description, payload) if magic == RECORD else None
-    return Found(magic, start, end, sequence, synced, before, digest, checksum, record)
+    if not _has_the_checksum(data, start, key):
+        return None  # Before all else: what a frame of a client's says of its sizes is not looked at.
+    return _unkeyed_frame_at(data, start)
 
 
-def frames_after(data: memoryview, start: int) -> Iterator[Found]:
+def is_record_of_another_key(data: memoryview, start: int, key: bytes) -> bool:
+    """Return whether a record starts there that is whole, but for the checksum of its frame."""
+    if _has_the_checksum(data, start, key):
+        return False
+    found = _unkeyed_frame_at(data, start)
+    return found is not None and found.magic == RECORD
+
+
+def frames_after(data: memoryview, start: int, key: bytes) -> Iterator[Found]:
     """Yield every whole frame behind a place, wherever it begins: what damage has left."""
     while start + FRAME_BYTES <= len(data):
-        found = frame_at(data, start) if data[start : start + 4] in (RECORD, MARK, SEAL) else None
+        found = frame_at(data, start, key) if data[start : start + 4] in (RECORD, MARK, SEAL) else None
         if found is not None:
             yield found
         start = start + ALIGNMENT if found is None else found.end
@@ -130,11 +133,29 @@ def _payload(arrays: Arrays) -> list[bytes | memoryview]:
     return parts
 
 
-def _checksum(payload: list[bytes | memoryview]) -> int:
-    checksum = 0
-    for part in payload:
-        checksum = zlib.crc32(part, checksum)
-    return checksum
+def _has_the_checksum(data: memoryview, start: int, key: bytes) -> bool:
+    frame_end = start + _FRAME.size
+    return data[frame_end : start + FRAME_BYTES] == _digest(data[start:frame_end], key)
+
+
+def _unkeyed_frame_at(data: memoryview, start: int) -> Found | None:
+    """Return the frame that starts there if all but its own checksum is whole."""
+    body = start + FRAME_BYTES
+    if body > len(data):
+        return None
+    magic, described, size, sequence, synced, before, checksum = _FRAME.unpack_from(data, start)
+    end = body + described + size
+    if magic not in (RECORD, MARK, SEAL) or described > _MAX_DESCRIPTION_BYTES or end > len(data):
+        return None
+    if zlib.crc32(data[body:end]) != checksum:
+        return None
+    record = None
+    if magic == RECORD:
+        try:
+            record = _record(sequence, bytes(data[body : body + described]), data[body + described : end])
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+            return None
+    return Found(magic, start, end, sequence, synced, before, bytes(data[body - _DIGEST_BYTES : body]), record)
 
 
 def _record(sequence: int, description: bytes, payload: memoryview) -> Record:
@@ -143,12 +164,12 @@ def _record(sequence: int, description: bytes, payload: memoryview) -> Record:
     arrays: Arrays = {}
     place = 0
     for name, dtype, shape in shapes:
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         # Copied, so that memory is aligned as it was when the rows came, and the file is not held.
         arrays[name] = np.frombuffer(payload, dtype, count, place).reshape(shape).copy()
         place += arrays[name].nbytes + -arrays[name].nbytes % ALIGNMENT
     return Record(sequence, kind, about, arrays)
 
 
-def _digest(frame: bytes | memoryview, description: bytes) -> bytes:
-    return blake2b(bytes(frame) + description, digest_size=_DIGEST_BYTES).digest()
+def _digest(frame: bytes | memoryview, key: bytes) -> bytes:
+    return blake2b(frame, digest_size=_DIGEST_BYTES, key=key).digest()

@@ -21,6 +21,8 @@ from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable,
 from .snapshots import read_snapshot, snapshots
 from .store import facts_of, fresh_contents, read_settings
 
+_NO_SNAPSHOT = "there is no snapshot yet"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -43,10 +45,12 @@ class Replica:
         self, path: AnyPath, *, poll_seconds: float = 1.0, listeners: Sequence[Callable[[Event], None]] = ()
     ) -> None:
         self._folder = Path(path)
-        detector, self._features, self._classes = read_settings(self._folder)
-        self._contents = fresh_contents(detector)
+        settings = read_settings(self._folder)
+        self._features = settings.features
+        self._classes = settings.classes
+        self._contents = fresh_contents(settings.detector)
         self._snapshot: SnapshotFacts | None = None
-        self._error = "there is no snapshot yet"
+        self._error = _NO_SNAPSHOT
         self._readers = Readers(lambda: self._contents, Listeners(listeners))
         self._closing = threading.Event()
         self._look()
@@ -135,22 +139,28 @@ class Replica:
             self._look()
 
     def _look(self) -> None:
-        """Take the newest snapshot, if it is newer than the one at hand; one that cannot be read leaves it."""
-        newest = next(iter(snapshots(self._folder).items()), None)
-        if newest is None or (self._snapshot is not None and newest[0] == self._snapshot.sequence):
-            return
-        sequence, path = newest
-        try:
-            contents, _ = read_snapshot(path)
-            solve(contents.detector, is_in_fit=False)
-            taken = facts_of(path, sequence)
-        except Exception as error:  # It may be damaged, or just removed for a newer one: the next look tells.
-            self._error = str(error) or type(error).__name__
-            _logger.warning("a snapshot cannot be read: %s", self._error)
-            return
-        self._contents = contents
-        self._snapshot = taken
-        self._error = ""
+        """Take the newest snapshot that can be read, if it is newer than the one at hand."""
+        errors = []
+        for sequence, path in snapshots(self._folder).items():
+            if self._snapshot is not None and sequence <= self._snapshot.sequence:
+                break
+            try:
+                contents, _ = read_snapshot(path)
+                solve(contents.detector, is_in_fit=False)
+                taken = facts_of(path, sequence)
+            except Exception as error:  # It may be damaged, or just removed for a newer one: the next look tells.
+                errors.append(str(error) or type(error).__name__)
+                continue
+            self._contents = contents
+            self._snapshot = taken
+            break
+        self._tell("; ".join(errors) or ("" if self._snapshot is not None else _NO_SNAPSHOT))
+
+    def _tell(self, error: str) -> None:
+        """Keep what is wrong with newer snapshots, and log it once."""
+        if error not in (self._error, "", _NO_SNAPSHOT):
+            _logger.warning("a snapshot cannot be read: %s", error)
+        self._error = error
 
 
 def _refused() -> Future[Any]:

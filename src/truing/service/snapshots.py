@@ -14,6 +14,7 @@ from ..detector import Detector
 from ..io.archive import read_archive, write_archive
 from ..saved.detectors import restore_detector, store_detector
 from ..threshold import Rate
+from .records import CHECKSUM_BYTES
 
 _KIND = "service snapshot"
 
@@ -24,7 +25,7 @@ class Remembered(NamedTuple):
     `refused` is a bit for each row, and empty where none was.
     """
 
-    checksum: int
+    checksum: bytes
     refused: bytes = b""
 
     def is_out(self, rows: int) -> Bools:
@@ -120,7 +121,7 @@ def _store_recent(recent: Recent) -> dict[str, NDArray[Any]]:
     return {
         "recent_ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
         "recent_lengths": np.array([len(one) for one in ids], dtype=np.int64),
-        "recent_checksums": np.array([batch.checksum for batch in recent.values()], dtype=np.int64),
+        "recent_checksums": np.frombuffer(b"".join(batch.checksum for batch in recent.values()), dtype=np.uint8),
         "recent_refused": np.frombuffer(b"".join(refused), dtype=np.uint8),
         "recent_refused_lengths": np.array([len(one) for one in refused], dtype=np.int64),
     }
@@ -129,7 +130,7 @@ def _store_recent(recent: Recent) -> dict[str, NDArray[Any]]:
 def _restore_recent(arrays: dict[str, NDArray[Any]]) -> Recent:
     ids = _parts(arrays["recent_ids"], arrays["recent_lengths"])
     refused = _parts(arrays["recent_refused"], arrays["recent_refused_lengths"])
-    checksums = arrays["recent_checksums"].tolist()
+    checksums = _parts(arrays["recent_checksums"], np.full(len(ids), CHECKSUM_BYTES))
     return {
         request_id.decode(): Remembered(checksum, bits)
         for request_id, checksum, bits in zip(ids, checksums, refused, strict=True)

@@ -1,21 +1,24 @@
 """A state directory: its lock, its settings, its log and its snapshots, opened by recovering what they hold.
 
-- `settings.npz`: what the detector was made with.
+- `settings.npz`: what the detector was made with, and the key of the log's checksums.
 - `snapshot-<sequence>.npz`: all up to a record; the two newest are kept.
 - `log-<sequence>.truing`: a segment of the log, named after its first record.
-- `lock`: held while a process writes here.
+
+The directory itself is locked while a process writes here: a file in it could be removed.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from .._check import as_count
 from ..detector import Detector
 from ..io.archive import read_archive, write_archive
 from ..io.drafts import AnyPath
@@ -23,7 +26,7 @@ from ..saved.detectors import restore_detector, store_detector
 from ..threshold import Rate
 from .changes import after, group_of, rows_of
 from .log import Damaged, Log, LogEnd, read_log, segment_path, segments, sync_folder
-from .records import Record, checksum_of
+from .records import KEY_BYTES, Record, checksum_of
 from .requests import SnapshotFacts
 from .snapshots import Contents, Recent, Remembered, read_snapshot, snapshots, write_snapshot
 
@@ -37,9 +40,25 @@ _FALSE_ALARM = 0.05
 # The request ids of so many learned batches are remembered.
 RECENT_IDS = 65_536
 
-_FORMAT = 1
+# The sums of so many take 32 GiB.
+MAX_FEATURES = 65_536
+
+_FORMAT = 2
 _SETTINGS_KIND = "service settings"
 _SNAPSHOTS_KEPT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What a directory was made with: a detector that has learned nothing, the numbers of columns, and a secret.
+
+    `key` is that of the checksums of the log's frames.
+    """
+
+    detector: Detector
+    features: int
+    classes: int | None
+    key: bytes = field(repr=False)
 
 
 class Recovered(NamedTuple):
@@ -58,8 +77,8 @@ class Recovered(NamedTuple):
 class Store:
     """A directory that holds one detector's state, open for one process.
 
-    `contents` are what it holds, `recent` the request ids of the last `RECENT_IDS` learned batches that had one, with
-    their rows' checksums; `recovery` says what was found on opening.
+    `contents` are what it holds, `recent` the request ids of the last `RECENT_IDS` batches that had one and were
+    learned since a reset, with their rows' checksums; `recovery` says what was found on opening.
 
     Parameters
     ----------
@@ -69,7 +88,8 @@ class Store:
         One that has learned nothing, of the settings wanted. An existing directory of other settings is refused. None
         takes an existing directory as it is.
     features, classes
-        How many columns features and logits have; no classes where rows come with scores of their own.
+        How many columns features and logits have, at most 65,536 and at least two; no classes where rows come with
+        scores of their own.
     sync
         Whether what is written is synced before it is acknowledged.
     segment_bytes
@@ -87,13 +107,16 @@ class Store:
         segment_bytes: int = 2**26,
     ) -> None:
         self.folder = Path(path)
+        _check_columns(features, classes)
         if detector is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             sync_folder(self.folder.parent)
         self._lock = _locked(self.folder)
         try:
-            wanted, self.features, self.classes = _settled(self.folder, detector, features, classes)
-            found = recovered(self.folder, fresh_contents(wanted))
+            settings = _settled(self.folder, detector, features, classes)
+            self.features = settings.features
+            self.classes = settings.classes
+            found = recovered(self.folder, settings)
             self.contents = found.contents
             self.recent = found.recent
             self.recovery = found.notes
@@ -105,9 +128,9 @@ class Store:
 
     def append(self, records: Sequence[Record], contents: Contents) -> None:
         """Make records durable, whose numbers follow, and take the contents after them as what there is."""
-        encoded = self.log.append(records)
-        for record, one in zip(records, encoded, strict=True):
-            remember(self.recent, record, one.arrays_checksum)
+        self.log.append(records)
+        for record in records:
+            remember(self.recent, record)
         self.contents = replace(contents, sequence=records[-1].sequence, digest=self.log.digest)
 
     def begin_snapshot(self) -> tuple[Contents, Recent]:
@@ -132,7 +155,7 @@ class Store:
         os.close(self._lock)
 
 
-def recovered(folder: Path, fresh: Contents) -> Recovered:
+def recovered(folder: Path, settings: Settings) -> Recovered:
     """Return what a directory holds: a snapshot and the records behind it, applied one after another.
 
     A newest snapshot that is damaged is passed over for the one before, whose log is kept for that. With no log at all,
@@ -145,8 +168,8 @@ def recovered(folder: Path, fresh: Contents) -> Recovered:
         except (ValueError, KeyError, TypeError) as error:
             damaged[path] = str(error)
         else:
-            return _replayed(folder, contents, recent, damaged)
-    return _replayed(folder, fresh, {}, damaged)
+            return _replayed(folder, settings.key, contents, recent, damaged)
+    return _replayed(folder, settings.key, fresh_contents(settings.detector), {}, damaged)
 
 
 def fresh_contents(detector: Detector) -> Contents:
@@ -155,37 +178,39 @@ def fresh_contents(detector: Detector) -> Contents:
     return Contents(detector, Rate("false_alarm", _FALSE_ALARM) if level is None else Rate("stream_fdr", level))
 
 
-def remember(recent: Recent, record: Record, checksum: int) -> None:
+def remember(recent: Recent, record: Record) -> None:
     """Add the request id of a learned batch to the recent ones, and forget the oldest beyond their number.
 
-    `checksum` is that of all arrays of the record.
+    A reset forgets them all: their rows are no longer in the state.
     """
+    if record.kind == "reset":
+        recent.clear()
     request_id = record.about.get("id")
     if request_id is None:
         return
-    rows, is_out = rows_of(record), record.arrays.get("is_out")
+    is_out = record.arrays.get("is_out")
     recent[request_id] = Remembered(
-        checksum if len(rows) == len(record.arrays) else checksum_of(rows),
+        checksum_of(rows_of(record)),
         b"" if is_out is None or not is_out.any() else np.packbits(is_out).tobytes(),
     )
     if len(recent) > RECENT_IDS:
         del recent[next(iter(recent))]
 
 
-def _replayed(folder: Path, contents: Contents, recent: Recent, damaged: dict[Path, str]) -> Recovered:
+def _replayed(folder: Path, key: bytes, contents: Contents, recent: Recent, damaged: dict[Path, str]) -> Recovered:
     start = contents.sequence
     notes = [f"a snapshot was passed over: {why}" for why in damaged.values()]
-    end = LogEnd(start, contents.digest)
+    end = LogEnd(key, start, contents.digest)
     try:
         if not segments(folder):
-            if damaged or not start:
+            if damaged or not snapshots(folder):
                 raise Damaged(f"{folder} lacks its log")
             notes.append(f"there is no log: the snapshot of the record {start} is all there is")
             return Recovered(contents, recent, end, tuple(notes), ())
         for records, digest in _groups_behind(folder, end, contents):
-            contents = replace(after(contents, [record for record, _ in records]), digest=digest)
-            for record, checksum in records:
-                remember(recent, record, checksum)
+            contents = replace(after(contents, records), digest=digest)
+            for record in records:
+                remember(recent, record)
         if end.sequence < start:
             raise Damaged(f"{folder}: the log ends at the record {end.sequence}, before the snapshot of {start}")
     except Damaged as error:
@@ -193,23 +218,20 @@ def _replayed(folder: Path, contents: Contents, recent: Recent, damaged: dict[Pa
     return Recovered(contents, recent, end, (*notes, *end.notes), tuple(damaged))
 
 
-def _groups_behind(folder: Path, end: LogEnd, contents: Contents) -> Iterator[tuple[list[tuple[Record, int]], bytes]]:
-    """Yield the records of a log behind what there is, those together that were written so, and the last's checksum.
-
-    Beside each record is the checksum of its arrays.
-    """
+def _groups_behind(folder: Path, end: LogEnd, contents: Contents) -> Iterator[tuple[list[Record], bytes]]:
+    """Yield the records of a log behind what there is, those together that were learned so, and the last's checksum."""
     start = contents.sequence
-    group: list[tuple[Record, int]] = []
+    group: list[Record] = []
     digest = contents.digest
     for found in read_log(folder, end, start, contents.digest):
         if found.sequence == start and found.digest != contents.digest:
             raise Damaged(f"{folder}: the log and the snapshot of the record {start} are not of one state")
         if found.record is None or found.sequence <= start:
             continue
-        if group and group_of(group[0][0]) != group_of(found.record):
+        if group and group_of(group[0]) != group_of(found.record):
             yield group, digest
             group = []
-        group.append((found.record, found.arrays_checksum))
+        group.append(found.record)
         digest = found.digest
     if group:
         yield group, digest
@@ -229,19 +251,22 @@ def _locked(folder: Path) -> int:
         raise OSError("a state directory needs file locks as POSIX has them, got a system without")
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no state directory {folder}")
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(lock)
         raise BlockingIOError(f"{folder} is in use by another process: one process writes to a state") from None
+    except OSError as error:
+        os.close(lock)
+        raise OSError(
+            error.errno, f"{error.strerror}: a state directory must be one that can be locked", folder
+        ) from None
     return lock
 
 
-def _settled(
-    folder: Path, detector: Detector | None, features: int | None, classes: int | None
-) -> tuple[Detector, int, int | None]:
-    """Return the detector of a directory's settings; those that are wanted must be these, and are kept in a new one."""
+def _settled(folder: Path, detector: Detector | None, features: int | None, classes: int | None) -> Settings:
+    """Return a directory's settings; those that are wanted must be these, and are kept in a new one."""
     path = folder / "settings.npz"
     if not path.exists():
         if detector is None or features is None:
@@ -249,24 +274,46 @@ def _settled(
         if snapshots(folder) or any(segment.stat().st_size for segment in segments(folder).values()):
             raise Damaged(f"{folder} lacks its settings.npz: restore it from a backup")
         _check_fresh(detector)
-        header, arrays = store_detector(detector)
-        about = {"format": _FORMAT, "features": features, "classes": classes, "detector": header}
         segment_path(folder, 1).touch(0o600)  # First: a directory with settings and without a log has lost it.
-        write_archive(path, _SETTINGS_KIND, about, arrays)  # Which syncs the directory.
-        return detector, features, classes
-    kept, kept_features, kept_classes = read_settings(folder)
+        settings = Settings(detector, features, classes, secrets.token_bytes(KEY_BYTES))
+        _write_settings(path, settings)
+        return settings
+    kept = read_settings(folder)
     if detector is not None:
         _check_fresh(detector)
-        _check_same(folder, (kept, kept_features, kept_classes), (detector, features, classes))
-    return kept, kept_features, kept_classes
+        _check_same(folder, kept, detector, features, classes)
+    return kept
 
 
-def read_settings(folder: Path) -> tuple[Detector, int, int | None]:
-    """Return a directory's settings: a detector that has learned nothing, and the numbers of columns."""
+def _write_settings(path: Path, settings: Settings) -> None:
+    header, arrays = store_detector(settings.detector)
+    about = {
+        "format": _FORMAT,
+        "features": settings.features,
+        "classes": settings.classes,
+        "key": settings.key.hex(),
+        "detector": header,
+    }
+    write_archive(path, _SETTINGS_KIND, about, arrays)  # Which syncs the directory.
+    path.chmod(0o600)  # A client who reads the key can make frames.
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return a directory's settings."""
     kind, about, arrays = read_archive(folder / "settings.npz")
     if kind != _SETTINGS_KIND or about["format"] != _FORMAT:
         raise ValueError(f"{folder} must hold a state of format {_FORMAT}, got {kind} {about.get('format')}")
-    return restore_detector(about["detector"], arrays), about["features"], about["classes"]
+    detector = restore_detector(about["detector"], arrays)
+    return Settings(detector, about["features"], about["classes"], bytes.fromhex(about["key"]))
+
+
+def _check_columns(features: int | None, classes: int | None) -> None:
+    if features is not None:
+        as_count(features, "features", at_most=MAX_FEATURES)
+    if classes is not None:
+        if classes < 2:
+            raise ValueError(f"classes must be at least 2, or none where rows have scores of their own, got {classes}")
+        as_count(classes, "classes")
 
 
 def _check_fresh(detector: Detector) -> None:
@@ -274,15 +321,15 @@ def _check_fresh(detector: Detector) -> None:
         raise ValueError("detector must have learned nothing and have no reference: a state directory holds its own")
 
 
-def _check_same(folder: Path, kept: tuple[Detector, int, int | None], wanted: tuple[Any, ...]) -> None:
+def _check_same(folder: Path, kept: Settings, wanted: Detector, features: int | None, classes: int | None) -> None:
     """Refuse settings other than those kept, and say which."""
     differences = [
         f"{name} {before!r}, got {now!r}"
-        for name, before, now in (("features", kept[1], wanted[1]), ("classes", kept[2], wanted[2]))
+        for name, before, now in (("features", kept.features, features), ("classes", kept.classes, classes))
         if now is not None and before != now
     ]
-    header_kept, arrays_kept = store_detector(kept[0])
-    header_wanted, arrays_wanted = store_detector(wanted[0])
+    header_kept, arrays_kept = store_detector(kept.detector)
+    header_wanted, arrays_wanted = store_detector(wanted)
     differences += [
         f"{name} {header_kept[name]!r}, got {header_wanted[name]!r}"
         for name in header_kept
