@@ -18,7 +18,7 @@ def literal(guard: StreamFdr, p: list[float]) -> list[bool]:
     credit, earned, window = guard.earned - guard.window, guard.earned, guard.window
     refused, spent, out = 0, False, []
     for place, value in enumerate(p):
-        needed = 4 + max(0, (place // window).bit_length() - 6) // 5
+        needed = 5 + max(0, (place // window).bit_length() - 6) // 5
         before = p[max(0, place - window) : place]
         is_out = False
         if not spent and sum(other <= guard.small_p_value * (1 + 1e-12) for other in before) >= needed:
@@ -90,6 +90,26 @@ def test_more_evidence_is_asked_for_as_a_stream_grows(rng):
     assert guard._evidence(len(p)) == guard._evidence(0) + 1
 
 
+def quiet_streams_spent(streams, rows, m, rng):
+    """Return the share of streams with nothing out, the reference drawn anew, in which chance used up the tests."""
+    spent = 0
+    for _ in range(streams):
+        reference = np.sort(rng.random(m))
+        p = (1 + np.searchsorted(reference[: m // 20], rng.random(rows))) / (m + 1)  # Of small ones alone.
+        spent += StreamFdr(0.05, m).updated(p)[0].is_spent
+    return spent / streams
+
+
+def test_chance_hardly_uses_up_the_tests_of_a_quiet_stream(rng):
+    assert quiet_streams_spent(40, 1_000_000, 2500, rng) <= 1 / 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [FEWEST, 2500, 5000])
+def test_chance_uses_up_the_tests_of_a_quiet_stream_in_fewer_than_one_in_a_hundred_over_a_million_rows(rng, m):
+    assert quiet_streams_spent(300, 1_000_000, m, rng) <= 0.01
+
+
 def mean_false_share(streams, batches, out_share, effect, rng, m=2500):
     """Return the false share of each of many streams, the reference drawn anew, and the share of out rows refused."""
     false_shares, powers = [], []
@@ -109,7 +129,7 @@ def mean_false_share(streams, batches, out_share, effect, rng, m=2500):
 def test_the_false_discovery_rate_of_a_stream_keeps_its_level(rng, out_share, effect):
     false_shares, powers = mean_false_share(100, 300, out_share, effect, rng)
     assert false_shares.mean() <= 0.05 + 2 * false_shares.std() / np.sqrt(len(false_shares))
-    assert (powers.mean() > 0.5) == (effect == 4.0)
+    assert (powers.mean() > 0.3) == (effect == 4.0)
 
 
 @pytest.mark.slow
