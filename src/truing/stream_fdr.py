@@ -11,8 +11,10 @@ on few rows instead, and on those where there is evidence of rows that are out:
    what the first one earns, are g together. When a row is to be tested and no credit is left, testing ends for good.
 
 So the tested rows are at most g times the refused ones, or g. **Theorem.** If the score of a row is a fixed function of
-it, and in-distribution rows are drawn independently, as those of the reference are, the mean share of in-distribution
-rows among the refused ones is at most $\alpha$, after any number of rows. The proof is in docs/guarantees.md.
+it, and in-distribution rows are drawn as those of the reference are, independently of one another, of the reference and
+of which rows are out and where, the mean share of in-distribution rows among the refused ones is at most $\alpha$ after
+any number of rows that is fixed beforehand. It does not cover rows that are chosen by what was refused before, nor one
+who stops at a time that the decisions tell. The proof is in docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _SLACK = 1 + 1e-12
 
 @dataclass(frozen=True)
 class StreamFdr:
-    """The state of a stream whose false discovery rate is at most `level`, whatever its length.
+    """The state of a stream whose false discovery rate is at most `level`, whatever length is fixed for it beforehand.
 
     `rows_in` is the number of reference rows behind the p-values. All else is whole numbers: `rows` seen, `tested` and
     `refused`, and `recent`, the places of the last rows with a small p-value, at most a few. `is_spent` says that
