@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing import merged
+from truing import merged, moments
 
 from .test_robust_sums import world
 
@@ -158,6 +158,7 @@ def test_an_empty_detector_takes_what_another_learned(rows):
 
 def test_the_last_4096_merged_sums_are_known(monkeypatch, rng):
     monkeypatch.setattr(merged, "_MOST", 6)  # Each has two digests: of itself, and of its one part.
+    monkeypatch.setattr(moments, "_MAX_PARTS", 3)
     parts = [truing.Moments.of(rng.normal(size=(4, 2)), rng.normal(size=4)) for _ in range(5)]
     detector = truing.Detector("given")
     detector.learn(truing.Outputs(rng.normal(size=(9, 2)), scores=rng.normal(size=9)))
@@ -167,3 +168,69 @@ def test_the_last_4096_merged_sums_are_known(monkeypatch, rng):
     with pytest.raises(ValueError, match="merged before"):
         detector.merge(parts[2])
     detector.merge(parts[1])
+
+
+MOVES = st.tuples(st.sampled_from(["learn", "learn", "merge", "merge", "save"]), st.integers(0, 3), st.integers(0, 40))
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast", "rlr"])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(moves=st.lists(MOVES, min_size=6, max_size=24), seed=st.integers(0, 10**6))
+def test_sums_are_merged_where_they_share_no_batch_and_refused_where_they_do(method, tmp_path, known, moves, seed):
+    """Whoever merged what before, whoever went on learning since, and of sums of any time."""
+    rng = np.random.default_rng(seed)
+    detectors, held, sent, batches = (
+        [truing.Detector(method=method) for _ in range(4)],
+        [set() for _ in range(4)],
+        [],
+        0,
+    )
+    for detector in detectors:
+        detector.calibrate(known[:60])
+    for move, one, which in moves:
+        if move == "learn":
+            noisy = truing.Outputs(known.features[:7] + rng.normal(size=(7, 64)), known.logits[:7])
+            detectors[one].learn(noisy)
+            held[one] = held[one] | {batches}
+            batches += 1
+            sent.append((detectors[one].moments, held[one]))
+        elif move == "merge" and sent:
+            sums, inside = sent[which % len(sent)]
+            if inside & held[one]:
+                with pytest.raises(ValueError, match="must not have been learned or merged before"):
+                    detectors[one].merge(sums)
+                continue
+            detectors[one].merge(sums)
+            held[one] = held[one] | inside
+            sent.append((detectors[one].moments, held[one]))
+        elif move == "save":
+            truing.save(detectors[one], tmp_path / "detector.npz")
+            detectors[one] = truing.load(tmp_path / "detector.npz")
+    for detector, inside in zip(detectors, held, strict=True):
+        assert (0 if detector.moments is None else detector.moments.rows) == 7 * len(inside)
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_detectors_that_exchange_what_came_since_their_last_merge_count_every_row_once(rows, known, method):
+    here, there = truing.Detector(method=method), truing.Detector(method=method)
+    for each, start in ((here, 0), (there, 50)):
+        each.calibrate(known)
+        each.learn(rows[start : start + 25])
+        each.learn(rows[start + 25 : start + 50])
+    to_there, to_here = here.moments, there.moments
+    for start in (100, 200, 300, 400):
+        here.merge(to_here)
+        there.merge(to_there)
+        sent = here.moments, there.moments  # After the merge: what came from the other is not sent back.
+        assert here.moments.rows == there.moments.rows == start
+        here.learn(rows[start : start + 60])
+        there.learn(rows[start + 60 : start + 100])
+        to_there, to_here = here.moments - sent[0], there.moments - sent[1]
+    everything = truing.Detector(method=method)
+    everything.calibrate(known)
+    everything.learn(rows[:500])
+    here.merge(to_here)
+    np.testing.assert_allclose(here.score(rows), everything.score(rows), rtol=1e-7, atol=1e-9)
+    for old in (to_here, sent[0], there.moments):  # A difference again, one's own older sums, and the whole.
+        with pytest.raises(ValueError, match="must not have been learned or merged before"):
+            here.merge(old)

@@ -191,9 +191,9 @@ class Detector:
     def merge(self, moments: Moments | RobustSums | ClassMoments) -> None:
         """Add what another detector of the same settings has learned, its `moments`, with weight 1.
 
-        Sums that were merged before, or learned here, are refused where that can be told: as long as they are the same.
-        Of a detector that goes on learning merge once, or only what came since: `now - before`. For a contrast both
-        must have the same reference. A detector with a window merges nothing: it knows no ages of others' batches.
+        Sums that hold what was merged before, or learned here, are refused where that can be told. Of a detector that
+        goes on learning merge once, or only what came since: `now - before`. For a contrast both must have the same
+        reference. A detector with a window merges nothing: it knows no ages of others' batches.
         """
         wanted = _SUMS[self.settings.method]
         if not isinstance(moments, wanted):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._check import Matrix
 from .contrast import ClassMoments
-from .moments import Moments
+from .moments import UNTOLD, Moments
 from .robust_sums import RobustSums
 
 # Digests that are remembered.
@@ -39,7 +39,7 @@ def digests_of(sums: Sums) -> set[int]:
         of_left = set() if sums.left is None else digests_of(sums.left)
         return of_left.union(_digest([batch.features, batch.scores]) for batch in sums.held)
     own = _digest([np.array([sums.rows]), sums.mean, sums.mean_low, sums.comoment, sums.comoment_low])
-    return {own, *sums.parts}
+    return {own, *sums.parts} - {UNTOLD}
 
 
 def _digest(arrays: Iterable[Matrix]) -> int:

@@ -8,8 +8,8 @@ was added can be taken away again and leaves nothing behind, and sums of many pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
 
@@ -53,6 +53,9 @@ _NEGLIGIBLE = EPS**4
 # Parts that a sum remembers.
 _MAX_PARTS = 4096
 
+# In place of a digest: rows were added that no part tells.
+UNTOLD = 0
+
 # Rows whose mean is taken to be near that of all.
 _SAMPLED_FOR_MEAN = 64
 
@@ -75,7 +78,8 @@ class Moments:
     The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$. `mean_low` and `comoment_low` hold the digits that
     follow those of `mean` and `comoment`. `rounding` (d + 1,) is what rounding may have left in the variances when
     moments were taken away or decayed. `parts` tells up to 4,096 parts that were added whole, by a digest: one of them
-    that is taken away leaves no rounding behind; other moments of the same rows may.
+    that is taken away leaves no rounding behind; other moments of the same rows may. A 0 among them says that rows were
+    added that none of them tells.
 
     >>> days = Moments.of([[0.0], [1.0]], [1.0, 3.0]) + Moments.of([[2.0]], [5.0])
     >>> days.solve().predict([[3.0]]).round(6)
@@ -122,7 +126,7 @@ class Moments:
         _check_same_dimensions(self, more)
         parts = self.parts | more.parts
         twice = self.parts & more.parts  # Which of the two is taken away later could not be told.
-        known = parts - twice if len(parts) <= _MAX_PARTS else frozenset()
+        known = parts - (twice - {UNTOLD}) if len(parts) <= _MAX_PARTS else frozenset()
         return _combined(self, more, 1, np.hypot(self.rounding, more.rounding), known)
 
     def __radd__(self, zero: int) -> Moments:
@@ -134,11 +138,17 @@ class Moments:
         _check_same_dimensions(self, old)
         if not self.rows > old.rows:
             raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
-        if old.parts and old.parts <= self.parts and not old.rounding.any():
+        if old.parts and old.parts <= self.parts and UNTOLD not in self.parts and not old.rounding.any():
             rounding = np.hypot(self.rounding, _DOUBLE_DOUBLE_EPS * np.abs(np.diagonal(self.comoment)))
             return _combined(self, old, -1, rounding, self.parts - old.parts)
         # Summed in other parts the same rows have rounding of their own.
-        return _combined(self, old, -1, np.hypot(self._possible_rounding(), old._possible_rounding()), self.parts)
+        rounding = np.hypot(self._possible_rounding(), old._possible_rounding())
+        return _combined(self, old, -1, rounding, self.parts - (old.parts - {UNTOLD}))
+
+    def told_by(self, digests: Iterable[int]) -> Moments:
+        """Return the same moments with these digests among their parts, none where they are too many to remember."""
+        parts = self.parts.union(digests)
+        return replace(self, parts=parts if len(parts) <= _MAX_PARTS else frozenset())
 
     def decayed(self, factor: float) -> Moments:
         """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
