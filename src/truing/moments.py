@@ -35,7 +35,7 @@ from ._check import (
 )
 from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
 from ._threads import add_blocks
-from .least_squares import RANK_TOLERANCE, LinearFit, Solution, minimum_norm
+from .least_squares import RANK_TOLERANCE, LinearFit, Solution, cholesky_factor, minimum_norm
 from .rows import Rows
 
 # What rounding may leave in a sum of squares, as a share of it: twice what was seen (see RANK_TOLERANCE).
@@ -52,6 +52,10 @@ _NEGLIGIBLE = EPS**4
 
 # Parts that a sum remembers.
 _MAX_PARTS = 4096
+
+# Rows that moments weigh at most, and what rounding may leave of a square that is none, as a share of it.
+_MOST_ROWS = 2.0**63
+_ROUNDED_SQUARE = 2.0**-40
 
 # In place of a digest: rows were added that no part tells.
 UNTOLD = 0
@@ -229,6 +233,36 @@ class Moments:
 
     def _possible_rounding(self) -> Floats:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))
+
+
+def check_bounds(moments: Moments) -> None:
+    """Refuse moments that no rows have: numbers that are not finite, or larger than rows may be."""
+    rows = as_number(moments.rows, "rows", at_least=0.0, at_most=_MOST_ROWS)
+    largest = 4 * max(1.0, rows) * LARGEST**2  # Rows lie within twice this size of their mean.
+    for name, most in (("mean", LARGEST), ("mean_low", LARGEST), ("comoment", largest), ("comoment_low", largest)):
+        values = np.abs(getattr(moments, name))
+        if not values.max() <= most:  # NaN fails this comparison too.
+            raise ValueError(f"{name} must be finite and at most {most:g} in size, got {values.max():g}")
+
+
+def check_sums_of_rows(moments: Moments) -> None:
+    """Refuse moments that no rows have, such as a difference of sums that have decayed in between.
+
+    A co-moment of rows is symmetric and has no negative eigenvalue, but for what rounding leaves.
+    """
+    check_bounds(moments)
+    comoment, squares = moments.comoment, moments.comoment.diagonal()
+    rounding = len(squares) * (moments.rounding + _ROUNDED_SQUARE * np.maximum(squares, 0.0))
+    if (squares < -rounding).any():
+        raise ValueError(f"moments must be sums of rows, got a negative sum of squares: {squares.min():g}")
+    live = squares + rounding > 0
+    norm = np.sqrt((squares + rounding)[live])
+    scaled = comoment[np.ix_(live, live)] / norm[:, None] / norm
+    if not np.allclose(scaled, scaled.T, rtol=0.0, atol=_ROUNDED_SQUARE + (rounding[live] / norm**2).max(initial=0.0)):
+        raise ValueError("moments must be sums of rows, got a co-moment that is not symmetric")
+    np.fill_diagonal(scaled, 1.0)
+    if live.any() and cholesky_factor(scaled) is None:
+        raise ValueError("moments must be sums of rows, got a co-moment with a negative eigenvalue")
 
 
 def rows_sampled_for_mean(n: int) -> NDArray[np.intp]:
