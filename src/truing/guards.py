@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import numpy as np
 
@@ -25,9 +26,14 @@ class Guards:
 
     @classmethod
     def of(cls, features_in: Matrix, *, stream_fdr: float | None, drift_alarm: float | None) -> Guards:
-        """Return guards at the start of a stream that is decided against these rows (m, d)."""
+        """Return guards at the start of a stream that is decided against these rows (m, d).
+
+        The drift alarm's random numbers are those of the reference, so that no batch sizes are unlucky for all
+        detectors.
+        """
         fdr = None if stream_fdr is None else StreamFdr(stream_fdr, len(features_in))
-        return cls(fdr, None if drift_alarm is None else DriftAlarm(drift_alarm)).beside(features_in)
+        drift = None if drift_alarm is None else DriftAlarm(drift_alarm, seed=_digest(features_in))
+        return cls(fdr, drift).beside(features_in)
 
     def beside(self, features_in: Matrix) -> Guards:
         """Return the guards beside these rows that are decided against."""
@@ -56,3 +62,8 @@ class Guards:
             return self
         shift = (features.mean(axis=0, dtype=np.float64) - self.mean_in) / self.scale_in
         return replace(self, drift=self.drift.updated(p_values, residuals=residuals, shift=shift))
+
+
+def _digest(features: Matrix) -> int:
+    wide = np.ascontiguousarray(features, dtype=np.float64)
+    return int.from_bytes(blake2b(wide.tobytes(), digest_size=8).digest())
