@@ -4,9 +4,12 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import truing
 from truing import drift
+from truing.guards import Guards
 
 METHODS = ["dlr", "contrast"]
 
@@ -219,3 +222,29 @@ def test_rows_that_are_all_alike_seldom_raise_the_alarm_whatever_the_reference(r
             detector.learn_and_decide(truing.Outputs(black, scores=black[:, 0]), false_alarm=0.05)
         raised += detector.drift.is_alarming
     assert raised <= 6  # Of 30 at 5 %, by chance in fewer than 1 of 500.
+
+
+@given(
+    constant=st.floats(-1e100, 1e100, allow_subnormal=False),
+    later=st.floats(-1e100, 1e100),
+    spread=st.sampled_from([0.0, 1e-300, 1e-18, 1.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_constant_feature_is_reported_in_its_own_units_and_no_batch_is_refused_for_the_report(
+    constant, later, spread
+):
+    rng = np.random.default_rng(0)
+    guards = Guards.of(
+        np.column_stack((rng.normal(size=300), constant + spread * rng.normal(size=300))),
+        stream_fdr=None,
+        drift_alarm=0.01,
+    )
+    features = np.column_stack((rng.normal(size=5), np.full(5, later)))
+    after = guards.watched(np.full(5, 0.5), np.full(5, 2e100), features).drift
+    assert after.rows == 5
+    assert np.isfinite(after.report().feature_shift)
+    if spread == 0.0:
+        assert guards.scale_in[1] == 1.0
+        assert after.recent.shift[1] == pytest.approx(
+            np.clip(later - constant, -1e100, 1e100), rel=1e-9, abs=1e-12 * abs(constant)
+        )

@@ -7,7 +7,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from ._check import Bools, Floats, Matrix
+from ._check import LARGEST, Bools, Floats, Matrix
+from ._double import EPS
 from .drift import DriftAlarm
 from .stream_fdr import StreamFdr
 
@@ -41,8 +42,9 @@ class Guards:
             return self
         wide = np.asarray(features_in, dtype=np.float64)
         scale = wide.std(axis=0)
+        rounding = len(wide) * EPS * np.maximum(wide.max(axis=0), -wide.min(axis=0))
         # Of a feature that never changes any change is one standard deviation for each unit.
-        return replace(self, mean_in=wide.mean(axis=0), scale_in=np.where(scale > 0, scale, 1.0))
+        return replace(self, mean_in=wide.mean(axis=0), scale_in=np.where(scale > rounding, scale, 1.0))
 
     def refused(self, p_values: Floats) -> tuple[Guards, Bools]:
         """Return the guards after these rows, and which the stream's false discovery rate refuses."""
@@ -60,8 +62,12 @@ class Guards:
         """Return the guards after the drift alarm, if there is one, has seen these rows."""
         if self.drift is None or self.mean_in is None or self.scale_in is None:
             return self
-        shift = (features.mean(axis=0, dtype=np.float64) - self.mean_in) / self.scale_in
-        return replace(self, drift=self.drift.updated(p_values, residuals=residuals, shift=shift))
+        with np.errstate(over="ignore"):
+            shift = (features.mean(axis=0, dtype=np.float64) - self.mean_in) / self.scale_in
+        # Clipped, as no batch is refused for what is but reported of it.
+        clipped = None if residuals is None else np.clip(residuals, -LARGEST, LARGEST)
+        drift = self.drift.updated(p_values, residuals=clipped, shift=np.clip(shift, -LARGEST, LARGEST))
+        return replace(self, drift=drift)
 
 
 def _digest(features: Matrix) -> int:
