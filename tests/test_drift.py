@@ -177,7 +177,29 @@ def test_a_rate_that_is_none_is_refused():
         truing.DriftAlarm(0.0)
 
 
-@pytest.mark.parametrize("seed", [-1, 0.5, "a"])
+@pytest.mark.parametrize("seed", [-1, 0.5, "a", 1e50, 2**64, True])
 def test_a_seed_that_is_none_is_refused(seed):
     with pytest.raises(ValueError, match="seed must be a whole number of at least 0"):
         truing.DriftAlarm(seed=seed)
+
+
+def test_a_seed_of_numpy_is_a_plain_number():
+    assert type(truing.DriftAlarm(seed=np.int64(3)).seed) is int
+    assert truing.DriftAlarm(seed=2**64 - 1).updated([0.5]).rows == 1
+
+
+def test_a_shift_of_another_width_is_refused():
+    alarm = truing.DriftAlarm().updated([0.5], shift=[1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="shift must have 3 columns, as before, got 2"):
+        alarm.updated([0.5], shift=[1.0, 2.0])
+
+
+@given(power=st.integers(10, 18), n=st.integers(1, 40))
+def test_a_stream_of_any_length_goes_on(power, n):
+    """The reserve of so many rows hardly changes from one to the next."""
+    counts = np.full(drift.BINS, 10**power // drift.BINS, dtype=np.int64)
+    martingale = drift.Martingale(counts, np.zeros(len(drift._bets(np.zeros(1)))))
+    after = martingale.updated(np.zeros(n, dtype=np.intp), np.full(n, 0.5))
+    assert after.rows == martingale.rows + n
+    assert np.isfinite(after.log_capital)
+    assert np.isfinite(drift.Martingale(counts).updated(np.zeros(n, dtype=np.intp), np.full(n, 0.5)).log_capital)

@@ -327,3 +327,16 @@ def test_arrays_of_other_types_are_refused_with_the_files_name(tmp_path, outputs
         write_archive(tmp_path / "x.npz", kind, header, {**arrays, name: np.zeros(arrays[name].shape, dtype)})
         with pytest.raises(ValueError, match=r"x\.npz does not hold a whole moments"):
             truing.load(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("spoil", ["mean", "mean_low", "comoment", "comoment_low", "rows"])
+def test_moments_larger_than_any_rows_have_are_refused(tmp_path, outputs, spoil):
+    truing.save(things(outputs)["moments"], tmp_path / "x.npz")
+    kind, header, arrays = read_archive(tmp_path / "x.npz")
+    if spoil == "rows":
+        header = header | {"rows": 1e80}
+    else:
+        arrays = arrays | {spoil: arrays[spoil] + 1e308}
+    write_archive(tmp_path / "x.npz", kind, header, arrays)
+    with pytest.raises(ValueError, match=f"{spoil} must be"):
+        truing.load(tmp_path / "x.npz")

@@ -4,9 +4,12 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import truing
 from truing import drift
+from truing.guards import Guards
 
 METHODS = ["dlr", "contrast"]
 
@@ -31,7 +34,8 @@ def guarded(rng, method="dlr", **settings):
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_rate_rows_are_decided_by_the_streams_rule_on_their_p_values(rng, method):
     detector = guarded(rng, method)
-    guard, alarm = truing.StreamFdr(0.05, 1600 if method == "dlr" else 800), truing.DriftAlarm(0.001)
+    guard = truing.StreamFdr(0.05, 1600 if method == "dlr" else 800)
+    alarm = truing.DriftAlarm(0.001, seed=detector.drift.seed)
     refused = 0
     for _ in range(40):
         decision = detector.learn_and_decide(world(rng, 32, 0.3)[0])
@@ -188,3 +192,59 @@ def test_the_alarm_of_a_detector_is_raised_by_another_camera_and_says_how_far_fe
     assert report.what in drift.PARTS
     assert report.feature_shift > 0.5
     assert report.residual is not None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_breaks_ties_is_the_reference_s_own(rng, tmp_path, method):
+    """With one seed for all, the sizes of batches alone would decide whether equal rows raise the alarm."""
+    one, same, other = (truing.Detector("energy", method=method, drift_alarm=0.001) for _ in range(3))
+    known = world(rng, 600)[0]
+    one.calibrate(known)
+    same.calibrate(known)
+    other.calibrate(world(rng, 600)[0])
+    assert one.drift.seed == same.drift.seed != other.drift.seed
+    batch = world(rng, 40, 0.2)[0]
+    for each in (one, same, other):
+        each.learn_and_decide(batch, false_alarm=0.05)
+    truing.save(one, tmp_path / "detector.npz")
+    assert truing.load(tmp_path / "detector.npz").drift.seed == one.drift.seed
+    assert (one.drift.of_all.log_bets == same.drift.of_all.log_bets).all()
+
+
+def test_rows_that_are_all_alike_seldom_raise_the_alarm_whatever_the_reference(rng):
+    raised = 0
+    for _ in range(30):
+        known = rng.normal(size=(200, 2))
+        detector = truing.Detector("given", drift_alarm=0.05)
+        detector.calibrate(truing.Outputs(known, scores=known[:, 0]))
+        for _ in range(10):
+            black = np.zeros((163, 2))
+            detector.learn_and_decide(truing.Outputs(black, scores=black[:, 0]), false_alarm=0.05)
+        raised += detector.drift.is_alarming
+    assert raised <= 6  # Of 30 at 5 %, by chance in fewer than 1 of 500.
+
+
+@given(
+    constant=st.floats(-1e100, 1e100, allow_subnormal=False),
+    later=st.floats(-1e100, 1e100),
+    spread=st.sampled_from([0.0, 1e-300, 1e-18, 1.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_constant_feature_is_reported_in_its_own_units_and_no_batch_is_refused_for_the_report(
+    constant, later, spread
+):
+    rng = np.random.default_rng(0)
+    guards = Guards.of(
+        np.column_stack((rng.normal(size=300), constant + spread * rng.normal(size=300))),
+        stream_fdr=None,
+        drift_alarm=0.01,
+    )
+    features = np.column_stack((rng.normal(size=5), np.full(5, later)))
+    after = guards.watched(np.full(5, 0.5), np.full(5, 2e100), features).drift
+    assert after.rows == 5
+    assert np.isfinite(after.report().feature_shift)
+    if spread == 0.0:
+        assert guards.scale_in[1] == 1.0
+        assert after.recent.shift[1] == pytest.approx(
+            np.clip(later - constant, -1e100, 1e100), rel=1e-9, abs=1e-12 * abs(constant)
+        )

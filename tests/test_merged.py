@@ -1,12 +1,14 @@
 """Detectors that learned in several places are merged into one that scores as if it had learned everything."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing import merged
+from truing import merged, moments
 
 from .test_robust_sums import world
 
@@ -158,6 +160,7 @@ def test_an_empty_detector_takes_what_another_learned(rows):
 
 def test_the_last_4096_merged_sums_are_known(monkeypatch, rng):
     monkeypatch.setattr(merged, "_MOST", 6)  # Each has two digests: of itself, and of its one part.
+    monkeypatch.setattr(moments, "_MAX_PARTS", 3)
     parts = [truing.Moments.of(rng.normal(size=(4, 2)), rng.normal(size=4)) for _ in range(5)]
     detector = truing.Detector("given")
     detector.learn(truing.Outputs(rng.normal(size=(9, 2)), scores=rng.normal(size=9)))
@@ -167,3 +170,151 @@ def test_the_last_4096_merged_sums_are_known(monkeypatch, rng):
     with pytest.raises(ValueError, match="merged before"):
         detector.merge(parts[2])
     detector.merge(parts[1])
+
+
+MOVES = st.tuples(st.sampled_from(["learn", "learn", "merge", "merge", "save"]), st.integers(0, 3), st.integers(0, 40))
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast", "rlr"])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(moves=st.lists(MOVES, min_size=6, max_size=24), seed=st.integers(0, 10**6))
+def test_sums_are_merged_where_they_share_no_batch_and_refused_where_they_do(method, tmp_path, known, moves, seed):
+    """Whoever merged what before, whoever went on learning since, and of sums of any time."""
+    rng = np.random.default_rng(seed)
+    detectors, held, sent, batches = (
+        [truing.Detector(method=method) for _ in range(4)],
+        [set() for _ in range(4)],
+        [],
+        0,
+    )
+    for detector in detectors:
+        detector.calibrate(known[:60])
+    for move, one, which in moves:
+        if move == "learn":
+            noisy = truing.Outputs(known.features[:7] + rng.normal(size=(7, 64)), known.logits[:7])
+            detectors[one].learn(noisy)
+            held[one] = held[one] | {batches}
+            batches += 1
+            sent.append((detectors[one].moments, held[one]))
+        elif move == "merge" and sent:
+            sums, inside = sent[which % len(sent)]
+            if inside & held[one]:
+                with pytest.raises(ValueError, match="must not have been learned or merged before"):
+                    detectors[one].merge(sums)
+                continue
+            detectors[one].merge(sums)
+            held[one] = held[one] | inside
+            sent.append((detectors[one].moments, held[one]))
+        elif move == "save":
+            truing.save(detectors[one], tmp_path / "detector.npz")
+            detectors[one] = truing.load(tmp_path / "detector.npz")
+    for detector, inside in zip(detectors, held, strict=True):
+        assert (0 if detector.moments is None else detector.moments.rows) == 7 * len(inside)
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_detectors_that_exchange_what_came_since_their_last_merge_count_every_row_once(rows, known, method):
+    here, there = truing.Detector(method=method), truing.Detector(method=method)
+    for each, start in ((here, 0), (there, 50)):
+        each.calibrate(known)
+        each.learn(rows[start : start + 25])
+        each.learn(rows[start + 25 : start + 50])
+    to_there, to_here = here.moments, there.moments
+    for start in (100, 200, 300, 400):
+        here.merge(to_here)
+        there.merge(to_there)
+        sent = here.moments, there.moments  # After the merge: what came from the other is not sent back.
+        assert here.moments.rows == there.moments.rows == start
+        here.learn(rows[start : start + 60])
+        there.learn(rows[start + 60 : start + 100])
+        to_there, to_here = here.moments - sent[0], there.moments - sent[1]
+    everything = truing.Detector(method=method)
+    everything.calibrate(known)
+    everything.learn(rows[:500])
+    here.merge(to_here)
+    np.testing.assert_allclose(here.score(rows), everything.score(rows), rtol=1e-7, atol=1e-9)
+    for old in (to_here, sent[0], there.moments):  # A difference again, one's own older sums, and the whole.
+        with pytest.raises(ValueError, match="must not have been learned or merged before"):
+            here.merge(old)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    d=st.integers(1, 12),
+    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e40]),
+    offset=st.sampled_from([0.0, 1e3, 1e9]),
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+)
+def test_differences_of_learned_sums_are_merged_whatever_rounding_left_of_them(seed, d, scale, offset, sizes):
+    rng = np.random.default_rng(seed)
+    here, there = truing.Detector("given"), truing.Detector("given")
+    sent = None
+    for count in [40, *sizes]:
+        features = scale * (rng.normal(size=(count, d)) * 10.0 ** rng.integers(-3, 4, d) + offset)
+        features[:, rng.integers(d)] = 0.1  # A constant, and a column that is another's multiple.
+        features[:, 0] = 3 * features[:, -1]
+        there.learn(truing.Outputs(features, scores=rng.normal(size=count)))
+        here.merge(there.moments if sent is None else there.moments - sent)
+        sent = there.moments
+    assert here.moments.rows == there.moments.rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), d=st.integers(1, 8), decay=st.sampled_from([0.5, 0.9]))
+def test_a_difference_of_decayed_sums_with_a_negative_eigenvalue_is_refused(seed, d, decay):
+    rng = np.random.default_rng(seed)
+    here, there = truing.Detector("given", decay=decay), truing.Detector("given", decay=decay)
+    weights = rng.normal(size=(d, d))
+    for detector, count, size in ((here, 30, 1.0), (there, 100, 8.0)):
+        detector.learn(truing.Outputs(size * rng.normal(size=(count, d)) @ weights, scores=rng.normal(size=count)))
+    sent = there.moments
+    there.learn(truing.Outputs(rng.normal(size=(90, d)) @ weights, scores=rng.normal(size=90)))
+    difference, state = there.moments - sent, here.state
+    assert np.linalg.eigvalsh(difference.comoment)[0] < 0
+    with pytest.raises(ValueError, match="moments must be sums of rows"):
+        here.merge(difference)
+    assert here.state is state
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("mean", lambda a: a * np.nan),
+        ("mean", lambda a: a + 1e308),
+        ("mean_low", lambda a: a + 1e200),
+        ("comoment", lambda a: a * 1e300),
+        ("comoment", lambda a: a * np.inf),
+        ("comoment", lambda a: a + np.triu(np.full_like(a, 0.01), 1)),
+        ("comoment", lambda a: -a),
+        ("comoment", lambda a: a + 1e3 * (1 - np.eye(len(a)))),
+        ("rows", lambda a: 1e300),
+        ("rows", lambda a: np.nan),
+        ("rows", lambda a: -5.0),
+    ],
+)
+@pytest.mark.parametrize("method", ["dlr", "contrast", "rlr"])
+def test_sums_that_no_rows_have_are_refused(rows, known, method, name, change):
+    detector = truing.Detector(method=method)
+    detector.calibrate(known)
+    detector.learn(rows[:100])
+    moments = _sums_of("dlr", rows[100:], known)
+    broken = replace(moments, **{name: change(getattr(moments, name))})
+    if method == "rlr":
+        broken = replace(detector.moments, held=detector.moments.held[:1], left=broken)
+    elif method == "contrast":
+        other = _sums_of("contrast", rows[100:], known)
+        broken = replace(other, moments=replace(other.moments, **{name: change(getattr(other.moments, name))}))
+    state = detector.state
+    with pytest.raises(ValueError, match="must"):
+        detector.merge(broken)
+    assert detector.state is state
+
+
+def test_a_contrast_s_sums_with_less_than_no_rows_of_a_class_are_refused(rows, known):
+    sums = _sums_of("contrast", rows, known)
+    detector = truing.Detector(method="contrast")
+    detector.calibrate(known)
+    for broken in (replace(sums, counts=sums.counts - 200), replace(sums, sums=sums.sums * np.nan)):
+        with pytest.raises(ValueError, match="moments must be sums of rows"):
+            detector.merge(broken)

@@ -18,7 +18,7 @@ def literal(guard: StreamFdr, p: list[float]) -> list[bool]:
     credit, earned, window = guard.earned - guard.window, guard.earned, guard.window
     refused, spent, out = 0, False, []
     for place, value in enumerate(p):
-        needed = 4 + max(0, (place // window).bit_length() - 6) // 5
+        needed = 5 + max(0, (place // window).bit_length() - 6) // 5
         before = p[max(0, place - window) : place]
         is_out = False
         if not spent and sum(other <= guard.small_p_value * (1 + 1e-12) for other in before) >= needed:
@@ -90,6 +90,26 @@ def test_more_evidence_is_asked_for_as_a_stream_grows(rng):
     assert guard._evidence(len(p)) == guard._evidence(0) + 1
 
 
+def quiet_streams_spent(streams, rows, m, rng):
+    """Return the share of streams with nothing out, the reference drawn anew, in which chance used up the tests."""
+    spent = 0
+    for _ in range(streams):
+        reference = np.sort(rng.random(m))
+        p = (1 + np.searchsorted(reference[: m // 20], rng.random(rows))) / (m + 1)  # Of small ones alone.
+        spent += StreamFdr(0.05, m).updated(p)[0].is_spent
+    return spent / streams
+
+
+def test_chance_hardly_uses_up_the_tests_of_a_quiet_stream(rng):
+    assert quiet_streams_spent(40, 1_000_000, 2500, rng) <= 1 / 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [FEWEST, 2500, 5000])
+def test_chance_uses_up_the_tests_of_a_quiet_stream_in_fewer_than_one_in_a_hundred_over_a_million_rows(rng, m):
+    assert quiet_streams_spent(300, 1_000_000, m, rng) <= 0.01
+
+
 def mean_false_share(streams, batches, out_share, effect, rng, m=2500):
     """Return the false share of each of many streams, the reference drawn anew, and the share of out rows refused."""
     false_shares, powers = [], []
@@ -109,7 +129,7 @@ def mean_false_share(streams, batches, out_share, effect, rng, m=2500):
 def test_the_false_discovery_rate_of_a_stream_keeps_its_level(rng, out_share, effect):
     false_shares, powers = mean_false_share(100, 300, out_share, effect, rng)
     assert false_shares.mean() <= 0.05 + 2 * false_shares.std() / np.sqrt(len(false_shares))
-    assert (powers.mean() > 0.5) == (effect == 4.0)
+    assert (powers.mean() > 0.3) == (effect == 4.0)
 
 
 @pytest.mark.slow
@@ -157,7 +177,21 @@ def test_the_state_goes_through_json_to_the_same_decisions(rng):
         ({"tested": 10**6}, "whole numbers that fit together"),
         ({"recent": [5, 3]}, "whole numbers that fit together"),
         ({"rows": 1.5}, "whole numbers that fit together"),
+        ({"rows": True}, "whole numbers that fit together"),
+        ({"refused": 5}, "whole numbers that fit together"),
+        ({"tested": 11}, "whole numbers that fit together"),
+        ({"recent": [10]}, "whole numbers that fit together"),
+        ({"recent": [3, 3]}, "whole numbers that fit together"),
+        ({"recent": [*range(9)]}, "whole numbers that fit together"),
+        ({"recent": ["a"]}, "whole numbers that fit together"),
+        ({"recent": 3}, "must have is_spent, level, recent"),
+        ({"more": 3}, "must have is_spent, level, recent"),
+        ({"is_spent": "no"}, "is_spent must be true or false"),
+        ({"is_spent": 1}, "is_spent must be true or false"),
         ({"level": 2.0}, "level must be above 0"),
+        ({"level": "a"}, "level must be a number"),
+        ({"rows_in": 5000.0}, "rows_in must be a whole number"),
+        ({"rows_in": 10**400}, "rows_in must be at least 1 and at most"),
     ],
 )
 def test_a_broken_state_is_refused(change, said):
@@ -175,3 +209,31 @@ def test_a_reference_that_is_too_small_is_refused():
     with pytest.raises(ValueError, match=r"rows_in must be at least 399 for a false discovery rate of 0\.05"):
         truing.StreamFdr(0.05, FEWEST - 1)
     assert truing.StreamFdr(0.05, FEWEST).earned == 20
+
+
+@given(name=st.sampled_from(sorted(StreamFdr(0.05, 5000).as_json())))
+def test_a_state_without_one_of_its_numbers_is_refused(name):
+    state = StreamFdr(0.05, 5000).as_json()
+    del state[name]
+    for broken in (state, None, []):
+        with pytest.raises(ValueError, match="the state of a stream must have"):
+            StreamFdr.from_json(broken)
+
+
+@pytest.mark.parametrize("level", [5e-324, 1e-300, 1e-10])
+def test_a_level_that_no_reference_is_large_enough_for_is_refused(level):
+    with pytest.raises(ValueError, match="rows_in must be at least"):
+        StreamFdr(level, 5000)
+
+
+@pytest.mark.parametrize("change", [{"rows": -3, "tested": 99_999}, {"rows": 5, "tested": 6}, {"refused": 1}])
+def test_a_state_that_no_stream_comes_to_is_refused(change):
+    with pytest.raises(ValueError, match="whole numbers that fit together"):
+        StreamFdr(0.05, 5000, **change)
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    guard = StreamFdr(np.float32(0.05), np.int64(5000), rows=np.int32(7), is_spent=np.bool_(False))
+    assert [type(value) for value in vars(guard).values()] == [float, int, int, int, int, tuple, bool]
+    after, _ = guard.updated([1 / 5001] * 20)
+    assert StreamFdr.from_json(json.loads(json.dumps(after.as_json()))) == after

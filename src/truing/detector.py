@@ -22,6 +22,7 @@ from .drift import DriftAlarm
 from .fits import KEEP
 from .guards import Guards
 from .least_squares import LinearFit
+from .merged import check_sums
 from .moments import Moments
 from .outputs import Outputs, as_outputs
 from .ranks import Ranks
@@ -201,9 +202,10 @@ class Detector:
     def merge(self, moments: Moments | RobustSums | ClassMoments) -> None:
         """Add what another detector of the same settings has learned, its `moments`, with weight 1.
 
-        Sums that were merged before, or learned here, are refused where that can be told: as long as they are the same.
-        Of a detector that goes on learning merge once, or only what came since: `now - before`. For a contrast both
-        must have the same reference. A detector with a window merges nothing: it knows no ages of others' batches.
+        Sums that hold what was merged before, or learned here, are refused where that can be told. Of a detector that
+        goes on learning merge once, or only what came since: `now - before`. For a contrast both must have the same
+        reference. Sums that no rows have are refused, as a difference of decayed sums may be. A detector with a window
+        merges nothing: it knows no ages of others' batches.
         """
         wanted = _SUMS[self.settings.method]
         if not isinstance(moments, wanted):
@@ -212,6 +214,7 @@ class Detector:
             raise ValueError("moments cannot be merged into a window: it would not know when to forget them")
         if not moments.rows > 0:
             raise ValueError(f"moments must weigh something to be merged, got {moments.rows:g} rows")
+        check_sums(moments)
 
         def with_sums(old: State) -> State:
             if isinstance(moments, Moments | RobustSums):

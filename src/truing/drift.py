@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,9 @@ class Martingale:
         if len(bins) == 0:
             return self
         moved = _reserve(self.rows) - _reserve(self.rows + len(bins))
-        started = np.logaddexp(self.log_bets, math.log(moved / len(self.log_bets)))
+        # After 1e14 rows or so nothing is left to tell both reserves apart.
+        log_moved = math.log(moved / len(self.log_bets)) if moved > 0 else -math.inf
+        started = np.logaddexp(self.log_bets, log_moved)
         counts, gains = self.counts.copy(), np.zeros(len(self.log_bets))
         for part in slices(len(bins), _ROWS_AT_ONCE):
             gains += np.log(_bets(_ranked(counts, bins[part], ties[part]))).sum(axis=1)
@@ -163,8 +166,10 @@ class DriftAlarm:
 
     def __post_init__(self) -> None:
         as_share(self.false_alarm, "false_alarm")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        is_whole = isinstance(self.seed, Integral) and not isinstance(self.seed, bool | np.bool_)
+        if not is_whole or not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be a whole number of at least 0 and below 2**64, got {self.seed!r}")
+        object.__setattr__(self, "seed", int(self.seed))
 
     @property
     def rows(self) -> int:
@@ -260,7 +265,10 @@ class DriftAlarm:
             residual = _mixed(residual, mean, kept)
             of_all = _mixed(of_all, mean, self.rows / (self.rows + len(p)))
         if shift is not None:
-            moved = _mixed(moved, as_vector(shift, "shift"), kept)
+            means = as_vector(shift, "shift")
+            if moved is not None and len(moved) != len(means):
+                raise ValueError(f"shift must have {len(moved)} columns, as before, got {len(means)}")
+            moved = _mixed(moved, means, kept)
         return Recent(residual, of_all, moved)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import numpy as np
 
-from ._check import Bools, Floats, Matrix
+from ._check import LARGEST, Bools, Floats, Matrix
+from ._double import EPS
 from .drift import DriftAlarm
 from .stream_fdr import StreamFdr
 
@@ -25,9 +27,14 @@ class Guards:
 
     @classmethod
     def of(cls, features_in: Matrix, *, stream_fdr: float | None, drift_alarm: float | None) -> Guards:
-        """Return guards at the start of a stream that is decided against these rows (m, d)."""
+        """Return guards at the start of a stream that is decided against these rows (m, d).
+
+        The drift alarm's random numbers are those of the reference, so that no batch sizes are unlucky for all
+        detectors.
+        """
         fdr = None if stream_fdr is None else StreamFdr(stream_fdr, len(features_in))
-        return cls(fdr, None if drift_alarm is None else DriftAlarm(drift_alarm)).beside(features_in)
+        drift = None if drift_alarm is None else DriftAlarm(drift_alarm, seed=_digest(features_in))
+        return cls(fdr, drift).beside(features_in)
 
     def beside(self, features_in: Matrix) -> Guards:
         """Return the guards beside these rows that are decided against."""
@@ -35,8 +42,9 @@ class Guards:
             return self
         wide = np.asarray(features_in, dtype=np.float64)
         scale = wide.std(axis=0)
+        rounding = len(wide) * EPS * np.maximum(wide.max(axis=0), -wide.min(axis=0))
         # Of a feature that never changes any change is one standard deviation for each unit.
-        return replace(self, mean_in=wide.mean(axis=0), scale_in=np.where(scale > 0, scale, 1.0))
+        return replace(self, mean_in=wide.mean(axis=0), scale_in=np.where(scale > rounding, scale, 1.0))
 
     def refused(self, p_values: Floats) -> tuple[Guards, Bools]:
         """Return the guards after these rows, and which the stream's false discovery rate refuses."""
@@ -54,5 +62,14 @@ class Guards:
         """Return the guards after the drift alarm, if there is one, has seen these rows."""
         if self.drift is None or self.mean_in is None or self.scale_in is None:
             return self
-        shift = (features.mean(axis=0, dtype=np.float64) - self.mean_in) / self.scale_in
-        return replace(self, drift=self.drift.updated(p_values, residuals=residuals, shift=shift))
+        with np.errstate(over="ignore"):
+            shift = (features.mean(axis=0, dtype=np.float64) - self.mean_in) / self.scale_in
+        # Clipped, as no batch is refused for what is but reported of it.
+        clipped = None if residuals is None else np.clip(residuals, -LARGEST, LARGEST)
+        drift = self.drift.updated(p_values, residuals=clipped, shift=np.clip(shift, -LARGEST, LARGEST))
+        return replace(self, drift=drift)
+
+
+def _digest(features: Matrix) -> int:
+    wide = np.ascontiguousarray(features, dtype=np.float64)
+    return int.from_bytes(blake2b(wide.tobytes(), digest_size=8).digest())

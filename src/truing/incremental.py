@@ -32,7 +32,7 @@ from .least_squares import (
     smallest_eigenvalue,
     varying,
 )
-from .moments import Moments, compensated
+from .moments import UNTOLD, Moments, compensated
 from .subspace import LeadingSubspace, is_worth_following
 
 # A solution is taken when its last correction is below this share of it.
@@ -316,4 +316,6 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
     comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
     if not comoment.trace() <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
         raise ValueError("features must be finite when learned, and scores: they have changed since their check")
-    return Moments(rows, mean, comoment, old.mean_low + error, low, old.rounding), block[:, :d]
+    # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
+    parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
+    return Moments(rows, mean, comoment, old.mean_low + error, low, old.rounding, parts), block[:, :d]

@@ -7,13 +7,16 @@ from hashlib import blake2b
 
 import numpy as np
 
-from ._check import Matrix
+from ._check import LARGEST, Matrix
 from .contrast import ClassMoments
-from .moments import Moments
+from .moments import UNTOLD, Moments, check_sums_of_rows
 from .robust_sums import RobustSums
 
 # Digests that are remembered.
 _MOST = 4096
+
+# Share of the rows by which those of all classes may differ from them.
+_ROUNDED_COUNT = 1e-6
 
 Sums = Moments | ClassMoments | RobustSums
 Digests = tuple[int, ...]
@@ -31,6 +34,18 @@ def with_merged(merged: Digests, own: Sums | None, more: Sums) -> Digests:
     return (*merged, *sorted(of_more))[-_MOST:]
 
 
+def check_sums(sums: Sums) -> None:
+    """Refuse sums that no rows have."""
+    if isinstance(sums, RobustSums):
+        moments = [part for part in (sums.left, sums.trusted) if part is not None]
+    else:
+        moments = [sums.moments if isinstance(sums, ClassMoments) else sums]
+    for part in moments:
+        check_sums_of_rows(part)
+    if isinstance(sums, ClassMoments):
+        _check_classes(sums)
+
+
 def digests_of(sums: Sums) -> set[int]:
     """Return what tells these sums, and those of their parts that are known, from others."""
     if isinstance(sums, ClassMoments):
@@ -39,7 +54,15 @@ def digests_of(sums: Sums) -> set[int]:
         of_left = set() if sums.left is None else digests_of(sums.left)
         return of_left.union(_digest([batch.features, batch.scores]) for batch in sums.held)
     own = _digest([np.array([sums.rows]), sums.mean, sums.mean_low, sums.comoment, sums.comoment_low])
-    return {own, *sums.parts}
+    return {own, *sums.parts} - {UNTOLD}
+
+
+def _check_classes(sums: ClassMoments) -> None:
+    slack = _ROUNDED_COUNT * sums.rows
+    if not (sums.counts.min() >= -slack and abs(sums.counts.sum() - sums.rows) <= slack):  # NaN fails, too.
+        raise ValueError(f"moments must be sums of rows, got {sums.counts.min():g} rows of a class")
+    if not np.abs(sums.sums).max() <= LARGEST * max(1.0, sums.rows):
+        raise ValueError(f"moments must be sums of rows, got a sum of {np.abs(sums.sums).max():g}")
 
 
 def _digest(arrays: Iterable[Matrix]) -> int:

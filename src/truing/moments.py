@@ -8,8 +8,8 @@ was added can be taken away again and leaves nothing behind, and sums of many pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
 
@@ -35,7 +35,7 @@ from ._check import (
 )
 from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
 from ._threads import add_blocks
-from .least_squares import RANK_TOLERANCE, LinearFit, Solution, minimum_norm
+from .least_squares import RANK_TOLERANCE, LinearFit, Solution, cholesky_factor, minimum_norm
 from .rows import Rows
 
 # What rounding may leave in a sum of squares, as a share of it: twice what was seen (see RANK_TOLERANCE).
@@ -52,6 +52,13 @@ _NEGLIGIBLE = EPS**4
 
 # Parts that a sum remembers.
 _MAX_PARTS = 4096
+
+# Rows that moments weigh at most, and what rounding may leave of a square that is none, as a share of it.
+_MOST_ROWS = 2.0**63
+_ROUNDED_SQUARE = 2.0**-40
+
+# In place of a digest: rows were added that no part tells.
+UNTOLD = 0
 
 # Rows whose mean is taken to be near that of all.
 _SAMPLED_FOR_MEAN = 64
@@ -75,7 +82,8 @@ class Moments:
     The co-moment is $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$. `mean_low` and `comoment_low` hold the digits that
     follow those of `mean` and `comoment`. `rounding` (d + 1,) is what rounding may have left in the variances when
     moments were taken away or decayed. `parts` tells up to 4,096 parts that were added whole, by a digest: one of them
-    that is taken away leaves no rounding behind; other moments of the same rows may.
+    that is taken away leaves no rounding behind; other moments of the same rows may. A 0 among them says that rows were
+    added that none of them tells.
 
     >>> days = Moments.of([[0.0], [1.0]], [1.0, 3.0]) + Moments.of([[2.0]], [5.0])
     >>> days.solve().predict([[3.0]]).round(6)
@@ -122,7 +130,7 @@ class Moments:
         _check_same_dimensions(self, more)
         parts = self.parts | more.parts
         twice = self.parts & more.parts  # Which of the two is taken away later could not be told.
-        known = parts - twice if len(parts) <= _MAX_PARTS else frozenset()
+        known = parts - (twice - {UNTOLD}) if len(parts) <= _MAX_PARTS else frozenset()
         return _combined(self, more, 1, np.hypot(self.rounding, more.rounding), known)
 
     def __radd__(self, zero: int) -> Moments:
@@ -134,11 +142,17 @@ class Moments:
         _check_same_dimensions(self, old)
         if not self.rows > old.rows:
             raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
-        if old.parts and old.parts <= self.parts and not old.rounding.any():
+        if old.parts and old.parts <= self.parts and UNTOLD not in self.parts and not old.rounding.any():
             rounding = np.hypot(self.rounding, _DOUBLE_DOUBLE_EPS * np.abs(np.diagonal(self.comoment)))
             return _combined(self, old, -1, rounding, self.parts - old.parts)
         # Summed in other parts the same rows have rounding of their own.
-        return _combined(self, old, -1, np.hypot(self._possible_rounding(), old._possible_rounding()), self.parts)
+        rounding = np.hypot(self._possible_rounding(), old._possible_rounding())
+        return _combined(self, old, -1, rounding, self.parts - (old.parts - {UNTOLD}))
+
+    def told_by(self, digests: Iterable[int]) -> Moments:
+        """Return the same moments with these digests among their parts, none where they are too many to remember."""
+        parts = self.parts.union(digests)
+        return replace(self, parts=parts if len(parts) <= _MAX_PARTS else frozenset())
 
     def decayed(self, factor: float) -> Moments:
         """Return the same moments with every row's weight multiplied by `factor`, in (0, 1]."""
@@ -219,6 +233,36 @@ class Moments:
 
     def _possible_rounding(self) -> Floats:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))
+
+
+def check_bounds(moments: Moments) -> None:
+    """Refuse moments that no rows have: numbers that are not finite, or larger than rows may be."""
+    rows = as_number(moments.rows, "rows", at_least=0.0, at_most=_MOST_ROWS)
+    largest = 4 * max(1.0, rows) * LARGEST**2  # Rows lie within twice this size of their mean.
+    for name, most in (("mean", LARGEST), ("mean_low", LARGEST), ("comoment", largest), ("comoment_low", largest)):
+        values = np.abs(getattr(moments, name))
+        if not values.max() <= most:  # NaN fails this comparison too.
+            raise ValueError(f"{name} must be finite and at most {most:g} in size, got {values.max():g}")
+
+
+def check_sums_of_rows(moments: Moments) -> None:
+    """Refuse moments that no rows have, such as a difference of sums that have decayed in between.
+
+    A co-moment of rows is symmetric and has no negative eigenvalue, but for what rounding leaves.
+    """
+    check_bounds(moments)
+    comoment, squares = moments.comoment, moments.comoment.diagonal()
+    rounding = len(squares) * (moments.rounding + _ROUNDED_SQUARE * np.maximum(squares, 0.0))
+    if (squares < -rounding).any():
+        raise ValueError(f"moments must be sums of rows, got a negative sum of squares: {squares.min():g}")
+    live = squares + rounding > 0
+    norm = np.sqrt((squares + rounding)[live])
+    scaled = comoment[np.ix_(live, live)] / norm[:, None] / norm
+    if not np.allclose(scaled, scaled.T, rtol=0.0, atol=_ROUNDED_SQUARE + (rounding[live] / norm**2).max(initial=0.0)):
+        raise ValueError("moments must be sums of rows, got a co-moment that is not symmetric")
+    np.fill_diagonal(scaled, 1.0)
+    if live.any() and cholesky_factor(scaled) is None:
+        raise ValueError("moments must be sums of rows, got a co-moment with a negative eigenvalue")
 
 
 def rows_sampled_for_mean(n: int) -> NDArray[np.intp]:

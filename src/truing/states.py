@@ -17,7 +17,7 @@ from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, spl
 from .guards import Guards
 from .incremental import IncrementalMoments
 from .least_squares import LinearFit
-from .merged import Digests, with_merged
+from .merged import Digests, digests_of, with_merged
 from .moments import Moments
 from .outputs import Outputs
 from .robust_sums import Batch, RobustSums, Trust
@@ -153,7 +153,8 @@ class DirectState:
     def with_sums(self, sums: Moments, settings: Settings) -> DirectState:
         """Return the state with the moments of other rows added, with weight 1."""
         merged = with_merged(self.merged, self.sums, sums)
-        learned = IncrementalMoments.of(sums if self.learned is None else self.learned.moments + sums)
+        both = sums if self.learned is None else self.learned.moments + sums
+        learned = IncrementalMoments.of(both.told_by(digests_of(sums)))  # So that others can tell what is in these.
         joined = _joined(learned, self.reference)
         return replace(self._with_sums(learned, joined, settings, self.classes), merged=merged)
 
@@ -333,7 +334,8 @@ class ContrastState:
             wanted = f"{len(columns)} columns and {columns.classes} classes"
             raise ValueError(f"moments must be of {wanted}, as the detector is, got {width} and {classes}")
         merged = with_merged(self.merged, self.sums, sums)
-        learned = sums if self.learned is None else self.learned + sums
+        both = sums if self.learned is None else self.learned + sums
+        learned = replace(both, moments=both.moments.told_by(digests_of(sums)))
         return ContrastState(self.reference, learned, self.keys, merged=merged)
 
     def without_rows(self) -> ContrastState:

@@ -11,19 +11,23 @@ on few rows instead, and on those where there is evidence of rows that are out:
    what the first one earns, are g together. When a row is to be tested and no credit is left, testing ends for good.
 
 So the tested rows are at most g times the refused ones, or g. **Theorem.** If the score of a row is a fixed function of
-it, and in-distribution rows are drawn independently, as those of the reference are, the mean share of in-distribution
-rows among the refused ones is at most $\alpha$, after any number of rows. The proof is in docs/guarantees.md.
+it, and in-distribution rows are drawn as those of the reference are, independently of one another, of the reference and
+of which rows are out and where, the mean share of in-distribution rows among the refused ones is at most $\alpha$ after
+any number of rows that is fixed beforehand. It does not cover rows that are chosen by what was refused before, nor one
+who stops at a time that the decisions tell. The proof is in docs/guarantees.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._check import Bools, as_count, as_share, as_vector
+from ._check import Bools, as_count, as_share, as_truth, as_vector
 
 # A refused row pays for at most so many tests, as far as the reference allows: with more of them fewer low rows make
 # testing pay, with fewer of them more rows are low. So few are too few to see any evidence in.
@@ -33,9 +37,13 @@ _FEWEST_CREDITS = 20
 # Of the rows before it that tell whether a row is tested, so many have a small p-value where nothing is out.
 _SMALL_IN_WINDOW = 0.25
 
-# So many of them must have one, and one more each time that the stream is 2 ** 5 times as long.
-_EVIDENCE = 4
+# So many of them must have one, and one more each time that the stream is 2 ** 5 times as long: with one fewer from the
+# start, chance alone used up the tests of one quiet stream in six within three million rows.
+_EVIDENCE = 5
 _FIRST_BITS, _BITS_FOR_ONE_MORE = 6, 5
+
+# Beyond it doubles skip whole numbers.
+_MOST_ROWS_IN = 2**53
 
 # p-values are fractions, so that equality counts: a few last bits of slack.
 _SLACK = 1 + 1e-12
@@ -43,7 +51,7 @@ _SLACK = 1 + 1e-12
 
 @dataclass(frozen=True)
 class StreamFdr:
-    """The state of a stream whose false discovery rate is at most `level`, whatever its length.
+    """The state of a stream whose false discovery rate is at most `level`, whatever length is fixed for it beforehand.
 
     `rows_in` is the number of reference rows behind the p-values. All else is whole numbers: `rows` seen, `tested` and
     `refused`, and `recent`, the places of the last rows with a small p-value, at most a few. `is_spent` says that
@@ -54,7 +62,7 @@ class StreamFdr:
     >>> burst = [0.5] * 1000 + [1 / 5001] * 10
     >>> guard, is_out = guard.updated(burst)
     >>> guard.refused, is_out[-7:].tolist()
-    (6, [False, True, True, True, True, True, True])
+    (5, [False, False, True, True, True, True, True])
     """
 
     level: float
@@ -66,14 +74,21 @@ class StreamFdr:
     is_spent: bool = False
 
     def __post_init__(self) -> None:
-        as_share(self.level, "level")
-        as_count(self.rows_in, "rows_in")
-        fewest = int(np.ceil(_FEWEST_CREDITS / self.level - 1e-9)) - 1
-        if self.rows_in < fewest:
+        level = as_share(self.level, "level")
+        rows_in = as_count(self.rows_in, "rows_in", at_most=_MOST_ROWS_IN)
+        fewest = fewest_rows_in(level)
+        if rows_in < fewest:
             raise ValueError(
-                f"rows_in must be at least {fewest:,} for a false discovery rate of {self.level:g} over a stream, got "
-                f"{self.rows_in:,}"
+                f"rows_in must be at least {fewest:,.10g} for a false discovery rate of {level:g} over a stream, got "
+                f"{rows_in:,}"
             )
+        counts = {name: _as_whole(getattr(self, name), name) for name in ("rows", "tested", "refused")}
+        recent = tuple(_as_whole(place, "recent") for place in self.recent)
+        plain = counts | {"level": level, "rows_in": rows_in, "recent": recent}
+        for name, value in (plain | {"is_spent": as_truth(self.is_spent, "is_spent")}).items():
+            object.__setattr__(self, name, value)  # NumPy's numbers become plain ones, which JSON takes.
+        if not self._fits_together():
+            raise ValueError(f"the state of a stream must be whole numbers that fit together, got {vars(self)}")
 
     @property
     def rank(self) -> int:
@@ -134,12 +149,29 @@ class StreamFdr:
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> StreamFdr:
         """Return the state of such numbers."""
-        restored = cls(**{**state, "recent": tuple(int(place) for place in state["recent"])})
-        counts = (restored.rows, restored.tested, restored.refused, *restored.recent)
-        is_whole = all(isinstance(count, int) and 0 <= count <= restored.rows for count in counts)
-        if not is_whole or restored.credits < 0 or sorted(restored.recent) != list(restored.recent):
-            raise ValueError(f"the state of a stream must be whole numbers that fit together, got {state}")
-        return restored
+        names = {field.name for field in fields(cls)}
+        if not isinstance(state, dict) or set(state) != names or not isinstance(state["recent"], list | tuple):
+            raise ValueError(f"the state of a stream must have {', '.join(sorted(names))}, got {state}")
+        try:
+            return cls(**{**state, "recent": tuple(state["recent"])})
+        except TypeError as error:
+            raise ValueError(f"the state of a stream must be numbers: {error}") from None
+
+    def _fits_together(self) -> bool:
+        """Return whether a stream may have come to this state."""
+        places = (-1, *self.recent, self.rows)
+        return (
+            self.refused <= self.tested <= self.rows
+            and self.credits >= 0
+            and len(self.recent) <= self._evidence(self.rows) + 1
+            and all(one < other for one, other in pairwise(places))
+        )
+
+    def _changed(self, **changed: Any) -> StreamFdr:
+        """Return the state with these in place of its own; none is checked, as there are many within a batch."""
+        state = object.__new__(StreamFdr)
+        vars(state).update(vars(self) | changed)
+        return state
 
     def _after_large(self, end: int) -> StreamFdr:
         """Return the state after all rows before `end`, none of which has a small p-value from here on."""
@@ -148,14 +180,13 @@ class StreamFdr:
             return self._after_large(more)._after_large(end)
         wanted = max(0, min(end, self._last_tested()) - self.rows)
         tested = 0 if self.is_spent else min(wanted, self.credits)
-        return replace(self, rows=end, tested=self.tested + tested, is_spent=self.is_spent or tested < wanted)
+        return self._changed(rows=end, tested=self.tested + tested, is_spent=self.is_spent or tested < wanted)
 
     def _after_small(self, place: int, *, is_low: bool) -> tuple[StreamFdr, bool]:
         """Return the state after one row of small p-value, and whether it is refused."""
         wanted = place < self._last_tested()
         is_tested = wanted and not self.is_spent and self.credits > 0
-        state = replace(
-            self,
+        state = self._changed(
             rows=place + 1,
             tested=self.tested + is_tested,
             refused=self.refused + (is_tested and is_low),
@@ -178,3 +209,14 @@ class StreamFdr:
         """Return the next place from which one more of them is asked for."""
         bits = _FIRST_BITS + (self._evidence(self.rows) - _EVIDENCE + 1) * _BITS_FOR_ONE_MORE
         return self.window << (bits - 1)
+
+
+def fewest_rows_in(level: float) -> float:
+    """Return how many reference rows a level needs at least, infinity where no number is enough."""
+    return float(np.ceil(_FEWEST_CREDITS / level - 1e-9)) - 1
+
+
+def _as_whole(value: int, name: str) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or value < 0:
+        raise ValueError(f"{name} must be of whole numbers that fit together, got {value!r}")
+    return int(value)

@@ -61,7 +61,8 @@ def bits(detector: truing.Detector) -> tuple[object, dict[str, tuple[str, tuple[
 def guards_of_records(detector: truing.Detector, found: list[object]) -> Guards:
     """Return the guards of a detector that have seen what records of learned batches say they saw."""
     known = decided_against(detector.state).astype(np.float64)
-    fdr, alarm = truing.StreamFdr(GUARDS["stream_fdr"], len(known)), truing.DriftAlarm(GUARDS["drift_alarm"])
+    fdr = truing.StreamFdr(GUARDS["stream_fdr"], len(known))
+    alarm = truing.DriftAlarm(GUARDS["drift_alarm"], seed=detector.drift.seed)
     for record in found:
         arrays = record.arrays
         fdr, is_out = fdr.updated(arrays["p_values"])

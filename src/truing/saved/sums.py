@@ -9,7 +9,7 @@ from ..contrast import ClassMoments
 from ..incremental import EigenvalueBound, IncrementalMoments, RunningInverse
 from ..interpolation import Interpolation
 from ..io.npz import Arrays
-from ..moments import Moments
+from ..moments import Moments, check_bounds
 from ..subspace import LeadingSubspace
 
 Header = dict[str, Any]
@@ -41,7 +41,9 @@ def restore_moments(header: Header, arrays: Arrays) -> Moments:
     if arrays["parts"].dtype != np.uint64 or arrays["parts"].ndim != 1:
         raise ValueError(f"parts must be digests (k,), got {arrays['parts'].dtype} {arrays['parts'].shape}")
     parts = frozenset(int(part) for part in arrays["parts"])
-    return Moments(as_number(header["rows"], "rows", at_least=0.0), **numbers, parts=parts)
+    moments = Moments(as_number(header["rows"], "rows", at_least=0.0), **numbers, parts=parts)
+    check_bounds(moments)
+    return moments
 
 
 def store_incremental(sums: IncrementalMoments) -> tuple[Header, Arrays]:
