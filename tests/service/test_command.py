@@ -8,18 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import uvicorn
 
 import truing
 from truing.cli import main
 from truing.service import command as command_module
-from truing.service.connections import connections_within
 from truing.service.store import Store
 
 from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
@@ -171,25 +167,3 @@ def test_the_extra_is_named_where_it_is_missing(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
     assert done.returncode == 1
     assert "truing[serve]" in done.stderr
-
-
-def test_lines_before_a_body_that_trickle_are_cut_off():
-    async def never(scope, receive, send):
-        raise AssertionError("no request came whole")
-
-    config = uvicorn.Config(never, http=connections_within(0.3), lifespan="off", log_config=None, ws="none")
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        address = listening.getsockname()
-        try:
-            for start in (b"", b"GET / HTTP/1.1\r\n"):
-                with socket.create_connection(address, timeout=30) as connection:
-                    connection.sendall(start)
-                    began = time.monotonic()
-                    assert connection.recv(100) == b""
-                    assert time.monotonic() - began < 20
-        finally:
-            server.should_exit = True
-            thread.join()

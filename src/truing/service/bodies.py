@@ -21,10 +21,11 @@ RETRY_SECONDS = 1
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may take: bytes of a body, seconds to send it, seconds to send the lines before it."""
+    """What a client may take: bytes of a body and of the lines around it, and seconds to send either."""
 
     body_bytes: int = 64 * 2**20
     body_seconds: float = 30.0
+    header_bytes: int = 64 * 2**10
     header_seconds: float = 10.0
 
 

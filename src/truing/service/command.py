@@ -60,7 +60,7 @@ def run_serve(args: argparse.Namespace) -> None:
 
     if args.body_limit < 1 or not args.body_timeout > 0:
         raise ValueError(f"--body-limit and --body-timeout must be above 0, got {args.body_limit}, {args.body_timeout}")
-    _serve(args, _token(args), Limits(args.body_limit, args.body_timeout))
+    _serve(args, _token(args), Limits(body_bytes=args.body_limit, body_seconds=args.body_timeout))
 
 
 def _add_settings(part: argparse._ArgumentGroup) -> None:
@@ -136,7 +136,7 @@ def _server(
     )
     config = uvicorn.Config(
         app,
-        http=connections_within(limits.header_seconds),
+        http=connections_within(limits),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -31,6 +31,9 @@ _HEADERS = [
 ]
 _NOTHING_LOADS = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
+# What every answer carries that is not a page.
+SAFE_HEADERS = (*_HEADERS, _NOTHING_LOADS)
+
 
 @dataclass(frozen=True)
 class Access:
