@@ -21,12 +21,13 @@ RETRY_SECONDS = 1
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may take: bytes of a body and of the lines around it, and seconds to send either."""
+    """What a client may take: bytes of a body and of the lines around it, seconds to send either, and to stay idle."""
 
     body_bytes: int = 64 * 2**20
     body_seconds: float = 30.0
     header_bytes: int = 64 * 2**10
     header_seconds: float = 10.0
+    idle_seconds: float = 75.0
 
 
 class Refused(Exception):  # noqa: N818  # It says of the request what it is.

@@ -35,7 +35,6 @@ _SETTINGS = (
     *("keep", "same_mix", "stream_fdr", "drift_alarm"),
 )
 
-_KEEP_ALIVE_SECONDS = 75
 _MAX_CONNECTIONS = 1000
 _SECONDS_TO_FINISH = 10
 
@@ -144,7 +143,6 @@ def _server(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
     )
     return uvicorn.Server(config)
