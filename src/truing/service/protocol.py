@@ -172,13 +172,23 @@ def parse_json(text: bytes) -> Any:
 def shown(value: Any) -> str:
     """Return what came, as an error may show it: short, and without control characters.
 
-    >>> shown([1, 2]), shown("x" * 100)
-    ('[1, 2]', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…")
+    Of a list or an object of others, or of long ones, its length is shown, however little of it there is to write.
+
+    >>> shown([1, 2]), shown([[1], [2]]), shown("x" * 100)
+    ('[1, 2]', 'a list of 2', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…")
     """
-    if isinstance(value, list | dict) and len(value) > _SHOWN_CHARACTERS:
+    if isinstance(value, list | dict) and not _is_short(value):
         return f"{_kind(value)} of {len(value)}"
     text = ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def _is_short(value: list[Any] | dict[str, Any]) -> bool:
+    """Return whether there are few things in it, and none that holds many."""
+    if len(value) > _SHOWN_CHARACTERS:
+        return False
+    parts = value if isinstance(value, list) else [*value, *value.values()]
+    return not any(isinstance(part, list | dict) or len(str(part)) > _SHOWN_CHARACTERS for part in parts)
 
 
 def _expected(widths: Widths) -> dict[str, tuple[int | None, ...]]:
