@@ -9,6 +9,7 @@ import shutil
 import socket
 import time
 import zipfile
+from concurrent.futures import Future
 from contextlib import ExitStack
 
 import httpx
@@ -27,6 +28,7 @@ from truing.service.live_page import OPEN_PATHS, page_routes
 from truing.service.metrics import Metrics
 from truing.service.openapi import document
 from truing.service.protocol import Widths
+from truing.service.requests import Answer
 
 from .running import (
     CLASSES,
@@ -421,6 +423,27 @@ def test_what_nobody_expected_is_told_without_its_details(tmp_path):
     (response,) = ask(app, ("POST", INFER, as_json(batch(3))))
     assert (response.status_code, "secret" in response.text) == (500, False)
     assert set(response.json()) == {"error"}
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_a_score_that_json_does_not_have_is_refused_by_name_and_given_as_bytes(number):
+    scores = np.array([0.0, number])
+
+    class Scoring:
+        detector = truing.Detector()
+
+        def submit(self, request):
+            future = Future()
+            future.set_result(Answer(scores, np.zeros(2), None, None, learned=False, repeated=False))
+            return future
+
+    app = create_app(Scoring(), Metrics(), widths=Widths(FEATURES, CLASSES))
+    asked = as_json(batch(2))
+    as_bytes = asked | {"parameters": {"binary_data_output": True}}
+    in_json, in_bytes = ask(app, ("POST", INFER, asked), ("POST", INFER, as_bytes))
+    assert in_json.status_code == 400
+    assert "output scores must be finite to be JSON" in in_json.json()["error"]
+    np.testing.assert_array_equal(from_binary(in_bytes)["scores"], scores)
 
 
 def ask(app, *questions) -> list[httpx.Response]:

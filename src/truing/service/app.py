@@ -141,7 +141,8 @@ class Service:
         self._check_answerable(inference)
         asked = Request(inference.outputs, inference.learn, inference.request_id)
         answer = await _done(self._serving.submit(asked))
-        response, json_length = _encoded(inference, answer)
+        with refusing():
+            response, json_length = _encoded(inference, answer)
         await _send_inference(send, response, json_length)
 
     async def server_metadata(self, request: HTTPRequest) -> Response:

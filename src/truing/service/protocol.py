@@ -132,7 +132,7 @@ def encode_response(
             about["parameters"] = {"binary_data_size": len(tensor)}
             tensors.append(tensor)
         else:
-            about["data"] = array.tolist()
+            about["data"] = _as_list(array, output.name)
         described.append(about)
     response: dict[str, Any] = {"model_name": MODEL, "model_version": VERSION}
     if request_id is not None:
@@ -344,6 +344,15 @@ def _truth(parameters: dict[str, Any], name: str, default: bool) -> bool:
 
 def _little_endian(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _as_list(array: NDArray[Any], name: str) -> list[Any]:
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"output {name} must be finite to be JSON, got one that is not: ask for it as bytes (binary_data)"
+        )
+    numbers: list[Any] = array.tolist()
+    return numbers
 
 
 def _refuse_constant(word: str) -> NoReturn:
