@@ -8,18 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import uvicorn
 
 import truing
 from truing.cli import main
 from truing.service import command as command_module
-from truing.service.connections import connections_within
 from truing.service.store import Store
 
 from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
@@ -131,7 +127,9 @@ WRONG = {
     "a host that others reach": ((*SIZES, "--host", "0.0.0.0"), "give --token-file, or say --no-token"),
     "nothing to follow": (("--read-only",), "--read-only follows a state that another process writes, got none"),
     "a port beyond all": ((*SIZES, "--port", "70000"), "--port must be from 0 to 65535, got 70000"),
-    "no room for a body": ((*SIZES, "--body-limit", "0"), "must be above 0"),
+    "no room for a body": ((*SIZES, "--body-limit", "0"), "--body-limit must be above 0, got 0"),
+    "no room for JSON": ((*SIZES, "--json-limit", "-1"), "--json-limit must be above 0, got -1"),
+    "no time for a body": ((*SIZES, "--body-timeout", "nan"), "--body-timeout must be above 0, got nan"),
     "no reference": ((*SIZES, "--reference", "absent.npz"), "there is no file absent.npz"),
     "a window and a decay": ((*SIZES, "--window", "5", "--decay", "0.9"), "decay does not go with a window, got 0.9"),
     "a share of rows to keep": ((*SIZES, "--keep", "0.5"), "keep goes with method 'rlr'"),
@@ -171,25 +169,3 @@ def test_the_extra_is_named_where_it_is_missing(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
     assert done.returncode == 1
     assert "truing[serve]" in done.stderr
-
-
-def test_lines_before_a_body_that_trickle_are_cut_off():
-    async def never(scope, receive, send):
-        raise AssertionError("no request came whole")
-
-    config = uvicorn.Config(never, http=connections_within(0.3), lifespan="off", log_config=None, ws="none")
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        address = listening.getsockname()
-        try:
-            for start in (b"", b"GET / HTTP/1.1\r\n"):
-                with socket.create_connection(address, timeout=30) as connection:
-                    connection.sendall(start)
-                    began = time.monotonic()
-                    assert connection.recv(100) == b""
-                    assert time.monotonic() - began < 20
-        finally:
-            server.should_exit = True
-            thread.join()

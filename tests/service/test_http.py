@@ -1,6 +1,7 @@
 """The service as a process: what it answers is what a detector says, and what it refuses leaves no trace."""
 
 import asyncio
+import gc
 import io
 import json
 import re
@@ -8,6 +9,8 @@ import shutil
 import socket
 import time
 import zipfile
+from concurrent.futures import Future
+from contextlib import ExitStack
 
 import httpx
 import numpy as np
@@ -25,6 +28,7 @@ from truing.service.live_page import OPEN_PATHS, page_routes
 from truing.service.metrics import Metrics
 from truing.service.openapi import document
 from truing.service.protocol import Widths
+from truing.service.requests import Answer
 
 from .running import (
     CLASSES,
@@ -254,6 +258,58 @@ def test_a_body_in_chunks_over_the_limit_is_refused_while_it_is_read(service):
     assert service.facts() == before
 
 
+def test_json_has_a_limit_of_its_own_and_tensors_as_bytes_are_beyond_it(tmp_path):
+    with serving(tmp_path, "--json-limit", "3000") as running:
+        before = running.facts()
+        rows = batch(200)
+        big = json.dumps(as_json(rows)).encode()
+        wanted = "JSON must be at most 3000 bytes, got"
+        announced = running.client.post(INFER, content=big)
+        assert announced.json() == {"error": f"{wanted} {len(big)} bytes: send tensors as bytes (binary_data_size)"}
+        in_chunks = running.client.post(INFER, content=(big[start : start + 999] for start in range(0, len(big), 999)))
+        before_tensors = {"Inference-Header-Content-Length": str(len(big)), "Content-Type": "application/octet-stream"}
+        refused = [
+            announced,
+            in_chunks,
+            running.client.post(INFER, content=big, headers=before_tensors),
+            running.client.put("/rate", content=b" " * 3001),
+            running.client.post("/reset", content=b" " * 3001),
+        ]
+        assert [response.status_code for response in refused] == [413] * 5
+        assert all(wanted in response.json()["error"] for response in refused)
+        assert running.facts() == before
+        body, headers = as_binary(rows)
+        assert len(body) > 3000
+        from_json(running.client.post(INFER, content=body, headers=headers))
+        assert running.client.put("/reference", content=reference_of(rows)).status_code == 200
+        assert running.state_rows() == 200
+
+
+def test_bodies_of_all_connections_together_have_a_limit_which_is_free_again_when_they_are_gone(service):
+    half = 60_000  # Of the 100,000 that a body may have, four of which may be there at once.
+    head = f"PUT /reference HTTP/1.1\r\nHost: localhost\r\nContent-Length: {half + 1}\r\n\r\n".encode()
+    with ExitStack() as stack:
+        held = [stack.enter_context(raw(service)) for _ in range(7)]
+        for connection in held:
+            connection.sendall(head + b" " * half)
+        answers = [connection.recv(4096) for connection in held]
+    statuses = sorted(answer.split()[1] for answer in answers)
+    assert statuses == [b"408"] * 6 + [b"503"]
+    (busy,) = (answer for answer in answers if b" 503 " in answer)
+    assert b"retry-after: 1" in busy
+    assert b"the bodies of other requests leave no room within 400000 bytes" in busy
+    response = service.client.put("/reference", content=b" " * 100_000)
+    assert response.status_code == 400  # All of it was read.
+
+
+def test_garbage_is_collected_again_after_a_request_good_or_bad(tmp_path):
+    engine = Engine(Store(tmp_path / "s", truing.Detector(), features=FEATURES, classes=CLASSES, sync=False))
+    app = create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    ask(app, ("POST", INFER, as_json(batch(3))), ("POST", INFER, [[]]))
+    assert gc.isenabled()
+    engine.close()
+
+
 def test_a_body_that_trickles_is_cut_off(service):
     with raw(service) as connection:
         connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode())
@@ -367,6 +423,27 @@ def test_what_nobody_expected_is_told_without_its_details(tmp_path):
     (response,) = ask(app, ("POST", INFER, as_json(batch(3))))
     assert (response.status_code, "secret" in response.text) == (500, False)
     assert set(response.json()) == {"error"}
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_a_score_that_json_does_not_have_is_refused_by_name_and_given_as_bytes(number):
+    scores = np.array([0.0, number])
+
+    class Scoring:
+        detector = truing.Detector()
+
+        def submit(self, request):
+            future = Future()
+            future.set_result(Answer(scores, np.zeros(2), None, None, learned=False, repeated=False))
+            return future
+
+    app = create_app(Scoring(), Metrics(), widths=Widths(FEATURES, CLASSES))
+    asked = as_json(batch(2))
+    as_bytes = asked | {"parameters": {"binary_data_output": True}}
+    in_json, in_bytes = ask(app, ("POST", INFER, asked), ("POST", INFER, as_bytes))
+    assert in_json.status_code == 400
+    assert "output scores must be finite to be JSON" in in_json.json()["error"]
+    np.testing.assert_array_equal(from_binary(in_bytes)["scores"], scores)
 
 
 def ask(app, *questions) -> list[httpx.Response]:

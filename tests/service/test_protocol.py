@@ -217,6 +217,17 @@ def test_what_came_is_shown_short_and_in_plain_characters(value):
     assert text[:-1].isascii()
 
 
+def test_what_lies_within_lists_and_objects_is_not_written_out_to_be_shown():
+    class Costly:
+        def __repr__(self):
+            raise AssertionError("written out")
+
+    assert shown([[Costly()] * 1000]) == "a list of 1"
+    assert shown({"a": {"b": Costly()}}) == "an object of 1"
+    assert shown([Costly()] * 61) == "a list of 61"
+    assert shown(["x" * 61]) == "a list of 1"
+
+
 def mutated(draw_bytes, body: bytes, at: int, kind: str) -> bytes:
     at %= max(1, len(body))
     if kind == "cut":

@@ -7,9 +7,11 @@ service that is busy or has stopped says 503 and when to come back.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -25,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 from .._check import as_share
 from ..threshold import Rate
 from . import protocol
-from .bodies import Limits, Refused, read_body, refusing
+from .bodies import Limits, Refused, check_json_size, read_body, refusing
 from .guard import Access, Guard
 from .history import History
 from .live_page import OPEN_PATHS, page_routes
@@ -131,15 +133,16 @@ class Service:
         """Score rows and, unless they are not to be learned, learn them."""
         headers = dict(scope["headers"])
         _check_type(headers)
-        body = await read_body(scope, receive, self._limits)
         length = _header_length(headers)
-        inference = await _decoded(
-            len(body), lambda: protocol.decode_request(body, length, self._widths, learns=not self._is_read_only)
-        )
+        if length is not None:
+            check_json_size(length, self._limits)
+        body = await read_body(scope, receive, self._limits, is_json=length is None)
+        inference = await _decoded(len(body), lambda: self._inference(body, length))
         self._check_answerable(inference)
         asked = Request(inference.outputs, inference.learn, inference.request_id)
         answer = await _done(self._serving.submit(asked))
-        response, json_length = _encoded(inference, answer)
+        with refusing():
+            response, json_length = _encoded(inference, answer)
         await _send_inference(send, response, json_length)
 
     async def server_metadata(self, request: HTTPRequest) -> Response:
@@ -173,7 +176,7 @@ class Service:
     async def rate(self, request: HTTPRequest) -> Response:
         """Tell or choose the error rate of decisions."""
         if request.method == "PUT":
-            body = await read_body(request.scope, request.receive, self._limits)
+            body = await read_body(request.scope, request.receive, self._limits, is_json=True)
             with refusing():
                 rate = _rate(protocol.parse_json(body))
             await _done(self._serving.choose_rate(rate))
@@ -193,13 +196,13 @@ class Service:
 
     async def snapshot(self, request: HTTPRequest) -> Response:
         """Take a snapshot now."""
-        await read_body(request.scope, request.receive, self._limits)
+        await read_body(request.scope, request.receive, self._limits, is_json=True)
         taken = await _done(self._serving.snapshot())
         return JSONResponse({"sequence": taken.sequence, "bytes": taken.bytes, "name": taken.name})
 
     async def reset(self, request: HTTPRequest) -> Response:
         """Forget the learned rows; the reference and the rate stay."""
-        await read_body(request.scope, request.receive, self._limits)
+        await read_body(request.scope, request.receive, self._limits, is_json=True)
         await _done(self._serving.reset())
         return JSONResponse({"rows": self._serving.facts().rows})
 
@@ -211,6 +214,10 @@ class Service:
     async def openapi(self, request: HTTPRequest) -> Response:
         """Describe all of this."""
         return JSONResponse(document(self._widths))
+
+    def _inference(self, body: bytes, length: int | None) -> Inference:
+        with _no_garbage_collection():
+            return protocol.decode_request(body, length, self._widths, learns=not self._is_read_only)
 
     def _check_answerable(self, inference: Inference) -> None:
         """Refuse outputs that there are none of, before anything is learned."""
@@ -227,6 +234,18 @@ class _ASGI:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._answer(scope, receive, send)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Look for no cycles among millions of lists while they are made: what JSON makes has none."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 async def _decoded(size: int, decode: Callable[[], T], *, in_thread: bool = False) -> T:
@@ -296,7 +315,7 @@ def _header_length(headers: Mapping[bytes, bytes]) -> int | None:
         return None
     if not given.isdigit() or len(given) > 18:
         text = protocol.shown(given.decode("latin-1"))
-        raise Refused(400, f"Inference-Header-Content-Length must be a whole number, got {text}")
+        raise Refused(400, f"Inference-Header-Content-Length must be a whole number, got {text}", unread=True)
     return int(given)
 
 

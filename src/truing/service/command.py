@@ -35,7 +35,6 @@ _SETTINGS = (
     *("keep", "same_mix", "stream_fdr", "drift_alarm"),
 )
 
-_KEEP_ALIVE_SECONDS = 75
 _MAX_CONNECTIONS = 1000
 _SECONDS_TO_FINISH = 10
 
@@ -58,9 +57,11 @@ def run_serve(args: argparse.Namespace) -> None:
     _need_extra()
     from .bodies import Limits
 
-    if args.body_limit < 1 or not args.body_timeout > 0:
-        raise ValueError(f"--body-limit and --body-timeout must be above 0, got {args.body_limit}, {args.body_timeout}")
-    _serve(args, _token(args), Limits(args.body_limit, args.body_timeout))
+    for name in ("body_limit", "json_limit", "body_timeout"):
+        if not getattr(args, name) > 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
+    limits = Limits(body_bytes=args.body_limit, json_bytes=args.json_limit, body_seconds=args.body_timeout)
+    _serve(args, _token(args), limits)
 
 
 def _add_settings(part: argparse._ArgumentGroup) -> None:
@@ -89,6 +90,7 @@ def _add_access(part: argparse._ArgumentGroup) -> None:
     part.add_argument("--token-file", type=Path, metavar="F", help="holds the token that clients must show")
     part.add_argument("--no-token", action="store_true", help="let in anyone who can reach the host")
     part.add_argument("--body-limit", type=int, default=64 * 2**20, metavar="BYTES", help="of a request (64 MiB)")
+    part.add_argument("--json-limit", type=int, default=4 * 2**20, metavar="BYTES", help="of JSON in it (4 MiB)")
     part.add_argument("--body-timeout", type=float, default=30.0, metavar="SECONDS", help="for a body to come (30)")
 
 
@@ -136,7 +138,7 @@ def _server(
     )
     config = uvicorn.Config(
         app,
-        http=connections_within(limits.header_seconds),
+        http=connections_within(limits),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -144,7 +146,6 @@ def _server(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
     )
     return uvicorn.Server(config)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .bodies import Limits, Refused, drain
+from .bodies import BODIES_IN_FLIGHT, InFlight, Limits, Refused, drain
 from .logs import LOGGER
 
 # Called with the method, path, status and seconds of every request.
@@ -30,6 +30,9 @@ _HEADERS = [
     (b"x-frame-options", b"DENY"),
 ]
 _NOTHING_LOADS = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+
+# What every answer carries that is not a page.
+SAFE_HEADERS = (*_HEADERS, _NOTHING_LOADS)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Guard:
         self._direct = direct
         self._access = access
         self._limits = limits
+        self._in_flight = InFlight(BODIES_IN_FLIGHT * limits.body_bytes)
         self._watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,7 +103,8 @@ class Guard:
             self._access.check(scope["path"], headers)
             _check_encoding(headers)
             app = self._direct.get((scope["method"], scope["path"]), self._app)
-            await app(scope, receive, send_with_headers)
+            with self._in_flight.counting(receive) as receive_counted:
+                await app(scope, receive_counted, send_with_headers)
         except Refused as refused:
             await answer_refused(refused, scope, receive, send_with_headers, self._limits)
         except Exception:

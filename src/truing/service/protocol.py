@@ -132,7 +132,7 @@ def encode_response(
             about["parameters"] = {"binary_data_size": len(tensor)}
             tensors.append(tensor)
         else:
-            about["data"] = array.tolist()
+            about["data"] = _as_list(array, output.name)
         described.append(about)
     response: dict[str, Any] = {"model_name": MODEL, "model_version": VERSION}
     if request_id is not None:
@@ -172,13 +172,23 @@ def parse_json(text: bytes) -> Any:
 def shown(value: Any) -> str:
     """Return what came, as an error may show it: short, and without control characters.
 
-    >>> shown([1, 2]), shown("x" * 100)
-    ('[1, 2]', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…")
+    Of a list or an object of others, or of long ones, its length is shown, however little of it there is to write.
+
+    >>> shown([1, 2]), shown([[1], [2]]), shown("x" * 100)
+    ('[1, 2]', 'a list of 2', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…")
     """
-    if isinstance(value, list | dict) and len(value) > _SHOWN_CHARACTERS:
+    if isinstance(value, list | dict) and not _is_short(value):
         return f"{_kind(value)} of {len(value)}"
     text = ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def _is_short(value: list[Any] | dict[str, Any]) -> bool:
+    """Return whether there are few things in it, and none that holds many."""
+    if len(value) > _SHOWN_CHARACTERS:
+        return False
+    parts = value if isinstance(value, list) else [*value, *value.values()]
+    return not any(isinstance(part, list | dict) or len(str(part)) > _SHOWN_CHARACTERS for part in parts)
 
 
 def _expected(widths: Widths) -> dict[str, tuple[int | None, ...]]:
@@ -334,6 +344,15 @@ def _truth(parameters: dict[str, Any], name: str, default: bool) -> bool:
 
 def _little_endian(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _as_list(array: NDArray[Any], name: str) -> list[Any]:
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"output {name} must be finite to be JSON, got one that is not: ask for it as bytes (binary_data)"
+        )
+    numbers: list[Any] = array.tolist()
+    return numbers
 
 
 def _refuse_constant(word: str) -> NoReturn:
