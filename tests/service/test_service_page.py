@@ -54,7 +54,7 @@ def run(service, *words: str, code: str) -> str:
 
 
 def test_the_page_s_curl_asks_what_it_says(service):
-    ask, further = blocks("sh")
+    ask, further, reset = blocks("sh")
     found = run(service, "sh", "-ec", code=ask)
     answer = json.loads(found)
     assert answer["id"] == "batch-1"
@@ -62,8 +62,8 @@ def test_the_page_s_curl_asks_what_it_says(service):
     printed = run(service, "sh", "-ec", code=further)
     assert '{"reference_rows":5000}{"fdr":0.05}' in printed
     assert re.search(r"^truing_state_rows [1-9]", printed, re.MULTILINE)
-    assert printed.endswith('{"rows":0.0}')
     assert truing.load(service.folder / "moments.npz").rows > 0
+    assert run(service, "sh", "-ec", code=reset) == '{"rows":0.0}'
 
 
 def test_the_page_s_python_prints_what_it_shows(service):
