@@ -138,11 +138,21 @@ def test_calibrating_again_starts_the_guards_anew(rng):
     assert (detector.stream_fdr.rows, detector.stream_fdr.rows_in, detector.drift.rows) == (0, 500, 0)
 
 
-def test_a_small_reference_is_refused_when_it_is_given(rng):
-    detector = truing.Detector("energy", stream_fdr=0.05)
-    with pytest.raises(ValueError, match="rows_in must be at least 399"):
-        detector.calibrate(world(rng, 300)[0])
+@pytest.mark.parametrize(
+    ("method", "rows", "said"),
+    [
+        ("dlr", 300, r"reference must have at least 399 rows, for a stream_fdr of 0\.05, got 300"),
+        ("rlr", 398, r"reference must have at least 399 rows, for a stream_fdr of 0\.05, got 398"),
+        ("contrast", 500, r"reference must have at least 399 rows in the half that a contrast decides against"),
+    ],
+)
+def test_a_small_reference_is_refused_when_it_is_given(rng, method, rows, said):
+    detector = truing.Detector("energy", method=method, stream_fdr=0.05)
+    with pytest.raises(ValueError, match=said):
+        detector.calibrate(world(rng, rows)[0])
     assert detector.reference is None
+    detector.calibrate(world(rng, 800)[0])
+    assert detector.stream_fdr.rows_in == (400 if method == "contrast" else 800)
 
 
 @pytest.mark.parametrize("name", ["stream_fdr", "drift_alarm"])
