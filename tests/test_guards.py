@@ -106,6 +106,10 @@ def test_a_detector_that_is_not_calibrated_yet_is_restored_as_it_is(tmp_path):
         ("drift_bets", lambda a: a * np.nan),
         ("drift_recent", lambda a: a[:-1]),
         ("drift_shift", lambda a: np.append(a, 1.0)),
+        ("drift_shift", lambda a: a * np.nan),
+        ("drift_bets", lambda a: a + np.inf),
+        ("drift_counts", lambda a: a + 2**62),
+        ("drift_recent", lambda a: a + np.inf),
     ],
 )
 def test_a_file_with_broken_guards_is_refused(rng, name, change):
@@ -118,6 +122,20 @@ def test_a_file_with_broken_guards_is_refused(rng, name, change):
         restore_detector(header, arrays | {name: change(arrays[name])})
     with pytest.raises(ValueError, match="same level and reference"):
         restore_detector(header | {"stream_fdr": 0.06}, arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", 0.5), ("seed", "a"), ("seed", -1), ("residual_of_all", None), ("residual", None)]
+)
+def test_a_file_with_a_broken_alarm_is_refused(rng, name, value):
+    from truing.saved.detectors import restore_detector, store_detector
+
+    detector = guarded(rng)
+    detector.learn_and_decide(world(rng, 32)[0])
+    header, arrays = store_detector(detector)
+    restore_detector(header, arrays)
+    with pytest.raises(ValueError, match=name):
+        restore_detector(header | {"drift_state": header["drift_state"] | {name: value}}, arrays)
 
 
 def test_bad_rows_leave_guards_and_sums_as_they_were(rng):
