@@ -113,6 +113,11 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+def test_no_page_has_a_place_that_was_to_be_filled():
+    for page in PAGES:
+        assert not re.findall(r"\b[A-Z]+_TABLE\b", page.read_text()), page
+
+
 def test_every_page_of_docs_is_in_the_site_s_navigation_and_every_entry_exists():
     entries = re.findall(r"^ +- .*?([\w./-]+\.md)$", SITE.partition("\nnav:\n")[2], re.MULTILINE)
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]

@@ -13,6 +13,7 @@ import truing
 from truing.io.archive import read_archive, write_archive
 from truing.io.drafts import replacing
 from truing.io.npz import write_npz
+from truing.saved.detectors import restore_detector, store_detector
 
 
 @pytest.fixture
@@ -340,3 +341,41 @@ def test_moments_larger_than_any_rows_have_are_refused(tmp_path, outputs, spoil)
     write_archive(tmp_path / "x.npz", kind, header, arrays)
     with pytest.raises(ValueError, match=f"{spoil} must be"):
         truing.load(tmp_path / "x.npz")
+
+
+@pytest.fixture(scope="module", params=["dlr", "rlr", "contrast", "dlr window", "rlr window", "contrast window"])
+def stored(request):
+    """A detector of each kind with all that it may hold, as its header and arrays."""
+    rng = np.random.default_rng(3)
+    method, *window = request.param.split()
+    detector = truing.Detector(method=method, stream_fdr=0.05, drift_alarm=0.01, window=3 if window else None)
+    detector.calibrate(truing.Outputs(rng.normal(size=(900, 3)), rng.normal(size=(900, 3))))
+    for count in (2100, 30, 20, 10):
+        detector.learn_and_decide(truing.Outputs(rng.normal(size=(count, 3)), rng.normal(size=(count, 3))))
+    return store_detector(detector)
+
+
+def test_a_detector_of_which_an_array_is_missing_is_refused(stored):
+    header, arrays = stored
+    for name in arrays:
+        with pytest.raises(ValueError, match=name):
+            restore_detector(header, {other: array for other, array in arrays.items() if other != name})
+
+
+def test_a_detector_of_which_the_header_has_lost_a_part_is_refused(stored):
+    header, arrays = stored
+    for name in {"learned", "joined", "left", "trusted", "stream_fdr_state", "drift_state", "batches_learned"} & {
+        *header
+    }:
+        with pytest.raises((ValueError, KeyError), match=name):
+            restore_detector({other: value for other, value in header.items() if other != name}, arrays)
+    if "batches_learned" in header:
+        with pytest.raises(ValueError, match="batches_learned must be"):
+            restore_detector(header | {"batches_learned": 10**30}, arrays)
+
+
+def test_a_detector_s_file_from_before_arrays_were_named_is_read(stored):
+    header, arrays = stored
+    earlier = {name: value for name, value in header.items() if name != "arrays"}
+    again, _ = store_detector(restore_detector(earlier, arrays))
+    assert again == header

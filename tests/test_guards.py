@@ -106,6 +106,10 @@ def test_a_detector_that_is_not_calibrated_yet_is_restored_as_it_is(tmp_path):
         ("drift_bets", lambda a: a * np.nan),
         ("drift_recent", lambda a: a[:-1]),
         ("drift_shift", lambda a: np.append(a, 1.0)),
+        ("drift_shift", lambda a: a * np.nan),
+        ("drift_bets", lambda a: a + np.inf),
+        ("drift_counts", lambda a: a + 2**62),
+        ("drift_recent", lambda a: a + np.inf),
     ],
 )
 def test_a_file_with_broken_guards_is_refused(rng, name, change):
@@ -118,6 +122,20 @@ def test_a_file_with_broken_guards_is_refused(rng, name, change):
         restore_detector(header, arrays | {name: change(arrays[name])})
     with pytest.raises(ValueError, match="same level and reference"):
         restore_detector(header | {"stream_fdr": 0.06}, arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", 0.5), ("seed", "a"), ("seed", -1), ("residual_of_all", None), ("residual", None)]
+)
+def test_a_file_with_a_broken_alarm_is_refused(rng, name, value):
+    from truing.saved.detectors import restore_detector, store_detector
+
+    detector = guarded(rng)
+    detector.learn_and_decide(world(rng, 32)[0])
+    header, arrays = store_detector(detector)
+    restore_detector(header, arrays)
+    with pytest.raises(ValueError, match=name):
+        restore_detector(header | {"drift_state": header["drift_state"] | {name: value}}, arrays)
 
 
 def test_bad_rows_leave_guards_and_sums_as_they_were(rng):
@@ -138,11 +156,21 @@ def test_calibrating_again_starts_the_guards_anew(rng):
     assert (detector.stream_fdr.rows, detector.stream_fdr.rows_in, detector.drift.rows) == (0, 500, 0)
 
 
-def test_a_small_reference_is_refused_when_it_is_given(rng):
-    detector = truing.Detector("energy", stream_fdr=0.05)
-    with pytest.raises(ValueError, match="rows_in must be at least 399"):
-        detector.calibrate(world(rng, 300)[0])
+@pytest.mark.parametrize(
+    ("method", "rows", "said"),
+    [
+        ("dlr", 300, r"reference must have at least 399 rows, for a stream_fdr of 0\.05, got 300"),
+        ("rlr", 398, r"reference must have at least 399 rows, for a stream_fdr of 0\.05, got 398"),
+        ("contrast", 500, r"reference must have at least 399 rows in the half that a contrast decides against"),
+    ],
+)
+def test_a_small_reference_is_refused_when_it_is_given(rng, method, rows, said):
+    detector = truing.Detector("energy", method=method, stream_fdr=0.05)
+    with pytest.raises(ValueError, match=said):
+        detector.calibrate(world(rng, rows)[0])
     assert detector.reference is None
+    detector.calibrate(world(rng, 800)[0])
+    assert detector.stream_fdr.rows_in == (400 if method == "contrast" else 800)
 
 
 @pytest.mark.parametrize("name", ["stream_fdr", "drift_alarm"])

@@ -23,6 +23,7 @@ from .outputs import Outputs
 from .robust_sums import Batch, RobustSums, Trust
 from .row_keys import RowKeys
 from .scores import Base, Head, base_scores
+from .stream_fdr import fewest_rows_in
 from .window import Window
 
 METHODS = ("dlr", "rlr", "contrast")
@@ -405,7 +406,22 @@ def new_guards(state: State, settings: Settings) -> Guards:
     """Return the guards that are wanted, at the start of a stream that is decided against a state's known rows."""
     if state.reference is None or not settings.is_guarded:
         return Guards()
+    if settings.stream_fdr is not None:
+        _check_enough(state.reference, settings.stream_fdr)
     return Guards.of(decided_against(state), stream_fdr=settings.stream_fdr, drift_alarm=settings.drift_alarm)
+
+
+def _check_enough(reference: Reference | SplitReference, level: float) -> None:
+    """Refuse a reference that is too small for a false discovery rate over the stream."""
+    fewest = fewest_rows_in(level)
+    if isinstance(reference, SplitReference):
+        decided, said = len(reference.rows_held), " in the half that a contrast decides against"
+    else:
+        decided, said = len(reference), ""
+    if decided < fewest:
+        raise ValueError(
+            f"reference must have at least {fewest:,.10g} rows{said}, for a stream_fdr of {level:g}, got {decided:,}"
+        )
 
 
 def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:

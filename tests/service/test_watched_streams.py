@@ -181,7 +181,7 @@ def test_a_state_with_a_stream_fdr_starts_at_that_rate_and_takes_no_other_level(
     assert (engine.rate.name, engine.rate.value) == ("stream_fdr", GUARDS["stream_fdr"])
     with pytest.raises(ValueError, match=r"the state was made with, got 0.1 for a state made with 0.05"):
         engine.choose_rate(Rate("stream_fdr", 0.1)).result()
-    with pytest.raises(ValueError, match=r"rows_in must be at least 399 .* got 300"):
+    with pytest.raises(ValueError, match=r"reference must have at least 399 rows.* got 300"):
         engine.calibrate(batch("few", 300)).result()
     assert engine.facts().sequence == 0
     engine.close()

@@ -53,6 +53,9 @@ _ADDED_LATER = (
 )  # Files without them are of detectors that had their default.
 
 
+_MOST_BATCHES = 2**63
+
+
 def store_detector(detector: Detector) -> tuple[Header, Arrays]:
     """Return a detector as a header and arrays; its base score must have a name."""
     settings, state = detector.settings, detector.state
@@ -61,11 +64,13 @@ def store_detector(detector: Detector) -> tuple[Header, Arrays]:
     own_header, arrays = _store_state(state)
     arrays["merged"] = np.array(state.merged, dtype=np.uint64)
     guards_header, guards_arrays = store_guards(state.guards)
-    return header | own_header | guards_header, arrays | guards_arrays | store_head(settings.head)
+    arrays |= guards_arrays | store_head(settings.head)
+    return header | own_header | guards_header | {"arrays": sorted(arrays)}, arrays
 
 
 def restore_detector(header: Header, arrays: Arrays) -> Detector:
     """Return the detector of a header and arrays."""
+    _check_whole(header, arrays)
     settings = {name: header[name] for name in _SETTINGS if name not in _ADDED_LATER or name in header}
     detector = Detector(**settings, head=restore_head(arrays))
     if isinstance(detector.state, DirectState):
@@ -79,6 +84,19 @@ def restore_detector(header: Header, arrays: Arrays) -> Detector:
         guards = restore_guards(header, arrays, detector.settings, decided_against(state))
     detector.state = replace(state, merged=_restore_merged(arrays), guards=guards)
     return detector
+
+
+def _check_whole(header: Header, arrays: Arrays) -> None:
+    """Refuse a file in which arrays are missing, or those of a part of which the header says nothing are there."""
+    missing = set(header.get("arrays", ())) - set(arrays)  # Earlier files do not name theirs.
+    if missing:
+        raise ValueError(f"its arrays must all be there, and these are missing: {', '.join(sorted(missing))}")
+    for part in ("learned", "joined", "left", "trusted"):
+        if named(part, arrays) and part not in header:
+            raise ValueError(f"its header must say what there is of {part}, as its arrays do")
+    for part in ("stream_fdr_state", "drift_state"):
+        if part in header and "features" not in arrays and "held_features" not in arrays:
+            raise ValueError(f"its reference must be there with its {part}")
 
 
 def _store_state(state: State) -> tuple[Header, Arrays]:
@@ -148,6 +166,8 @@ def _restore_robust(header: Header, arrays: Arrays) -> RobustState:
     learned = RobustSums(batches, sums.get("left"), sums.get("trusted"))
     if any(moments.dimensions != learned.dimensions for moments in sums.values()):
         raise ValueError("its parts must be of one width")
+    if "trusted" in sums and ("left" not in sums or sums["trusted"].rows > sums["left"].rows):
+        raise ValueError("its trusted rows must be among those that left")
     return replace(state, learned=learned)
 
 
@@ -193,7 +213,7 @@ def _batch_slices(lengths: NDArray[Any], rows: int) -> list[slice]:
 
 def _batches_learned(header: Header, window: int, batches: tuple[Any, ...]) -> int:
     """Return how many batches were learned, of which these are the last."""
-    learned = as_count(header["batches_learned"], "batches_learned")
+    learned = as_count(header["batches_learned"], "batches_learned", at_most=_MOST_BATCHES)
     if len(batches) != min(learned, window):
         raise ValueError(f"of {learned} batches the last {min(learned, window)} must be there, got {len(batches)}")
     return learned

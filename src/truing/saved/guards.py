@@ -12,7 +12,10 @@ from ..guards import Guards
 from ..io.npz import Arrays
 from ..states import Settings
 from ..stream_fdr import StreamFdr
-from .sums import Header
+from .sums import Header, check_numbers
+
+# In a bin: far more than any stream has, and sums of all bins do not overflow.
+_MOST_ROWS = 2**53
 
 
 def store_guards(guards: Guards) -> tuple[Header, Arrays]:
@@ -60,17 +63,21 @@ def _restore_drift(state: dict[str, Any], arrays: Arrays, new: DriftAlarm, dimen
     counts = _checked(arrays["drift_counts"], "drift_counts", np.int64, (2, bins))
     logs = _checked(arrays["drift_bets"], "drift_bets", np.float64, (2, bets))
     recent = _checked(arrays["drift_recent"], "drift_recent", np.float64, (bins,))
-    if counts.min() < 0 or np.isnan(logs).any() or not np.isfinite(recent).all() or recent.min() < 0:
-        raise ValueError("the drift alarm must hold counts, logarithms and weights")
+    if counts.min() < 0 or counts.max() > _MOST_ROWS or not (logs < np.inf).all():  # NaN fails, too.
+        raise ValueError("the drift alarm must hold counts of rows, and logarithms of what stands on its bets")
+    if not np.isfinite(recent).all() or recent.min() < 0 or recent.max() > _MOST_ROWS:
+        raise ValueError("the drift alarm must hold weights of its last rows")
     if state["what"] not in (None, *PARTS) or (state["what"] is None) != (state["since"] is None):
         raise ValueError(f"the drift alarm must say of what it alarms, got {state['what']!r}")
     shift = arrays.get("drift_shift")
     if shift is not None:
-        _checked(shift, "drift_shift", np.float64, (dimensions,))
+        check_numbers(shift, "drift_shift", (dimensions,))
     means = [None if state[name] is None else as_number(state[name], name) for name in ("residual", "residual_of_all")]
+    if (means[0] is None) != (means[1] is None):
+        raise ValueError("the drift alarm must hold both of residual and residual_of_all, or neither")
     return replace(
         new,
-        seed=int(state["seed"]),
+        seed=state["seed"],
         of_all=Martingale(counts[0], logs[0]),
         of_in=Martingale(counts[1], logs[1]),
         since=None if state["since"] is None else as_count(state["since"], "since"),
