@@ -2,8 +2,9 @@
 
     python -m tests.service.client DIRECTORY REMOVED DETECTOR START...
 
-DETECTOR is a name in WATCHED, or plain. Each thread goes on with the batch number given, and sends the one before it
-once more. Segments of the log that are no longer needed are kept in the directory REMOVED.
+DETECTOR is a name in WATCHED, plain, or changed: a plain one that is calibrated and reset all the time. Each thread
+goes on with the batch number given, and sends the one before it once more. Segments of the log that are no longer
+needed are kept in the directory REMOVED.
 """
 
 import os
@@ -23,8 +24,8 @@ def main(folder: Path, removed: Path, detector: str, starts: list[int]) -> None:
     engine_module.SNAPSHOT_LOG_BYTES = 20_000
     engine_module.SNAPSHOT_LOG_RATIO = 0
     keep_segments(removed)
-    engine = opened(folder, None if detector == "plain" else WATCHED[detector](), segment_bytes=8000)
-    if detector != "plain" and engine.facts().reference_rows == 0:
+    engine = opened(folder, WATCHED[detector]() if detector in WATCHED else None, segment_bytes=8000)
+    if detector in WATCHED and engine.facts().reference_rows == 0:
         engine.calibrate(batch("reference", KNOWN_ROWS)).result()
     replayed(["warm"]).score(batch("warm"))  # Loads what is loaded when it is first needed.
     os.write(1, b"ready\n")
@@ -34,6 +35,14 @@ def main(folder: Path, removed: Path, detector: str, starts: list[int]) -> None:
             answer = learn(engine, f"{number}-{turn}")
             os.write(1, f"{number} {turn} {int(answer.repeated)}\n".encode())
 
+    def change() -> None:
+        for turn in count():
+            engine.calibrate(batch(f"reference{turn}", 60)).result()
+            engine.reset().result()
+            os.write(1, f"-1 {turn} 0\n".encode())
+
+    if detector == "changed":
+        threading.Thread(target=change, daemon=True).start()
     for number, start in enumerate(starts):
         threading.Thread(target=client, args=(number, start), daemon=True).start()
     threading.Event().wait()

@@ -100,5 +100,10 @@ def ids(folder: Path) -> list[str]:
 
 def records(folder: Path) -> Iterator[object]:
     """Yield the records of learned batches in a log that starts with its first record."""
+    return (record for record in every_record(folder) if record.kind == "learn")
+
+
+def every_record(folder: Path) -> Iterator[object]:
+    """Yield the records of a log that starts with its first one."""
     log = read_log(folder, LogEnd(read_settings(folder).key), 0, bytes(8))
-    return (found.record for found in log if found.record is not None and found.record.kind == "learn")
+    return (found.record for found in log if found.record is not None)

@@ -18,7 +18,18 @@ from truing.guards import Guards
 from truing.service.log import segments
 from truing.service.store import Store
 
-from .streams import CLASSES, FEATURES, KNOWN_ROWS, WATCHED, batch, bits, groups, guards_of_records, records, replayed
+from .streams import (
+    CLASSES,
+    FEATURES,
+    KNOWN_ROWS,
+    WATCHED,
+    batch,
+    bits,
+    every_record,
+    groups,
+    guards_of_records,
+    replayed,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 THREADS = 4
@@ -45,12 +56,12 @@ def killed(
 
 
 def all_records(folder: Path, removed: Path, work: Path) -> list[object]:
-    """Return the records of all batches that were ever learned, in order, those in removed segments too."""
+    """Return all records that were ever written, in order, those in removed segments too."""
     shutil.copytree(removed, work)
     shutil.copy(folder / "settings.npz", work)
     for path in segments(folder).values():
         shutil.copy(path, work)
-    return list(records(work))
+    return list(every_record(work))
 
 
 def made(detector: str) -> truing.Detector:
@@ -81,7 +92,8 @@ def survive(tmp_path: Path, kills: int, seed: int, detector: str = "plain") -> N
         # A copy is recovered, so that the next process has to recover the directory itself.
         shutil.copytree(folder, tmp_path / f"copy{kill}")
         store = Store(tmp_path / f"copy{kill}", made(detector), features=FEATURES, classes=CLASSES)
-        learned = all_records(tmp_path / f"copy{kill}", removed, tmp_path / f"work{kill}")
+        written = all_records(tmp_path / f"copy{kill}", removed, tmp_path / f"work{kill}")
+        learned = [record for record in written if record.kind == "learn"]
         order = [record.about["id"] for record in learned]
         if detector != "plain" and replayed_to.reference is None and store.contents.reference_rows:
             replayed_to.calibrate(batch("reference", KNOWN_ROWS))
@@ -116,6 +128,63 @@ def test_ten_kills_lose_nothing_acknowledged_and_count_nothing_twice(tmp_path):
 @pytest.mark.parametrize("detector", ["window", "rlr"])
 def test_kills_lose_nothing_that_the_guards_of_a_stream_saw(tmp_path, detector):
     survive(tmp_path, 4, seed=3, detector=detector)
+
+
+def as_recorded(written: list[object]) -> tuple[truing.Detector, list[str]]:
+    """Return a plain detector that has done what records say, and the ids of the batches that it knows."""
+    detector, known = truing.Detector(), []
+    for record in written:
+        if record.kind == "learn":
+            detector.learn(batch(record.about["id"]))
+            known.append(record.about["id"])
+        elif record.kind == "calibrate":
+            reference = truing.Outputs(**record.arrays)
+            detector.calibrate(reference)
+        else:
+            assert record.kind == "reset"
+            detector, known = truing.Detector(), []
+            detector.calibrate(reference)  # Which came before any reset.
+    return detector, known
+
+
+def survive_changes(tmp_path: Path, kills: int, seed: int) -> None:
+    folder, removed = tmp_path / "state", tmp_path / "removed"
+    removed.mkdir()
+    rng = np.random.default_rng(seed)
+    starts, acknowledged, resets = [0] * THREADS, set(), 0
+    for kill in range(kills):
+        for number, turn, _ in killed(rng, folder, removed, "changed", starts):
+            if number < 0:
+                resets += 1
+            else:
+                acknowledged.add(f"{number}-{turn}")
+                starts[number] = max(starts[number], turn + 1)
+        if not (folder / "settings.npz").exists():
+            continue
+        shutil.copytree(folder, tmp_path / f"copy{kill}")
+        store = Store(tmp_path / f"copy{kill}")
+        written = all_records(tmp_path / f"copy{kill}", removed, tmp_path / f"work{kill}")
+        detector, known = as_recorded(written)
+        kinds = Counter(record.kind for record in written)
+        assert resets <= kinds["reset"] <= resets + kill + 1
+        assert kinds["reset"] <= kinds["calibrate"] <= kinds["reset"] + kill + 1
+        assert acknowledged <= {record.about["id"] for record in written if record.kind == "learn"}
+        assert len(set(known)) == len(known)
+        assert bits(store.contents.detector) == bits(detector)
+        assert list(store.recent) == known
+        assert store.contents.batches == len(known)
+        store.close()
+    assert resets >= kills
+    assert len(acknowledged) >= kills
+
+
+def test_kills_while_the_state_is_calibrated_and_reset_lose_nothing_acknowledged(tmp_path):
+    survive_changes(tmp_path, 4, seed=5)
+
+
+@pytest.mark.slow
+def test_sixty_kills_while_the_state_is_calibrated_and_reset_lose_nothing_acknowledged(tmp_path):
+    survive_changes(tmp_path, 60, seed=6)
 
 
 @pytest.mark.slow

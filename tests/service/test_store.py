@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -170,6 +171,28 @@ def test_a_snapshot_and_the_settings_are_a_backup(tmp_path):
     store = Store(tmp_path / "backup")
     assert bits(store.contents.detector) == bits(replayed([*"abcdef"]))
     store.close()
+
+
+def test_a_backup_taken_while_batches_are_learned_holds_the_first_of_them(tmp_path):
+    engine = opened(tmp_path / "live", segment_bytes=1000)
+    names = [str(number) for number in range(150)]
+    learning = threading.Thread(target=lambda: [learn(engine, name) for name in names])
+    learning.start()
+    sizes = []
+    for number in range(5):
+        engine.snapshot().result()
+        backup = tmp_path / str(number)
+        backup.mkdir()
+        for path in (tmp_path / "live" / "settings.npz", next(iter(snapshots(tmp_path / "live").values()))):
+            shutil.copy(path, backup)
+        store = Store(backup)
+        assert list(store.recent) == names[: store.contents.batches]
+        assert bits(store.contents.detector) == bits(replayed(list(store.recent)))
+        sizes.append(store.contents.batches)
+        store.close()
+    learning.join()
+    engine.close()
+    assert sizes == sorted(sizes)
 
 
 def test_a_backup_of_a_state_that_has_seen_nothing_is_a_backup(tmp_path):
