@@ -58,6 +58,11 @@ def test_a_signal_ends_it_well_and_leaves_a_snapshot_of_all(tmp_path, number):
     assert sequence == 1
 
 
+def test_a_signal_right_after_the_first_line_ends_it_well(tmp_path):
+    for _ in range(3):
+        assert begin(tmp_path).stop() == 0
+
+
 def test_a_state_starts_without_its_settings_being_said_again(state):
     running = begin(state, sizes=None)
     assert "30 rows in 3 batches" in running.start_line
@@ -148,6 +153,13 @@ def test_a_short_token_is_refused(refusal, tmp_path):
     (tmp_path / "token").write_text("short")
     said = refusal(tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token"))
     assert re.search(r"must hold a token of at least 16 .* got 5 characters", said)
+
+
+def test_a_token_that_is_no_text_names_its_file(refusal, tmp_path):
+    (tmp_path / "token").write_bytes(b"\xff" * 20)
+    assert "token must hold a token, got what is no text in UTF-8" in refusal(
+        tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token")
+    )
 
 
 def test_a_reference_of_other_columns_is_refused(refusal, tmp_path):

@@ -107,9 +107,10 @@ def _serve(args: argparse.Namespace, token: str | None, limits: Limits) -> None:
         try:
             server = _server(args, serving, metrics, history, token, limits)
             log_to_stderr()
+            _stop_on_signals(server)
             print(_start_line(args, listening, serving.facts()), flush=True)
             with looking(history, serving):
-                _run(server, listening)
+                server.run(sockets=[listening])
         finally:
             serving.close()
 
@@ -151,8 +152,8 @@ def _server(
     return uvicorn.Server(config)
 
 
-def _run(server: Server, listening: socket.socket) -> None:
-    """Run a server until a signal tells it to stop, which is how it is meant to end."""
+def _stop_on_signals(server: Server) -> None:
+    """Have a server end as it is meant to when it is told to stop, from now on and not only once it runs."""
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
@@ -160,7 +161,6 @@ def _run(server: Server, listening: socket.socket) -> None:
     # uvicorn raises the signals again that ended it, once it has put back what was in force before: these.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    server.run(sockets=[listening])
 
 
 def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None]]) -> Serving:
@@ -208,7 +208,10 @@ def _token(args: argparse.Namespace) -> str | None:
         return None
     if args.no_token:
         raise ValueError("--no-token goes without --token-file")
-    token: str = args.token_file.read_text(encoding="utf-8").strip()
+    try:
+        token: str = args.token_file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{args.token_file} must hold a token, got what is no text in UTF-8") from None
     if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         wanted = f"a token of at least {_MIN_TOKEN} letters, digits and signs, without blanks"
         raise ValueError(f"{args.token_file} must hold {wanted}, got {len(token)} characters")
