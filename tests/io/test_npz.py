@@ -97,6 +97,29 @@ def test_a_directory_that_overstates_a_size_is_not_believed(tmp_path):
         truing.Outputs.load(tmp_path / "x.npz")
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("comment", [b"", b"a comment"])
+def test_a_zip_of_very_many_arrays_is_refused_before_they_are_listed(tmp_path, monkeypatch, is_large, comment):
+    path = tmp_path / "many.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.comment = comment
+        for number in range(70_000 if is_large else 2000):  # Beyond 65,535 the end of a zip is another.
+            archive.writestr(f"{number}.npy", b"")
+
+    def listed(self):
+        raise AssertionError("the arrays were listed")
+
+    monkeypatch.setattr(zipfile.ZipFile, "_RealGetContents", listed)
+    with pytest.raises(ValueError, match="its list of arrays must be at most 65,536 bytes, enough for some hundred"):
+        read_npz(path)
+
+
+def test_some_hundred_arrays_are_read(tmp_path):
+    arrays = {f"array {number}": np.array([number]) for number in range(600)}
+    write_npz(tmp_path / "many.npz", arrays)
+    assert read_npz(tmp_path / "many.npz") == arrays
+
+
 def test_a_name_that_stands_twice_is_refused(tmp_path):
     for second in ("features.npy", "features"):
         with warnings.catch_warnings(action="ignore"):  # The writer itself warns of it.

@@ -58,6 +58,11 @@ def test_a_signal_ends_it_well_and_leaves_a_snapshot_of_all(tmp_path, number):
     assert sequence == 1
 
 
+def test_a_signal_right_after_the_first_line_ends_it_well(tmp_path):
+    for _ in range(3):
+        assert begin(tmp_path).stop() == 0
+
+
 def test_a_state_starts_without_its_settings_being_said_again(state):
     running = begin(state, sizes=None)
     assert "30 rows in 3 batches" in running.start_line
@@ -65,12 +70,21 @@ def test_a_state_starts_without_its_settings_being_said_again(state):
     assert running.stop() == 0
 
 
-def test_a_reference_is_taken_once(tmp_path):
+def test_a_reference_is_taken_once_and_another_is_said_not_to_be(tmp_path):
     batch(40).save(tmp_path / "held.npz")
     batch(70).save(tmp_path / "other.npz")
     for name in ("held", "other"):
         with serving(tmp_path / "state", "--reference", str(tmp_path / f"{name}.npz")) as running:
             assert "40 reference rows" in running.start_line
+            assert ("other.npz was not taken, as the state has one" in running.start_line) == (name == "other")
+
+
+def test_a_state_is_followed_by_its_own_settings_alone(refusal, state):
+    assert "features 6, got 9: follow it with its settings" in refusal(state, "--read-only", "--features", "9")
+    assert "method 'dlr', got 'rlr'" in refusal(state, "--read-only", "--method", "rlr")
+    assert "--read-only takes the reference of the state" in refusal(state, "--read-only", "--reference", "held.npz")
+    with serving(state, "--read-only", "--method", "dlr") as replica:
+        assert replica.state_rows() == 30
 
 
 def test_another_process_on_the_same_state_is_refused(refusal, tmp_path):
@@ -148,6 +162,13 @@ def test_a_short_token_is_refused(refusal, tmp_path):
     (tmp_path / "token").write_text("short")
     said = refusal(tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token"))
     assert re.search(r"must hold a token of at least 16 .* got 5 characters", said)
+
+
+def test_a_token_that_is_no_text_names_its_file(refusal, tmp_path):
+    (tmp_path / "token").write_bytes(b"\xff" * 20)
+    assert "token must hold a token, got what is no text in UTF-8" in refusal(
+        tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token")
+    )
 
 
 def test_a_reference_of_other_columns_is_refused(refusal, tmp_path):

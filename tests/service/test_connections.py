@@ -5,6 +5,7 @@ import json
 import select
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -226,3 +227,18 @@ def test_an_answer_that_is_not_taken_is_given_up():
     with listening(endless, Limits(body_seconds=0.2)) as address, asking(address) as connection:
         connection.sendall(GET + b"\r\n")
         assert given_up.wait(PATIENCE)
+
+
+def test_a_stop_lets_requests_end_that_have_begun_and_one_that_is_on_its_way():
+    with listening(careless, Limits()) as address:
+        idle, begun = asking(address), asking(address)
+        idle.sendall(GET + b"\r\n")
+        assert idle.recv(4096).endswith(b"yes")
+        begun.sendall(GET)
+        time.sleep(0.1)
+        stopping = threading.Timer(0.3, lambda: begun.sendall(b"\r\n"))
+        stopping.start()
+    with idle, begun:
+        stopping.join()
+        assert read_on(begun).endswith(b"yes")
+        assert read_on(idle) == b""

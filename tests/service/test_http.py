@@ -207,6 +207,10 @@ def test_pickled_objects_are_never_loaded(service):
         ("GET", "/nowhere", 404),
         ("GET", "/v2/models/other", 404),
         ("GET", "/live/..%2f..%2fetc%2fpasswd", 404),
+        ("GET", "/rate/", 404),
+        ("GET", "/rate%0A", 404),
+        ("POST", INFER + "%0a", 404),
+        ("GET", "/rate%00", 404),
         ("GET", INFER, 405),
         ("DELETE", "/reference", 405),
     ],
@@ -224,6 +228,26 @@ def test_what_is_not_there_is_an_error_in_json(service, method, path, status):
 def test_a_body_of_another_type_is_refused(service, headers):
     body = json.dumps(as_json(batch(2))).encode()
     assert service.client.post(INFER, content=body, headers=headers).status_code == 415
+
+
+@pytest.mark.parametrize("name", ["Host", "Authorization", "Content-Type", "Inference-Header-Content-Length"])
+def test_a_header_that_decides_is_given_once(service, name):
+    twice = f"{name}: localhost\r\n" * 2
+    with raw(service) as connection:
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\n{twice}Connection: close\r\n\r\n".encode())
+        came = connection.recv(4096)
+        while block := connection.recv(4096):
+            came += block
+    assert came.startswith(b"HTTP/1.1 400 ")
+    assert came.endswith(b'{"error":"the header %b must be given once, got it twice"}' % name.lower().encode())
+
+
+def test_a_rate_that_is_none_is_shown_short(service):
+    for rate in ("1" * 4000, '"' + "x" * 9999 + '"', "[" * 99 + "]" * 99, "true"):
+        response = service.client.put("/rate", content=f'{{"fdr": {rate}}}')
+        assert response.status_code == 400
+        assert response.json()["error"].startswith("fdr must be a number from 0 to 1, got ")
+        assert len(response.json()["error"]) < 100
 
 
 def test_every_answer_forbids_what_a_page_could_load(service):

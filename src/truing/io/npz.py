@@ -28,6 +28,12 @@ ALWAYS_ALLOWED_BYTES = 2**26
 # Of a zip: a local header, the record at its end, and the longest comment that may follow.
 LOCAL_HEADER, END_RECORD, MAX_COMMENT_BYTES = 30, 22, 2**16 - 1
 
+# Of a large zip: the record that has its sizes, and the one that follows it and says that it is there.
+LARGE_END_RECORD, LARGE_END_LOCATOR = 56, 20
+
+# The directory of a zip, with a name and 46 bytes or more for each array: beyond this it takes long to read.
+MAX_DIRECTORY_BYTES = 2**16
+
 # A message lists so many names.
 MAX_NAMES_LISTED = 12
 
@@ -187,7 +193,10 @@ def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, s
 
 
 def _check_end(file: BinaryIO) -> int:
-    """Return a file's size. An empty one is refused, and a zip cut off in its last record, which `zipfile` accepts."""
+    """Return a file's size. An empty one is refused, and a zip that `zipfile` would accept: cut off in its last record.
+
+    So is one with a directory that it would take long over.
+    """
     size = file.seek(0, SEEK_END)
     if size == 0:
         raise ValueError("it is empty")
@@ -197,7 +206,23 @@ def _check_end(file: BinaryIO) -> int:
     comment = tail[start + END_RECORD :]
     if start >= 0 and len(comment) < int.from_bytes(tail[start + END_RECORD - 2 : start + END_RECORD], "little"):
         raise ValueError("it is cut short")
+    if start >= 0:
+        end = size - len(tail) + start
+        begin = max(0, end - LARGE_END_LOCATOR - LARGE_END_RECORD)
+        file.seek(begin)
+        _check_directory(file.read(end + END_RECORD - begin))
     return size
+
+
+def _check_directory(records: bytes) -> None:
+    """Refuse a large directory by the records at the end of a zip, which have its size."""
+    directory = int.from_bytes(records[-END_RECORD:][12:16], "little")
+    large = records[: -END_RECORD - LARGE_END_LOCATOR]
+    if large.startswith(b"PK\x06\x06"):
+        directory = max(directory, int.from_bytes(large[40:48], "little"))
+    if directory > MAX_DIRECTORY_BYTES:
+        wanted = f"{MAX_DIRECTORY_BYTES:,} bytes, enough for some hundred arrays"
+        raise ValueError(f"its list of arrays must be at most {wanted}, got {directory:,}")
 
 
 def _members(archive: zipfile.ZipFile, compressed: bool) -> dict[str, zipfile.ZipInfo]:

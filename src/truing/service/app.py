@@ -97,7 +97,9 @@ def create_app(
     direct = {("POST", INFER): service.infer}
     access = Access(token, is_local, HEALTH | OPEN_PATHS)
     guard = Middleware(Guard, direct=direct, access=access, limits=limits, watch=watch)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
+    app.router.redirect_slashes = False  # What is not there is a 404.
+    return app
 
 
 class Service:
@@ -323,6 +325,9 @@ def _rate(given: Any) -> Rate:
     if not isinstance(given, dict) or set(given) - {"accept", "false_alarm", "fdr", "stream_fdr"}:
         wanted = 'the rate must be one of accept, false_alarm, fdr and stream_fdr, such as {"false_alarm": 0.05}'
         raise ValueError(f"{wanted}, got {protocol.shown(given)}")
+    for name, value in given.items():
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ValueError(f"{name} must be a number from 0 to 1, got {protocol.shown(value)}")
     if set(given) == {"stream_fdr"}:
         return Rate("stream_fdr", as_share(given["stream_fdr"], "stream_fdr"))
     return Rate.of(**given)

@@ -103,13 +103,14 @@ def _serve(args: argparse.Namespace, token: str | None, limits: Limits) -> None:
 
     with _listening(args.host, args.port) as listening:
         metrics, history = Metrics(), History()
-        serving = _opened(args, [metrics.record, history.record])
+        serving, had_reference = _opened(args, [metrics.record, history.record])
         try:
             server = _server(args, serving, metrics, history, token, limits)
             log_to_stderr()
-            print(_start_line(args, listening, serving.facts()), flush=True)
+            _stop_on_signals(server)
+            print(_start_line(args, listening, serving.facts(), had_reference), flush=True)
             with looking(history, serving):
-                _run(server, listening)
+                server.run(sockets=[listening])
         finally:
             serving.close()
 
@@ -151,8 +152,8 @@ def _server(
     return uvicorn.Server(config)
 
 
-def _run(server: Server, listening: socket.socket) -> None:
-    """Run a server until a signal tells it to stop, which is how it is meant to end."""
+def _stop_on_signals(server: Server) -> None:
+    """Have a server end as it is meant to when it is told to stop, from now on and not only once it runs."""
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
@@ -160,11 +161,10 @@ def _run(server: Server, listening: socket.socket) -> None:
     # uvicorn raises the signals again that ended it, once it has put back what was in force before: these.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    server.run(sockets=[listening])
 
 
-def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None]]) -> Serving:
-    """Open the state, or follow it, and give a new one its reference."""
+def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None]]) -> tuple[Serving, bool]:
+    """Open the state, or follow it, and give one without a reference that which is given; say whether it had one."""
     from .engine import Engine
     from .replica import Replica
     from .store import Store
@@ -173,7 +173,8 @@ def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None
     if args.read_only:
         if not exists:
             raise ValueError(f"--read-only follows a state that another process writes, got none in {args.state}")
-        return Replica(args.state, listeners=listeners)
+        _check_followed(args)
+        return Replica(args.state, listeners=listeners), True
     if not exists and args.features is None:
         raise ValueError(f"--features must be given for a new state, got none for {args.state}")
     if not exists and args.classes is None and args.base != "given":
@@ -182,18 +183,38 @@ def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None
     engine = Engine(
         Store(args.state, _detector(args), features=args.features, classes=args.classes), listeners=listeners
     )
-    if reference is not None and engine.facts().reference_rows == 0:
+    had_reference = engine.facts().reference_rows > 0
+    if reference is not None and not had_reference:
         try:
             engine.calibrate(reference).result()
         except BaseException:
             engine.close()
             raise
-    return engine
+    return engine, had_reference
+
+
+def _check_followed(args: argparse.Namespace) -> None:
+    """Refuse settings other than those of a state that is followed, which has its own reference, too."""
+    from .store import read_settings
+
+    if args.reference is not None:
+        raise ValueError(f"--read-only takes the reference of the state, got --reference {args.reference}")
+    kept, features, classes = read_settings(args.state)
+    wanted = _detector(args) or kept
+    pairs = {name: (getattr(kept.settings, name), getattr(wanted.settings, name)) for name in _given_settings(args)}
+    pairs |= {"features": (features, args.features or features), "classes": (classes, args.classes or classes)}
+    differences = [f"{name} {before!r}, got {now!r}" for name, (before, now) in pairs.items() if before != now]
+    if differences:
+        raise ValueError(f"{args.state} holds a state with {'; '.join(differences)}: follow it with its settings")
+
+
+def _given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None}
 
 
 def _detector(args: argparse.Namespace) -> Detector | None:
     """Return a detector of the settings that are given, or None where none are, for a state that has its own."""
-    given = {name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None}
+    given = _given_settings(args)
     if not given and args.features is None and args.classes is None:
         return None
     return Detector(**given)
@@ -208,7 +229,10 @@ def _token(args: argparse.Namespace) -> str | None:
         return None
     if args.no_token:
         raise ValueError("--no-token goes without --token-file")
-    token: str = args.token_file.read_text(encoding="utf-8").strip()
+    try:
+        token: str = args.token_file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{args.token_file} must hold a token, got what is no text in UTF-8") from None
     if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         wanted = f"a token of at least {_MIN_TOKEN} letters, digits and signs, without blanks"
         raise ValueError(f"{args.token_file} must hold {wanted}, got {len(token)} characters")
@@ -226,15 +250,17 @@ def _listening(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from None
 
 
-def _start_line(args: argparse.Namespace, listening: socket.socket, facts: Facts) -> str:
-    """Return where the service is, and what it found."""
+def _start_line(args: argparse.Namespace, listening: socket.socket, facts: Facts, had_reference: bool) -> str:
+    """Return where the service is, what it found, and that a reference which it was given is not the one in use."""
     host, port = listening.getsockname()[:2]
     place = f"[{host}]" if ":" in host else host
     batches = "1 batch" if facts.batches == 1 else f"{facts.batches:,} batches"
     found = f"{counted(facts.rows)} in {batches}"
     known = counted(facts.reference_rows, "reference row")
-    said = "; ".join(facts.recovery)
-    return f"truing serves http://{place}:{port} from {args.state}: {found}, {known}{'; ' + said if said else ''}"
+    said = [f"truing serves http://{place}:{port} from {args.state}: {found}, {known}", *facts.recovery]
+    if had_reference and args.reference is not None:
+        said.append(f"--reference {args.reference} was not taken, as the state has one: PUT /reference replaces it")
+    return "; ".join(said)
 
 
 def _need_extra() -> None:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .bodies import BODIES_IN_FLIGHT, InFlight, Limits, Refused, drain
 from .logs import LOGGER
+from .protocol import shown
 
 # Called with the method, path, status and seconds of every request.
 Watch = Callable[[str, str, int, float], None]
@@ -99,9 +100,10 @@ class Guard:
             await send(message)
 
         try:
-            headers = dict(scope["headers"])
+            headers = _as_mapping(scope["headers"])
             self._access.check(scope["path"], headers)
             _check_encoding(headers)
+            _check_path(scope)
             app = self._direct.get((scope["method"], scope["path"]), self._app)
             with self._in_flight.counting(receive) as receive_counted:
                 await app(scope, receive_counted, send_with_headers)
@@ -160,6 +162,28 @@ def _check_origin(headers: dict[bytes, bytes]) -> None:
     if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
         wanted = "Origin must be this service, as long as it has no token"
         raise Refused(403, f"{wanted}, got another", unread=True)
+
+
+# Headers of which a second one would have to be believed or not.
+_ONCE = frozenset(
+    {b"authorization", b"content-encoding", b"content-type", b"host", b"inference-header-content-length", b"origin"}
+)
+
+
+def _as_mapping(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    mapping = dict(headers)
+    if len(mapping) < len(headers):
+        names = [name for name, _ in headers]
+        for name in mapping:
+            if name in _ONCE and names.count(name) > 1:
+                raise Refused(400, f"the header {name.decode()} must be given once, got it twice", unread=True)
+    return mapping
+
+
+def _check_path(scope: Scope) -> None:
+    """Refuse a path with a control character: a line's end would match at the end of any route."""
+    if not scope["path"].isprintable():
+        raise Refused(404, f"{scope['method']} {shown(scope['path'])}: Not Found", unread=True)
 
 
 def _check_encoding(headers: dict[bytes, bytes]) -> None:

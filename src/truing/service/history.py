@@ -196,7 +196,7 @@ class History:
                 reference_rows=facts.reference_rows,
                 refused_in=_refused_in(facts.rate),
                 why_not=facts.why_not,
-                out_share=self._rows.out_share(_rows_decided_against(detector)),
+                out_share=self._rows.out_share(rows_decided_against(detector)),
                 drift=detector.drift,
             )
             if detector.moments is None:
@@ -245,6 +245,14 @@ class History:
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
 
+def rows_decided_against(detector: Detector) -> int:
+    """Return the number of known rows behind a p-value."""
+    known = detector.reference
+    if isinstance(known, SplitReference):
+        return len(known.rows_held)
+    return 0 if known is None else len(known)
+
+
 # How often a note came, and when it last did; in order of the latter.
 Notes = dict[str, tuple[int, float]]
 
@@ -275,14 +283,6 @@ def _refused_in(rate: Rate) -> float:
     """Return the share of in-distribution rows that a rate lets be refused; NaN where it says nothing of that."""
     shares = {"false_alarm": rate.value, "accept": 1 - rate.value}
     return shares.get(rate.name, math.nan)
-
-
-def _rows_decided_against(detector: Detector) -> int:
-    """Return the number of known rows behind a p-value."""
-    known = detector.reference
-    if isinstance(known, SplitReference):
-        return len(known.rows_held)
-    return 0 if known is None else len(known)
 
 
 def _scores_in(detector: Detector, fit: LinearFit | ContrastFit) -> Floats | None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .._check import Floats
-from ..contrast import ContrastFit, SplitReference
+from ..contrast import ContrastFit
 from ..detector import Detector
 from ..least_squares import LinearFit
-from ..threshold import out_share_at_least
+from .history import ANEW, WINDOW, LastRows, rows_decided_against
 from .requests import Event
 from .serving import Serving
-
-# The last decided rows that the shares are taken over.
-WINDOW = 2000
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -44,28 +39,31 @@ class Metrics:
         self._refused = Counter("truing_refused_rows", "Rows that were called out", registry=registry)
         self._events = Counter("truing_events", "What happened to the state", ("kind",), registry=registry)
         self._alarms = Counter("truing_alarms", "Drift alarms", registry=registry)
-        self._last = _LastDecided()
+        self._last = LastRows.none()
+        self._changing = Lock()
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def observe_state(self, serving: Serving) -> None:
         """Read the gauges off this service from now on."""
-        self._registry.register(_State(serving, self._last))
+        self._registry.register(_State(serving, lambda: self._last))
 
     def record(self, event: Event) -> None:
         """Count an event of the engine."""
         self._events.labels(event.kind).inc()
         if event.kind == "alarm":
             self._alarms.inc()
-        if event.answer is not None:
-            self._rows.labels(event.kind).inc(event.rows)
-        if (
-            event.answer is not None
-            and event.answer.p_values is not None
-            and event.answer.is_out is not None
-            and event.kind != "repeated"
-        ):
+        if event.kind in ANEW:
+            with self._changing:
+                self._last = LastRows.none()
+        if event.answer is None:
+            return
+        self._rows.labels(event.kind).inc(event.rows)
+        if event.kind == "repeated":  # Its rows counted when they first came.
+            return
+        if event.answer.is_out is not None:
             self._refused.inc(event.refused_rows)
-            self._last.add(event.answer.p_values, event.refused_rows)
+        with self._changing:
+            self._last = self._last.followed_by(event.answer)
 
     def watch(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request; `path` must be one of few."""
@@ -85,40 +83,16 @@ class Metrics:
 _METHODS = ("GET", "HEAD", "POST", "PUT")
 
 
-class _LastDecided:
-    """P-values of the last decided rows, and how many of the rows of these batches were refused."""
-
-    def __init__(self) -> None:
-        self._batches: list[tuple[Floats, int]] = []
-        self._changing = Lock()
-
-    def add(self, p_values: Floats, refused_rows: int) -> None:
-        with self._changing:
-            self._batches.append((p_values[-WINDOW:], min(refused_rows, WINDOW)))
-            while sum(len(batch) for batch, _ in self._batches[1:]) >= WINDOW:
-                del self._batches[0]
-
-    def shares(self, rows_in: int) -> tuple[float, float]:
-        """Return the share of these rows that was refused, and a lower bound on the share of out rows; or NaN."""
-        with self._changing:
-            batches = list(self._batches)
-        if not batches or rows_in == 0:
-            return math.nan, math.nan
-        p_values = np.concatenate([batch for batch, _ in batches])
-        refused = sum(count for _, count in batches) / len(p_values)
-        return refused, out_share_at_least(p_values, rows_in=rows_in)
-
-
 class _State(Collector):
     """Gauges of the durable state, read when they are asked for."""
 
-    def __init__(self, serving: Serving, last: _LastDecided) -> None:
+    def __init__(self, serving: Serving, last: Callable[[], LastRows]) -> None:
         self._serving = serving
         self._last = last
 
     def collect(self) -> Iterator[Metric]:
         facts, detector = self._serving.facts(), self._serving.detector
-        refused, out = self._last.shares(_rows_decided_against(detector))
+        last = self._last()
         explained, rank = _fit_facts(detector)
         snapshot, drift = facts.snapshot, detector.drift
         gauges = {
@@ -126,8 +100,14 @@ class _State(Collector):
             "truing_state_batches": ("Batches learned since the last reset", facts.batches),
             "truing_reference_rows": ("Known in-distribution rows", facts.reference_rows),
             "truing_sequence": ("Sequence number of the last durable record", facts.sequence),
-            "truing_refused_share": (f"Share of the last {WINDOW} decided rows that were refused", refused),
-            "truing_out_share": ("Share of those rows that are out, at least, with 95 % confidence", out),
+            "truing_refused_share": (
+                f"Share of the last {WINDOW} decided rows that were refused",
+                last.refused_share(),
+            ),
+            "truing_out_share": (
+                "Share of those rows that are out, at least, with 95 % confidence",
+                last.out_share(rows_decided_against(detector)),
+            ),
             "truing_fit_r2": ("Share of the base score's variance that the fit explains", explained),
             "truing_fit_rank": ("Directions that the fit uses", rank),
             "truing_fit_stale_batches": ("Learned batches that the fit in use lacks", facts.stale_batches),
@@ -147,13 +127,6 @@ class _State(Collector):
             gauge = GaugeMetricFamily(name, about)
             gauge.add_metric([], value)
             yield gauge
-
-
-def _rows_decided_against(detector: Detector) -> int:
-    reference = detector.reference
-    if isinstance(reference, SplitReference):
-        return len(reference.rows_held)
-    return 0 if reference is None else len(reference)
 
 
 def _fit_facts(detector: Detector) -> tuple[float, float]:
