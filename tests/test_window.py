@@ -193,3 +193,21 @@ def test_threads_fill_a_window_as_one_would(rng):
     expected = Batch.joined(*window.batches).moments()
     np.testing.assert_allclose(shared.moments.comoment, expected.comoment, atol=1e-9)
     np.testing.assert_allclose(shared.moments.mean, expected.mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+def test_batches_of_several_types_are_restored_in_the_type_they_came_in(rng, tmp_path, method):
+    def rows(dtype, count=6):
+        return truing.Outputs(rng.normal(size=(count, 4)).astype(dtype), rng.normal(size=(count, 3)))
+
+    detector = truing.Detector(method=method, window=2)
+    detector.calibrate(rows(np.float32, 40))
+    for dtype in (np.float64, np.float32):
+        detector.learn(rows(dtype))
+    truing.save(detector, tmp_path / "detector.npz")
+    restored = truing.load(tmp_path / "detector.npz")
+    more = rows(np.float16)
+    for one, name in ((detector, "one.npz"), (restored, "other.npz")):
+        one.learn(more)  # The batch of float64 leaves.
+        truing.save(one, tmp_path / name)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()

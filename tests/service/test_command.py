@@ -16,7 +16,6 @@ import pytest
 import truing
 from truing.cli import main
 from truing.service import command as command_module
-from truing.service.store import Store
 
 from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
 
@@ -80,7 +79,7 @@ def test_a_reference_is_taken_once_and_another_is_said_not_to_be(tmp_path):
 
 
 def test_a_state_is_followed_by_its_own_settings_alone(refusal, state):
-    assert "features 6, got 9: follow it with its settings" in refusal(state, "--read-only", "--features", "9")
+    assert "features 6, got 9: start with its settings" in refusal(state, "--read-only", "--features", "9")
     assert "method 'dlr', got 'rlr'" in refusal(state, "--read-only", "--method", "rlr")
     assert "--read-only takes the reference of the state" in refusal(state, "--read-only", "--reference", "held.npz")
     with serving(state, "--read-only", "--method", "dlr") as replica:
@@ -99,30 +98,43 @@ def test_other_settings_than_the_state_s_are_refused_and_named(refusal, state):
     assert "base" in refusal(state, *SIZES, "--base", "energy")
 
 
-# Options of a new state, and how a start with others than them is refused.
+# Options of a new state, others that a later start may name, and how it is refused then.
 OPTIONS = {
-    ("--method", "rlr", "--keep", "0.7"): ("method 'rlr', got 'dlr'", "keep 0.7, got 0.8"),
-    ("--window", "5"): ("window 5, got None",),
-    ("--decay", "0.9"): ("decay 0.9, got 1.0",),
-    ("--components", "2"): ("components 2, got None",),
-    ("--no-intercept",): ("intercept False, got True",),
-    ("--temperature", "2"): ("temperature 2.0, got 1.0",),
-    ("--method", "contrast", "--same-mix"): ("method 'contrast', got 'dlr'", "same_mix True, got False"),
-    ("--stream-fdr", "0.05"): ("stream_fdr 0.05, got None",),
-    ("--drift-alarm", "0.01"): ("drift_alarm 0.01, got None",),
+    ("--method", "rlr", "--keep", "0.7"): (("--method", "dlr"), "method 'rlr', got 'dlr'"),
+    ("--window", "5"): (("--window", "6"), "window 5, got 6"),
+    ("--decay", "0.9"): (("--decay", "1"), "decay 0.9, got 1.0"),
+    ("--components", "2"): (("--components", "3"), "components 2, got 3"),
+    ("--temperature", "2"): (("--temperature", "1"), "temperature 2.0, got 1.0"),
+    ("--method", "contrast", "--same-mix"): (("--base", "msp"), "base 'gen', got 'msp'"),
+    ("--stream-fdr", "0.05"): (("--stream-fdr", "0.1"), "stream_fdr 0.05, got 0.1"),
+    ("--drift-alarm", "0.01"): (("--drift-alarm", "0.001"), "drift_alarm 0.01, got 0.001"),
 }
 
 
-@pytest.mark.parametrize(("options", "differences"), OPTIONS.items(), ids=[" ".join(options) for options in OPTIONS])
-def test_every_setting_is_kept_and_another_is_refused_and_named(refusal, tmp_path, options, differences):
+def parsed(*words):
     parser = argparse.ArgumentParser()
     command_module.add(parser.add_subparsers())
-    args = parser.parse_args(command(tmp_path, *SIZES, *options)[3:])
-    for _ in range(2):  # The second time it is there, as it was made.
-        Store(tmp_path, command_module._detector(args), features=FEATURES, classes=CLASSES).close()
-    said = refusal(tmp_path, *SIZES)
-    for difference in differences:
-        assert difference in said
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(("options", "refused"), OPTIONS.items(), ids=[" ".join(options) for options in OPTIONS])
+def test_every_setting_is_kept_another_is_refused_and_named_and_none_need_be_given(tmp_path, options, refused):
+    start = ["serve", "--state", str(tmp_path)]
+    serving, _ = command_module._opened(parsed(*start, *SIZES, *options), [])
+    serving.close()
+    for again in ((), SIZES, options):
+        serving, _ = command_module._opened(parsed(*start, *again), [])
+        serving.close()
+    others, said = refused
+    with pytest.raises(ValueError, match=said):
+        command_module._opened(parsed(*start, *others), [])
+
+
+def test_a_reference_that_will_not_do_leaves_no_state_behind(refusal, tmp_path):
+    batch(20, sizes=(FEATURES + 1, CLASSES)).save(tmp_path / "wide.npz")
+    said = refusal(tmp_path / "state", *SIZES, "--reference", str(tmp_path / "wide.npz"))
+    assert f"features must have {FEATURES} columns, got {FEATURES + 1}" in said
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_damaged_state_is_refused_with_what_to_do(refusal, state, tmp_path):

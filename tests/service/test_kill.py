@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -133,15 +134,17 @@ def test_kills_lose_nothing_that_the_guards_of_a_stream_saw(tmp_path, detector):
 def as_recorded(written: list[object]) -> tuple[truing.Detector, list[str]]:
     """Return a plain detector that has done what records say, and the ids of the batches that it knows."""
     detector, known = truing.Detector(), []
-    for record in written:
-        if record.kind == "learn":
-            detector.learn(batch(record.about["id"]))
-            known.append(record.about["id"])
-        elif record.kind == "calibrate":
-            reference = truing.Outputs(**record.arrays)
+    for kind, records in groupby(written, lambda record: record.kind):
+        if kind == "learn":
+            together = groups(records)
+            replayed(together, detector)
+            known += [name for names in together for name in names]
+        elif kind == "calibrate":
+            *_, last = records
+            reference = truing.Outputs(**last.arrays)
             detector.calibrate(reference)
         else:
-            assert record.kind == "reset"
+            assert kind == "reset"
             detector, known = truing.Detector(), []
             detector.calibrate(reference)  # Which came before any reset.
     return detector, known

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import as_count, as_matrix, as_vector, check_same_rows
+from .._check import Matrix, as_count, as_matrix, as_vector, check_same_rows
 from ..contrast import Columns, ScoredRows
 from ..detector import Detector
 from ..incremental import IncrementalMoments
@@ -188,9 +188,16 @@ def _restore_classes(header: Header) -> int | None:
 
 
 def _store_batches(batches: tuple[Batch, ...]) -> Arrays:
-    rows = Batch.joined(*batches)
-    lengths = np.array([len(batch) for batch in batches], dtype=np.int64)
-    return {"batches_features": rows.features, "batches_scores": rows.scores, "batches_rows": lengths}
+    return {**_store_features(batches), "batches_scores": Batch.joined(*batches).scores}
+
+
+def _store_features(batches: tuple[Batch, ...] | tuple[ScoredRows, ...]) -> Arrays:
+    """Return the features of batches as one array, how many rows each has, and how many bytes a number of it."""
+    return {
+        "batches_features": np.concatenate([batch.features for batch in batches]),
+        "batches_rows": np.array([len(batch.features) for batch in batches], dtype=np.int64),
+        "batches_bytes": np.array([batch.features.dtype.itemsize for batch in batches], dtype=np.int64),
+    }
 
 
 def _restore_batches(arrays: Arrays, dimensions: int | None) -> tuple[Batch, ...]:
@@ -199,8 +206,15 @@ def _restore_batches(arrays: Arrays, dimensions: int | None) -> tuple[Batch, ...
     check_same_rows(batches_features=features, batches_scores=scores)
     if dimensions is not None and features.shape[1] != dimensions:
         raise ValueError(f"batches_features must have {dimensions} columns, got {features.shape[1]}")
-    rows = Batch(features, scores)
-    return tuple(rows[part] for part in _batch_slices(arrays["batches_rows"], len(rows)))
+    return tuple(Batch(own, scores[part]) for part, own in _restore_features(arrays, features))
+
+
+def _restore_features(arrays: Arrays, features: Matrix) -> list[tuple[slice, Matrix]]:
+    """Return which rows each batch has, and its features in the type they came in."""
+    parts, sizes = _batch_slices(arrays["batches_rows"], len(features)), arrays["batches_bytes"]
+    if sizes.dtype != np.int64 or sizes.shape != (len(parts),) or not np.isin(sizes, (2, 4, 8)).all():
+        raise ValueError(f"batches_bytes must be 2, 4 or 8 for each batch, got {sizes.dtype} {sizes.shape}")
+    return [(part, features[part].astype(f"f{size}", copy=False)) for part, size in zip(parts, sizes, strict=True)]
 
 
 def _batch_slices(lengths: NDArray[Any], rows: int) -> list[slice]:
@@ -230,11 +244,10 @@ def _store_contrast(state: ContrastState) -> tuple[Header, Arrays]:
     if state.window is None:
         return {"learned": header}, arrays
     batches = state.window.batches
+    arrays |= _store_features(batches)
     arrays |= {
-        "batches_features": np.concatenate([batch.features for batch in batches]),
         "batches_scores": np.concatenate([batch.scores for batch in batches]),
         "batches_classes": np.concatenate([batch.classes for batch in batches]).astype(np.int64),
-        "batches_rows": np.array([len(batch) for batch in batches], dtype=np.int64),
     }
     return {"learned": header, "batches_learned": state.window.learned}, arrays
 
@@ -272,6 +285,5 @@ def _restore_scored(arrays: Arrays, columns: Columns) -> tuple[ScoredRows, ...]:
         raise ValueError(f"batches_classes must be a class for each row, got {classes.dtype} {classes.shape}")
     if classes.min() < 0 or classes.max() >= columns.classes:
         raise ValueError(f"batches_classes must be below {columns.classes}, got {classes.min()} to {classes.max()}")
-    rows = _batch_slices(arrays["batches_rows"], len(features))
-    classes = classes.astype(np.intp)
-    return tuple(ScoredRows(features[part], arrays["batches_scores"][part], classes[part]) for part in rows)
+    classes, scores = classes.astype(np.intp), arrays["batches_scores"]
+    return tuple(ScoredRows(own, scores[part], classes[part]) for part, own in _restore_features(arrays, features))

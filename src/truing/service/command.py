@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -167,22 +168,28 @@ def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None
     """Open the state, or follow it, and give one without a reference that which is given; say whether it had one."""
     from .engine import Engine
     from .replica import Replica
+    from .requests import check_columns
     from .store import Store
 
     exists = (args.state / "settings.npz").exists()
+    if exists:
+        _check_given(args)
     if args.read_only:
         if not exists:
             raise ValueError(f"--read-only follows a state that another process writes, got none in {args.state}")
-        _check_followed(args)
+        if args.reference is not None:
+            raise ValueError(f"--read-only takes the reference of the state, got --reference {args.reference}")
         return Replica(args.state, listeners=listeners), True
     if not exists and args.features is None:
         raise ValueError(f"--features must be given for a new state, got none for {args.state}")
     if not exists and args.classes is None and args.base != "given":
         raise ValueError(f"--classes must be given for a new state, got none for {args.state}")
     reference = None if args.reference is None else Outputs.load(args.reference)
-    engine = Engine(
-        Store(args.state, _detector(args), features=args.features, classes=args.classes), listeners=listeners
-    )
+    wanted = None if exists else Detector(**_given_settings(args))
+    if wanted is not None and reference is not None:  # A reference that will not do must leave no state behind.
+        check_columns(reference, "reference", args.features, args.classes)
+        copy.copy(wanted).calibrate(reference)
+    engine = Engine(Store(args.state, wanted, features=args.features, classes=args.classes), listeners=listeners)
     had_reference = engine.facts().reference_rows > 0
     if reference is not None and not had_reference:
         try:
@@ -193,31 +200,23 @@ def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None
     return engine, had_reference
 
 
-def _check_followed(args: argparse.Namespace) -> None:
-    """Refuse settings other than those of a state that is followed, which has its own reference, too."""
+def _check_given(args: argparse.Namespace) -> None:
+    """Refuse settings other than those of the state that is there, and say which; what is not given is the state's."""
     from .store import read_settings
 
-    if args.reference is not None:
-        raise ValueError(f"--read-only takes the reference of the state, got --reference {args.reference}")
-    kept, features, classes = read_settings(args.state)
-    wanted = _detector(args) or kept
-    pairs = {name: (getattr(kept.settings, name), getattr(wanted.settings, name)) for name in _given_settings(args)}
-    pairs |= {"features": (features, args.features or features), "classes": (classes, args.classes or classes)}
-    differences = [f"{name} {before!r}, got {now!r}" for name, (before, now) in pairs.items() if before != now]
+    kept = read_settings(args.state)
+    given = {name: (getattr(kept.detector.settings, name), now) for name, now in _given_settings(args).items()}
+    given |= {"features": (kept.features, args.features), "classes": (kept.classes, args.classes)}
+    differences = [
+        f"{name} {before!r}, got {now!r}" for name, (before, now) in given.items() if now is not None and before != now
+    ]
     if differences:
-        raise ValueError(f"{args.state} holds a state with {'; '.join(differences)}: follow it with its settings")
+        wanted = "start with its settings, or take another directory"
+        raise ValueError(f"{args.state} holds a state with {'; '.join(differences)}: {wanted}")
 
 
 def _given_settings(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in _SETTINGS if getattr(args, name) is not None}
-
-
-def _detector(args: argparse.Namespace) -> Detector | None:
-    """Return a detector of the settings that are given, or None where none are, for a state that has its own."""
-    given = _given_settings(args)
-    if not given and args.features is None and args.classes is None:
-        return None
-    return Detector(**given)
 
 
 def _token(args: argparse.Namespace) -> str | None:
