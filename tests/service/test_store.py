@@ -329,7 +329,7 @@ def test_snapshots_are_taken_as_the_log_grows_and_bound_it(tmp_path, monkeypatch
     engine.close()
     assert max(sizes) < 60_000  # All of it would be more than 60 kB.
     assert len(snapshots(tmp_path)) == 2
-    contents, recent = read_snapshot(next(iter(snapshots(tmp_path).values())))
+    contents, recent = read_snapshot(next(iter(snapshots(tmp_path).values())), read_settings(tmp_path).key)
     assert bits(contents.detector) == bits(replayed([str(number) for number in range(150)]))
     assert list(recent) == [str(number) for number in range(150)]
 
@@ -378,3 +378,17 @@ def test_rows_in_any_order_of_memory_are_recovered_to_the_same_bits(tmp_path, or
         store = Store(tmp_path / f"{method}-copy")
         assert bits(store.contents.detector) == running
         store.close()
+
+
+def test_settings_of_another_directory_are_refused_beside_a_snapshot_alone(tmp_path):
+    folder, other = learned(tmp_path / "one", ["abc"]), learned(tmp_path / "other", ["x"])
+    for each in (folder, other):
+        opened(each).close()  # With a snapshot, and an empty segment behind it.
+    own = (folder / "settings.npz").read_bytes()
+    (folder / "settings.npz").write_bytes((other / "settings.npz").read_bytes())
+    with pytest.raises(Damaged, match="are of two directories: restore a backup"):
+        Store(folder)
+    (folder / "settings.npz").write_bytes(own)
+    store = Store(folder)
+    assert bits(store.contents.detector) == bits(replayed([*"abc"]))
+    store.close()

@@ -48,6 +48,7 @@ class Replica:
         settings = read_settings(self._folder)
         self._features = settings.features
         self._classes = settings.classes
+        self._key = settings.key
         self._contents = fresh_contents(settings.detector)
         self._snapshot: SnapshotFacts | None = None
         self._error = _NO_SNAPSHOT
@@ -145,7 +146,7 @@ class Replica:
             if self._snapshot is not None and sequence <= self._snapshot.sequence:
                 break
             try:
-                contents, _ = read_snapshot(path)
+                contents, _ = read_snapshot(path, self._key)
                 solve(contents.detector, is_in_fit=False)
                 taken = facts_of(path, sequence)
             except Exception as error:  # It may be damaged, or just removed for a newer one: the next look tells.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from ..detector import Detector
 from ..io.archive import read_archive, write_archive
 from ..saved.detectors import restore_detector, store_detector
 from ..threshold import Rate
+from .log import Damaged
 from .records import CHECKSUM_BYTES
 
 _KIND = "service snapshot"
@@ -80,8 +82,8 @@ def snapshots(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def write_snapshot(folder: Path, contents: Contents, recent: Recent) -> Path:
-    """Write a snapshot, synced with its folder, and return its file."""
+def write_snapshot(folder: Path, contents: Contents, recent: Recent, key: bytes) -> Path:
+    """Write a snapshot of a directory with this key, synced with its folder, and return its file."""
     header, arrays = store_detector(contents.detector)
     about: dict[str, Any] = {
         "detector": header,
@@ -90,6 +92,7 @@ def write_snapshot(folder: Path, contents: Contents, recent: Recent) -> Path:
         "digest": contents.digest.hex(),
         "rows_learned": contents.rows_learned,
         "batches": contents.batches,
+        "of_key": _told_by(key),
     }
     path = snapshot_path(folder, contents.sequence)
     named = {f"detector_{name}": array for name, array in arrays.items()}
@@ -97,11 +100,13 @@ def write_snapshot(folder: Path, contents: Contents, recent: Recent) -> Path:
     return path
 
 
-def read_snapshot(path: Path) -> tuple[Contents, Recent]:
-    """Read what a snapshot holds; one that is not whole is a ValueError."""
+def read_snapshot(path: Path, key: bytes) -> tuple[Contents, Recent]:
+    """Read what a snapshot holds; one that is not whole is a ValueError, one of another directory is Damaged."""
     kind, about, arrays = read_archive(path)
     if kind != _KIND:
         raise ValueError(f"{path} must hold a {_KIND}, got a {kind}")
+    if about["of_key"] != _told_by(key):
+        raise Damaged(f"{path} and the settings.npz beside it are of two directories")
     own = {name.removeprefix("detector_"): array for name, array in arrays.items() if name.startswith("detector_")}
     name, value = about["rate"]
     contents = Contents(
@@ -113,6 +118,11 @@ def read_snapshot(path: Path) -> tuple[Contents, Recent]:
         about["batches"],
     )
     return contents, _restore_recent(arrays)
+
+
+def _told_by(key: bytes) -> str:
+    """Return what tells a key from others, and does not tell the key."""
+    return blake2b(b"truing snapshot", key=key, digest_size=16).hexdigest()
 
 
 def _store_recent(recent: Recent) -> dict[str, NDArray[Any]]:

@@ -10,6 +10,7 @@ The directory itself is locked while a process writes here: a file in it could b
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,7 @@ class Store:
             settings = _settled(self.folder, detector, features, classes)
             self.features = settings.features
             self.classes = settings.classes
+            self._key = settings.key
             found = recovered(self.folder, settings)
             self.contents = found.contents
             self.recent = found.recent
@@ -140,7 +142,7 @@ class Store:
 
     def write_snapshot(self, contents: Contents, recent: Recent) -> SnapshotFacts:
         """Write a snapshot that was begun, then remove what the one before it holds; any thread may, one at a time."""
-        path = write_snapshot(self.folder, contents, recent)
+        path = write_snapshot(self.folder, contents, recent, self._key)
         self.snapshot = facts_of(path, contents.sequence)
         kept = list(snapshots(self.folder).items())
         for _, path in kept[_SNAPSHOTS_KEPT:]:
@@ -164,7 +166,9 @@ def recovered(folder: Path, settings: Settings) -> Recovered:
     damaged: dict[Path, str] = {}
     for path in snapshots(folder).values():
         try:
-            contents, recent = read_snapshot(path)
+            contents, recent = read_snapshot(path, settings.key)
+        except Damaged as error:
+            raise Damaged(f"{error}: restore a backup") from None
         except (ValueError, KeyError, TypeError) as error:
             damaged[path] = str(error)
         else:
@@ -301,10 +305,13 @@ def _write_settings(path: Path, settings: Settings) -> None:
 def read_settings(folder: Path) -> Settings:
     """Return a directory's settings."""
     kind, about, arrays = read_archive(folder / "settings.npz")
-    if kind != _SETTINGS_KIND or about["format"] != _FORMAT:
+    if kind != _SETTINGS_KIND or about.get("format") != _FORMAT:
         raise ValueError(f"{folder} must hold a state of format {_FORMAT}, got {kind} {about.get('format')}")
+    key = about.get("key")
+    if not isinstance(key, str) or re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", key) is None:
+        raise ValueError(f"{folder / 'settings.npz'} must hold a key of {KEY_BYTES} bytes, got none")
     detector = restore_detector(about["detector"], arrays)
-    return Settings(detector, about["features"], about["classes"], bytes.fromhex(about["key"]))
+    return Settings(detector, about["features"], about["classes"], bytes.fromhex(key))
 
 
 def _check_columns(features: int | None, classes: int | None) -> None:
