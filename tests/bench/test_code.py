@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from truing.bench import code
 
 from ..conftest import ROOT
@@ -15,6 +17,7 @@ def digest(folder):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_another_digest_is_other_code_behind_the_rows_and_nothing_else(tmp_path):
     """On a copy of the source: a line in the solver, in an experiment, or in what neither imports."""
     import shutil

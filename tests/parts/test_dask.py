@@ -173,7 +173,7 @@ class Interrupting(OnDask):
             yield result
 
 
-@pytest.mark.parametrize(("lost", "after"), [(1, 12), (2, 2), (2, 12)])
+@pytest.mark.parametrize(("lost", "after"), [(1, 12), (2, 2), pytest.param(2, 12, marks=pytest.mark.slow)])
 def test_workers_that_die_change_nothing(
     rows: truing.Outputs,
     reference: truing.Outputs,

@@ -41,6 +41,7 @@ def folder(embedded, tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_every_case_runs_on_outputs_of_ones_own_and_the_report_names_them(folder, tmp_path, capsys, monkeypatch):
     slow = [name for name, case in CASES.items() if case.slow]
     for name in slow:
