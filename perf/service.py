@@ -55,7 +55,14 @@ def serve(folder: str, widths: Widths, sync: bool | None, listening: socket.sock
         metrics = Metrics()
         app = create_app(Engine(store, listeners=[metrics.record]), metrics, widths=widths)
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, ws="none", server_header=False, proxy_headers=False
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
     )
     uvicorn.Server(config).run(sockets=[listening])
 
