@@ -91,8 +91,37 @@ class Reference:
         return len(self.scores)
 
 
+class _LinearState:
+    """What states have in common whose fit is linear in the features."""
+
+    reference: Reference | None
+    _scores_in: dict[bool, Floats]
+
+    def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
+        """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
+        raise NotImplementedError
+
+    def read(self, outputs: Outputs) -> Outputs:
+        """Return the rows as they are: their base score is needed when they are learned, and not to be scored."""
+        return outputs
+
+    def scores(self, rows: Outputs, settings: Settings) -> Floats:
+        """Return the trued score (n,) of every row."""
+        return self.fit(settings, with_reference=True).predict(rows.features)
+
+    def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
+        """Return the scores of known rows, those of these rows, and notes."""
+        assert self.reference is not None
+        fit = self.fit(settings, with_reference=with_reference)
+        if with_reference not in self._scores_in:
+            # In ascending order, so that to put them in order for each batch takes next to no time.
+            self._scores_in[with_reference] = np.sort(fit.predict(self.reference.features))
+        scores_in, scores = self._scores_in[with_reference], fit.predict(rows.features)
+        return Comparison(scores_in, scores, fit.notes(settings.components))
+
+
 @dataclass(frozen=True, eq=False)
-class DirectState:
+class DirectState(_LinearState):
     """Sums of learned rows; `joined` is what was learned and the reference, where there are both.
 
     `classes` is the number of logits of the rows it was given, None as long as none had any. `window` has the last
@@ -125,10 +154,6 @@ class DirectState:
         known = Reference.of(reference.features, settings.base_scores(reference))
         classes = _classes(self.classes, reference)
         return DirectState(known, self.learned, _joined(self.learned, known), classes, self.window, self.merged)
-
-    def read(self, outputs: Outputs) -> Outputs:
-        """Return the rows as they are: their base score is needed when they are learned, and not to be scored."""
-        return outputs
 
     def with_rows(self, rows: Outputs, settings: Settings) -> DirectState:
         """Return the state in which these rows are learned, with weight 1."""
@@ -188,17 +213,9 @@ class DirectState:
             self._fits[with_reference] = sums.solve(settings.intercept, settings.components)
         return self._fits[with_reference]
 
-    def scores(self, rows: Outputs, settings: Settings) -> Floats:
-        """Return the trued score (n,) of every row."""
-        return self.fit(settings, with_reference=True).predict(rows.features)
-
-    def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
-        """Return the scores of known rows, those of these rows, and notes."""
-        return _compared(self, rows, settings, with_reference=with_reference)
-
 
 @dataclass(frozen=True, eq=False)
-class RobustState:
+class RobustState(_LinearState):
     """The last rows learned, and sums of those before them; the rest is as in direct regression."""
 
     reference: Reference | None = None
@@ -225,10 +242,6 @@ class RobustState:
         """Return the state with these known rows in place of earlier ones."""
         known = Reference.of(reference.features, settings.base_scores(reference))
         return RobustState(known, self.learned, _classes(self.classes, reference), self.merged)
-
-    def read(self, outputs: Outputs) -> Outputs:
-        """Return the rows as they are."""
-        return outputs
 
     def with_rows(self, rows: Outputs, settings: Settings) -> RobustState:
         """Return the state in which these rows are learned."""
@@ -258,14 +271,6 @@ class RobustState:
             known = None if wanted is None else Batch(wanted.features, wanted.scores)
             self._fits[with_reference] = self.learned.fit(settings.trust, known)
         return self._fits[with_reference]
-
-    def scores(self, rows: Outputs, settings: Settings) -> Floats:
-        """Return the trued score (n,) of every row."""
-        return self.fit(settings, with_reference=True).predict(rows.features)
-
-    def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
-        """Return the scores of known rows, those of these rows, and notes."""
-        return _compared(self, rows, settings, with_reference=with_reference)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,19 +376,6 @@ class ContrastState:
 
 
 State = DirectState | RobustState | ContrastState
-
-
-def _compared(
-    state: DirectState | RobustState, rows: Outputs, settings: Settings, *, with_reference: bool
-) -> Comparison:
-    """Return the scores of known rows, those of these rows, and notes."""
-    assert state.reference is not None
-    fit = state.fit(settings, with_reference=with_reference)
-    if with_reference not in state._scores_in:
-        # In ascending order, so that to put them in order for each batch takes next to no time.
-        state._scores_in[with_reference] = np.sort(fit.predict(state.reference.features))
-    scores_in, scores = state._scores_in[with_reference], fit.predict(rows.features)
-    return Comparison(scores_in, scores, fit.notes(settings.components))
 
 
 def notes_on_rows(state: State, features: Matrix) -> list[str]:

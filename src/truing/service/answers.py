@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from .._check import Bools, Floats
 from ..contrast import ContrastFit
 from ..detector import Detector
@@ -37,19 +35,20 @@ def answers(contents: Contents, together: Together, *, is_in_fit: bool, learned:
         raise ValueError("nothing learned yet: send rows to learn first")
     base_scores = detector.base_scores(together.rows)
     rows = state.read(together.rows)
-    ends = list(accumulate(len(batch) for batch in together.batches))
-    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    # Of each batch copies, so that an answer that is kept does not hold those beside it.
     if state.reference is None:
         scores = state.scores(rows, settings)  # type: ignore[arg-type]
-        return [Answer(scores[part].copy(), base_scores[part].copy(), None, None, learned, False) for part in parts]
+        return [
+            Answer(scores[part].copy(), base_scores[part].copy(), None, None, learned, False)
+            for part in together.slices()
+        ]
     found = state.compared(rows, settings, with_reference=is_in_fit)  # type: ignore[arg-type]
     answered = []
-    for part, batch in zip(parts, together.batches, strict=True):
-        p_values, is_out, notes = _decided(contents.rate, found.scores_in, found.scores[part], learned=learned)
+    for batch, part in zip(together.batches, together.slices(), strict=True):
+        scores = found.scores[part].copy()
+        p_values, is_out, notes = _decided(contents.rate, found.scores_in, scores, learned=learned)
         notes = (*notes, *notes_on_rows(state, batch.features), *found.notes)
-        # Copies, so that an answer that is kept does not hold those beside it.
-        own = found.scores[part].copy(), base_scores[part].copy()
-        answered.append(Answer(*own, p_values, is_out, learned, False, notes))
+        answered.append(Answer(scores, base_scores[part].copy(), p_values, is_out, learned, False, notes))
     return answered
 
 

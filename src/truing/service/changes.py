@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,11 @@ class Together(NamedTuple):
     def of(cls, batches: Sequence[Outputs]) -> Together:
         """Return these batches together; they must have the same columns."""
         return cls(batches, batches[0] if len(batches) == 1 else Outputs.concatenate(batches))
+
+    def slices(self) -> list[slice]:
+        """Return which of all rows each batch has."""
+        ends = list(accumulate(map(len, self.batches)))
+        return [slice(end - len(batch), end) for batch, end in zip(self.batches, ends, strict=True)]
 
 
 def after(contents: Contents, records: Sequence[Record]) -> Contents:
