@@ -229,7 +229,7 @@ class Moments:
         with np.errstate(over="ignore", invalid="ignore"):
             about_mean = float(error_weights @ (self.comoment @ error_weights))
         total = max(about_mean, 0.0) + self.rows * mean_error * mean_error
-        return math.inf if math.isnan(about_mean) else total
+        return total if math.isfinite(about_mean) else math.inf  # Overflown terms may add up to -inf, or to NaN.
 
     def _possible_rounding(self) -> Floats:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))
