@@ -374,9 +374,11 @@ class Engine:
             self._store.append(group.records, group.contents)
             self._publish(is_slow=is_slow)
         for number, (item, found) in enumerate(zip(group.items, group.answers, strict=True)):
-            item.future.set_result(found)
             self._listeners.tell(answered("repeated" if number in group.repeats else "learned", found, item.since))
         self._tell_of_alarm(alarm, group.contents.detector.drift)
+        # All at once and last: the first wakes the thread that writes answers, and both want the interpreter.
+        for item, found in zip(group.items, group.answers, strict=True):
+            item.future.set_result(found)
 
     def _planned(self, items: list[_Learning]) -> _Group:
         """Return requests as a group, with a record of each that is new; one that misuses an id gets its error."""
