@@ -217,12 +217,21 @@ def test_the_service_is_sent_the_rows_that_were_made():
 def test_every_request_to_a_measured_server_is_answered():
     service = script("service")
     request = service.request_of(20, service.Widths(6, 3))
-    for sync in (None, True):
-        with service.served(service.Widths(6, 3), sync) as port:
+    for name in ("no-op", "arithmetic alone", "durable"):
+        with service.served(service.Widths(6, 3), 20, name) as port:
             taken, times = asyncio.run(service.as_fast_as_answered(port, request, 12, 3))
             assert len(times) == 12
             assert max(times) <= taken
             assert len(asyncio.run(service.paced(port, request, 0.5, 20))) == 10
+
+
+def test_the_arithmetic_alone_scores_rows_as_a_detector_does():
+    service = script("service")
+    widths = service.Widths(6, 3)
+    _, body = service.request_of(20, widths).split(b"\r\n\r\n", 1)
+    outputs = decode_request(body, len(body) - 4 * 20 * (6 + 3), widths).outputs
+    scores = service.Arithmetic(20, widths).learn_and_score(body)
+    np.testing.assert_allclose(scores, truing.Detector().learn_and_score(outputs), rtol=1e-4)
 
 
 def test_work_on_two_threads_is_timed_and_the_number_put_back(monkeypatch):
