@@ -25,6 +25,7 @@ from truing.service.bodies import Limits
 from truing.service.engine import Engine, Store
 from truing.service.history import History
 from truing.service.live_page import OPEN_PATHS, page_routes
+from truing.service.logs import JSONLines, printable
 from truing.service.metrics import Metrics
 from truing.service.openapi import document
 from truing.service.protocol import Widths
@@ -434,6 +435,38 @@ def test_numbers_however_large_or_small_are_learned_and_scored_or_refused(tmp_pa
     finally:
         engine.close()
         shutil.rmtree(folder)
+
+
+def test_the_log_has_why_a_request_was_refused_in_a_line_without_control_characters(tmp_path, caplog):
+    engine = Engine(Store(tmp_path / "s", truing.Detector(), features=FEATURES, classes=CLASSES, sync=False))
+    app = create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    reused = as_json(batch(2), id="a\x1b[31m\n" + "b" * 100)
+    caplog.set_level("INFO", logger="truing.service")
+    answers = ask(
+        app,
+        ("POST", INFER, as_json(batch(2, sizes=(4, 3)))),
+        ("POST", INFER, reused),
+        ("POST", INFER, as_json(batch(3), id=reused["id"])),
+        ("PUT", "/rate", {"fdr": 0.1}),
+    )
+    engine.close()
+    lines = [JSONLines().format(record) for record in caplog.records if record.message == "request"]
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    told = [json.loads(line) for line in lines]
+    assert [(line["status"], "reason" in line) for line in told] == [(400, True), (400, True), (200, False)]
+    assert [answer.status_code for answer in answers] == [400, 200, 400, 200]
+    assert told[0]["reason"] == answers[0].json()["error"]
+    assert told[1]["reason"].startswith("request id must be another for other rows, got 'a")
+    assert all(line["reason"].isprintable() for line in told[:2])
+
+
+@given(st.text(max_size=1000))
+def test_what_a_log_shows_of_a_text_is_short_and_printable(text):
+    shown = printable(text)
+    assert shown.isprintable()
+    assert len(shown) == min(len(text), 300)
+    if text.isprintable() and len(text) <= 300:
+        assert shown == text
 
 
 def test_what_nobody_expected_is_told_without_its_details(tmp_path):
