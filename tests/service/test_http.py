@@ -482,19 +482,44 @@ def test_what_nobody_expected_is_told_without_its_details(tmp_path):
     assert set(response.json()) == {"error"}
 
 
+class Scoring:
+    """In place of an engine: every row that is asked for has these scores."""
+
+    detector = truing.Detector()
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def submit(self, request):
+        future = Future()
+        future.set_result(Answer(self.scores, np.zeros_like(self.scores), None, None, learned=False, repeated=False))
+        return future
+
+
+def test_others_are_answered_while_an_answer_of_very_many_rows_is_written(rng):
+    scores = rng.normal(size=300_000)
+    app = create_app(Scoring(scores), Metrics(), widths=Widths(FEATURES, CLASSES))
+
+    async def asked_meanwhile():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            large = asyncio.create_task(client.post(INFER, json=as_json(batch(2))))
+            answered = 0
+            while not large.done():
+                await asyncio.sleep(0.001)
+                assert (await client.get("/v2/health/live")).status_code == 200
+                answered += 1
+            return answered, await large
+
+    answered, response = asyncio.run(asked_meanwhile())
+    assert answered >= 10  # A few before and after, and none meanwhile, where nobody has a turn.
+    np.testing.assert_array_equal(from_json(response)["scores"], scores)
+
+
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
 def test_a_score_that_json_does_not_have_is_refused_by_name_and_given_as_bytes(number):
     scores = np.array([0.0, number])
-
-    class Scoring:
-        detector = truing.Detector()
-
-        def submit(self, request):
-            future = Future()
-            future.set_result(Answer(scores, np.zeros(2), None, None, learned=False, repeated=False))
-            return future
-
-    app = create_app(Scoring(), Metrics(), widths=Widths(FEATURES, CLASSES))
+    app = create_app(Scoring(scores), Metrics(), widths=Widths(FEATURES, CLASSES))
     asked = as_json(batch(2))
     as_bytes = asked | {"parameters": {"binary_data_output": True}}
     in_json, in_bytes = ask(app, ("POST", INFER, asked), ("POST", INFER, as_bytes))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from truing.service import protocol
 from truing.service.protocol import (
     ANSWERED,
     DATATYPES,
@@ -86,6 +87,16 @@ def test_what_is_answered_is_what_a_client_reads(data):
         np.testing.assert_array_equal(array.reshape(about["shape"]), held[output.name], strict=True)
     assert start == len(body)
     assert (response["id"], response["parameters"]) == ("id", {"learned": True})
+
+
+@pytest.mark.parametrize("binary", [(), ("scores",), ("scores", "is_out")])
+@pytest.mark.parametrize("most", [1, 99, 100])
+def test_very_many_rows_are_answered_by_the_same_bytes_in_turns(rng, monkeypatch, binary, most):
+    held = {"scores": rng.normal(size=100) * 10.0 ** rng.integers(-300, 300, 100), "is_out": rng.random(100) < 0.5}
+    returned = [RequestedOutput(name, name in binary) for name in held]
+    at_once = encode_response(held, returned, "a\n", {"learned": True, "notes": "one\ntwo"})
+    monkeypatch.setattr(protocol, "MANY_ROWS", most)
+    assert encode_response(held, returned, "a\n", {"learned": True, "notes": "one\ntwo"}) == at_once
 
 
 def test_binary_rows_are_not_copied_where_they_lie_well():

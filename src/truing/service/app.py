@@ -143,8 +143,7 @@ class Service:
         self._check_answerable(inference)
         asked = Request(inference.outputs, inference.learn, inference.request_id)
         answer = await _done(self._serving.submit(asked))
-        with refusing():
-            response, json_length = _encoded(inference, answer)
+        response, json_length = await _encoded(inference, answer)
         await _send_inference(send, response, json_length)
 
     async def server_metadata(self, request: HTTPRequest) -> Response:
@@ -273,7 +272,14 @@ def _end(ended: asyncio.Future[None]) -> None:
         ended.set_result(None)
 
 
-def _encoded(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
+async def _encoded(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
+    with refusing():
+        if len(answer.scores) > protocol.MANY_ROWS:
+            return await asyncio.to_thread(_response, inference, answer)
+        return _response(inference, answer)
+
+
+def _response(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
     held = {
         "scores": answer.scores,
         "base_scores": answer.base_scores,
