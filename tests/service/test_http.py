@@ -556,6 +556,31 @@ def test_a_service_that_stopped_says_why_and_when_to_come_back(tmp_path):
     assert live.status_code == 200
 
 
+def test_a_score_of_one_s_own_is_the_base_score_of_a_state_made_for_it_and_refused_by_others(tmp_path, service):
+    rows, scores = batch(40), np.arange(40.0)
+    asked = as_json(rows)
+    asked["inputs"].append({"name": "scores", "shape": [40], "datatype": "FP64", "data": scores.tolist()})
+    before = service.facts()
+    response = service.client.post(INFER, json=asked)
+    said = "inputs must be of features, logits, got one named 'scores'"
+    assert (response.status_code, response.json()) == (400, {"error": said})
+    assert service.facts() == before
+    with serving(tmp_path / "given", "--base", "given") as running:
+        found = from_json(running.client.post(INFER, json=asked))
+        np.testing.assert_array_equal(found["base_scores"], scores)
+        expected = truing.fit_direct(rows.features, scores).predict(rows.features)
+        np.testing.assert_allclose(found["scores"], expected, rtol=1e-6)
+        assert inputs_of(running) == ["features", "logits", "scores"]
+    assert inputs_of(service) == ["features", "logits"]
+
+
+def inputs_of(running) -> list[str]:
+    """Return what a service says that it takes, and check that its document says the same."""
+    names = [about["name"] for about in running.client.get("/v2/models/truing").json()["inputs"]]
+    assert str({"enum": names}) in str(running.client.get("/openapi.json").json())
+    return names
+
+
 GUARDS = ("--stream-fdr", "0.05", "--drift-alarm", "0.01")
 
 

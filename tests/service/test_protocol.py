@@ -220,6 +220,14 @@ def test_a_model_without_logits_says_so_and_takes_none():
         decode_request(body, None, Widths(3, None))
 
 
+def test_a_model_with_a_base_score_of_its_own_takes_no_other():
+    own = Widths(3, 2, takes_scores=False)
+    assert [about["name"] for about in model_metadata(own)["inputs"]] == ["features", "logits"]
+    body, _ = request_of({"features": ("FP32", np.ones((1, 3))), "scores": ("FP32", np.ones(1))}, ())
+    with pytest.raises(ValueError, match="inputs must be of features, logits, got one named 'scores'"):
+        decode_request(body, None, own)
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=200))
 def test_what_came_is_shown_short_and_in_plain_characters(value):
     text = shown(value)

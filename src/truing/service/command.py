@@ -128,10 +128,11 @@ def _server(
     from .protocol import Widths
 
     facts = serving.facts()
+    is_given = serving.detector.base == "given"
     app = create_app(
         serving,
         metrics,
-        widths=Widths(facts.features, facts.classes),
+        widths=Widths(facts.features, facts.classes, takes_scores=is_given),
         token=token,
         is_local=is_loopback(args.host),
         limits=limits,

@@ -42,10 +42,14 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Widths:
-    """How many columns the features and the logits of a model have; no classes where it takes no logits."""
+    """How many columns the features and the logits of a model have; no classes where it takes no logits.
+
+    `takes_scores` says whether clients may send a score of their own: one that nobody reads would be taken for used.
+    """
 
     features: int
     classes: int | None
+    takes_scores: bool = True
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,8 @@ def _is_short(value: list[Any] | dict[str, Any]) -> bool:
 def _expected(widths: Widths) -> dict[str, tuple[int | None, ...]]:
     """Return the inputs there may be and their shapes, in which None is any number of rows."""
     logits = {} if widths.classes is None else {"logits": (None, widths.classes)}
-    return {"features": (None, widths.features), **logits, "scores": (None,)}
+    scores: dict[str, tuple[int | None, ...]] = {"scores": (None,)} if widths.takes_scores else {}
+    return {"features": (None, widths.features), **logits, **scores}
 
 
 def _decode_inputs(request: dict[str, Any], tensors: memoryview, widths: Widths) -> Outputs:
