@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import truing
 from truing import drift
 from truing.guards import Guards
+from truing.threshold import Rate
 
 METHODS = ["dlr", "contrast"]
 
@@ -268,7 +269,7 @@ def test_a_constant_feature_is_reported_in_its_own_units_and_no_batch_is_refused
         drift_alarm=0.01,
     )
     features = np.column_stack((rng.normal(size=5), np.full(5, later)))
-    after = guards.watched(np.full(5, 0.5), np.full(5, 2e100), features).drift
+    after = guards.after(Rate("fdr", 0.05), np.full(5, 0.5), np.full(5, 2e100), features)[0].drift
     assert after.rows == 5
     assert np.isfinite(after.report().feature_shift)
     if spread == 0.0:

@@ -158,18 +158,24 @@ def test_an_empty_detector_takes_what_another_learned(rows):
     np.testing.assert_allclose(empty.score(rows), other.score(rows), rtol=1e-9)
 
 
-def test_the_last_4096_merged_sums_are_known(monkeypatch, rng):
-    monkeypatch.setattr(merged, "_MOST", 6)  # Each has two digests: of itself, and of its one part.
+def test_sums_of_the_last_4096_merges_are_known_however_many_parts_others_tell(monkeypatch, rng):
+    monkeypatch.setattr(merged, "_MOST", 6)
     monkeypatch.setattr(moments, "_MAX_PARTS", 3)
-    parts = [truing.Moments.of(rng.normal(size=(4, 2)), rng.normal(size=4)) for _ in range(5)]
+    sums = [truing.Moments.of(rng.normal(size=(4, 2)), rng.normal(size=4)) for _ in range(9)]
+    sums[8] = sums[8].told_by([3, 4])
+    sums[7] = replace(sums[7], parts=frozenset(range(1, 5000)))  # As nobody has them.
     detector = truing.Detector("given")
     detector.learn(truing.Outputs(rng.normal(size=(9, 2)), scores=rng.normal(size=9)))
-    for part in parts:
-        detector.merge(part)
+    for one in sums[:8]:
+        detector.merge(one)
         detector.learn(truing.Outputs(rng.normal(size=(9, 2)), scores=rng.normal(size=9)))
-    with pytest.raises(ValueError, match="merged before"):
-        detector.merge(parts[2])
-    detector.merge(parts[1])
+    state = detector.state
+    for one in sums[2:8]:
+        with pytest.raises(ValueError, match="merged before"):
+            detector.merge(one)
+    assert detector.state is state
+    detector.merge(sums[1])  # The one before the last six.
+    detector.merge(sums[8])  # Of whose parts no room was left for the digests.
 
 
 MOVES = st.tuples(st.sampled_from(["learn", "learn", "merge", "merge", "save"]), st.integers(0, 3), st.integers(0, 40))

@@ -15,12 +15,13 @@ from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
+
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._html import facts
 from .contrast import ClassMoments, ContrastFit, SplitReference
 from .drift import DriftAlarm
 from .fits import KEEP
-from .guards import Guards
 from .least_squares import LinearFit
 from .merged import check_sums
 from .moments import Moments
@@ -359,23 +360,27 @@ class Detector:
             self._check_alike(old, outputs)
             rows: Any = old.read(outputs)
             new = old.with_rows(rows, self.settings)
-            guards, decision = self._guarded(old.guards, new, rows, rate)
-            residuals = None if self.settings.method == "contrast" else self.base_scores(outputs) - decision.scores
-            return replace(new, guards=guards.watched(decision.p_values, residuals, outputs.features))
+            decision = self._compared(new, rows, rate)
+            residuals = None
+            if self.settings.watches_residuals:
+                residuals = self.settings.base_scores(outputs) - decision.scores
+            guards, is_out = old.guards.after(rate, decision.p_values, residuals, outputs.features)
+            if is_out is not None:
+                decision = replace(decision, is_out=is_out, notes=(*decision.notes, *guards.notes()))
+            return replace(new, guards=guards)
 
         self._change(guarded)
         assert decision is not None
         return decision
 
-    def _guarded(self, guards: Guards, state: State, rows: Any, rate: Rate) -> tuple[Guards, Decision]:
-        """Return the decision at a rate, and the guards after it."""
+    def _compared(self, state: State, rows: Any, rate: Rate) -> Decision:
+        """Return the decision at a rate; at that of the stream no row is refused, as its guard has yet to see them."""
         if rate.name != "stream_fdr":
-            return guards, self._decide(state, rows, rate, with_reference=True)
+            return self._decide(state, rows, rate, with_reference=True)
         found = state.compared(rows, self.settings, with_reference=True)
         p = Ranks(found.scores_in, found.scores).p_values()
-        guards, is_out = guards.refused(p)
-        notes = (*notes_on_rows(state, rows.features), *found.notes, *guards.notes())
-        return guards, Decision(found.scores, p, is_out, None, rate, notes)
+        notes = (*notes_on_rows(state, rows.features), *found.notes)
+        return Decision(found.scores, p, np.zeros(len(p), dtype=np.bool_), None, rate, notes)
 
     def _renew_lock(self) -> None:
         self._changing = RLock()

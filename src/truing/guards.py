@@ -11,6 +11,7 @@ from ._check import LARGEST, Bools, Floats, Matrix
 from ._double import EPS
 from .drift import DriftAlarm
 from .stream_fdr import StreamFdr
+from .threshold import Rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +47,19 @@ class Guards:
         # Of a feature that never changes any change is one standard deviation for each unit.
         return replace(self, mean_in=wide.mean(axis=0), scale_in=np.where(scale > rounding, scale, 1.0))
 
-    def refused(self, p_values: Floats) -> tuple[Guards, Bools]:
-        """Return the guards after these rows, and which the stream's false discovery rate refuses."""
+    def after(
+        self, rate: Rate, p_values: Floats, residuals: Floats | None, features: Matrix
+    ) -> tuple[Guards, Bools | None]:
+        """Return the guards after a learned batch, and which of its rows the stream's false discovery rate refuses.
+
+        None stands for another rate, at which that guard decides no row and counts none; the drift alarm sees them all.
+        """
+        watched = replace(self, drift=self._drift_after(p_values, residuals, features))
+        if rate.name != "stream_fdr":
+            return watched, None
         assert self.stream_fdr is not None
         fdr, is_out = self.stream_fdr.updated(p_values)
-        return replace(self, stream_fdr=fdr), is_out
+        return replace(watched, stream_fdr=fdr), is_out
 
     def notes(self) -> list[str]:
         """Return what a user should know of decisions by the stream's false discovery rate."""
@@ -58,16 +67,15 @@ class Guards:
             return []
         return ["the stream's false discovery rate is spent: no row is refused until it is calibrated anew"]
 
-    def watched(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> Guards:
-        """Return the guards after the drift alarm, if there is one, has seen these rows."""
+    def _drift_after(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> DriftAlarm | None:
+        """Return the drift alarm, if there is one, after it has seen these rows."""
         if self.drift is None or self.mean_in is None or self.scale_in is None:
-            return self
+            return self.drift
         with np.errstate(over="ignore"):
             shift = (features.mean(axis=0, dtype=np.float64) - self.mean_in) / self.scale_in
         # Clipped, as no batch is refused for what is but reported of it.
         clipped = None if residuals is None else np.clip(residuals, -LARGEST, LARGEST)
-        drift = self.drift.updated(p_values, residuals=clipped, shift=np.clip(shift, -LARGEST, LARGEST))
-        return replace(self, drift=drift)
+        return self.drift.updated(p_values, residuals=clipped, shift=np.clip(shift, -LARGEST, LARGEST))
 
 
 def _digest(features: Matrix) -> int:

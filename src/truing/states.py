@@ -58,6 +58,11 @@ class Settings:
         return self.stream_fdr is not None or self.drift_alarm is not None
 
     @property
+    def watches_residuals(self) -> bool:
+        """Whether the drift alarm sees base scores less trued ones; a contrast is no fit of a base score."""
+        return self.drift_alarm is not None and self.method != "contrast"
+
+    @property
     def trust(self) -> Trust:
         """How robust regression tells rows to trust."""
         return Trust(self.keep, self.intercept, self.components)

@@ -130,6 +130,20 @@ def test_every_setting_is_kept_another_is_refused_and_named_and_none_need_be_giv
         command_module._opened(parsed(*start, *others), [])
 
 
+def test_a_reference_is_read_where_the_state_has_none_and_else_need_not_be_there(refusal, tmp_path):
+    state, file = tmp_path / "state", tmp_path / "held.npz"
+    with serving(state):
+        pass
+    assert f"there is no file {file}" in refusal(state, "--reference", str(file))
+    batch(20).save(file)
+    with serving(state, "--reference", str(file)) as running:
+        assert "20 reference rows" in running.start_line
+        assert "was not taken" not in running.start_line
+    file.unlink()
+    with serving(state, "--reference", str(file)) as running:
+        assert f"20 reference rows; --reference {file} was not taken, as the state has one" in running.start_line
+
+
 def test_a_reference_that_will_not_do_leaves_no_state_behind(refusal, tmp_path):
     batch(20, sizes=(FEATURES + 1, CLASSES)).save(tmp_path / "wide.npz")
     said = refusal(tmp_path / "state", *SIZES, "--reference", str(tmp_path / "wide.npz"))

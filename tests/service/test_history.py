@@ -270,6 +270,24 @@ def test_notes_are_told_once_with_how_often_they_came_the_latest_first(rng):
     ]
 
 
+@given(
+    fills=st.lists(
+        st.lists(st.one_of(st.integers(0, 10**9), st.floats(0, 1e30)), min_size=2, max_size=2),
+        min_size=1,
+        max_size=30,
+    ),
+    form=st.sampled_from(["{:,.10g}", "{:.2g}", "{:.0e}", "{:.1%}", "{:.4f}"]),
+)
+def test_notes_that_differ_in_numbers_alone_are_one_with_the_latest_numbers(fills, form):
+    history, rng = History(), np.random.default_rng(0)
+    for second, (one, other) in enumerate(fills):
+        text = f"the fit leaves {form.format(one)} directions out, of {form.format(other)}: are columns repeated?"
+        history.record(learned(rng, START + second, notes=("other rows", text)))
+    note, other_note = told(history, now=START + len(fills))["notes"]
+    assert note == {"text": text, "times": len(fills), "last": START + len(fills) - 1}
+    assert other_note["times"] == len(fills)
+
+
 def test_memory_does_not_grow_with_the_stream(rng):
     features, history = 40, History()
     detector = truing.Detector()
@@ -280,7 +298,7 @@ def test_memory_does_not_grow_with_the_stream(rng):
         for day in range(180):
             for part in range(8):
                 time = START + 86_400 * day + 10_800 * part
-                history.record(learned(rng, time, rows=50, notes=(f"note {time}",)))
+                history.record(learned(rng, time, rows=50, notes=(f"note of {chr(0x4E00 + 8 * day + part)}",)))
                 detector = copy(detector)
                 detector.learn(truing.Outputs(rng.normal(size=(1, features)), rng.normal(size=(1, 3))))
                 history.look(detector, facts(detector), now=time)

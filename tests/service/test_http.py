@@ -25,6 +25,7 @@ from truing.service.bodies import Limits
 from truing.service.engine import Engine, Store
 from truing.service.history import History
 from truing.service.live_page import OPEN_PATHS, page_routes
+from truing.service.logs import JSONLines, printable
 from truing.service.metrics import Metrics
 from truing.service.openapi import document
 from truing.service.protocol import Widths
@@ -436,6 +437,38 @@ def test_numbers_however_large_or_small_are_learned_and_scored_or_refused(tmp_pa
         shutil.rmtree(folder)
 
 
+def test_the_log_has_why_a_request_was_refused_in_a_line_without_control_characters(tmp_path, caplog):
+    engine = Engine(Store(tmp_path / "s", truing.Detector(), features=FEATURES, classes=CLASSES, sync=False))
+    app = create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    reused = as_json(batch(2), id="a\x1b[31m\n" + "b" * 100)
+    caplog.set_level("INFO", logger="truing.service")
+    answers = ask(
+        app,
+        ("POST", INFER, as_json(batch(2, sizes=(4, 3)))),
+        ("POST", INFER, reused),
+        ("POST", INFER, as_json(batch(3), id=reused["id"])),
+        ("PUT", "/rate", {"fdr": 0.1}),
+    )
+    engine.close()
+    lines = [JSONLines().format(record) for record in caplog.records if record.message == "request"]
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    told = [json.loads(line) for line in lines]
+    assert [(line["status"], "reason" in line) for line in told] == [(400, True), (400, True), (200, False)]
+    assert [answer.status_code for answer in answers] == [400, 200, 400, 200]
+    assert told[0]["reason"] == answers[0].json()["error"]
+    assert told[1]["reason"].startswith("request id must be another for other rows, got 'a")
+    assert all(line["reason"].isprintable() for line in told[:2])
+
+
+@given(st.text(max_size=1000))
+def test_what_a_log_shows_of_a_text_is_short_and_printable(text):
+    shown = printable(text)
+    assert shown.isprintable()
+    assert len(shown) == min(len(text), 300)
+    if text.isprintable() and len(text) <= 300:
+        assert shown == text
+
+
 def test_what_nobody_expected_is_told_without_its_details(tmp_path):
     class Broken:
         detector = truing.Detector()
@@ -449,19 +482,44 @@ def test_what_nobody_expected_is_told_without_its_details(tmp_path):
     assert set(response.json()) == {"error"}
 
 
+class Scoring:
+    """In place of an engine: every row that is asked for has these scores."""
+
+    detector = truing.Detector()
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def submit(self, request):
+        future = Future()
+        future.set_result(Answer(self.scores, np.zeros_like(self.scores), None, None, learned=False, repeated=False))
+        return future
+
+
+def test_others_are_answered_while_an_answer_of_very_many_rows_is_written(rng):
+    scores = rng.normal(size=300_000)
+    app = create_app(Scoring(scores), Metrics(), widths=Widths(FEATURES, CLASSES))
+
+    async def asked_meanwhile():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            large = asyncio.create_task(client.post(INFER, json=as_json(batch(2))))
+            answered = 0
+            while not large.done():
+                await asyncio.sleep(0.001)
+                assert (await client.get("/v2/health/live")).status_code == 200
+                answered += 1
+            return answered, await large
+
+    answered, response = asyncio.run(asked_meanwhile())
+    assert answered >= 10  # A few before and after, and none meanwhile, where nobody has a turn.
+    np.testing.assert_array_equal(from_json(response)["scores"], scores)
+
+
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
 def test_a_score_that_json_does_not_have_is_refused_by_name_and_given_as_bytes(number):
     scores = np.array([0.0, number])
-
-    class Scoring:
-        detector = truing.Detector()
-
-        def submit(self, request):
-            future = Future()
-            future.set_result(Answer(scores, np.zeros(2), None, None, learned=False, repeated=False))
-            return future
-
-    app = create_app(Scoring(), Metrics(), widths=Widths(FEATURES, CLASSES))
+    app = create_app(Scoring(scores), Metrics(), widths=Widths(FEATURES, CLASSES))
     asked = as_json(batch(2))
     as_bytes = asked | {"parameters": {"binary_data_output": True}}
     in_json, in_bytes = ask(app, ("POST", INFER, asked), ("POST", INFER, as_bytes))
@@ -496,6 +554,31 @@ def test_a_service_that_stopped_says_why_and_when_to_come_back(tmp_path):
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert response.json() == {"error": "the service is stopping"}
     assert live.status_code == 200
+
+
+def test_a_score_of_one_s_own_is_the_base_score_of_a_state_made_for_it_and_refused_by_others(tmp_path, service):
+    rows, scores = batch(40), np.arange(40.0)
+    asked = as_json(rows)
+    asked["inputs"].append({"name": "scores", "shape": [40], "datatype": "FP64", "data": scores.tolist()})
+    before = service.facts()
+    response = service.client.post(INFER, json=asked)
+    said = "inputs must be of features, logits, got one named 'scores'"
+    assert (response.status_code, response.json()) == (400, {"error": said})
+    assert service.facts() == before
+    with serving(tmp_path / "given", "--base", "given") as running:
+        found = from_json(running.client.post(INFER, json=asked))
+        np.testing.assert_array_equal(found["base_scores"], scores)
+        expected = truing.fit_direct(rows.features, scores).predict(rows.features)
+        np.testing.assert_allclose(found["scores"], expected, rtol=1e-6)
+        assert inputs_of(running) == ["features", "logits", "scores"]
+    assert inputs_of(service) == ["features", "logits"]
+
+
+def inputs_of(running) -> list[str]:
+    """Return what a service says that it takes, and check that its document says the same."""
+    names = [about["name"] for about in running.client.get("/v2/models/truing").json()["inputs"]]
+    assert str({"enum": names}) in str(running.client.get("/openapi.json").json())
+    return names
 
 
 GUARDS = ("--stream-fdr", "0.05", "--drift-alarm", "0.01")

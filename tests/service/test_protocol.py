@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from truing.service import protocol
 from truing.service.protocol import (
     ANSWERED,
     DATATYPES,
@@ -86,6 +87,16 @@ def test_what_is_answered_is_what_a_client_reads(data):
         np.testing.assert_array_equal(array.reshape(about["shape"]), held[output.name], strict=True)
     assert start == len(body)
     assert (response["id"], response["parameters"]) == ("id", {"learned": True})
+
+
+@pytest.mark.parametrize("binary", [(), ("scores",), ("scores", "is_out")])
+@pytest.mark.parametrize("most", [1, 99, 100])
+def test_very_many_rows_are_answered_by_the_same_bytes_in_turns(rng, monkeypatch, binary, most):
+    held = {"scores": rng.normal(size=100) * 10.0 ** rng.integers(-300, 300, 100), "is_out": rng.random(100) < 0.5}
+    returned = [RequestedOutput(name, name in binary) for name in held]
+    at_once = encode_response(held, returned, "a\n", {"learned": True, "notes": "one\ntwo"})
+    monkeypatch.setattr(protocol, "MANY_ROWS", most)
+    assert encode_response(held, returned, "a\n", {"learned": True, "notes": "one\ntwo"}) == at_once
 
 
 def test_binary_rows_are_not_copied_where_they_lie_well():
@@ -207,6 +218,14 @@ def test_a_model_without_logits_says_so_and_takes_none():
     body, _ = request_of({"features": ("FP32", np.ones((1, 3))), "logits": ("FP32", np.ones((1, 2)))}, ())
     with pytest.raises(ValueError, match="inputs must be of features, scores, got one named 'logits'"):
         decode_request(body, None, Widths(3, None))
+
+
+def test_a_model_with_a_base_score_of_its_own_takes_no_other():
+    own = Widths(3, 2, takes_scores=False)
+    assert [about["name"] for about in model_metadata(own)["inputs"]] == ["features", "logits"]
+    body, _ = request_of({"features": ("FP32", np.ones((1, 3))), "scores": ("FP32", np.ones(1))}, ())
+    with pytest.raises(ValueError, match="inputs must be of features, logits, got one named 'scores'"):
+        decode_request(body, None, own)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=200))

@@ -88,6 +88,24 @@ def test_guards_recover_to_the_bit_from_what_they_saw_however_stale_the_fit_was(
     assert sum(event.refused_rows for event in events if event.kind == "learned") == found.stream_fdr.refused
 
 
+@every_detector
+def test_an_engine_guards_its_stream_as_a_detector_that_decides_the_same_batches_does(tmp_path, monkeypatch, made):
+    monkeypatch.setattr(solver_module, "INLINE_SECONDS", np.inf)
+    engine, plain = opened(tmp_path, made()), made()
+    engine.calibrate(KNOWN).result()
+    plain.calibrate(KNOWN)
+    for turn, rates in enumerate([{}, {"false_alarm": 0.1}, {"fdr": 0.2}, {}] * 3):
+        rate = Rate.of(**rates) if rates else Rate("stream_fdr", GUARDS["stream_fdr"])
+        engine.choose_rate(rate).result()
+        rows = batch(turn, 120) if turn < 6 else far(batch(turn, 120))
+        answer, decision = engine.submit(Request(rows)).result(60), plain.learn_and_decide(rows, **rates)
+        np.testing.assert_array_equal(answer.is_out, decision.is_out)
+        assert answer.notes == decision.notes
+    assert engine.detector.stream_fdr.refused > 0
+    assert bits(engine.detector) == bits(plain)
+    engine.close()
+
+
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_robust_sums_of_rows_that_left_recover_to_the_bit_from_the_log_and_from_a_snapshot(
     tmp_path, monkeypatch, is_slow

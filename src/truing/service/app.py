@@ -31,7 +31,7 @@ from .bodies import Limits, Refused, check_json_size, read_body, refusing
 from .guard import Access, Guard
 from .history import History
 from .live_page import OPEN_PATHS, page_routes
-from .logs import log
+from .logs import log, printable
 from .metrics import Metrics
 from .openapi import document
 from .protocol import MODEL, Inference, Widths
@@ -89,10 +89,10 @@ def create_app(
     routes = service.routes() + ([] if history is None else page_routes(history))
     paths = frozenset(route.path for route in routes)
 
-    def watch(method: str, path: str, status: int, seconds: float) -> None:
+    def watch(method: str, path: str, status: int, seconds: float, reason: str) -> None:
         known = path if path in paths else "other"  # Clients may ask for any number of others.
         metrics.watch(method, known, status, seconds)
-        _log_request(method, known, status, seconds)
+        _log_request(method, known, status, seconds, reason)
 
     direct = {("POST", INFER): service.infer}
     access = Access(token, is_local, HEALTH | OPEN_PATHS)
@@ -143,8 +143,7 @@ class Service:
         self._check_answerable(inference)
         asked = Request(inference.outputs, inference.learn, inference.request_id)
         answer = await _done(self._serving.submit(asked))
-        with refusing():
-            response, json_length = _encoded(inference, answer)
+        response, json_length = await _encoded(inference, answer)
         await _send_inference(send, response, json_length)
 
     async def server_metadata(self, request: HTTPRequest) -> Response:
@@ -273,7 +272,14 @@ def _end(ended: asyncio.Future[None]) -> None:
         ended.set_result(None)
 
 
-def _encoded(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
+async def _encoded(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
+    with refusing():
+        if len(answer.scores) > protocol.MANY_ROWS:
+            return await asyncio.to_thread(_response, inference, answer)
+        return _response(inference, answer)
+
+
+def _response(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
     held = {
         "scores": answer.scores,
         "base_scores": answer.base_scores,
@@ -340,9 +346,10 @@ async def _http_error(request: HTTPRequest, error: Exception) -> Response:
     return JSONResponse({"error": message}, error.status_code, error.headers)
 
 
-def _log_request(method: str, path: str, status: int, seconds: float) -> None:
-    """Log what changes more than rows, and what failed; the metrics count all."""
+def _log_request(method: str, path: str, status: int, seconds: float, reason: str) -> None:
+    """Log what changes more than rows, and what failed and why; the metrics count all."""
     if status < 400 and (path == INFER or method in ("GET", "HEAD")):
         return
     level = logging.ERROR if status >= 500 else logging.INFO
-    log("request", level=level, method=method, path=path, status=status, seconds=round(seconds, 6))
+    facts = {"reason": printable(reason)} if reason else {}
+    log("request", level=level, method=method, path=path, status=status, seconds=round(seconds, 6), **facts)

@@ -107,21 +107,15 @@ def seen_by_guards(contents: Contents, found: Answer) -> Arrays:
     if found.p_values is None or (settings.drift_alarm is None and contents.rate.name != "stream_fdr"):
         return {}
     seen = {"p_values": found.p_values}
-    if settings.drift_alarm is not None and settings.method != "contrast":
+    if settings.watches_residuals:
         seen["residuals"] = found.base_scores - found.scores
     return seen
 
 
 def guarded(contents: Contents, outputs: Outputs, seen: Arrays) -> tuple[Contents, Bools | None]:
-    """Return the contents after the stream's guards have seen a learned batch, and which rows are refused by its rate.
-
-    None stands for another rate, which the guards do not decide by.
-    """
+    """Return the contents after the stream's guards have seen a learned batch, and what `Guards.after` refuses."""
     state = contents.detector.state
-    guards, is_out = state.guards, None
-    if contents.rate.name == "stream_fdr":
-        guards, is_out = guards.refused(seen["p_values"])
-    guards = guards.watched(seen["p_values"], seen.get("residuals"), outputs.features)
+    guards, is_out = state.guards.after(contents.rate, seen["p_values"], seen.get("residuals"), outputs.features)
     return replace(contents, detector=with_state(contents.detector, replace(state, guards=guards))), is_out
 
 

@@ -128,10 +128,11 @@ def _server(
     from .protocol import Widths
 
     facts = serving.facts()
+    is_given = serving.detector.base == "given"
     app = create_app(
         serving,
         metrics,
-        widths=Widths(facts.features, facts.classes),
+        widths=Widths(facts.features, facts.classes, takes_scores=is_given),
         token=token,
         is_local=is_loopback(args.host),
         limits=limits,
@@ -184,16 +185,17 @@ def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None
         raise ValueError(f"--features must be given for a new state, got none for {args.state}")
     if not exists and args.classes is None and args.base != "given":
         raise ValueError(f"--classes must be given for a new state, got none for {args.state}")
-    reference = None if args.reference is None else Outputs.load(args.reference)
     wanted = None if exists else Detector(**_given_settings(args))
-    if wanted is not None and reference is not None:  # A reference that will not do must leave no state behind.
+    reference = None
+    if wanted is not None and args.reference is not None:  # One that will not do must leave no state behind.
+        reference = Outputs.load(args.reference)
         check_columns(reference, "reference", args.features, args.classes)
         copy.copy(wanted).calibrate(reference)
     engine = Engine(Store(args.state, wanted, features=args.features, classes=args.classes), listeners=listeners)
     had_reference = engine.facts().reference_rows > 0
-    if reference is not None and not had_reference:
+    if args.reference is not None and not had_reference:
         try:
-            engine.calibrate(reference).result()
+            engine.calibrate(Outputs.load(args.reference) if reference is None else reference).result()
         except BaseException:
             engine.close()
             raise

@@ -21,8 +21,8 @@ from .bodies import BODIES_IN_FLIGHT, InFlight, Limits, Refused, drain
 from .logs import LOGGER
 from .protocol import shown
 
-# Called with the method, path, status and seconds of every request.
-Watch = Callable[[str, str, int, float], None]
+# Called with the method, path, status and seconds of every request, and why it was refused where it was.
+Watch = Callable[[str, str, int, float, str], None]
 
 _HEADERS = [
     (b"cache-control", b"no-store"),
@@ -89,6 +89,7 @@ class Guard:
             return
         start = perf_counter()
         status = 500
+        reason = ""
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -108,13 +109,14 @@ class Guard:
             with self._in_flight.counting(receive) as receive_counted:
                 await app(scope, receive_counted, send_with_headers)
         except Refused as refused:
+            reason = refused.message
             await answer_refused(refused, scope, receive, send_with_headers, self._limits)
         except Exception:
             LOGGER.exception("an unexpected error")
             failed = Refused(500, "an unexpected error, of which the log has the details")
             await answer_refused(failed, scope, receive, send_with_headers, self._limits)
         finally:
-            self._watch(scope["method"], scope["path"], status, perf_counter() - start)
+            self._watch(scope["method"], scope["path"], status, perf_counter() - start, reason)
 
 
 async def answer_refused(refused: Refused, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:

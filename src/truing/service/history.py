@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,8 +49,9 @@ MOVEMENT_SECONDS = 600
 # Of a larger reference every second row, or every third and so on, is scored for the density.
 REFERENCE_ROWS = 5000
 
-# The last notes that differ.
+# The last notes that differ in more than numbers, which are written as 1,200, 0.5 or 1e-05.
 NOTES = 20
+_NUMBER = re.compile(r"\d[\d,.]*(?:e[-+]?\d+)?")
 
 # Spans that may still change: they are sent again.
 OPEN_SPANS = 2
@@ -240,7 +242,7 @@ class History:
             "standing": _standing(rows, look),
             "drift": None if look.drift is None else _drift(look.drift),
             "density": _told(Density.of(rows.scores, look.scores_in)),
-            "notes": [_note(text, times, time) for text, (times, time) in reversed(notes.items())],
+            "notes": [_note(noted) for noted in reversed(notes.values())],
         }
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
@@ -253,8 +255,16 @@ def rows_decided_against(detector: Detector) -> int:
     return 0 if known is None else len(known)
 
 
-# How often a note came, and when it last did; in order of the latter.
-Notes = dict[str, tuple[int, float]]
+class Noted(NamedTuple):
+    """A note as it last came, how often it did, and when last."""
+
+    text: str
+    times: int
+    time: float
+
+
+# By their texts without numbers, in order of when they last came.
+Notes = dict[str, Noted]
 
 
 def _counts(event: Event) -> dict[str, float]:
@@ -271,11 +281,18 @@ def _counts(event: Event) -> dict[str, float]:
 
 
 def _noted(notes: Notes, more: Sequence[str], time: float) -> Notes:
-    """Return notes with some more, the latest last, and no more than are kept."""
+    """Return notes with some more, the latest last, and no more than are kept.
+
+    Notes that differ in numbers alone are one, lest those of a few batches fill the list.
+
+    >>> _noted({}, ["2 rows are alike", "1,200 rows are alike"], 7.0)
+    {'# rows are alike': Noted(text='1,200 rows are alike', times=2, time=7.0)}
+    """
     all_notes = dict(notes)
     for text in more:
-        times, _ = all_notes.pop(text, (0, time))
-        all_notes[text] = (times + 1, time)
+        key = _NUMBER.sub("#", text)
+        before = all_notes.pop(key, None)
+        all_notes[key] = Noted(text, 1 if before is None else before.times + 1, time)
     return dict(list(all_notes.items())[-NOTES:])
 
 
@@ -330,8 +347,8 @@ def _drift(alarm: DriftAlarm) -> dict[str, Any]:
     }
 
 
-def _note(text: str, times: int, time: float) -> dict[str, Any]:
-    return {"text": text, "times": times, "last": round(time, 3)}
+def _note(noted: Noted) -> dict[str, Any]:
+    return {"text": noted.text, "times": noted.times, "last": round(noted.time, 3)}
 
 
 def _told(density: Density | None) -> Mapping[str, list[float | None] | None] | None:

@@ -7,6 +7,9 @@ from typing import Any
 
 LOGGER = logging.getLogger("truing.service")
 
+# Characters of a text in a line.
+_LONGEST = 300
+
 
 class JSONLines(logging.Formatter):
     """A record as a line: time, level, event and what it was given besides."""
@@ -38,3 +41,13 @@ def log_to_stderr() -> None:
 def log(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
     """Log an event with what is known of it."""
     LOGGER.log(level, event, extra={"facts": facts})
+
+
+def printable(text: str) -> str:
+    r"""Return a text that may hold what a client sent, as a log may show it: short, and without control characters.
+
+    >>> printable("one line\nand \x1b[31mred")
+    'one line?and ?[31mred'
+    """
+    shown = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)

@@ -94,7 +94,7 @@ class _State(Collector):
         facts, detector = self._serving.facts(), self._serving.detector
         last = self._last()
         explained, rank = _fit_facts(detector)
-        snapshot, drift = facts.snapshot, detector.drift
+        snapshot, drift, fdr = facts.snapshot, detector.drift, detector.stream_fdr
         gauges = {
             "truing_state_rows": ("Rows in the durable state", facts.rows),
             "truing_state_batches": ("Batches learned since the last reset", facts.batches),
@@ -115,6 +115,10 @@ class _State(Collector):
             "truing_drift_martingale": (
                 "Evidence that the stream changed",
                 math.nan if drift is None else drift.martingale,
+            ),
+            "truing_stream_fdr_spent": (
+                "Whether the stream's false discovery rate is spent, so that no row is refused by it",
+                math.nan if fdr is None else fdr.is_spent,
             ),
             "truing_log_bytes": ("Size of the log", facts.log_bytes),
             "truing_log_segments": ("Files of the log", facts.segments),

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from .history import SPANS
-from .protocol import ANSWERED, DATATYPES, MAX_ID_LENGTH, MODEL, Widths
+from .protocol import ANSWERED, DATATYPES, MAX_ID_LENGTH, MODEL, Widths, model_metadata
 
 _NPZ = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _ERROR = {
@@ -127,16 +127,18 @@ def _operation(
 def _inference(widths: Widths) -> dict[str, Any]:
     numbers = {"type": "array", "items": {"type": "number"}}
     nested = {"type": "array", "items": numbers}
+    inputs = model_metadata(widths)["inputs"]
+    shapes = [str(about["shape"]).replace("-1", "n") + f" of {about['name']}" for about in inputs]
     tensor = {
         "type": "object",
         "required": ["name", "shape", "datatype"],
         "additionalProperties": False,
         "properties": {
-            "name": {"enum": ["features", "logits", "scores"]},
+            "name": {"enum": [about["name"] for about in inputs]},
             "shape": {
                 "type": "array",
                 "items": {"type": "integer", "minimum": 1},
-                "description": f"[n, {widths.features}] of features, [n, {widths.classes}] of logits, [n] of scores",
+                "description": ", ".join(shapes),
             },
             "datatype": {"enum": list(DATATYPES)},
             "data": {"anyOf": [numbers, nested]},

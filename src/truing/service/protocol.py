@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from math import prod
 from typing import Any, NoReturn
 
@@ -32,6 +32,9 @@ ANSWERED = {"scores": "FP64", "base_scores": "FP64", "p_values": "FP64", "is_out
 PARAMETERS = ("learn", "binary_data_output")
 IGNORED_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout")
 
+# An answer of more rows takes long enough to encode for others to be answered meanwhile.
+MANY_ROWS = 10_000
+
 MAX_ID_LENGTH = 128
 _LARGEST_DIMENSION = 2**31
 _SHOWN_CHARACTERS = 60
@@ -39,10 +42,14 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Widths:
-    """How many columns the features and the logits of a model have; no classes where it takes no logits."""
+    """How many columns the features and the logits of a model have; no classes where it takes no logits.
+
+    `takes_scores` says whether clients may send a score of their own: one that nobody reads would be taken for used.
+    """
 
     features: int
     classes: int | None
+    takes_scores: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,10 @@ def encode_response(
     request_id: str | None,
     parameters: Mapping[str, bool | str],
 ) -> tuple[bytes, int | None]:
-    """Return the body that answers with these arrays, and the length of its JSON where tensors follow it as bytes."""
+    """Return the body that answers with these arrays, and the length of its JSON where tensors follow it as bytes.
+
+    Numbers of very many rows become JSON in turns with what other threads do.
+    """
     described, tensors = [], []
     for output in returned:
         array = arrays[output.name]
@@ -139,7 +149,8 @@ def encode_response(
         response["id"] = request_id
     response["parameters"] = dict(parameters)
     response["outputs"] = described
-    text = _ENCODER.encode(response).encode()
+    many = any(len(array) > MANY_ROWS for array in arrays.values())
+    text = (_encoded_in_turns(response) if many else _ENCODER.encode(response)).encode()
     return b"".join([text, *tensors]), len(text) if tensors else None
 
 
@@ -194,7 +205,8 @@ def _is_short(value: list[Any] | dict[str, Any]) -> bool:
 def _expected(widths: Widths) -> dict[str, tuple[int | None, ...]]:
     """Return the inputs there may be and their shapes, in which None is any number of rows."""
     logits = {} if widths.classes is None else {"logits": (None, widths.classes)}
-    return {"features": (None, widths.features), **logits, "scores": (None,)}
+    scores: dict[str, tuple[int | None, ...]] = {"scores": (None,)} if widths.takes_scores else {}
+    return {"features": (None, widths.features), **logits, **scores}
 
 
 def _decode_inputs(request: dict[str, Any], tensors: memoryview, widths: Widths) -> Outputs:
@@ -362,6 +374,12 @@ def _refuse_constant(word: str) -> NoReturn:
 # Made once: `json` makes new ones wherever an option is given.
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def _encoded_in_turns(value: Any) -> str:
+    """Return the JSON of a value, made piece by piece: `encode` lets no other thread run until it is done."""
+    pieces = _ENCODER.iterencode(value)
+    return "".join(iter(lambda: "".join(islice(pieces, MANY_ROWS)), ""))
 
 
 def _kind(value: Any) -> str:
