@@ -219,8 +219,7 @@ class Detector:
         def with_sums(old: State) -> State:
             if isinstance(moments, Moments | RobustSums):
                 self._check_width(old, moments.dimensions, "moments")
-            new: State = old.with_sums(moments, self.settings)  # type: ignore[arg-type]
-            return replace(new, guards=old.guards)
+            return old.with_sums(moments, self.settings)  # type: ignore[arg-type]
 
         self._change(with_sums)
 
@@ -342,7 +341,7 @@ class Detector:
             nonlocal rows
             self._check_alike(old, outputs)
             rows = old.read(outputs)
-            new = replace(old.with_rows(rows, self.settings), guards=old.guards)
+            new = old.with_rows(rows, self.settings)
             if solve:
                 new.fit(self.settings, with_reference=True)
             return new
@@ -359,7 +358,7 @@ class Detector:
             self._check_alike(old, outputs)
             rows: Any = old.read(outputs)
             new = old.with_rows(rows, self.settings)
-            guards, decision = self._guarded(old.guards, new, rows, rate)
+            guards, decision = self._guarded(new, rows, rate)
             residuals = None if self.settings.method == "contrast" else self.base_scores(outputs) - decision.scores
             return replace(new, guards=guards.watched(decision.p_values, residuals, outputs.features))
 
@@ -367,13 +366,13 @@ class Detector:
         assert decision is not None
         return decision
 
-    def _guarded(self, guards: Guards, state: State, rows: Any, rate: Rate) -> tuple[Guards, Decision]:
+    def _guarded(self, state: State, rows: Any, rate: Rate) -> tuple[Guards, Decision]:
         """Return the decision at a rate, and the guards after it."""
         if rate.name != "stream_fdr":
-            return guards, self._decide(state, rows, rate, with_reference=True)
+            return state.guards, self._decide(state, rows, rate, with_reference=True)
         found = state.compared(rows, self.settings, with_reference=True)
         p = Ranks(found.scores_in, found.scores).p_values()
-        guards, is_out = guards.refused(p)
+        guards, is_out = state.guards.refused(p)
         notes = (*notes_on_rows(state, rows.features), *found.notes, *guards.notes())
         return guards, Decision(found.scores, p, is_out, None, rate, notes)
 

@@ -78,7 +78,7 @@ class EigenvalueBound:
 
     def decayed(self, decay: float) -> "EigenvalueBound":
         """Return the bound after all weights were multiplied by `decay`."""
-        return EigenvalueBound(self.norm, decay * self.eigenvalue_bound)
+        return self if decay == 1.0 else EigenvalueBound(self.norm, decay * self.eigenvalue_bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,17 +258,17 @@ class IncrementalMoments:
 
     def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
         """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
-        if known is None or known.rows != self.moments.rows or not np.array_equal(known.varied, self.live):
+        if known is None or known.rows != self.moments.rows or known.varied.tobytes() != self.live.tobytes():
             return self
         squares = self.moments.comoment.diagonal()[:-1][self.live]
         if squares.size and not known.has_full_rank(squares):
             return self
-        return replace(self, known=known)
+        return IncrementalMoments(self.moments, self.live, known)
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
-        squares = self.moments.comoment.diagonal()[:-1][self.live]
-        if (self.moments.rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
+        squares, rounding = self.moments.comoment.diagonal()[:-1][self.live], self.moments.rounding
+        if rounding.any() and (rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
             return self
         if bound is not None and bound.suffices(squares, decay):
             return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
@@ -304,7 +304,8 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
     batch[:, :d], batch[:, d] = features, scores
     batch -= old.mean
     batch -= old.mean_low
-    step = np.add.reduce(batch) / b
+    step = np.add.reduce(batch)
+    step /= b
     # The merge of two sets of moments adds the square of the step between their means: one row more.
     block[b] = step * sqrt(decay * old.rows * b / rows)
     if b == 1:
@@ -313,7 +314,9 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
         batch -= step
     mean, error = two_sum(old.mean, step * (b / rows))
     old = old.decayed(decay)
-    comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
+    # Of one row NumPy's matmul takes three times as long as its dot, and of several less.
+    products = np.dot(block.T, block) if len(block) == 1 else block.T @ block
+    comoment, low = compensated(old.comoment, old.comoment_low, products)
     if not comoment.trace() <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
         raise ValueError("features must be finite when learned, and scores: they have changed since their check")
     # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.

@@ -72,19 +72,25 @@ class Interpolation:
             return None
         rows = features - self.origin
         coordinates, rest = self._coordinates_and_rest(rows)
-        directions, triangle = np.linalg.qr(rest.T)
-        inverse, singular = _linalg.lapack.dtrtri(triangle)
-        if singular:
+        factored = _factored(rest)
+        if factored is None:
             return None
-        own = inverse.T  # Of L'.
+        directions, own = factored
         beside = own @ (coordinates @ self.inverse)
         residual = (scores - self.origin_score) - rows @ self.coef
+        basis = np.empty((m + b, len(self.coef)))
+        basis[:m] = self.basis
+        basis[m:] = directions
+        inverse = np.zeros((m + b, m + b))
+        inverse[:m, :m] = self.inverse
+        inverse[m:, :m] = -beside
+        inverse[m:, m:] = own
         return Interpolation(
             self.origin,
             self.origin_score,
-            coef=self.coef + directions @ (own @ residual),
-            basis=np.ascontiguousarray(np.concatenate((self.basis, directions.T))),
-            inverse=np.ascontiguousarray(np.block([[self.inverse, np.zeros((m, b))], [-beside, own]])),
+            coef=self.coef + (own @ residual) @ directions,
+            basis=basis,
+            inverse=inverse,
             inverse_square=self.inverse_square + float(np.vdot(own, own) + np.vdot(beside, beside)),
             varied=self.varied | rows.any(axis=0),
         )
@@ -107,3 +113,13 @@ class Interpolation:
         """
         bound = self.rows * self.inverse_square * float(squares.max())
         return _SAFETY_FACTOR * RANK_TOLERANCE * len(squares) * bound < 1.0  # NaN fails this comparison too.
+
+
+def _factored(rest: Floats) -> tuple[Floats, Floats] | None:
+    """Return Q' (b, d) and the inverse (b, b) of L', given R (b, d) (step 2), or None if R has not that rank."""
+    if len(rest) == 1:
+        length = _linalg.blas.dnrm2(rest[0])
+        return (rest / length, np.array([[1 / length]])) if length > 0 else None
+    directions, triangle = np.linalg.qr(rest.T)
+    inverse, singular = _linalg.lapack.dtrtri(triangle)
+    return None if singular else (directions.T, inverse.T)
