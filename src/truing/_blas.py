@@ -76,10 +76,7 @@ class _Pin:
 
     def is_in_use(self) -> bool:
         # An interrupt just before `__exit__` does anything leaves a block that ended without leaving.
-        for user in list(self.users):
-            if user() is not None:
-                return True
-        return False
+        return any(user() is not None for user in list(self.users))
 
     def release(self) -> None:
         for library, count in self.before:

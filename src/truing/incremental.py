@@ -67,13 +67,23 @@ class EigenvalueBound:
         growth = float((squares / self.norm / self.norm).max())
         return decay * self.eigenvalue_bound > _SAFETY_FACTOR * CHOLESKY_EIGENVALUE * growth
 
-    def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if there is no factor after all."""
-        factor = cholesky_factor(live_block(comoment, live))
+    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
+        """Return the least-squares coefficients (d,), or None if there is no factor after all.
+
+        The co-moment (d + 1, d + 1) is that of features and score: C and c. With C = L Lᵀ the last row of its Cholesky
+        factor is L⁻¹c, and the coefficients are L⁻ᵀ of that.
+        """
+        used = np.ones(len(live) + 1, dtype=bool)
+        used[:-1] = live
+        whole = live_block(comoment, used)
+        whole[-1, -1] = 1.0 + 2.0 * whole[-1, -1]  # So that there is a factor where the scores are fitted exactly, too.
+        factor = cholesky_factor(whole)
         if factor is None:
             return None
+        last = factor[-1].copy()
+        last[-1] = 0.0
         coef = np.zeros(len(live))
-        coef[live] = _linalg.lapack.dpotrs(factor, cross[live], lower=True)[0]
+        coef[live] = _linalg.blas.dtrsv(factor, last, lower=True, trans=True, overwrite_x=True)[:-1]
         return coef
 
     def decayed(self, decay: float) -> "EigenvalueBound":
@@ -116,8 +126,12 @@ class RunningInverse:
         back = self._back(self._times(comoment, live, vector))
         return bool(np.linalg.norm(back - vector) <= _MAX_DRIFT * np.linalg.norm(vector))  # NaN fails, too.
 
-    def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if corrections do not settle."""
+    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
+        """Return the least-squares coefficients (d,), or None if corrections do not settle.
+
+        The co-moment (d + 1, d + 1) is that of features and score.
+        """
+        comoment, cross = comoment[:-1, :-1], comoment[-1, :-1]
         target = cross[live] / self.norm
         scaled = self._back(target)
         for _ in range(_MAX_REFINEMENTS):
@@ -250,7 +264,7 @@ class IncrementalMoments:
                 coef: Floats | None = self.known.coef
                 rank = self.known.rows - 1
             else:
-                coef = self.known.solve(moments.comoment[:-1, :-1], moments.comoment[-1, :-1], self.live)
+                coef = self.known.solve(moments.comoment, self.live)
                 rank = len(self.known.norm)
             if coef is None:
                 return moments.solve()
@@ -303,15 +317,15 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
     batch = block[:b]
     batch[:, :d], batch[:, d] = features, scores
     batch -= old.mean
-    batch -= old.mean_low
-    step = np.add.reduce(batch)
-    step /= b
+    middle = np.add.reduce(batch)
+    middle /= b
+    step = middle - old.mean_low
     # The merge of two sets of moments adds the square of the step between their means: one row more.
     block[b] = step * sqrt(decay * old.rows * b / rows)
     if b == 1:
         block = block[1:]  # Less its own mean, one row leaves nothing.
     else:
-        batch -= step
+        batch -= middle
     mean, error = two_sum(old.mean, step * (b / rows))
     old = old.decayed(decay)
     # Of one row NumPy's matmul takes three times as long as its dot, and of several less.

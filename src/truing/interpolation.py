@@ -10,8 +10,8 @@ scores u adds to it, in steps:
 3. β grows by Q'ᵀ L'⁻¹ (u − B β).
 
 That is b·m·d operations, where eigenvectors of the co-moment take d³. L⁻¹ is kept too, as rows of it follow from A and
-L' in the same way. About their mean the n = m + 1 rows have the co-moment $W^\top (I - 1 1^\top / n) W$, and the bracket
-the inverse $I + 1 1^\top$ (Sherman & Morrison 1950). So of the eigenvalues that are not zero the inverses add up to
+L' in the same way. The co-moment of the n = m + 1 rows is $W^\top (I - 1 1^\top / n) W$, and the inverse of the bracket
+$I + 1 1^\top$ (Sherman & Morrison 1950). So of its eigenvalues that are not zero the inverses add up to
 $\|L^{-1}\|^2 + \|L^{-1} 1\|^2$, and none of them is larger than that.
 """
 
@@ -34,8 +34,8 @@ class Interpolation:
     """The shortest coefficients (d,) that take m rows less the `origin` (d,) to their scores less the `origin_score`.
 
     `basis` (m, d) is Q, an orthonormal basis of the rows' span, `inverse` (m, m) the inverse of L, their coordinates in
-    it, and `inverse_trace` what the inverses of the co-moment's eigenvalues add up to. `varied` (d,) tells the columns in
-    which any row differs from the origin.
+    it, and `inverse_trace` what the inverses of the co-moment's eigenvalues that are not zero add up to. `varied` (d,)
+    tells the columns in which any row differs from the origin.
     """
 
     origin: Floats

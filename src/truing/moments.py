@@ -228,7 +228,7 @@ class Moments:
         """Return the sum of squared errors, infinity where no double holds it."""
         about_mean = float(error_weights.dot(self.comoment.dot(error_weights)))  # Which, unlike @, warns of nothing.
         total = max(about_mean, 0.0) + self.rows * mean_error * mean_error
-        return math.inf if math.isnan(about_mean) else total
+        return total if math.isfinite(about_mean) else math.inf
 
     def _possible_rounding(self) -> Floats:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))

@@ -8,12 +8,12 @@ says.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from ._check import Floats, Matrix
+from ._check import BLOCK_NUMBERS, Floats, Matrix
 from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
 from .guards import Guards
 from .incremental import IncrementalMoments
@@ -88,6 +88,11 @@ class Reference:
         matrix, vector = np.array(features, order="C"), np.array(scores)
         return cls(matrix, vector, Moments.of(matrix, vector), RowKeys.of(matrix))
 
+    @cached_property
+    def wide_features(self) -> Matrix:
+        """The features, in float64 where they are few: every change of a fit scores them anew."""
+        return np.asarray(self.features, dtype=np.float64) if self.features.size <= BLOCK_NUMBERS else self.features
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -116,7 +121,7 @@ class _LinearState:
         fit = self.fit(settings, with_reference=with_reference)
         if with_reference not in self._scores_in:
             # In ascending order, so that to put them in order for each batch takes next to no time.
-            self._scores_in[with_reference] = np.sort(fit.predict(self.reference.features))
+            self._scores_in[with_reference] = np.sort(fit.predict(self.reference.wide_features))
         scores_in, scores = self._scores_in[with_reference], fit.predict(rows.features)
         return Comparison(scores_in, scores, fit.notes(settings.components))
 
