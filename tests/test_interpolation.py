@@ -38,7 +38,8 @@ def assert_interpolates(known, features, scores):
     np.testing.assert_allclose(known.basis @ known.basis.T, ones, atol=1e-12)
     np.testing.assert_allclose(known.basis.T @ (known.basis @ known.coef), known.coef, atol=1e-12)
     np.testing.assert_allclose(known.inverse @ (rows @ known.basis.T), ones, atol=1e-9)
-    assert known.inverse_square == pytest.approx((known.inverse**2).sum())
+    eigenvalues = np.linalg.eigvalsh(np.cov(features @ known.basis.T, rowvar=False) * len(rows))
+    assert known.inverse_trace == pytest.approx((1 / eigenvalues).sum())
 
 
 sizes_of_batches = st.lists(st.integers(1, 9), min_size=1, max_size=12)
@@ -66,7 +67,7 @@ def test_no_eigenvalue_of_the_rows_is_below_the_bound(seed, sizes):
         squares = sums.moments.comoment.diagonal()[:-1][sums.live]
         correlations = np.corrcoef(features[:n, sums.live], rowvar=False).reshape(len(squares), -1)
         smallest = np.sort(np.linalg.eigvalsh(correlations))[-(n - 1)]
-        bound = 1 / (n * sums.known.inverse_square * squares.max())
+        bound = 1 / (sums.known.inverse_trace * squares.max())
         assert 0 < bound <= smallest * (1 + 1e-6)
 
 

@@ -50,6 +50,8 @@ class one_thread:  # noqa: N801  # It reads as what it does, as those of context
                 self._leave()
 
     def _leave(self) -> None:
+        if not self._joined:
+            return
         with _lock:
             for pins, pin in self._joined:
                 pins.leave(pin, self)
@@ -100,9 +102,10 @@ class _Pins:
         self._release_unused()
         latest = self._stack[-1:]
         before = [(library, count) for library in self.libraries if (count := library.get()) != 1]
-        if latest and not before:
-            self._add_user(latest[0], user)
-            return
+        if not before:
+            if latest:
+                self._add_user(latest[0], user)
+            return  # With no pin there is nothing to put back.
         pin = _Pin(before)
         self._add_user(pin, user)
         self._stack.append(pin)

@@ -30,6 +30,9 @@ BLOCK_NUMBERS = 2**17
 # Of a float16: all but its sign, and those of infinity, above which are NaN's.
 _BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
 
+# Of so few numbers a sum of squares tells soonest that all are finite.
+_FEW_NUMBERS = 2**12
+
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
     """Return `values` as a finite (n, d) matrix of at least one row and column."""
@@ -62,6 +65,8 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 
 def check_finite(matrix: Matrix, name: str) -> None:
     """Refuse NaN, infinities and numbers too large to square, naming the first."""
+    if matrix.size <= _FEW_NUMBERS and matrix.dtype != np.float16 and float(np.vdot(matrix, matrix)) <= LARGEST**2:
+        return  # With NaN or a larger number among them this comparison fails.
 
     def check(rows: slice) -> None:
         if not _are_finite(matrix[rows]):
@@ -196,13 +201,17 @@ def _are_finite(block: Matrix) -> bool:
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise ValueError(f"{name} must have no masked entries")
-    if type(values).__name__ == "Outputs":
-        raise TypeError(f"{name} must be an array, got Outputs: give its features, logits or scores")
-    array = as_numpy(values, name)
+    array = values if type(values) is np.ndarray else _read(values, name)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array
     return array.astype(np.float64)
+
+
+def _read(values: ArrayLike, name: str) -> NDArray[Any]:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(f"{name} must have no masked entries")
+    if type(values).__name__ == "Outputs":
+        raise TypeError(f"{name} must be an array, got Outputs: give its features, logits or scores")
+    return as_numpy(values, name)

@@ -220,8 +220,7 @@ class Detector:
         def with_sums(old: State) -> State:
             if isinstance(moments, Moments | RobustSums):
                 self._check_width(old, moments.dimensions, "moments")
-            new: State = old.with_sums(moments, self.settings)  # type: ignore[arg-type]
-            return replace(new, guards=old.guards)
+            return old.with_sums(moments, self.settings)  # type: ignore[arg-type]
 
         self._change(with_sums)
 
@@ -343,7 +342,7 @@ class Detector:
             nonlocal rows
             self._check_alike(old, outputs)
             rows = old.read(outputs)
-            new = replace(old.with_rows(rows, self.settings), guards=old.guards)
+            new = old.with_rows(rows, self.settings)
             if solve:
                 new.fit(self.settings, with_reference=True)
             return new

@@ -67,18 +67,28 @@ class EigenvalueBound:
         growth = float((squares / self.norm / self.norm).max())
         return decay * self.eigenvalue_bound > _SAFETY_FACTOR * CHOLESKY_EIGENVALUE * growth
 
-    def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if there is no factor after all."""
-        factor = cholesky_factor(live_block(comoment, live))
+    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
+        """Return the least-squares coefficients (d,), or None if there is no factor after all.
+
+        The co-moment (d + 1, d + 1) is that of features and score: C and c. With C = L Lᵀ the last row of its Cholesky
+        factor is L⁻¹c, and the coefficients are L⁻ᵀ of that.
+        """
+        used = np.ones(len(live) + 1, dtype=bool)
+        used[:-1] = live
+        whole = live_block(comoment, used)
+        whole[-1, -1] = 1.0 + 2.0 * whole[-1, -1]  # So that there is a factor where the scores are fitted exactly, too.
+        factor = cholesky_factor(whole)
         if factor is None:
             return None
+        last = factor[-1].copy()
+        last[-1] = 0.0
         coef = np.zeros(len(live))
-        coef[live] = _linalg.lapack.dpotrs(factor, cross[live], lower=True)[0]
+        coef[live] = _linalg.blas.dtrsv(factor, last, lower=True, trans=True, overwrite_x=True)[:-1]
         return coef
 
     def decayed(self, decay: float) -> "EigenvalueBound":
         """Return the bound after all weights were multiplied by `decay`."""
-        return EigenvalueBound(self.norm, decay * self.eigenvalue_bound)
+        return self if decay == 1.0 else EigenvalueBound(self.norm, decay * self.eigenvalue_bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +126,12 @@ class RunningInverse:
         back = self._back(self._times(comoment, live, vector))
         return bool(np.linalg.norm(back - vector) <= _MAX_DRIFT * np.linalg.norm(vector))  # NaN fails, too.
 
-    def solve(self, comoment: Floats, cross: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if corrections do not settle."""
+    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
+        """Return the least-squares coefficients (d,), or None if corrections do not settle.
+
+        The co-moment (d + 1, d + 1) is that of features and score.
+        """
+        comoment, cross = comoment[:-1, :-1], comoment[-1, :-1]
         target = cross[live] / self.norm
         scaled = self._back(target)
         for _ in range(_MAX_REFINEMENTS):
@@ -250,7 +264,7 @@ class IncrementalMoments:
                 coef: Floats | None = self.known.coef
                 rank = self.known.rows - 1
             else:
-                coef = self.known.solve(moments.comoment[:-1, :-1], moments.comoment[-1, :-1], self.live)
+                coef = self.known.solve(moments.comoment, self.live)
                 rank = len(self.known.norm)
             if coef is None:
                 return moments.solve()
@@ -258,17 +272,17 @@ class IncrementalMoments:
 
     def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
         """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
-        if known is None or known.rows != self.moments.rows or not np.array_equal(known.varied, self.live):
+        if known is None or known.rows != self.moments.rows or known.varied.tobytes() != self.live.tobytes():
             return self
         squares = self.moments.comoment.diagonal()[:-1][self.live]
         if squares.size and not known.has_full_rank(squares):
             return self
-        return replace(self, known=known)
+        return IncrementalMoments(self.moments, self.live, known)
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
-        squares = self.moments.comoment.diagonal()[:-1][self.live]
-        if (self.moments.rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
+        squares, rounding = self.moments.comoment.diagonal()[:-1][self.live], self.moments.rounding
+        if rounding.any() and (rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
             return self
         if bound is not None and bound.suffices(squares, decay):
             return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
@@ -303,17 +317,20 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
     batch = block[:b]
     batch[:, :d], batch[:, d] = features, scores
     batch -= old.mean
-    batch -= old.mean_low
-    step = np.add.reduce(batch) / b
+    middle = np.add.reduce(batch)
+    middle /= b
+    step = middle - old.mean_low
     # The merge of two sets of moments adds the square of the step between their means: one row more.
     block[b] = step * sqrt(decay * old.rows * b / rows)
     if b == 1:
         block = block[1:]  # Less its own mean, one row leaves nothing.
     else:
-        batch -= step
+        batch -= middle
     mean, error = two_sum(old.mean, step * (b / rows))
     old = old.decayed(decay)
-    comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
+    # Of one row NumPy's matmul takes three times as long as its dot, and of several less.
+    products = np.dot(block.T, block) if len(block) == 1 else block.T @ block
+    comoment, low = compensated(old.comoment, old.comoment_low, products)
     if not comoment.trace() <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
         raise ValueError("features must be finite when learned, and scores: they have changed since their check")
     # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.

@@ -10,7 +10,9 @@ scores u adds to it, in steps:
 3. β grows by Q'ᵀ L'⁻¹ (u − B β).
 
 That is b·m·d operations, where eigenvectors of the co-moment take d³. L⁻¹ is kept too, as rows of it follow from A and
-L' in the same way: its norm bounds the smallest singular value of W, and so the smallest eigenvalue of the co-moment.
+L' in the same way. The co-moment of the n = m + 1 rows is $W^\top (I - 1 1^\top / n) W$, and the inverse of the bracket
+$I + 1 1^\top$ (Sherman & Morrison 1950). So of its eigenvalues that are not zero the inverses add up to
+$\|L^{-1}\|^2 + \|L^{-1} 1\|^2$, and none of them is larger than that.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class Interpolation:
     """The shortest coefficients (d,) that take m rows less the `origin` (d,) to their scores less the `origin_score`.
 
     `basis` (m, d) is Q, an orthonormal basis of the rows' span, `inverse` (m, m) the inverse of L, their coordinates in
-    it, and `inverse_square` the latter's sum of squares. `varied` (d,) tells the columns in which any row differs from
-    the origin.
+    it, and `inverse_trace` what the inverses of the co-moment's eigenvalues that are not zero add up to. `varied` (d,)
+    tells the columns in which any row differs from the origin.
     """
 
     origin: Floats
@@ -41,7 +43,7 @@ class Interpolation:
     coef: Floats
     basis: Floats
     inverse: Floats
-    inverse_square: float
+    inverse_trace: float
     varied: Bools
 
     @classmethod
@@ -55,7 +57,7 @@ class Interpolation:
             coef=np.zeros(d),
             basis=np.empty((0, d)),
             inverse=np.empty((0, 0)),
-            inverse_square=0.0,
+            inverse_trace=0.0,
             varied=np.zeros(d, dtype=bool),
         )
         return first.with_rows(features[1:], scores[1:]) if len(scores) > 1 else first
@@ -72,20 +74,27 @@ class Interpolation:
             return None
         rows = features - self.origin
         coordinates, rest = self._coordinates_and_rest(rows)
-        directions, triangle = np.linalg.qr(rest.T)
-        inverse, singular = _linalg.lapack.dtrtri(triangle)
-        if singular:
+        factored = _factored(rest)
+        if factored is None:
             return None
-        own = inverse.T  # Of L'.
+        directions, own = factored
         beside = own @ (coordinates @ self.inverse)
         residual = (scores - self.origin_score) - rows @ self.coef
+        basis = np.empty((m + b, len(self.coef)))
+        basis[:m] = self.basis
+        basis[m:] = directions
+        inverse = np.zeros((m + b, m + b))
+        inverse[:m, :m] = self.inverse
+        inverse[m:, :m] = -beside
+        inverse[m:, m:] = own
+        row_sums = inverse[m:].sum(axis=1)
         return Interpolation(
             self.origin,
             self.origin_score,
-            coef=self.coef + directions @ (own @ residual),
-            basis=np.ascontiguousarray(np.concatenate((self.basis, directions.T))),
-            inverse=np.ascontiguousarray(np.block([[self.inverse, np.zeros((m, b))], [-beside, own]])),
-            inverse_square=self.inverse_square + float(np.vdot(own, own) + np.vdot(beside, beside)),
+            coef=self.coef + (own @ residual) @ directions,
+            basis=basis,
+            inverse=inverse,
+            inverse_trace=self.inverse_trace + float(np.vdot(inverse[m:], inverse[m:]) + row_sums @ row_sums),
             varied=self.varied | rows.any(axis=0),
         )
 
@@ -101,9 +110,18 @@ class Interpolation:
     def has_full_rank(self, squares: Floats) -> bool:
         """Return whether all its directions stand above rounding, given the live columns' sums of squares (k,).
 
-        The co-moment is Wᵀ(I − 11ᵀ/n)W, and the smallest eigenvalue of the bracket 1/n. So of the live columns'
-        correlation matrix no eigenvalue is above k, and none that belongs to a direction of the rows below
-        1 / (n ‖L⁻¹‖² max squares).
+        Of the live columns' correlation matrix no eigenvalue is above k, and none that belongs to a direction of the
+        rows below 1 / (inverse_trace · max squares).
         """
-        bound = self.rows * self.inverse_square * float(squares.max())
+        bound = self.inverse_trace * float(squares.max())
         return _SAFETY_FACTOR * RANK_TOLERANCE * len(squares) * bound < 1.0  # NaN fails this comparison too.
+
+
+def _factored(rest: Floats) -> tuple[Floats, Floats] | None:
+    """Return Q' (b, d) and the inverse (b, b) of L', given R (b, d) (step 2), or None if R has not that rank."""
+    if len(rest) == 1:
+        length = _linalg.blas.dnrm2(rest[0])
+        return (rest / length, np.array([[1 / length]])) if length > 0 else None
+    directions, triangle = np.linalg.qr(rest.T)
+    inverse, singular = _linalg.lapack.dtrtri(triangle)
+    return None if singular else (directions.T, inverse.T)

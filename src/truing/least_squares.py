@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _linalg
-from ._check import Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
+from ._check import BLOCK_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
 from ._double import EPS
 from ._threads import map_blocks
 
@@ -116,17 +116,24 @@ class LinearFit:
 
 def row_products(matrix: Matrix, coef: Floats) -> Floats:
     """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
-    products = np.zeros(len(matrix))
+    if matrix.size <= BLOCK_NUMBERS:
+        return _block_products(matrix, coef)
+    products = np.empty(len(matrix))
 
-    # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is brought into one layout, no
-    # wider than it takes without a buffer, so that the order of its sum is the same for every row.
     def fill(rows: slice) -> None:
-        for first in range(0, matrix.shape[1], _COLUMNS_AT_ONCE):
-            columns = slice(first, first + _COLUMNS_AT_ONCE)
-            block = np.ascontiguousarray(matrix[rows, columns], dtype=np.float64)
-            products[rows] += np.einsum("ij,j->i", block, coef[columns])
+        products[rows] = _block_products(matrix[rows], coef)
 
     map_blocks(fill, row_blocks(matrix), uses_blas=False)
+    return products
+
+
+def _block_products(block: Matrix, coef: Floats) -> Floats:
+    # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is brought into one layout, no
+    # wider than it takes without a buffer, so that the order of its sum is the same for every row.
+    products = np.zeros(len(block))
+    for first in range(0, block.shape[1], _COLUMNS_AT_ONCE):
+        columns = slice(first, first + _COLUMNS_AT_ONCE)
+        products += np.einsum("ij,j->i", np.ascontiguousarray(block[:, columns], dtype=np.float64), coef[columns])
     return products
 
 

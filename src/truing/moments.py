@@ -227,7 +227,7 @@ class Moments:
     def _residual_square(self, error_weights: Floats, mean_error: float) -> float:
         """Return the sum of squared errors, infinity where no double holds it."""
         with np.errstate(over="ignore", invalid="ignore"):
-            about_mean = float(error_weights @ (self.comoment @ error_weights))
+            about_mean = float(error_weights.dot(self.comoment.dot(error_weights)))
         total = max(about_mean, 0.0) + self.rows * mean_error * mean_error
         return total if math.isfinite(about_mean) else math.inf  # Overflown terms may add up to -inf, or to NaN.
 
@@ -333,9 +333,10 @@ def compensated(high: Floats, low: Floats, more: Floats) -> tuple[Floats, Floats
     """Return high + low + more as a new high and low (Kahan 1965); `more` is used up."""
     total = np.empty_like(high)
     for part in _row_blocks(len(high)):
-        more[part] += low[part]
-        np.add(high[part], more[part], out=total[part])
-        more[part] -= total[part] - high[part]
+        before, rest = high[part], more[part]
+        rest += low[part]
+        after = np.add(before, rest, out=total[part])
+        rest -= after - before
     return total, more
 
 
@@ -373,8 +374,8 @@ def _times(factor: Fraction, vector: Floats, low: Floats) -> tuple[Floats, Float
 
 
 def _row_blocks(size: int) -> list[slice]:
-    """Return the rows of a square matrix a block at a time, of which the cache holds many."""
-    return slices(size, max(1, BLOCK_NUMBERS // 8 // size))
+    """Return the rows of a square matrix a block at a time, of which the cache holds several."""
+    return slices(size, max(1, BLOCK_NUMBERS // 4 // size))
 
 
 def _without_underflow(square: Floats) -> tuple[Floats, int]:

@@ -16,6 +16,9 @@ Counts = NDArray[np.intp]
 # Scores that are looked up together, in ascending order: neighbours then find their place beside one another.
 _SCORES_AT_ONCE = 2**15
 
+# So few are looked up as they come.
+_FEW_SCORES = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
@@ -42,7 +45,10 @@ class Ranks:
     @cached_property
     def up_to(self) -> Counts:
         """Of every score how many known ones are up to it, ties with it among them."""
-        ordered, up_to = self.ordered, np.empty(len(self.scores), dtype=np.intp)
+        ordered = self.ordered
+        if len(self.scores) <= _FEW_SCORES:
+            return np.searchsorted(ordered, self.scores, side="right")
+        up_to = np.empty(len(self.scores), dtype=np.intp)
 
         def look_up(part: slice) -> None:
             block = self.scores[part]

@@ -1,6 +1,7 @@
 """Keys by which rows that are equal are found: a reference must not be decided against itself."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -54,4 +55,11 @@ def stride_of(rows: int) -> int:
 
 
 def _made(features: Matrix) -> Floats:
-    return row_products(features, np.cos(np.arange(1, features.shape[1] + 1)))
+    return row_products(features, _weights(features.shape[1]))
+
+
+@cache
+def _weights(d: int) -> Floats:
+    weights = np.cos(np.arange(1, d + 1))
+    weights.flags.writeable = False  # All who ask for so many have the same.
+    return weights

@@ -1,18 +1,19 @@
 """What a detector knows at one time, frozen: under direct regression, under robust regression, and under a contrast.
 
 All answer to the same calls. `read` makes of outputs what the state learns and scores; `with_reference`, `with_rows`
-and `with_sums` return a new state; `fit`, `scores` and `compared` return what it says.
+and `with_sums` return a new state, the latter two with the same guards; `fit`, `scores` and `compared` return what it
+says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from ._check import Floats, Matrix
+from ._check import BLOCK_NUMBERS, Floats, Matrix
 from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
 from .guards import Guards
 from .incremental import IncrementalMoments
@@ -92,6 +93,11 @@ class Reference:
         matrix, vector = np.array(features, order="C"), np.array(scores)
         return cls(matrix, vector, Moments.of(matrix, vector), RowKeys.of(matrix))
 
+    @cached_property
+    def wide_features(self) -> Matrix:
+        """The features, in float64 where they are few: every change of a fit scores them anew."""
+        return np.asarray(self.features, dtype=np.float64) if self.features.size <= BLOCK_NUMBERS else self.features
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -120,7 +126,7 @@ class _LinearState:
         fit = self.fit(settings, with_reference=with_reference)
         if with_reference not in self._scores_in:
             # In ascending order, so that to put them in order for each batch takes next to no time.
-            self._scores_in[with_reference] = np.sort(fit.predict(self.reference.features))
+            self._scores_in[with_reference] = np.sort(fit.predict(self.reference.wide_features))
         scores_in, scores = self._scores_in[with_reference], fit.predict(rows.features)
         return Comparison(scores_in, scores, fit.notes(settings.components))
 
@@ -203,7 +209,7 @@ class DirectState(_LinearState):
                 learned = learned.with_components(self.learned, settings.components, settings.tolerance)
             else:
                 joined = joined.with_components(self.joined, settings.components, settings.tolerance)
-        return DirectState(self.reference, learned, joined, classes, window, self.merged)
+        return DirectState(self.reference, learned, joined, classes, window, self.merged, self.guards)
 
     def without_rows(self) -> DirectState:
         """Return the state without anything learned."""
@@ -255,13 +261,13 @@ class RobustState(_LinearState):
             learned = RobustSums((batch,))
         else:
             learned = self.learned.with_batch(batch, settings.trust, settings.window)
-        return RobustState(self.reference, learned, _classes(self.classes, rows), self.merged)
+        return RobustState(self.reference, learned, _classes(self.classes, rows), self.merged, self.guards)
 
     def with_sums(self, sums: RobustSums, settings: Settings) -> RobustState:
         """Return the state with what others learned added."""
         merged = with_merged(self.merged, self.sums, sums)
         learned = sums if self.learned is None else self.learned + sums
-        return RobustState(self.reference, learned, self.classes, merged)
+        return RobustState(self.reference, learned, self.classes, merged, self.guards)
 
     def without_rows(self) -> RobustState:
         """Return the state without anything learned."""
@@ -328,10 +334,10 @@ class ContrastState:
         parts = self._need_reference()
         if settings.window is not None:
             window = (self.window or self.empty_window(settings.window)).with_batch(rows.copied())
-            return ContrastState(parts, window.total, self.keys, window)
+            return ContrastState(parts, window.total, self.keys, window, guards=self.guards)
         sums = ClassMoments.of(parts.columns, rows)
         learned = sums if self.learned is None else self.learned.decayed(settings.decay) + sums
-        return ContrastState(parts, learned, self.keys, merged=self.merged)
+        return ContrastState(parts, learned, self.keys, merged=self.merged, guards=self.guards)
 
     def empty_window(self, size: int) -> Window[ScoredRows, ClassMoments]:
         """Return a window of so many batches, before the first."""
@@ -347,7 +353,7 @@ class ContrastState:
         merged = with_merged(self.merged, self.sums, sums)
         both = sums if self.learned is None else self.learned + sums
         learned = replace(both, moments=both.moments.told_by(digests_of(sums)))
-        return ContrastState(self.reference, learned, self.keys, merged=merged)
+        return ContrastState(self.reference, learned, self.keys, merged=merged, guards=self.guards)
 
     def without_rows(self) -> ContrastState:
         """Return the state without anything learned."""

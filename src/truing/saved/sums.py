@@ -54,7 +54,7 @@ def store_incremental(sums: IncrementalMoments) -> tuple[Header, Arrays]:
     if isinstance(sums.known, RunningInverse):
         return header, {**arrays, "norm": sums.known.norm, "inverse": sums.known.inverse}
     if isinstance(sums.known, Interpolation):
-        numbers = {name: getattr(sums.known, name) for name in ("origin_score", "inverse_square")}
+        numbers = {name: getattr(sums.known, name) for name in ("origin_score", "inverse_trace")}
         return {**header, **numbers}, {**arrays, **{name: getattr(sums.known, name) for name in _INTERPOLATION}}
     if isinstance(sums.known, LeadingSubspace):
         own = {name: getattr(sums.known, name) for name in ("basis", "variances", "coef")}
@@ -87,7 +87,7 @@ def _restore_interpolation(header: Header, arrays: Arrays) -> Interpolation:
         raise ValueError(f"varied must be true or false for each column, got {arrays['varied'].dtype}")
     return Interpolation(
         origin_score=as_number(header["origin_score"], "origin_score"),
-        inverse_square=as_number(header["inverse_square"], "inverse_square", at_least=0.0, at_most=np.inf),
+        inverse_trace=as_number(header["inverse_trace"], "inverse_trace", at_least=0.0, at_most=np.inf),
         **{name: arrays[name] for name in _INTERPOLATION},
     )
 
