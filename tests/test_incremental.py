@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,6 +94,32 @@ def test_a_stream_of_many_batches_does_not_drift(rng, either):
         plain = plain.decayed(0.95) + truing.Moments.of(features, scores)
     assert_known(sums, either)
     np.testing.assert_allclose(sums.solve(True, None).coef, plain.solve().coef, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.97])
+def test_a_large_batch_is_learned_as_a_small_one_is(rng, monkeypatch, decay):
+    features, scores = rng.normal(1e4, 1, size=(3000, 12)), rng.normal(size=3000)
+    sizes = [500, 11, 800, 900, 5, 784]
+    small, _ = streamed(features, scores, sizes, decay=decay)
+    monkeypatch.setattr(module, "_LARGE_BATCH", 0)
+    large, plain = streamed(features, scores, sizes, decay=decay)
+    assert_known(large, "factored")
+    assert large.moments.parts == small.moments.parts
+    for sums in (small, large):
+        np.testing.assert_allclose(sums.moments.comoment, plain.comoment, rtol=1e-12, atol=1e-9)
+        np.testing.assert_allclose(sums.moments.mean, plain.mean, rtol=1e-15, atol=1e-15)
+        np.testing.assert_allclose(sums.solve(True, None).coef, plain.solve().coef, rtol=1e-9, atol=1e-12)
+
+
+def test_to_learn_a_large_batch_takes_little_memory(rng):
+    features, scores = rng.normal(size=(200_000, 32)).astype(np.float32), rng.normal(size=200_000)
+    sums = IncrementalMoments.of_rows(features[:1000], scores[:1000])
+    sums.updated(features[:20_000], scores[:20_000], 1.0)  # Loads what is loaded once.
+    tracemalloc.start()
+    sums.updated(features, scores, 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < features.nbytes / 2
 
 
 def test_a_batch_of_another_size_of_world_is_solved_anew(rng, either):
