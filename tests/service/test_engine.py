@@ -500,7 +500,7 @@ def test_events_tell_what_happened_and_a_listener_that_fails_does_no_harm(tmp_pa
     assert [event.kind for event in events] == ["calibrated", "learned", "repeated", "scored", "reset", "snapshot"]
     assert events[0].rows == 60
     assert (events[1].rows, events[1].refused_rows) == (6, answer.is_out.sum())
-    assert events[1].scores is answer.scores
+    assert events[1].answer is answer
     assert "a listener failed at the event learned" in caplog.text
 
 
