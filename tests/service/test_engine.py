@@ -8,6 +8,7 @@ import time
 import zlib
 from concurrent.futures import wait
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -437,8 +438,11 @@ def test_readers_do_not_wait_for_a_writer_that_waits_for_its_disk(engine, monkey
     assert waiting.result(60).learned
 
 
-def test_too_many_requests_are_refused_as_busy_and_the_rest_is_learned(engine, monkeypatch):
-    monkeypatch.setattr(engine_module, "MAX_QUEUED", 3)
+@pytest.mark.parametrize(
+    ("limit", "at_most"), [("MAX_QUEUED", 3), ("MAX_QUEUED_BYTES", 3 * 6 * 4 * (FEATURES + CLASSES))]
+)
+def test_too_many_requests_are_refused_as_busy_and_the_rest_is_learned(engine, monkeypatch, limit, at_most):
+    monkeypatch.setattr(engine_module, limit, at_most)
     release = held(engine, monkeypatch)
     futures = [engine.submit(Request(batch(0), request_id="0"))]
     while engine._queue:
@@ -500,7 +504,7 @@ def test_events_tell_what_happened_and_a_listener_that_fails_does_no_harm(tmp_pa
     assert [event.kind for event in events] == ["calibrated", "learned", "repeated", "scored", "reset", "snapshot"]
     assert events[0].rows == 60
     assert (events[1].rows, events[1].refused_rows) == (6, answer.is_out.sum())
-    assert events[1].scores is answer.scores
+    assert events[1].answer is answer
     assert "a listener failed at the event learned" in caplog.text
 
 
@@ -547,6 +551,34 @@ def test_where_solving_is_slow_the_sums_are_current_and_the_fit_lacks_a_bounded_
     assert (engine.facts().stale_batches, engine.facts().stale_seconds) == (0, 0.0)
     np.testing.assert_array_equal(ask(engine, "x").scores, candidates[-1].decide(batch("x"), false_alarm=0.05).scores)
     engine.close()
+
+
+def test_a_batch_is_in_the_fit_after_the_solve_that_ran_when_it_was_learned_and_the_next(monkeypatch):
+    """However many batches come while one is solved: the next solve is of all of them."""
+    begun, release, solved = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def held_solve(number, *, is_in_fit):
+        begun.release()
+        assert release.acquire(timeout=60)
+        solved.append(number)
+        return object()
+
+    contents = [SimpleNamespace(detector=number, sequence=number, rows=1.0) for number in range(8)]
+    release.release()
+    monkeypatch.setattr(solver_module, "solve", held_solve)
+    solver = solver_module.Solver(contents[0], on_failure=pytest.fail)
+    assert begun.acquire(timeout=60)
+    solver.use_later(contents[1])
+    for come in ([2, 3], [4, 5, 6], [7]):
+        assert begun.acquire(timeout=60)  # The solve of what came before runs.
+        for number in come:
+            solver.use_later(contents[number])
+        release.release()
+    release.release()
+    solver.wait(7)
+    assert solved == [0, 1, 3, 6, 7]
+    assert (solver.fitted, solver.stale_since) == (contents[7], None)
+    solver.close()
 
 
 def test_the_log_of_concurrent_clients_holds_each_batch_once_in_the_order_of_the_state(tmp_path):

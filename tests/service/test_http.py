@@ -5,12 +5,14 @@ import gc
 import io
 import json
 import re
+import resource
 import shutil
 import socket
 import time
 import zipfile
 from concurrent.futures import Future
 from contextlib import ExitStack
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -251,11 +253,63 @@ def test_a_rate_that_is_none_is_shown_short(service):
         assert len(response.json()["error"]) < 100
 
 
-def test_every_answer_forbids_what_a_page_could_load(service):
-    for path in ("/v2", "/metrics", "/nowhere"):
-        headers = service.client.get(path).headers
-        assert headers["content-security-policy"].startswith("default-src 'none'")
-        assert headers["x-content-type-options"] == "nosniff"
+def test_every_answer_forbids_what_a_page_could_load_to_frame_it_and_to_guess_its_type(service):
+    asked = [*_operations(), *(("GET", path) for path in OPEN_PATHS), ("GET", "/nowhere"), ("DELETE", "/reference")]
+    answers = [service.client.request(method, path) for method, path in asked if path != "/reset"]
+    answers.append(service.client.get("/v2", headers={"Host": "example.org"}))
+    assert {answer.status_code for answer in answers} >= {200, 400, 403, 404, 405}
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        own = "'self'" if answer.url.path in OPEN_PATHS else "'none'"
+        assert policy.startswith(f"default-src {own}")
+        assert set(re.findall(r"'[^']*'|https?:\S*|\*|data:", policy)) <= {"'none'", "'self'"}
+        assert "frame-ancestors 'none'" in policy
+        assert (answer.headers["x-frame-options"], answer.headers["x-content-type-options"]) == ("DENY", "nosniff")
+
+
+def test_a_thousand_connections_are_answered_and_no_more(tmp_path):
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2200:
+        pytest.skip("needs more open files: ulimit -n 2200")
+    with serving(tmp_path) as running, ExitStack() as held:
+        idle = [held.enter_context(raw(running)) for _ in range(999)]
+        assert first_line(running) == b"HTTP/1.1 200 OK"
+        idle.append(held.enter_context(raw(running)))
+        assert first_line(running) == b"HTTP/1.1 503 Service Unavailable"
+        for connection in idle:
+            connection.close()
+        deadline = time.monotonic() + 30
+        while first_line(running) != b"HTTP/1.1 200 OK":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def first_line(running) -> bytes:
+    """Return how a question on a connection of its own is answered."""
+    with raw(running) as connection:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return connection.makefile("rb").readline().strip()
+
+
+def test_no_name_in_a_request_becomes_one_of_a_file(tmp_path):
+    (tmp_path / "work").mkdir()
+    engine = Engine(Store(tmp_path / "work" / "s", truing.Detector(), features=FEATURES, classes=CLASSES, sync=False))
+    app = create_app(engine, Metrics(), widths=Widths(FEATURES, CLASSES))
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("../../up", "/tmp/away", "settings.npz", "s/../../up", "log-1.truing", "..", "a\x00b"):
+        asked = as_json(batch(3), id=name)
+        asked["inputs"][0]["name"] = name
+        path = "/" + quote(name, safe="/.")
+        for method, where, body in (
+            ("POST", INFER, as_json(batch(3), id=name)),
+            ("POST", INFER, asked),
+            ("PUT", "/rate", {name: 0.1}),
+            ("GET", f"/live{path}", None),
+            ("PUT", path, {"features": name}),
+        ):
+            (response,) = ask(app, (method, where, body))
+            assert response.status_code in (200, 400, 404, 405)
+    assert sorted(tmp_path.rglob("*")) == before
+    engine.close()
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_read(service):

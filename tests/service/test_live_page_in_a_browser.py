@@ -281,3 +281,39 @@ def test_the_reader_chooses_how_far_to_look_back_and_may_stop_the_page(browser, 
         server.learn(0.0)
         assert text(page, "#state-rows", "800") == "800"
         assert complaints == []
+
+
+def test_a_page_in_the_background_asks_for_nothing_also_once_an_answer_comes(browser, server):
+    server.learn(0.0)
+    with opened(browser, server.address) as (page, complaints, asked):
+        text(page, "#state-rows", "400")
+        held = []
+        page.route("**/live/history*", lambda route: held.append(route))
+        while not held:
+            page.wait_for_timeout(50)
+        hide(page, is_hidden=True)
+        held[0].continue_()
+        questions = len(asked)
+        page.wait_for_timeout(2500)
+        assert len(asked) == questions
+        page.unroute("**/live/history*")
+        server.learn(0.0)
+        for is_hidden in (False, True, False):  # However fast: one question a second is asked.
+            hide(page, is_hidden=is_hidden)
+        assert text(page, "#state-rows", "800") == "800"
+        page.wait_for_timeout(500)
+        questions = len(asked)
+        page.wait_for_timeout(3000)
+        assert 1 <= len(asked) - questions <= 4
+        assert complaints == []
+
+
+def hide(page, *, is_hidden):
+    """Have a page told that its reader looks at another, or at it again."""
+    page.evaluate(
+        """is_hidden => {
+            Object.defineProperty(document, "hidden", {configurable: true, get: () => is_hidden});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        is_hidden,
+    )

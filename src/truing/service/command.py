@@ -148,7 +148,7 @@ def _server(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_MAX_CONNECTIONS,
+        limit_concurrency=_MAX_CONNECTIONS + 1,  # From which on a connection is refused.
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
     )
     return uvicorn.Server(config)

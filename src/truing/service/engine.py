@@ -223,29 +223,26 @@ class Engine:
         """Return what the durable state holds, and how the service is."""
         contents, store, solver = self._published, self._store, self._solver
         stale_since = solver.stale_since
-        why_not = self._why_not()
         return Facts(
             features=store.features,
             classes=store.classes,
-            method=contents.detector.settings.method,
             rate=contents.rate,
             rows=contents.rows,
             rows_learned=contents.rows_learned,
             batches=contents.batches,
             reference_rows=contents.reference_rows,
             sequence=contents.sequence,
-            log_bytes=store.log.total_bytes,
-            segments=store.log.segments,
             snapshot=store.snapshot,
             snapshot_error=self._snapshot_error,
+            why_not=self._why_not(),
+            log_bytes=store.log.total_bytes,
+            segments=store.log.segments,
             queued=len(self._queue),
             solve_seconds=solver.seconds,
             stale_batches=max(0, contents.sequence - solver.fitted.sequence),
             stale_seconds=0.0 if stale_since is None else time.monotonic() - stale_since,
             max_stale_batches=MAX_STALE_BATCHES,
             recovery=store.recovery,
-            is_ready=not why_not,
-            why_not=why_not,
         )
 
     def close(self) -> None:

@@ -59,11 +59,6 @@ class Event:
     answer: Answer | None = None
     message: str = ""
 
-    @property
-    def scores(self) -> Floats | None:
-        """Trued scores that were answered (n,)."""
-        return None if self.answer is None else self.answer.scores
-
 
 @dataclass(frozen=True)
 class SnapshotFacts:
@@ -81,30 +76,34 @@ class Facts:
 
     `rows` is the weight of the learned rows in the state, `rows_learned` and `batches` count what was learned since the
     last reset. `stale_batches` and `stale_seconds` say how many learned batches the fit in use lacks, and since when;
-    there are never more than `max_stale_batches`. `recovery` says what was found when the directory was opened.
+    there are never more than `max_stale_batches`. `recovery` says what was found when the directory was opened. Fields
+    with a default are of who writes: a replica has no log, no queue, and no fit that lacks what it knows.
     """
 
     features: int
     classes: int | None
-    method: str
     rate: Rate
     rows: float
     rows_learned: int
     batches: int
     reference_rows: int
     sequence: int
-    log_bytes: int
-    segments: int
     snapshot: SnapshotFacts | None
     snapshot_error: str
-    queued: int
-    solve_seconds: float
-    stale_batches: int
-    stale_seconds: float
-    max_stale_batches: int
-    recovery: tuple[str, ...]
-    is_ready: bool
     why_not: str
+    log_bytes: int = 0
+    segments: int = 0
+    queued: int = 0
+    solve_seconds: float = 0.0
+    stale_batches: int = 0
+    stale_seconds: float = 0.0
+    max_stale_batches: int = 0
+    recovery: tuple[str, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are taken; `why_not` says why they are not."""
+        return not self.why_not
 
 
 def check_request(request: Request, features: int, classes: int | None) -> None:

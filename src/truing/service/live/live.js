@@ -30,7 +30,8 @@ async function update() {
     say("The server does not answer. This page asks again until it does.", "bad");
     wait = GONE;
   }
-  if (!isPaused) timer = setTimeout(update, wait);
+  clearTimeout(timer); // Of another that asked meanwhile.
+  if (!isPaused && !document.hidden) timer = setTimeout(update, wait);
 }
 
 function show(told) {
