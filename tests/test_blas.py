@@ -229,6 +229,20 @@ def test_one_library_that_has_one_thread_already_keeps_it():
     assert [library.get() for library in REAL] == [1] + [2] * (len(REAL) - 1)
 
 
+@every_kind
+def test_blocks_that_find_one_thread_leave_the_last_word_to_whoever_sets_more(used, kind):
+    libraries = used(LIBRARIES[kind]())
+    for library in libraries:
+        library.set(1)
+    with one_thread():
+        for library in libraries:
+            library.set(3)
+        with one_thread():
+            assert {library.get() for library in libraries} <= {1}
+        assert {library.get() for library in libraries} <= {3}
+    assert {library.get() for library in libraries} <= {3}
+
+
 def test_a_block_in_a_generator_ends_with_the_generator():
     def suspended():
         with one_thread():

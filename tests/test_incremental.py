@@ -224,3 +224,14 @@ def test_the_same_batch_again_and_again_keeps_the_rank(rng, decay):
     fit, expected = sums.solve(True, None), truing.Moments.of(features, scores).solve()
     assert fit.rank == expected.rank == 4
     np.testing.assert_allclose(fit.coef, expected.coef, atol=1e-9)
+
+
+def test_scores_that_are_fitted_exactly_have_a_factor(rng):
+    features = rng.normal(size=(300, 12))
+    features[:, 4] = 0
+    for coef in (rng.normal(size=12), np.zeros(12)):
+        sums, _ = streamed(features, features @ coef + 2.0, [100] + [1] * 40 + [32] * 5)
+        assert_known(sums, "factored")
+        fit = sums.solve(True, None)
+        np.testing.assert_allclose(fit.coef, np.where(np.arange(12) == 4, 0.0, coef), atol=1e-12)
+        assert fit.explained == pytest.approx(1.0)

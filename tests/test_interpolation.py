@@ -83,6 +83,16 @@ def test_a_start_needs_no_eigenvectors(rng, monkeypatch):
     np.testing.assert_allclose(sums.solve(True, None).coef, expected[:-1], atol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_nor_do_as_many_rows_as_columns_that_are_nearly_dependent(seed, monkeypatch):
+    monkeypatch.setattr(least_squares._Standardised, "by_eigenvectors", None)
+    rng = np.random.default_rng(seed)
+    directions, _ = np.linalg.qr(rng.normal(size=(200, 200)))
+    features, scores = rng.normal(size=(200, 200)) * np.geomspace(1, 1e-3, 200) @ directions, rng.normal(size=200)
+    for sums, n in streamed(features, scores, [50] * 4):
+        np.testing.assert_allclose(sums.solve(True, None).predict(features[:n]), scores[:n], atol=1e-7)
+
+
 @pytest.mark.parametrize("make", ["repeated", "nearly repeated", "in the span", "nearly in the span"])
 def test_rows_that_depend_on_one_another_are_left_to_the_sums(rng, make):
     features, scores = rng.normal(size=(20, 30)), rng.normal(size=20)

@@ -198,3 +198,18 @@ def test_sparse_matrices_and_tensors_are_told_what_to_do():
     for tensor in (torch.eye(3, requires_grad=True), torch.eye(3, dtype=torch.bfloat16)):
         with pytest.raises(TypeError, match=r"give features.detach\(\).cpu\(\).float\(\).numpy\(\)"):
             truing.Outputs(features=tensor)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 2000])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_of_few_rows_and_of_many_the_same_numbers_are_refused(rng, rows, kind):
+    features = rng.normal(size=(rows, 5)).astype(kind)
+    largest = min(1e100, float(np.finfo(kind).max))
+    for value in (largest, -largest):  # Whose squares a float32 does not hold.
+        features[-1, 2] = value
+        truing.Outputs(features)
+        truing.Outputs(np.asfortranarray(features)[:, ::-1])
+    for value in (np.nan, np.inf, -np.inf) + ((-1.01e100,) if kind == np.float64 else ()):
+        features[-1, 2] = value
+        with pytest.raises(ValueError, match=f"in row {rows - 1}$"):
+            truing.Outputs(features)

@@ -620,6 +620,16 @@ def test_sums_of_exponentials_agree_with_scipy_to_twelve_digits(seed, classes, s
     assert (np.abs(kl - expected["kl_uniform"]) <= 1e-12 * (1 + np.abs(expected["kl_uniform"])) + rounding).all()
 
 
+@pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.gen])
+@pytest.mark.parametrize("classes", [2, 10, 32, 33])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_row_has_the_same_score_alone_among_few_and_among_many(rng, score, classes, kind):
+    logits = (rng.normal(size=(300, classes)) * 9).astype(kind)
+    many = score(logits)
+    np.testing.assert_array_equal(np.concatenate([score(row[None]) for row in logits]), many)
+    np.testing.assert_array_equal(np.concatenate([score(part) for part in np.split(logits, 5)]), many)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     seed=seeds,

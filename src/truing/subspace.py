@@ -108,7 +108,8 @@ class LeadingSubspace:
         if not _is_in_range(comoment[:-1, :-1]):
             return None
         scale = float(comoment[:-1, :-1].trace())
-        single = (comoment[:-1, :-1] / scale).astype(np.float32)
+        single = np.empty_like(comoment[:-1, :-1], dtype=np.float32)
+        np.divide(comoment[:-1, :-1], scale, out=single, casting="same_kind")
         basis, cut = self.basis, float(self.variances[-1]) / scale
         for _ in range(_MAX_ROUNDS):
             if not cut > 0:  # The rows have fewer directions than are followed.
@@ -162,12 +163,12 @@ class _Ritz:
         return cls(values, basis, left, cross, beta, basis[:, :k] @ beta, sigma)
 
     def bounds_the_rest(self, single: Matrix, scale: float) -> bool:
-        """Return whether a Cholesky factor proves σ, given C / scale in float32 (step 3)."""
+        """Return whether a Cholesky factor proves σ, given C / scale in float32, which is used up (step 3)."""
         d = len(single)
         if not self.values[-1] > 0:  # LAPACK would factor the NaN of its root.
             return False
         weighted = (self.basis * np.sqrt(self.values / scale)).astype(np.float32)
-        rest = _linalg.blas.ssyrk(1.0, weighted, beta=-1.0, c=single.T, lower=True)
+        rest = _linalg.blas.ssyrk(1.0, weighted, beta=-1.0, c=single.T, lower=True, overwrite_c=True)
         sigma = self.sigma / scale
         margin = _ROUNDING * np.sqrt(d) * _ROUNDOFF * (d * sigma + 2.0)  # Of the traces that are added up.
         rest.flat[:: d + 1] += np.float32(sigma - margin)
