@@ -5,9 +5,10 @@ from, with replacement; a contrast is fitted once and frozen. So scores are comp
 indices. Beside `StreamFdr` stand Benjamini and Hochberg's procedure batch by batch, and procedures of the package
 online-fdr: BatchPRDS, e-LOND with the e-value that is m + 1 for a p-value of 1 / (m + 1) and 0 for others, and LORD++
 at the level over pi squared over 6, at which it is valid under a shared reference (on the first 32,000 rows alone: its
-time grows with the refused rows of all rows before). With `--live` the detector learns while it decides.
+time grows with the refused rows of all rows before). With `--live` the detector learns while it decides; with
+`--unlearned` it has learned no out rows when the first of them come, and tests may run out before it has.
 
-    TRUING_DATA=DIR python examples/measure_guarantees.py [--repetitions 60] [--batches 10000] [--live]
+    TRUING_DATA=DIR python examples/measure_guarantees.py [--repetitions 60] [--batches 10000] [--live | --unlearned]
 """
 
 import argparse
@@ -127,31 +128,59 @@ def summary(pairs: list[tuple[float, float]]) -> str:
     return f"{false.mean():.2f} ± {false.std() / np.sqrt(len(false)):.2f} | {power.mean():.1f} | {len(false)}"
 
 
+class Live(NamedTuple):
+    """What came of one stream of a detector that learns: shares, whether there was an alarm and tests ran out."""
+
+    shares: tuple[float, float]
+    is_alarming: bool
+    is_spent: bool
+
+
 def live(repetitions: int, batches: int = 600) -> Iterator[str]:
     """Yield lines of detectors that learn every batch and then decide it, or decide it and then learn it."""
-    bank = BANKS[0]
-    inside = truing.Outputs.load(DATA / bank.network / f"{bank.inside}.npz")
-    outside = truing.Outputs.load(DATA / bank.network / "svhn.npz")
     for method in ("dlr", "contrast"):
         for share in (0.0, 0.05, 0.2):
             for order in ("learn_and_decide", "decide, then learn"):
-                pairs, alarms = [], []
-                for repetition in range(repetitions):
-                    rng = np.random.default_rng([SEED, repetition])
-                    pair, is_alarming = live_stream(method, order, inside, outside, share, batches, rng)
-                    pairs.append(pair)
-                    alarms.append(is_alarming)
-                yield f"| {method} | {order} | {share:.0%} | {summary(pairs)} | {np.mean(alarms):.2f} |"
+                found = live_streams(method, order, share, int(1000 * share) + 1, repetitions, batches)
+                alarms = np.mean([one.is_alarming for one in found])
+                yield f"| {method} | {order} | {share:.0%} | {summary([one.shares for one in found])} | {alarms:.2f} |"
+
+
+def unlearned(repetitions: int, batches: int = 600) -> Iterator[str]:
+    """Yield lines of detectors that have learned none of the out rows when the first of them come, and some of them."""
+    for method in ("dlr", "contrast"):
+        for share in (0.05, 0.2, 0.5):
+            for before in (0, int(1000 * share) + 1):
+                found = live_streams(method, "learn_and_decide", share, before, repetitions, batches)
+                spent = sum(one.is_spent for one in found)
+                yield f"| {method} | {share:.0%} | {before} | {summary([one.shares for one in found])} | {spent} |"
+
+
+def live_streams(method: str, order: str, share: float, out_before: int, repetitions: int, batches: int) -> list[Live]:
+    """Return what came of streams with a share of house numbers, of which so many were learned before."""
+    bank = BANKS[0]
+    inside = truing.Outputs.load(DATA / bank.network / f"{bank.inside}.npz")
+    outside = truing.Outputs.load(DATA / bank.network / "svhn.npz")
+    seeds = [np.random.default_rng([SEED, repetition]) for repetition in range(repetitions)]
+    return [live_stream(method, order, inside, outside, share, out_before, batches, rng) for rng in seeds]
 
 
 def live_stream(
-    method: str, order: str, inside: Any, outside: Any, share: float, batches: int, rng: np.random.Generator
-) -> tuple[tuple[float, float], bool]:
-    """Return the shares of one stream of a detector that learns, and whether the drift alarm was raised."""
+    method: str,
+    order: str,
+    inside: Any,
+    outside: Any,
+    share: float,
+    out_before: int,
+    batches: int,
+    rng: np.random.Generator,
+) -> Live:
+    """Return what came of one stream of a detector that learns."""
     places = rng.permutation(len(inside))
     detector = truing.Detector(method=method)
     detector.calibrate(inside[places[:5000]])
-    detector.learn(truing.Outputs.concatenate([inside[places[5000:6000]], outside[: int(1000 * share) + 1]]))
+    before = [inside[places[5000:6000]], *([outside[:out_before]] if out_before else [])]
+    detector.learn(truing.Outputs.concatenate(before))
     guard = truing.StreamFdr(LEVEL, 2500 if method == "contrast" else 5000)
     alarm, truth, refused = truing.DriftAlarm(0.001), [], []
     for _ in range(batches):
@@ -168,7 +197,8 @@ def live_stream(
         alarm = alarm.updated(p)
         truth.append(is_out[mixed])
         refused.append(out)
-    return shares(np.concatenate(refused), np.concatenate(truth)), alarm.is_alarming
+    found = shares(np.concatenate(refused), np.concatenate(truth))
+    return Live(found, alarm.is_alarming, guard.is_spent)
 
 
 def main() -> None:
@@ -176,12 +206,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=60)
     parser.add_argument("--batches", type=int, default=10_000)
-    parser.add_argument("--live", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--live", action="store_true")
+    kind.add_argument("--unlearned", action="store_true")
     options = parser.parse_args()
     if options.live:
         print("| method | order | out | FDR, % | power, % | streams | alarms |")
         print("| --- | --- | --- | --- | --- | --- | --- |")
         for line in live(options.repetitions):
+            print(line, flush=True)
+        return
+    if options.unlearned:
+        print("| method | out | learned before | FDR, % | power, % | streams | spent |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        for line in unlearned(options.repetitions):
             print(line, flush=True)
         return
     print("| bank | stream | procedure | FDR, % | power, % | streams |\n| --- | --- | --- | --- | --- | --- |")
