@@ -75,18 +75,14 @@ class EigenvalueBound:
         The co-moment (d + 1, d + 1) is that of features and score: C and c. With C = L Lᵀ the last row of its Cholesky
         factor is L⁻¹c, and the coefficients are L⁻ᵀ of that.
         """
-        used = np.ones(len(live) + 1, dtype=bool)
-        used[:-1] = live
-        whole = live_block(comoment, used)
+        whole = comoment.copy() if live.all() else live_block(comoment, np.append(live, True))
         whole[-1, -1] = 1.0 + 2.0 * whole[-1, -1]  # So that there is a factor where the scores are fitted exactly, too.
         factor = cholesky_factor(whole)
         if factor is None:
             return None
         last = factor[-1].copy()
         last[-1] = 0.0
-        coef = np.zeros(len(live))
-        coef[live] = _linalg.blas.dtrsv(factor, last, lower=True, trans=True, overwrite_x=True)[:-1]
-        return coef
+        return _spread(_linalg.blas.dtrsv(factor, last, lower=True, trans=True, overwrite_x=True)[:-1], live)
 
     def decayed(self, decay: float) -> "EigenvalueBound":
         """Return the bound after all weights were multiplied by `decay`."""
@@ -140,15 +136,11 @@ class RunningInverse:
             correction = self._back(target - self._times(comoment, live, scaled))
             scaled += correction
             if np.linalg.norm(correction) <= _REFINEMENT_TOLERANCE * np.linalg.norm(scaled):
-                coef = np.zeros(len(live))
-                coef[live] = scaled / self.norm
-                return coef
+                return _spread(scaled / self.norm, live)
         return None
 
     def _times(self, comoment: Floats, live: Bools, vector: Floats) -> Floats:
-        full = np.zeros(len(live))
-        full[live] = vector / self.norm
-        product: Floats = (comoment @ full)[live] / self.norm
+        product: Floats = (comoment @ _spread(vector / self.norm, live))[live] / self.norm
         return product
 
     def _back(self, vector: Floats) -> Floats:
@@ -200,7 +192,7 @@ class IncrementalMoments:
             more = replace(Moments.of(features, scores), parts=frozenset([UNTOLD]))
             return self.grown_to(self.moments.decayed(decay) + more, decay, follow=follow)
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            moments, centred = _with_batch(self.moments, features, scores, decay)
+            moments, centred = _with_batch(self.moments.decayed(decay), features, scores)
             updated = IncrementalMoments.of(moments)
             live = np.count_nonzero(updated.live)
             if not follow or live == 0:
@@ -312,13 +304,22 @@ def _standardised_factor(gram: Floats) -> tuple[Floats, Floats | None]:
     return norm, cholesky_factor(gram / norm[:, None] / norm)
 
 
-def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) -> tuple[Moments, Floats]:
+def _spread(values: Floats, live: Bools) -> Floats:
+    """Return the values (k,) of the live columns, and zeros for the others (d,)."""
+    if len(values) == len(live):
+        return values
+    spread = np.zeros(len(live))
+    spread[live] = values
+    return spread
+
+
+def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Floats]:
     """Return the moments with a batch of b rows, and the rows of features whose squares it has added.
 
     These are the b rows about their mean, and the step from the mean before to theirs, weighed.
     """
     b, d = features.shape
-    rows = decay * old.rows + b
+    rows = old.rows + b
     block = np.empty((b + 1, d + 1))
     batch = block[:b]
     batch[:, :d], batch[:, d] = features, scores
@@ -327,13 +328,12 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats, decay: float) ->
     middle /= b
     step = middle - old.mean_low
     # The merge of two sets of moments adds the square of the step between their means: one row more.
-    block[b] = step * sqrt(decay * old.rows * b / rows)
+    block[b] = step * sqrt(old.rows * b / rows)
     if b == 1:
         block = block[1:]  # Less its own mean, one row leaves nothing.
     else:
         batch -= middle
     mean, error = two_sum(old.mean, step * (b / rows))
-    old = old.decayed(decay)
     # Of one row NumPy's matmul takes three times as long as its dot, and of several less.
     products = np.dot(block.T, block) if len(block) == 1 else block.T @ block
     comoment, low = compensated(old.comoment, old.comoment_low, products)
