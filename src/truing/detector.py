@@ -360,7 +360,7 @@ class Detector:
             rows: Any = old.read(outputs)
             new = old.with_rows(rows, self.settings)
             guards, decision = self._guarded(old.guards, new, rows, rate)
-            residuals = None if self.settings.method == "contrast" else self.base_scores(outputs) - decision.scores
+            residuals = self.base_scores(outputs) - decision.scores if self.settings.has_residuals else None
             return replace(new, guards=guards.watched(decision.p_values, residuals, outputs.features))
 
         self._change(guarded)

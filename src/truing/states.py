@@ -58,6 +58,11 @@ class Settings:
         return self.stream_fdr is not None or self.drift_alarm is not None
 
     @property
+    def has_residuals(self) -> bool:
+        """Whether trued scores are in the units of the base score, so that their difference says something."""
+        return self.method == "dlr"
+
+    @property
     def trust(self) -> Trust:
         """How robust regression tells rows to trust."""
         return Trust(self.keep, self.intercept, self.components)

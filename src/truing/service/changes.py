@@ -107,7 +107,7 @@ def seen_by_guards(contents: Contents, found: Answer) -> Arrays:
     if found.p_values is None or (settings.drift_alarm is None and contents.rate.name != "stream_fdr"):
         return {}
     seen = {"p_values": found.p_values}
-    if settings.drift_alarm is not None and settings.method != "contrast":
+    if settings.drift_alarm is not None and settings.has_residuals:
         seen["residuals"] = found.base_scores - found.scores
     return seen
 
