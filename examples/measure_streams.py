@@ -1,9 +1,11 @@
-"""What streams lose against whole batches, and what a window gains where the world changes.
+"""What streams lose against whole batches and why, and what a window gains where the world changes.
 
 Every stream is of batches of 32 rows, each learned and then scored. Banks are looked for below DIR, which is
 ../shared/data, seen from the clone, where none is given.
 
     TRUING_DATA=DIR python examples/measure_streams.py robust cifar10-wrn40-2 cifar100-resnet14
+    TRUING_DATA=DIR python examples/measure_streams.py robust imagenet-efficientnet-lite0 --components 64
+    TRUING_DATA=DIR python examples/measure_streams.py start cifar10-resnet56
     TRUING_DATA=DIR python examples/measure_streams.py window cifar10-resnet56
 """
 
@@ -41,12 +43,12 @@ def streamed(features: Numbers, scores: Numbers, **settings: Any) -> Numbers:
     return found
 
 
-METHODS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
-    "base score": lambda features, scores: scores,
-    "DLR": lambda features, scores: truing.fit_direct(features, scores).predict(features),
+METHODS: dict[str, Callable[..., Numbers]] = {
+    "base score": lambda features, scores, **_: scores,
+    "DLR": lambda features, scores, **shape: truing.fit_direct(features, scores, **shape).predict(features),
     "Online DLR": streamed,
-    "RLR": lambda features, scores: truing.fit_robust(features, scores).predict(features),
-    "Online RLR": lambda features, scores: streamed(features, scores, method="rlr"),
+    "RLR": lambda features, scores, **shape: truing.fit_robust(features, scores, **shape).predict(features),
+    "Online RLR": lambda features, scores, **shape: streamed(features, scores, method="rlr", **shape),
 }
 
 
@@ -56,19 +58,75 @@ def metrics(scores: Numbers, is_inside: Numbers) -> tuple[float, float]:
     return 100 * report.fpr95, 100 * report.auroc
 
 
-def robust(name: str, base: str) -> None:
-    """Print what each method finds on a bank, the mean over its sets."""
+def mixed(name: str, base: str) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Yield, for each set of a bank, features and base scores of its rows and of the bank's own, and which are these.
+
+    They come in random order, the same each time.
+    """
     inside, others = bank(name)
-    found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     for outside in others.values():
         rows = truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in (inside, outside)])
         order = np.random.default_rng(0).permutation(len(rows))
         is_inside, rows = (np.arange(len(rows)) < len(inside))[order], rows[order]
-        scores = truing.SCORES[base](rows)
+        yield rows.features, truing.SCORES[base](rows), is_inside
+
+
+def robust(name: str, base: str, components: int | None) -> None:
+    """Print what each method finds on a bank, the mean over its sets."""
+    found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
+    for features, scores, is_inside in mixed(name, base):
         for method, score in METHODS.items():
-            found[method].append(metrics(score(rows.features, scores), is_inside))
+            found[method].append(metrics(score(features, scores, components=components), is_inside))
     cells = [f"{fpr95:4.1f} / {auroc:4.1f}" for fpr95, auroc in (np.mean(each, axis=0) for each in found.values())]
     print(f"| {name} | {base} | {' | '.join(cells)} |", flush=True)
+
+
+def followed(features: Numbers, scores: Numbers, fit: Callable[..., Any]) -> Iterator[tuple[slice, Any]]:
+    """Yield each batch of a stream, and the fit of all rows up to it.
+
+    Of more than 1,000 rows every eighth fit alone is made, to save time, and used for seven more batches.
+    """
+    found = None
+    for number, start in enumerate(range(0, len(scores), BATCH)):
+        part = slice(start, min(start + BATCH, len(scores)))
+        if part.stop <= 1000 or number % 8 == 0:
+            found = fit(features[: part.stop], scores[: part.stop])
+        yield part, found
+
+
+def so_far(features: Numbers, scores: Numbers, fit: Callable[..., Any], *, is_scaled: bool = False) -> Numbers:
+    """Return the score of every row by the fit of all rows up to its batch: a stream whose rows are all kept.
+
+    Scaled, each fit is shifted and divided so that the trued scores of the rows behind it have mean 0 and spread 1.
+    """
+    trued = np.empty(len(scores))
+    for part, found in followed(features, scores, fit):
+        trued[part] = found.predict(features[part])
+        if is_scaled:
+            behind = found.predict(features[: part.stop])
+            trued[part] = (trued[part] - behind.mean()) / behind.std()
+    return trued
+
+
+STARTS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
+    "DLR of all rows": METHODS["DLR"],
+    "DLR of the rows so far": lambda features, scores: so_far(features, scores, truing.fit_direct),
+    "RLR of all rows": METHODS["RLR"],
+    "RLR of the rows so far": lambda features, scores: so_far(features, scores, truing.fit_robust),
+    "the same, on one scale": lambda features, scores: so_far(features, scores, truing.fit_robust, is_scaled=True),
+    "Online RLR": METHODS["Online RLR"],
+}
+
+
+def start(name: str, base: str) -> None:
+    """Print FPR95 of all rows and of those after the first thousands: what is lost at the start of a stream."""
+    found: dict[str, list[list[float]]] = {method: [] for method in STARTS}
+    for features, scores, is_inside in mixed(name, base):
+        for method, score in STARTS.items():
+            trued = score(features, scores)
+            found[method].append([metrics(trued[first:], is_inside[first:])[0] for first in (0, 1000, 4000, 8000)])
+    for method, each in found.items():
+        print(f"| {name} | {base} | {method} | {' | '.join(f'{fpr95:4.1f}' for fpr95 in np.mean(each, axis=0))} |")
 
 
 def changes(inside: truing.Outputs, others: dict[str, truing.Outputs]) -> Iterator[tuple[str, list[Any]]]:
@@ -109,13 +167,17 @@ def window(name: str, base: str) -> None:
 def run() -> None:
     """Print a table of FPR95 / AUROC."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["robust", "window"])
+    parser.add_argument("what", choices=["robust", "start", "window"])
     parser.add_argument("banks", nargs="+", help="their names, as cifar10-resnet56")
     parser.add_argument("--bases", nargs="+", default=["msp", "energy"], help="base scores (default: msp energy)")
+    parser.add_argument("--components", type=int, help="of robust: fit within so many principal components")
     args = parser.parse_args()
     for name in args.banks:
         for base in args.bases:
-            (robust if args.what == "robust" else window)(name, base)
+            if args.what == "robust":
+                robust(name, base, args.components)
+            else:
+                {"start": start, "window": window}[args.what](name, base)
 
 
 if __name__ == "__main__":

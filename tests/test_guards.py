@@ -223,6 +223,14 @@ def test_the_alarm_of_a_detector_is_raised_by_another_camera_and_says_how_far_fe
     assert report.residual is not None
 
 
+@pytest.mark.parametrize("method", [*METHODS, "rlr"])
+def test_residuals_are_reported_where_trued_scores_are_in_units_of_the_base_score(rng, method):
+    detector = truing.Detector("energy", method=method, drift_alarm=0.001)
+    detector.calibrate(world(rng, 600)[0])
+    detector.learn_and_decide(world(rng, 40)[0], false_alarm=0.05)
+    assert (detector.drift.report().residual is not None) == (method == "dlr")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_what_breaks_ties_is_the_reference_s_own(rng, tmp_path, method):
     """With one seed for all, the sizes of batches alone would decide whether equal rows raise the alarm."""

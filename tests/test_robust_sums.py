@@ -1,4 +1,4 @@
-"""RLR of a stream: that of all rows while they are held, and of what was trusted before."""
+"""RLR of a stream: of all rows while they are held, and of what was trusted before."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 import truing
 from truing import robust_sums
 from truing.fits import trust_order
+
+from .plain_online_rlr import online_rlr, ridge_fit
 
 generated = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
@@ -39,7 +41,7 @@ def few_held(monkeypatch):
     shape=st.sampled_from([{}, {"keep": 0.6}, {"intercept": False}, {"components": 2}, {"keep": 1.0}]),
     calibrated=st.booleans(),
 )
-def test_as_long_as_all_rows_are_held_it_is_rlr_of_all_rows(seed, shape, calibrated):
+def test_as_long_as_all_rows_are_held_the_rows_that_rlr_trusts_of_all_are_fitted(seed, shape, calibrated):
     rng = np.random.default_rng(seed)
     rows, known, detector = world(rng, 120), world(rng, 40), truing.Detector("given", method="rlr", **shape)
     if calibrated:
@@ -47,10 +49,75 @@ def test_as_long_as_all_rows_are_held_it_is_rlr_of_all_rows(seed, shape, calibra
     for batch in cut(rows, rng):
         detector.learn(batch)
     everything = truing.Outputs.concatenate([rows, known]) if calibrated else rows
-    expected = truing.fit_robust(everything.features, everything.scores, **shape)
-    np.testing.assert_allclose(detector.current_fit.coef, expected.coef, rtol=1e-8, atol=1e-9)
-    assert detector.current_fit.intercept == pytest.approx(expected.intercept, rel=1e-8, abs=1e-9)
+    coef, intercept = online_rlr(everything.features, everything.scores, **shape)
+    np.testing.assert_allclose(detector.current_fit.coef, coef, rtol=1e-8, atol=1e-9)
+    assert detector.current_fit.intercept == pytest.approx(intercept, rel=1e-8, abs=1e-9)
     assert detector.moments.rows == 120
+
+
+def test_of_many_rows_the_ranking_is_that_of_rlr(rng):
+    rows, detector = world(rng, 1900), truing.Detector("given", method="rlr")
+    for batch in cut(rows, rng):
+        detector.learn(batch)
+    fit = truing.fit_robust(rows.features, rows.scores)
+    assert np.corrcoef(detector.score(rows), fit.predict(rows.features))[0, 1] > 1 - 1e-5
+    assert detector.current_fit.explained == pytest.approx(fit.explained, abs=1e-4)
+
+
+def test_scores_of_early_and_late_batches_are_on_one_scale():
+    """RLR's own are not: of msp its coefficients become smaller by orders of magnitude as rows come in."""
+    rows = truing.sample()[np.random.default_rng(0).permutation(len(truing.sample()))]
+    detector, spreads, of_batches = truing.Detector("msp", method="rlr"), [], []
+    for part in (rows[:100], rows[100:3000]):
+        detector.learn(part)
+        spreads.append(detector.score(rows).std())
+    for count in (100, 3000):
+        fit = truing.fit_robust(rows[:count].features, truing.msp(rows[:count].logits))
+        of_batches.append(fit.predict(rows.features).std())
+    assert of_batches[0] > 30 * of_batches[1]
+    assert 1 / 2 < spreads[0] / spreads[1] < 2
+
+
+@generated
+@given(seed=st.integers(0, 10**6), rows=st.integers(2, 60))
+def test_trued_scores_do_not_depend_on_units(seed, rows):
+    """With `keep` = 1: which rows RLR trusts does depend on them."""
+    rng = np.random.default_rng(seed)
+    outputs, scale = world(rng, rows), 10.0 ** rng.integers(-6, 7, size=4)
+    one, other = (truing.Detector("given", method="rlr", keep=1.0) for _ in range(2))
+    one.learn(outputs)
+    other.learn(truing.Outputs(outputs.features * scale, scores=1e3 * outputs.scores - 7))
+    scores = other.score(truing.Outputs(outputs.features * scale))
+    np.testing.assert_allclose(one.score(outputs), scores, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [{}, {"intercept": False}, {"components": 2}])
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_rows_that_are_all_the_same_score_zero(rng, shape, rows):
+    row, detector = rng.normal(size=3) + 10, truing.Detector("given", method="rlr", **shape)
+    detector.learn(truing.Outputs(np.tile(row, (rows, 1)), scores=np.full(rows, 0.1)))
+    assert detector.score(truing.Outputs([row])) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_rounding_of_the_scores_is_not_scaled_up_to_a_spread_of_one(rng):
+    features = rng.normal(size=(40, 3)) + 10
+    detector = truing.Detector("given", method="rlr")
+    detector.learn(truing.Outputs(features, scores=1 + 2.0**-52 * rng.integers(2, size=40)))
+    np.testing.assert_allclose(detector.score(truing.Outputs(features)), 0.0, atol=1e-12)
+
+
+def test_a_fit_of_few_rows_is_nearer_to_that_of_many_than_rlr_is():
+    rows = truing.sample()[np.random.default_rng(0).permutation(len(truing.sample()))]
+    scores = truing.energy(rows.logits)
+    settled = truing.fit_robust(rows.features, scores).predict(rows.features)
+    for count in (50, 200, 800):
+        detector = truing.Detector("energy", method="rlr")
+        detector.learn(rows[:count])
+        rlr = truing.fit_robust(rows.features[:count], scores[:count])
+        online, batch = (
+            np.corrcoef(trued, settled)[0, 1] for trued in (detector.score(rows), rlr.predict(rows.features))
+        )
+        assert online > batch
 
 
 def plainly(batches, keep):
@@ -78,9 +145,9 @@ def test_rows_that_left_stay_as_they_were_trusted(few_held, seed, keep):
     parts = cut(rows, rng)
     for batch in parts:
         detector.learn(batch)
-    expected = truing.fit_direct(*plainly(parts, keep))
-    np.testing.assert_allclose(detector.current_fit.coef, expected.coef, rtol=1e-7, atol=1e-8)
-    assert detector.current_fit.rows == expected.rows
+    features, scores = plainly(parts, keep)
+    np.testing.assert_allclose(detector.current_fit.coef, ridge_fit(features, scores)[0], rtol=1e-7, atol=1e-8)
+    assert detector.current_fit.rows == len(scores)
     assert detector.moments.rows == 260
 
 
@@ -119,8 +186,8 @@ def test_wrong_scores_move_online_dlr_and_not_online_rlr(rng):
     for start in range(0, 3000, 50):
         for detector in (robust, direct):
             detector.learn(truing.Outputs(features[start : start + 50], scores=scores[start : start + 50]))
-    np.testing.assert_allclose(robust.current_fit.coef, [1, 2, 3], atol=0.05)
-    assert abs(direct.current_fit.coef[0] - 1) > 1
+    np.testing.assert_allclose(3 * robust.current_fit.coef / robust.current_fit.coef[2], [1, 2, 3], atol=0.05)
+    assert abs(3 * direct.current_fit.coef[0] / direct.current_fit.coef[2] - 1) > 1
 
 
 @settings(generated, max_examples=8)

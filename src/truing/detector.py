@@ -67,7 +67,8 @@ class Detector:
         The base score: a name in `SCORES`, or a function that takes `Outputs` and returns a score per row. By default
         msp, and gen for a contrast.
     method
-        dlr, rlr, or contrast, which is calibrated before it learns. For rlr the last 1,000 to 2,000 rows are held.
+        dlr, rlr, or contrast, which is calibrated before it learns. For rlr the last 1,000 to 2,000 rows are held, and
+        scores are about the mean of the trusted rows' and in units of their spread.
     temperature
         Of the softmax in the base score.
     intercept

@@ -217,12 +217,16 @@ class Moments:
         error_weights[-1] = -1.0
         mean_error = float(self.mean @ error_weights)
         constant = -mean_error if intercept else -float(origin @ found.coef)
-        residual_square = self._residual_square(error_weights, mean_error + constant)
-        total_square = float(self.comoment[-1, -1])
-        explained = 1.0 - residual_square / total_square if total_square > 0.0 else float(residual_square <= 0.0)
+        explained = self._explained(error_weights, mean_error + constant)
         for_want_of_rows = found.rank == self.rows - intercept  # Then directions are missing that depend on nothing.
         collinear = 0 if for_want_of_rows else found.full_rank - found.rank
         return LinearFit(found.coef, constant, self.rows, found.rank, explained, collinear, found.rounding)
+
+    def _explained(self, error_weights: Floats, mean_error: float) -> float:
+        """Return the share of the score's variance that a fit with these errors explains."""
+        residual_square = self._residual_square(error_weights, mean_error)
+        total_square = float(self.comoment[-1, -1])
+        return 1.0 - residual_square / total_square if total_square > 0.0 else float(residual_square <= 0.0)
 
     def _residual_square(self, error_weights: Floats, mean_error: float) -> float:
         """Return the sum of squared errors, infinity where no double holds it."""

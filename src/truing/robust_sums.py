@@ -6,10 +6,15 @@ A row's trust depends on the fit of all rows, so RLR takes a second pass. A stre
    the share `keep` with the smallest residuals is trusted (Algorithm 2).
 2. Before a batch is added to more than `MOST_HELD` rows, the oldest leave until `FEWEST_HELD` are left. Those of them
    that are trusted then are added to the sums of trusted rows, and stay there.
-3. The fit is that of these sums and of the held rows that are trusted now.
+3. The fit is that of these sums and of the held rows that are trusted now, by ridge regression: as if there were d
+   more rows, in each of which one of the d features varies as it does among the trusted ones, and the score does not.
+   Few rows are fitted with less noise, and of many the ridge is a share d / n.
+4. Shift and scale of the trued scores are those by which the trusted rows have mean 0 and spread 1. A batch is scored
+   by the fit of its time, and of a score that crowds below 1, as MSP does, RLR's coefficients become smaller by orders
+   of magnitude as rows come in: scores of different batches would not be on one scale.
 
-Up to `MOST_HELD` rows and one batch, that is RLR of all rows. Rows leave by what was known before the batch at hand, so
-that its rows and those of a reference stand in the fit alike.
+Up to `MOST_HELD` rows and one batch, the trusted rows are those of RLR of all rows. Rows leave by what was known before
+the batch at hand, so that its rows and those of a reference stand in the fit alike.
 """
 
 from __future__ import annotations
@@ -19,14 +24,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ._blas import one_thread
 from ._check import Floats, Matrix, check_finite
 from .fits import SharedFeatures, kept_rows
 from .least_squares import LinearFit
-from .moments import Moments
+from .moments import Moments, PrincipalComponents
 
 # Rows that are held at least once so many were learned, and those above which some leave: among fewer, trust is chance
 # (chosen on CIFAR-10 with ResNet-56, see docs/streams.md), and a regression of more takes longer.
 FEWEST_HELD, MOST_HELD = 1000, 2000
+
+# Trued scores that differ by less than this share of what they are sums of differ by rounding.
+_ROUNDED_SHARE = 2.0**-46
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +140,11 @@ class RobustSums:
         """
         rows = Batch.joined(*self.held, *([] if known is None else [known]))
         trusted = _added(self.trusted, rows[trust.trusted(rows)].moments())
-        if trust.components is None:
-            return trusted.solve(trust.intercept)
-        principal = _added(self.left, rows.moments())._principal_components(trust.components)
-        return trusted._solve_within(principal, intercept=trust.intercept)
+        principal = None
+        if trust.components is not None:
+            principal = _added(self.left, rows.moments())._principal_components(trust.components)
+        with one_thread():
+            return _standardised(_ridge_fit(trusted, principal, intercept=trust.intercept), trusted)
 
     def _settled(self, trust: Trust) -> RobustSums:
         """Return the sums after the oldest rows have left, if too many are held."""
@@ -152,3 +162,33 @@ class RobustSums:
 def _added(some: Moments | None, more: Moments) -> Moments:
     """Return the sum of moments that may not be there and of others that are."""
     return more if some is None else some + more
+
+
+def _ridge_fit(rows: Moments, principal: PrincipalComponents | None, *, intercept: bool) -> LinearFit:
+    """Return the fit of these rows and of d more, in each of which one feature varies and the score does not.
+
+    It does not depend on the features' units. `explained` is of the rows themselves.
+    """
+    squares = np.diagonal(rows.comoment)[:-1]
+    ridge = np.append(rows.dimensions / rows.rows * squares, 0.0)
+    ridged = replace(rows, comoment=rows.comoment + np.diag(ridge))
+    fit = ridged.solve(intercept) if principal is None else ridged._solve_within(principal, intercept=intercept)
+    error_weights = np.append(fit.coef, -1.0)
+    explained = rows._explained(error_weights, float(rows.mean @ error_weights) + fit.intercept)
+    return replace(fit, explained=explained)
+
+
+def _standardised(fit: LinearFit, rows: Moments) -> LinearFit:
+    """Return the fit with the trued scores of these rows shifted to mean 0 and scaled to spread 1.
+
+    Where they differ by rounding alone they are not scaled.
+    """
+    features = rows.mean[:-1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(fit.coef @ (rows.comoment[:-1, :-1] @ fit.coef)) / rows.rows
+    spread = np.sqrt(max(square, 0.0))
+    size = np.abs(features) @ np.abs(fit.coef) + abs(rows.mean[-1])
+    if not _ROUNDED_SHARE * size < spread < np.inf:  # NaN fails this comparison too.
+        spread = 1.0
+    coef = fit.coef / spread
+    return replace(fit, coef=coef, intercept=-float(features @ coef))

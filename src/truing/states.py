@@ -60,8 +60,8 @@ class Settings:
 
     @property
     def watches_residuals(self) -> bool:
-        """Whether the drift alarm sees base scores less trued ones; a contrast is no fit of a base score."""
-        return self.drift_alarm is not None and self.method != "contrast"
+        """Whether the drift alarm sees base scores less trued ones, which must be in the same units."""
+        return self.drift_alarm is not None and self.method == "dlr"
 
     @property
     def trust(self) -> Trust:

@@ -228,6 +228,7 @@ def test_a_stream_whose_rate_is_spent_says_so(tmp_path, monkeypatch):
         ({}, set()),
         ({"stream_fdr": 0.05}, {"p_values", "is_out"}),
         ({"drift_alarm": 0.01}, {"p_values", "residuals"}),
+        ({"drift_alarm": 0.01, "method": "rlr"}, {"p_values"}),  # Whose scores are not in units of the base score.
         (GUARDS, {"p_values", "residuals", "is_out"}),
     ],
 )
