@@ -16,7 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 import truing
 from tests.conftest import DATA, ROOT
 from truing import _check
-from truing.scores import NEEDS, base_scores, exponentials
+from truing.scores import NEEDS, base_scores, exponentials, gen_energy_msp
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
@@ -69,6 +69,14 @@ def check_rows_do_not_feel_one_another(name, seed):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_check, "BLOCK_NUMBERS", 64)
             np.testing.assert_array_equal(network.score(name), whole)
+
+
+@settings(max_examples=25)
+@given(seed=seeds, names=st.permutations(["gen", "energy", "msp"]))
+def test_scores_of_one_softmax_that_are_found_at_once_have_the_bits_of_each_by_itself(seed, names):
+    network = Network(rng := np.random.default_rng(seed), dtype=rng.choice([np.float16, np.float32, np.float64]))
+    for name, score in zip(names, gen_energy_msp(network.outputs.logits, names).T, strict=True):
+        np.testing.assert_array_equal(score, network.score(name))
 
 
 @every_score

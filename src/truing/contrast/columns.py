@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from .._check import BLOCK_NUMBERS, Floats, Matrix, slices
 from ..least_squares import row_products
 from ..outputs import Outputs
-from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
+from ..scores import Base, Head, base_name, base_scores, copied_head, gen_energy_msp, looks_at_known
+from ..scores.logits import as_temperature
 
 # Scores of the logits that stand beside the base score.
 BESIDE = ("gen", "energy", "msp")
@@ -238,8 +239,10 @@ def _all_scores(
     leave_out: bool = False,
 ) -> Floats:
     """Return the base score and those beside it (n, s)."""
+    if beside and base in BESIDE and as_temperature(temperature) == 1.0:
+        return gen_energy_msp(outputs._need("logits"), (str(base), *beside))
     first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
-    return np.column_stack((first, *(base_scores(outputs, name) for name in beside)))
+    return np.column_stack((first, gen_energy_msp(outputs._need("logits"), beside))) if beside else first[:, None]
 
 
 def _usable(deviation: Floats) -> Floats:
@@ -251,10 +254,14 @@ def _usable(deviation: Floats) -> Floats:
 
 def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:
     """Return the mean and the standard deviation of each column, 0 where that is but rounding."""
-    first = matrix[0].astype(np.float64)
-    mean = first + (matrix - first).mean(axis=0)  # About a row's own value nothing is left of a constant column.
-    deviation = np.abs(matrix - mean)
-    largest = deviation.max(axis=0)
+    rows = matrix.astype(np.float64)
+    first = rows[0].copy()
+    rows -= first  # About a row's own value nothing is left of a constant column.
+    about_first = rows.mean(axis=0)
+    mean = first + about_first
+    rows -= about_first
+    largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
     unit = np.where(largest > 0, largest, 1.0)  # Squares of numbers of any size stay in range.
-    spread = np.sqrt(((deviation / unit) ** 2).mean(axis=0)) * unit
+    rows /= unit
+    spread = np.sqrt(np.einsum("ij,ij->j", rows, rows) / len(rows)) * unit
     return mean, np.where(spread > _CONSTANT * np.abs(mean), spread, 0.0)
