@@ -79,6 +79,16 @@ def test_scores_of_one_softmax_that_are_found_at_once_have_the_bits_of_each_by_i
         np.testing.assert_array_equal(score, network.score(name))
 
 
+@pytest.mark.parametrize("classes", [3, 40])
+def test_gen_of_small_exponentials_beside_large_ones_is_that_of_each_row(classes):
+    """No row has a probability that float32 cannot hold, but the smallest of one over the sum of another is one."""
+    logits = np.zeros((2, classes), dtype=np.float32)
+    logits[0] = np.linspace(-60, 0, classes)
+    logits[1] = np.linspace(50, 60, classes)
+    np.testing.assert_array_equal(truing.gen(logits), [*truing.gen(logits[:1]), *truing.gen(logits[1:])])
+    np.testing.assert_allclose(truing.gen(logits), truing.gen(logits.astype(np.float64)), rtol=1e-6)
+
+
 @every_score
 @settings(max_examples=25)
 @given(seed=seeds)

@@ -180,7 +180,8 @@ def _single_entropy(e: Exponentials, gamma: float, top: int) -> Floats:
     if terms.min() * min(factor.min(), 1.0) < _SMALLEST_SINGLE or np.count_nonzero(is_largest) > len(entropy):
         is_small = e.smallest / np.maximum(e.total, 1.0) < _SMALLEST_SINGLE
         left = np.flatnonzero(is_small | (e.count(is_largest) > 1))
-        entropy[left] = _entropy(Exponentials(e.rows(e.scaled, left).astype(np.float64), 1.0), gamma, top)
+        if len(left):
+            entropy[left] = _entropy(Exponentials(e.rows(e.scaled, left).astype(np.float64), 1.0), gamma, top)
     return entropy
 
 
