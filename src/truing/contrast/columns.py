@@ -67,7 +67,8 @@ class ColumnsApart:
         d = self.scaled.shape[1]
         products = row_products(self.scaled, coef[:d])
         products /= np.where(self.distance > 0, self.distance, 1.0)
-        products += row_products(self.others, coef[d:])
+        for column, weight in zip(self.others.T, coef[d:], strict=True):
+            products += weight * column
         return products
 
 
@@ -215,12 +216,14 @@ class Columns:
 
     def _others(self, distance: Floats, scores: Floats) -> Floats:
         """Return the columns that are no directions (n, 1 + s): the distance and the scores, bounded."""
-        others = np.empty((len(scores), 1 + len(self.names)))
-        np.minimum(distance, FARTHEST * np.sqrt(self.dimensions), out=others[:, 0])
-        np.subtract(scores, self.score_origin, out=others[:, 1:])
-        others[:, 1:] /= self.score_scale
-        np.clip(others[:, 2:], -FARTHEST_SCORE, FARTHEST_SCORE, out=others[:, 2:])
-        return others
+        others = np.empty((1 + len(self.names), len(scores)))  # A column in one piece: NumPy is slow with short rows.
+        np.minimum(distance, FARTHEST * np.sqrt(self.dimensions), out=others[0])
+        standard = others[1:]
+        standard[:] = scores.T
+        standard -= self.score_origin[:, None]
+        standard /= self.score_scale[:, None]
+        np.clip(standard[1:], -FARTHEST_SCORE, FARTHEST_SCORE, out=standard[1:])
+        return others.T
 
 
 def scores_beside(base: str, classes: int) -> tuple[str, ...]:
