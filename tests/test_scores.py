@@ -16,7 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 import truing
 from tests.conftest import DATA, ROOT
 from truing import _check
-from truing.scores import NEEDS, base_scores, exponentials, gen_energy_msp
+from truing.scores import NEEDS, base_scores, exponentials, gen_energy_msp, heads
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
@@ -304,6 +304,13 @@ def test_fdbd_and_nci_are_their_formulas_a_row_at_a_time(seed, shared):
     np.testing.assert_allclose(truing.fdbd(z, f, weight, mean), fdbd, rtol=1e-9 if shared else 1e-11)
     nci = [literal_nci(*row, weight, mean, 0.01) for row in zip(z, f, strict=True)]
     np.testing.assert_allclose(truing.nci(z, f, weight, mean, alpha=0.01), nci, rtol=1e-9)
+
+
+def test_fdbd_of_many_classes_has_the_bits_of_few(rng, monkeypatch):
+    z, f, weight = rng.normal(size=(300, 5)), rng.normal(size=(300, 110)), rng.normal(size=(110, 5))
+    by_table = truing.fdbd(z, f, weight, np.ones(5))
+    monkeypatch.setattr(heads, "_MANY_CLASSES", 100)
+    np.testing.assert_array_equal(truing.fdbd(z, f, weight, np.ones(5)), by_table)
 
 
 def test_fdbd_sees_boundaries_between_classes_of_nearly_equal_weights(rng):
