@@ -165,6 +165,16 @@ def several_by_exponentials(
     return scores
 
 
+def largest_of_rows(logits: Matrix) -> Matrix:
+    """Return the largest value of each row (n,)."""
+    values = logits.astype(np.float64) if logits.dtype == np.float16 else logits  # NumPy is slow with halves.
+    if logits.shape[1] <= _FEW_COLUMNS:
+        largest: Matrix = np.ascontiguousarray(values.T).max(axis=0)
+    else:
+        largest = values.max(axis=1)
+    return largest
+
+
 def log_sum_exp(rows: ArrayLike) -> Floats:
     """Return the logarithm of the sum of the exponentials of each row, with all its digits where that is near 0."""
     f = np.ascontiguousarray(rows, dtype=np.float64)

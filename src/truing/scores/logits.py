@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._check import Floats, Matrix, as_count, as_matrix, as_number, blocks, by_rows
-from .exponentials import Exponentials, by_exponentials, log_sum_exp, several_by_exponentials
+from .._check import Floats, Matrix, as_count, as_matrix, as_number, blocks, row_blocks
+from .._threads import map_blocks
+from .exponentials import Exponentials, by_exponentials, largest_of_rows, log_sum_exp, several_by_exponentials
 
 # GEN's exponent, and how many of the largest probabilities it sums, as its authors have them.
 _GAMMA = 0.1
@@ -52,7 +53,14 @@ def max_logit(logits: ArrayLike) -> Floats:
     >>> max_logit([[1.0, 3.0]])
     array([3.])
     """
-    return by_rows(lambda f: f.max(axis=1), as_logits(logits))
+    f = as_logits(logits)
+    scores = np.empty(len(f))
+
+    def fill(rows: slice) -> None:
+        scores[rows] = largest_of_rows(f[rows])
+
+    map_blocks(fill, row_blocks(f), uses_blas=False)
+    return scores
 
 
 def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = _GAMMA, top: int = _TOP) -> Floats:
