@@ -16,7 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 import truing
 from tests.conftest import DATA, ROOT
 from truing import _check
-from truing.scores import NEEDS, base_scores, exponentials
+from truing.scores import NEEDS, base_scores, exponentials, gen_energy_msp, heads
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
@@ -69,6 +69,24 @@ def check_rows_do_not_feel_one_another(name, seed):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_check, "BLOCK_NUMBERS", 64)
             np.testing.assert_array_equal(network.score(name), whole)
+
+
+@settings(max_examples=25)
+@given(seed=seeds, names=st.permutations(["gen", "energy", "msp"]))
+def test_scores_of_one_softmax_that_are_found_at_once_have_the_bits_of_each_by_itself(seed, names):
+    network = Network(rng := np.random.default_rng(seed), dtype=rng.choice([np.float16, np.float32, np.float64]))
+    for name, score in zip(names, gen_energy_msp(network.outputs.logits, names).T, strict=True):
+        np.testing.assert_array_equal(score, network.score(name))
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_gen_of_small_exponentials_beside_large_ones_is_that_of_each_row(classes):
+    """No row has a probability that float32 cannot hold, but the smallest of one over the sum of another is one."""
+    logits = np.zeros((2, classes), dtype=np.float32)
+    logits[0] = np.linspace(-60, 0, classes)
+    logits[1] = np.linspace(50, 60, classes)
+    np.testing.assert_array_equal(truing.gen(logits), [*truing.gen(logits[:1]), *truing.gen(logits[1:])])
+    np.testing.assert_allclose(truing.gen(logits), truing.gen(logits.astype(np.float64)), rtol=1e-6)
 
 
 @every_score
@@ -286,6 +304,13 @@ def test_fdbd_and_nci_are_their_formulas_a_row_at_a_time(seed, shared):
     np.testing.assert_allclose(truing.fdbd(z, f, weight, mean), fdbd, rtol=1e-9 if shared else 1e-11)
     nci = [literal_nci(*row, weight, mean, 0.01) for row in zip(z, f, strict=True)]
     np.testing.assert_allclose(truing.nci(z, f, weight, mean, alpha=0.01), nci, rtol=1e-9)
+
+
+def test_fdbd_of_many_classes_has_the_bits_of_few(rng, monkeypatch):
+    z, f, weight = rng.normal(size=(300, 5)), rng.normal(size=(300, 110)), rng.normal(size=(110, 5))
+    by_table = truing.fdbd(z, f, weight, np.ones(5))
+    monkeypatch.setattr(heads, "_MANY_CLASSES", 100)
+    np.testing.assert_array_equal(truing.fdbd(z, f, weight, np.ones(5)), by_table)
 
 
 def test_fdbd_sees_boundaries_between_classes_of_nearly_equal_weights(rng):

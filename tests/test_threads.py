@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -54,8 +55,8 @@ def assert_same_bits(found):
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
-    features = np.abs(rng.normal(size=(30_000, 24))) + 5 * rng.normal(size=24)
-    logits = rng.normal(size=(30_000, 11)) * 3
+    features = np.abs(rng.normal(size=(60_000, 24))) + 5 * rng.normal(size=24)
+    logits = rng.normal(size=(60_000, 11)) * 3
     return truing.Outputs(features.astype(np.float32), logits, scores=features @ rng.normal(size=24) + logits[:, 0])
 
 
@@ -132,6 +133,23 @@ def test_several_threads_work_and_never_far_ahead_of_what_is_added():
     add_blocks(work, range(200), added.append)
     assert len(set(begun)) == 3
     assert max(ahead) <= 3 * _threads._AHEAD
+
+
+FAULTS = """
+import resource, numpy, truing
+logits = numpy.random.default_rng(0).normal(0, 3, (100_000, 100)).astype(numpy.float32)
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    truing.kl_uniform(logits)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep what is freed by other rules")
+@pytest.mark.parametrize("n", ["1", "2"])
+def test_the_temporaries_of_a_block_are_not_mapped_anew_for_each_block(n):
+    told = subprocess.run([sys.executable, "-c", FAULTS], env=os.environ | {"TRUING_THREADS": n}, capture_output=True)
+    assert int(told.stdout) < 100
 
 
 def test_few_blocks_stay_on_the_thread_that_calls():

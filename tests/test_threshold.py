@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing.threshold import Rate, decide_at, out_share_at_least, p_values
+from truing.threshold import Rate, decide_at, out_share_at_least, out_share_at_most, out_share_of_counts, p_values
 
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
 shares = st.floats(0.01, 1.0)
@@ -144,3 +144,12 @@ def test_several_levels_bound_many_out_rows_that_are_not_told_apart_better_than_
     rng = np.random.default_rng(0)
     p = p_values(rng.normal(size=1000), rng.normal(-1, 1, 1000))
     assert out_share_at_least(p, rows_in=1000, levels=(0.05, 0.25, 0.5)) > out_share_at_least(p, rows_in=1000) + 0.2
+
+
+@given(
+    counts=arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 30)),
+    levels=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=3),
+)
+def test_no_bound_on_the_out_share_is_above_the_share_of_rows_up_to_the_highest_level(counts, levels):
+    assume(counts.any())
+    assert out_share_of_counts(counts, levels=levels) <= out_share_at_most(counts, levels)

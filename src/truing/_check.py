@@ -23,8 +23,9 @@ T = TypeVar("T")
 # Larger numbers overflow when squared and summed, or divided by a small temperature.
 LARGEST = 1e100
 
-# A block of 64-bit numbers this large stays in the processor's cache.
-BLOCK_NUMBERS = 2**17
+# A block of 64-bit numbers this large stays in the processor's cache. With smaller ones threads wait for the
+# interpreter more often: each call of NumPy gives it back, and wants it again.
+BLOCK_NUMBERS = 2**18
 
 
 # Of a float16: all but its sign, and those of infinity, above which are NaN's.

@@ -28,6 +28,9 @@ FEWEST_BLOCKS = 4
 # Blocks for each thread that may be begun before the first of them is added.
 _AHEAD = 2
 
+# Bytes that are more than any array of a block has.
+_LARGEST_TEMPORARY = 2**23
+
 _chosen: int | None = None
 _here = threading.local()  # Whether this thread works on blocks, and who watches it.
 _starting = threading.RLock()  # Reentrant, for signal handlers.
@@ -278,6 +281,19 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork.
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep what a block's temporaries free, for those of the next block.
+
+    That of Linux gives large arrays back to the system, and each has to be mapped and zeroed anew, a page at a time and
+    one thread after another; those of a size that was freed once it keeps (mallopt(3), M_MMAP_THRESHOLD). This one
+    is never written to, and so costs nothing.
+    """
+    np.empty(_LARGEST_TEMPORARY, dtype=np.uint8)
+
+
+_keep_freed_memory()
 
 
 def _as_count(value: object, name: str) -> int:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from . import notes
 from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
@@ -24,7 +24,7 @@ from .plots import MOST, figure_of_detection
 from .ranks import Ranks
 from .row_keys import RowKeys
 from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
-from .threshold import Rate, decide_at, out_share_at_least
+from .threshold import Rate, decide_at, out_share_of_counts
 
 if TYPE_CHECKING:
     from .plots import Figure
@@ -232,7 +232,6 @@ def _detection(base: str, method: str, found: _Found, reference_rows: int | None
     scores = Detection(base, method, found.base_scores, found.scores, found.fitted_rows, found.fit)
     if reference_rows is None:
         return scores
-    at_once = found.scores_in is not None
     return replace(
         scores,
         reference_rows=reference_rows,
@@ -241,7 +240,7 @@ def _detection(base: str, method: str, found: _Found, reference_rows: int | None
         is_out=found.is_out,
         threshold=found.threshold,
         scores_in=found.scores_in,
-        out_share_at_least=out_share_at_least(found.p_values, rows_in=reference_rows) if at_once else None,
+        out_share_at_least=None if found.p_value_counts is None else out_share_of_counts(found.p_value_counts),
     )
 
 
@@ -268,6 +267,7 @@ class _Found:
     fit: LinearFit | ContrastFit | None = None
     threshold: float | None = None
     scores_in: Floats | None = None  # Of the known rows (m,), where all rows are decided at once.
+    p_value_counts: NDArray[np.intp] | None = None  # Then, how many rows have each of the p-values (m + 1,).
     placements: tuple[Placements, ...] = ()  # By the scores, for each way.
 
     @classmethod
@@ -297,6 +297,7 @@ class _Found:
             found.put(part, more)
         if part == slice(0, len(self.scores)):
             self.threshold, self.scores_in = decision.threshold, scores_in
+            self.p_value_counts = np.bincount(ranks.up_to, minlength=len(scores_in) + 1)
 
 
 class _Scored(NamedTuple):
@@ -469,7 +470,8 @@ def _notes(
     if found.base_scores_in is not None and detection.rate is not None:
         yield from detection.rate.notes(len(found.base_scores_in))
         yield from RowKeys.of(*known).notes(features)
-        yield from _notes_on_shares(detection)
+        if found.p_value_counts is not None:
+            yield from notes.on_out_share(found.p_value_counts)
         if len(found.scores) >= notes.ROWS_TO_COMPARE:
             before = placements(Ranks(found.base_scores_in, found.base_scores), found.weights_in)
             rises = [now - then for now, then in zip(found.placements, before, strict=True)]
@@ -484,10 +486,3 @@ def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iter
         yield notes.on_few_rows(few, fit)
     if before:
         yield f"{counted(before)} came before any fit, scored by the base score alone: see the column trued"
-
-
-def _notes_on_shares(detection: Detection) -> Iterator[str]:
-    if detection.out_share_at_least is None or detection.p_values is None or detection.reference_rows is None:
-        return
-    bound = out_share_at_least(detection.p_values, rows_in=detection.reference_rows, levels=notes.LEVELS)
-    yield from notes.on_out_share(bound)

@@ -44,6 +44,9 @@ _SUM_ROUNDING = 32 * EPS
 # A block of fewer rows makes a poor matrix product; one of more rows loses digits.
 _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 256, 8192
 
+# Blocks whose sums are added plainly, and then with the digits that are lost otherwise, which costs five times as much.
+_BLOCKS_AT_ONCE = 8
+
 # What two doubles do not hold of a number, with a margin.
 _DOUBLE_DOUBLE_EPS = 2.0**-98
 
@@ -118,7 +121,7 @@ class Moments:
         some = rows_sampled_for_mean(len(scores))
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
             sample = np.column_stack((rows.take(some), scores[some]))
-            return summed_near_mean(sample, lambda shift: _summed_about(shift, rows, scores))
+            return summed_near_mean(mean_of_sample(sample), lambda shift: _summed_about(shift, rows, scores))
 
     @property
     def dimensions(self) -> int:
@@ -274,12 +277,17 @@ def rows_sampled_for_mean(n: int) -> NDArray[np.intp]:
     return np.arange(0, n, max(1, n // _SAMPLED_FOR_MEAN))
 
 
-def summed_near_mean(sample: Floats, summed_about: Callable[[Floats], ProductSums]) -> Moments:
-    """Return the moments of rows that are summed about a point near their mean: that of a sample of them."""
-    # About a row's own value nothing is left of a constant column.
-    sums = summed_about(sample[0] + (sample - sample[0]).mean(axis=0))
+def mean_of_sample(sample: Floats) -> Floats:
+    """Return the mean (p,) of some rows, exact where a column is constant."""
+    mean: Floats = sample[0] + (sample - sample[0]).mean(axis=0)  # About a row's own value nothing is left of it.
+    return mean
+
+
+def summed_near_mean(near: Floats, summed_about: Callable[[Floats], ProductSums]) -> Moments:
+    """Return the moments of rows that are summed about a point near their mean, such as that of a sample of them."""
+    sums = summed_about(near)
     moments = sums.moments()
-    if (sums.squares > _MAX_SHIFT_RATIO * np.diagonal(moments.comoment)).any():  # The sample has misled.
+    if (sums.squares > _MAX_SHIFT_RATIO * np.diagonal(moments.comoment)).any():  # It was not near.
         moments = summed_about(moments.mean).moments()
     return moments
 
@@ -289,26 +297,40 @@ class ProductSums:
 
     def __init__(self, shift: Floats) -> None:
         self.shift = np.append(shift, 0.0)
+        self._first = int(np.argmax(self.shift != 0))  # Columns before this one stay as they are.
         self._sum = np.zeros((len(self.shift), len(self.shift)))
         self._low = np.zeros_like(self._sum)
+        self._recent: Floats | None = None  # Of the last few blocks.
+        self._recent_blocks = 0
 
     def of(self, block: Floats) -> Floats:
         """Return those of a block of rows (n, p + 1), which are shifted in place."""
-        block -= self.shift  # All columns at once: NumPy takes twice as long for some of them.
+        # All columns at once, unless few are shifted: NumPy takes twice as long for some of them.
+        block[:, self._first :] -= self.shift[self._first :]
         products: Floats = block.T @ block
         return products
 
     def add(self, more: Floats) -> None:
         """Add those of a block, which are used up."""
-        self._sum, self._low = compensated(self._sum, self._low, more)
+        self._recent = more if self._recent is None else np.add(self._recent, more, out=more)
+        self._recent_blocks += 1
+        if self._recent_blocks == _BLOCKS_AT_ONCE:
+            self._add_recent()
+
+    def _add_recent(self) -> None:
+        if self._recent is not None:
+            self._sum, self._low = compensated(self._sum, self._low, self._recent)
+            self._recent, self._recent_blocks = None, 0
 
     @property
     def squares(self) -> Floats:
         """The columns' sums of squares (p,) about the shift."""
+        self._add_recent()
         return np.diagonal(self._sum)[:-1]
 
     def moments(self) -> Moments:
         """Return the moments of all rows."""
+        self._add_recent()
         total, n = self._sum[-1, :-1], float(self._sum[-1, -1])  # The column of ones adds up the others.
         mean, mean_low = two_sum(self.shift[:-1], total / n)
         comoment = self._sum[:-1, :-1] - np.outer(total, total / n)

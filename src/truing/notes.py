@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._check import counted
 from .least_squares import LinearFit
+from .threshold import out_share_at_most, out_share_of_counts
 
 # A fit repeats the base score when its rows are about as many as its dimensions (the paper's sample-number ablation).
 _FEW_ROWS = 3
@@ -14,7 +18,7 @@ _FEW_ROWS = 3
 # A share of out rows, surely so, from which the reference itself is doubted, and the levels of p-values that tell it:
 # rows of another camera may all look a little out.
 _NEARLY_ALL = 0.9
-LEVELS = (0.05, 0.25, 0.5)
+_LEVELS = (0.05, 0.25, 0.5)
 
 # Fewer rows say nothing of their order, and a fall or rise is told from so many standard errors on.
 ROWS_TO_COMPARE = 20
@@ -49,8 +53,11 @@ def on_few_rows(few: int, fit: LinearFit) -> str:
     )
 
 
-def on_out_share(bound: float) -> Iterator[str]:
-    """Yield a note where nearly all rows look out, by a lower bound on their share at `LEVELS`."""
+def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
+    """Yield a note where nearly all rows look out, by how many of them have each of the m + 1 p-values."""
+    if out_share_at_most(counts, _LEVELS) < _NEARLY_ALL:  # A lower bound takes longer to find.
+        return
+    bound = out_share_of_counts(counts, levels=_LEVELS)
     if bound >= _NEARLY_ALL:
         yield (
             f"{bound:.0%} of the rows or more look out: is the reference of the same network and camera, and was it "

@@ -113,9 +113,20 @@ def out_share_of_counts(
     return max(bounds) / int(up_to[-1])
 
 
+def out_share_at_most(counts: NDArray[np.integer[Any]], levels: Sequence[float]) -> float:
+    """Return what `out_share_of_counts` cannot be above at these levels: the share of rows up to the highest."""
+    up_to = np.cumsum(counts)
+    return int(up_to[_p_values_at(max(levels), len(counts) - 1) - 1]) / int(up_to[-1])
+
+
+def _p_values_at(level: float, m: int) -> int:
+    """Return how many of the m + 1 p-values count as up to a level, one at least."""
+    return max(1, math.floor(level * (m + 1) + 1e-9))
+
+
 def _out_rows_at_least(up_to: NDArray[np.integer[Any]], m: int, miss: float, level: float) -> int:
     """Return a lower bound on the number of out rows by the p-values up to a level; `miss` is the chance to fail."""
-    j = max(1, math.floor(level * (m + 1) + 1e-9))
+    j = _p_values_at(level, m)
     low, rows = int(up_to[j - 1]), int(up_to[-1])
     least, most = 0, low
     while least < most:  # The chance rises with the number of out rows.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._check import BLOCK_NUMBERS, Floats, Matrix, slices
+from ..least_squares import row_products
 from ..outputs import Outputs
-from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
+from ..scores import Base, Head, base_name, base_scores, copied_head, gen_energy_msp, looks_at_known
+from ..scores.logits import as_temperature
 
 # Scores of the logits that stand beside the base score.
 BESIDE = ("gen", "energy", "msp")
@@ -45,6 +48,28 @@ class ScoredRows:
     def copied(self) -> ScoredRows:
         """Return a copy, which nobody else can change."""
         return ScoredRows(np.array(self.features, order="C"), self.scores.copy(), self.classes.copy())
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsApart:
+    """The columns of some rows: `scaled` (n, d) over its length, the `distance` (n,), is the direction.
+
+    `others` (n, 1 + s) are the columns behind it, and `classes` (n,) the predicted classes.
+    """
+
+    scaled: Floats
+    distance: Floats
+    others: Floats
+    classes: Classes
+
+    def times(self, coef: Floats) -> Floats:
+        """Return the columns' products with `coef` (n,); rows that are equal get the same, to the bit."""
+        d = self.scaled.shape[1]
+        products = row_products(self.scaled, coef[:d])
+        products /= np.where(self.distance > 0, self.distance, 1.0)
+        for column, weight in zip(self.others.T, coef[d:], strict=True):
+            products += weight * column
+        return products
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,29 +174,56 @@ class Columns:
         """Return the columns (n, p) of all rows."""
         return self._made(rows.features, rows.scores, len(self))
 
-    def _made(self, features: Matrix, scores: Floats, width: int) -> Floats:
-        """Return the columns, in a block of that width; what is done to directions is done to the whole block.
+    def apart(self, rows: ScoredRows, part: slice = slice(None)) -> ColumnsApart:
+        """Return the columns of some rows, all by default, with directions that are not yet brought to length one."""
+        scaled, distance = self._scaled(rows.features[part], self.dimensions)
+        return ColumnsApart(scaled, distance, self._others(distance, rows.scores[part]), rows.classes[part])
 
-        NumPy takes twice as long for some of the columns as for all. Those that are no directions are 0 meanwhile.
+    def _made(self, features: Matrix, scores: Floats, width: int) -> Floats:
+        """Return the columns, in a block of that width."""
+        block, distance = self._scaled(features, width)
+        block *= (1 / np.where(distance > 0, distance, 1.0))[:, None]
+        block[:, self.dimensions : len(self)] = self._others(distance, scores)
+        return block
+
+    def _scaled(self, features: Matrix, width: int) -> tuple[Floats, Floats]:
+        """Return features less the origin and over the scale, in a block of that width, and the rows' lengths (n,).
+
+        What is done to the directions is done to the whole block, of which the other columns are 0: NumPy takes twice
+        as long for some of the columns as for all.
         """
         d = self.dimensions
         block = np.empty((len(features), width))
         block[:, :d] = features
         block[:, d:] = 0.0
-        block -= np.append(self.origin, np.zeros(width - d))
+        origin, factor = self._origin_and_factor
+        block -= origin[:width]
         with np.errstate(over="ignore"):
-            block /= np.append(self.scale, np.ones(width - d))
+            block *= factor[:width]
             square = np.einsum("ij,ij->i", block, block)
         if not square.max() <= _SQUARABLE**2:
             np.clip(block, -_SQUARABLE, _SQUARABLE, out=block)
             square = np.einsum("ij,ij->i", block, block)
-        distance = np.sqrt(square)
-        block *= (1 / np.where(distance > 0, distance, 1.0))[:, None]
-        block[:, d] = np.minimum(distance, FARTHEST * np.sqrt(d))
-        standard = (scores - self.score_origin) / self.score_scale
-        np.clip(standard[:, 1:], -FARTHEST_SCORE, FARTHEST_SCORE, out=standard[:, 1:])
-        block[:, d + 1 : len(self)] = standard
-        return block
+        return block, np.sqrt(square)
+
+    @cached_property
+    def _origin_and_factor(self) -> tuple[Floats, Floats]:
+        """The origin and 1 / scale, and behind them 0 and 1 for the columns that are no directions."""
+        others = len(self) + 1 - self.dimensions
+        with np.errstate(over="ignore"):
+            factor = np.minimum(1 / self.scale, np.finfo(np.float64).max)
+        return np.append(self.origin, np.zeros(others)), np.append(factor, np.ones(others))
+
+    def _others(self, distance: Floats, scores: Floats) -> Floats:
+        """Return the columns that are no directions (n, 1 + s): the distance and the scores, bounded."""
+        others = np.empty((1 + len(self.names), len(scores)))  # A column in one piece: NumPy is slow with short rows.
+        np.minimum(distance, FARTHEST * np.sqrt(self.dimensions), out=others[0])
+        standard = others[1:]
+        standard[:] = scores.T
+        standard -= self.score_origin[:, None]
+        standard /= self.score_scale[:, None]
+        np.clip(standard[1:], -FARTHEST_SCORE, FARTHEST_SCORE, out=standard[1:])
+        return others.T
 
 
 def scores_beside(base: str, classes: int) -> tuple[str, ...]:
@@ -190,8 +242,10 @@ def _all_scores(
     leave_out: bool = False,
 ) -> Floats:
     """Return the base score and those beside it (n, s)."""
+    if beside and base in BESIDE and as_temperature(temperature) == 1.0:
+        return gen_energy_msp(outputs._need("logits"), (str(base), *beside))
     first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
-    return np.column_stack((first, *(base_scores(outputs, name) for name in beside)))
+    return np.column_stack((first, gen_energy_msp(outputs._need("logits"), beside))) if beside else first[:, None]
 
 
 def _usable(deviation: Floats) -> Floats:
@@ -203,10 +257,14 @@ def _usable(deviation: Floats) -> Floats:
 
 def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:
     """Return the mean and the standard deviation of each column, 0 where that is but rounding."""
-    first = matrix[0].astype(np.float64)
-    mean = first + (matrix - first).mean(axis=0)  # About a row's own value nothing is left of a constant column.
-    deviation = np.abs(matrix - mean)
-    largest = deviation.max(axis=0)
+    rows = matrix.astype(np.float64)
+    first = rows[0].copy()
+    rows -= first  # About a row's own value nothing is left of a constant column.
+    about_first = rows.mean(axis=0)
+    mean = first + about_first
+    rows -= about_first
+    largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
     unit = np.where(largest > 0, largest, 1.0)  # Squares of numbers of any size stay in range.
-    spread = np.sqrt(((deviation / unit) ** 2).mean(axis=0)) * unit
+    rows /= unit
+    spread = np.sqrt(np.einsum("ij,ij->j", rows, rows) / len(rows)) * unit
     return mean, np.where(spread > _CONSTANT * np.abs(mean), spread, 0.0)

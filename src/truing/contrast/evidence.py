@@ -109,7 +109,8 @@ def _problem(known: PlainSums, others: PlainSums, shift: Floats, rounding: Float
     n, mean = both.rows, both.mean
     sums = both.about(mean)
     with one_thread():
-        squares = both.comoment - sums.T @ shift - shift.T @ sums + (shift.T * both.counts) @ shift
+        across = sums.T @ shift
+        squares = both.comoment - across - across.T + (shift.T * both.counts) @ shift
     sums = sums - both.counts[:, None] * shift
     total = -both.counts @ shift
     ours = known.rows * (known.mean - mean) - known.counts @ shift
@@ -117,12 +118,12 @@ def _problem(known: PlainSums, others: PlainSums, shift: Floats, rounding: Float
     varies = variance > rounding**2
     scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
     p = len(mean)
-    products = np.zeros((p + 2, p + 2))
+    products = np.empty((p + 2, p + 2))
     products[0, 0], products[0, -1], products[-1, -1] = n, known.rows, known.rows
     products[0, 1:-1] = scale * total
     products[1:-1, -1] = scale * ours
-    products[1:-1, 1:-1] = squares * np.outer(scale, scale)
-    products = np.triu(products) + np.triu(products, 1).T
+    products[1:-1, 1:-1] = (squares + squares.T) * (scale / 2) * scale[:, None]
+    products[1:, 0], products[-1, 1:-1] = products[0, 1:], products[1:-1, -1]
     class_sums = np.column_stack((both.counts, sums * scale, known.counts))
     return Problem(products, class_sums, both.counts), scale
 
@@ -143,7 +144,12 @@ def _within(problem: Problem, columns: Columns, components: int) -> Floats:
 
 def _share(problem: Problem, departure: Floats, prior: Floats) -> float:
     """Return the departure's share of the variance of both."""
-    mean = problem.products[0, 1:-1]
-    covariance = problem.products[1:-1, 1:-1] - np.outer(mean, mean) / problem.rows
-    ours, theirs = float(departure @ covariance @ departure), float(prior @ covariance @ prior)
+    ours, theirs = _variance(problem, departure), _variance(problem, prior)
     return ours / (ours + theirs) if ours + theirs > 0 else 0.0
+
+
+def _variance(problem: Problem, weights: Floats) -> float:
+    """Return the sum of squares of a score of these weights (p,) about its mean."""
+    total = float(problem.products[0, 1:-1] @ weights)
+    about_zero = float(weights @ problem.products[1:-1, 1:-1] @ weights)
+    return about_zero - total * total / problem.rows

@@ -8,9 +8,8 @@ import numpy as np
 
 from .._check import Floats, counted
 from .._threads import map_blocks
-from ..least_squares import row_products
 from ..outputs import Outputs, as_outputs
-from .columns import Classes, Columns, ScoredRows
+from .columns import Columns, ColumnsApart, ScoredRows
 
 # Fewer rows at hand say little.
 _FEW_ROWS = 100
@@ -70,14 +69,15 @@ class ContrastFit:
         scores = np.empty(len(rows))
 
         def predict(part: slice) -> None:
-            scores[part] = self.predict_columns(self.columns.block(rows, part), rows.classes[part])
+            scores[part] = self.predict_columns(self.columns.apart(rows, part))
 
         map_blocks(predict, self.columns.slices(rows))
         return scores
 
-    def predict_columns(self, matrix: Floats, classes: Classes) -> Floats:
-        """Return the score (n,) of rows whose columns (n, p) and predicted classes (n,) are known."""
-        scores: Floats = row_products(matrix, self.coef) - float(self.centre @ self.coef) + self.class_offsets[classes]
+    def predict_columns(self, columns: ColumnsApart) -> Floats:
+        """Return the score (n,) of rows whose columns are known."""
+        scores = columns.times(self.coef)
+        scores += self.class_offsets[columns.classes] - float(self.centre @ self.coef)
         return scores
 
     def explain(self, outputs: Outputs) -> Explanation:

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .._check import Floats
 from ..outputs import Outputs, check_same_model
 from ..scores import Base, Head
-from .columns import Columns, ScoredRows
+from .columns import Columns, ColumnsApart, ScoredRows
 from .evidence import base_alone, contrast
 from .fit import ContrastFit
 from .sums import ClassMoments, PlainSums
@@ -25,7 +24,7 @@ FEWEST_TO_SPLIT = 4
 class SplitReference:
     """Known rows that are learned from (A), and known rows that are held back (B), with their sums.
 
-    `held_columns` (m, p) are kept, so that the rows held back are scored anew with each fit.
+    `held_columns` are kept, so that the rows held back are scored anew with each fit.
     """
 
     rows_known: Outputs
@@ -34,7 +33,7 @@ class SplitReference:
     known: PlainSums
     held: PlainSums
     held_scored: ScoredRows
-    held_columns: Floats
+    held_columns: ColumnsApart
 
     @classmethod
     def of(
@@ -50,7 +49,7 @@ class SplitReference:
             PlainSums.of(ClassMoments.of(columns, scored_known)),
             PlainSums.of(ClassMoments.of(columns, scored)),
             scored,
-            columns.matrix(scored),
+            columns.apart(scored),
         )
 
     def __len__(self) -> int:
@@ -72,7 +71,7 @@ class SplitReference:
             )
         else:
             fit = contrast(self.columns, self.known, PlainSums.of(others), same_mix=same_mix, components=components)
-        return replace(fit, scores_in=fit.predict_columns(self.held_columns, self.held_scored.classes))
+        return replace(fit, scores_in=fit.predict_columns(self.held_columns))
 
 
 def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:

@@ -35,8 +35,8 @@ _POWERS = np.array([0.0, 0.5, 1.0, 1.5, 2.0])
 # So many variances of the departure are tried: it may explain from one row's worth to as much as the noise does.
 _SPREADS = 20
 
-# Ratios of class effects that are tried, as logarithms: a wide grid, then a fine one about its best point.
-_COARSE = np.linspace(-24.0, 6.0, 31)
+# Ratios of class effects that are tried, as logarithms: none and a wide grid, then a fine one about its best point.
+_COARSE = np.append(-np.inf, np.linspace(-24.0, 6.0, 31))
 _FINE = np.linspace(-1.0, 1.0, 17)
 
 # A residual below this share of what there was is rounding.
@@ -105,9 +105,7 @@ def class_ratio(problem: Problem, prior: Floats) -> float:
         value: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
         return value
 
-    best, value = _maximum(log_likelihood)
-    none = log_likelihood(np.array([-np.inf]))
-    return float(np.exp(best)) if value > none[0] else 0.0
+    return float(np.exp(_maximum(log_likelihood)))
 
 
 def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | None = None) -> Posterior:
@@ -185,10 +183,10 @@ class _Departure:
         explains_all = np.where(total > 0, self.degrees / np.where(total > 0, total, 1.0), 0.0)
         shares = np.exp(np.linspace(-np.log(max(self.degrees, 1.0)), 0.0, _SPREADS))
         spreads = (shares * explains_all[:, None])[..., None] * powers[:, None, :]
-        grown = spreads * self.variances
-        explained = (spreads / (1 + grown)) @ self.along**2
+        grown = 1 + spreads * self.variances
+        explained = (spreads / grown) @ self.along**2
         residual = np.maximum(1 - explained / self.total, _SMALLEST)
-        gains = -0.5 * (self.degrees * np.log(residual) + np.log1p(grown).sum(axis=-1))
+        gains = -0.5 * (self.degrees * np.log(residual) + np.log(grown).sum(axis=-1))
         best = np.unravel_index(np.argmax(gains), gains.shape)
         log_evidence = gains[best] + np.log(np.exp(gains - gains[best]).mean())
         return spreads[best], float(_POWERS[best[0]]), float(log_evidence)
@@ -203,9 +201,10 @@ def _with_prior(prior: Floats) -> Floats:
     return onto
 
 
-def _maximum(function: Callable[[Floats], Floats]) -> tuple[float, float]:
-    """Return where a function of log ratios is largest, to an eighth, and its value there."""
-    near = _COARSE[np.argmax(function(_COARSE))] + _FINE
+def _maximum(function: Callable[[Floats], Floats]) -> float:
+    """Return the log ratio, to an eighth, where a function of it is largest; -inf where no ratio but 0 is as good."""
+    none, *coarse = function(_COARSE)
+    near = _COARSE[1 + np.argmax(coarse)] + _FINE
     values = function(near)
     place = int(np.argmax(values))
-    return float(near[place]), float(values[place])
+    return float(near[place]) if values[place] > none else -np.inf

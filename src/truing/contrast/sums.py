@@ -12,7 +12,7 @@ import numpy as np
 from .._blas import one_thread
 from .._check import Floats
 from .._threads import add_blocks
-from ..moments import Moments, ProductSums, rows_sampled_for_mean, summed_near_mean
+from ..moments import Moments, ProductSums, mean_of_sample, rows_sampled_for_mean, summed_near_mean
 from .columns import Classes, Columns, ScoredRows
 
 # Up to so many rows are added one by one in less time than a sparse matrix is made.
@@ -42,7 +42,7 @@ class ClassMoments:
                 return products
 
             sample = columns.block(rows, rows_sampled_for_mean(len(rows)))
-            moments = summed_near_mean(sample, summed_about)
+            moments = summed_near_mean(_near_mean(columns, sample), summed_about)
         return cls(moments, by_class[:, -1], by_class[:, :-1])
 
     @property
@@ -91,6 +91,17 @@ class PlainSums:
         return self.sums - self.counts[:, None] * point
 
 
+def _near_mean(columns: Columns, sample: Floats) -> Floats:
+    """Return a point (p,) near the mean of the columns, by a sample of them (m, p).
+
+    Directions are left as they are where all of them lie about 0, within their deviations: no digits are lost there.
+    """
+    near, d = mean_of_sample(sample), columns.dimensions
+    if (near[:d] ** 2 <= sample[:, :d].var(axis=0)).all():
+        near[:d] = 0.0
+    return near
+
+
 def _summed(columns: Columns, rows: ScoredRows, shift: Floats) -> tuple[ProductSums, Floats]:
     """Return the sums of products about a shift, and of each class the columns' sums and its rows (c, p + 1)."""
     products, by_class = ProductSums(shift), np.zeros((columns.classes, len(columns) + 1))
@@ -115,10 +126,8 @@ def _sums_by_class(block: Floats, classes: Classes, number: int) -> Floats:
         for row, its_class in zip(block, classes.tolist(), strict=True):
             few[its_class] += row
         return few
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array
 
-    of_class = np.argsort(classes, kind="stable")
-    ends = np.cumsum(np.bincount(classes, minlength=number))
-    membership = csr_array((np.ones(len(block)), of_class, np.append(0, ends)), shape=(number, len(block)))
+    membership = csc_array((np.ones(len(block)), classes, np.arange(len(block) + 1)), shape=(number, len(block)))
     by_class: Floats = membership @ block
     return by_class

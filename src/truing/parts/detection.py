@@ -222,7 +222,7 @@ def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known |
     if known is not None and tally.counts is not None and found.rate is not None:
         yield from found.rate.notes(len(known))
         yield from known.keys.notes_on(tally.found, tally.looked_up)
-        yield from notes.on_out_share(out_share_of_counts(tally.counts, levels=notes.LEVELS))
+        yield from notes.on_out_share(tally.counts)
         if found.rows >= notes.ROWS_TO_COMPARE:
             before, after, rises = zip(*tally.order, strict=True)
             yield from notes.on_order(before, after, rises)

@@ -16,7 +16,7 @@ from .._check import Floats, Matrix, as_choice, as_matrix, as_vector, check_same
 from ..outputs import Outputs, as_outputs, check_same_model
 from .heads import ash, fdbd, gradnorm, nci, scale
 from .known import check_known, mean_of
-from .logits import as_temperature, energy, gen, kl_uniform, max_logit, msp
+from .logits import as_temperature, energy, gen, gen_energy_msp, kl_uniform, max_logit, msp
 from .neighbours import knn
 from .virtual_logit import vim
 
@@ -34,6 +34,7 @@ __all__ = [
     "energy",
     "fdbd",
     "gen",
+    "gen_energy_msp",
     "gradnorm",
     "kl_uniform",
     "knn",

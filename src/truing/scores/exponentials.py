@@ -7,7 +7,7 @@ have no more digits than a float32 and are not divided by a temperature: these a
 row alone, and so does every bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -35,9 +35,9 @@ _NEAR_ZERO = 2.0**-6
 
 
 class Exponentials:
-    """The exponentials of a block of rows of logits, divided by the temperature: `terms`, in float64.
+    """The exponentials of a block of rows of logits, divided by the temperature: `terms`.
 
-    `is_single` says that the logits have no more digits than a float32.
+    `is_single` says that the logits have no more digits than a float32; the terms may be in float32 then.
     """
 
     def __init__(self, logits: Matrix, temperature: float, of_halves: Matrix | None = None) -> None:
@@ -47,13 +47,13 @@ class Exponentials:
         self._temperature = temperature
         self.is_single = temperature == 1.0 and logits.dtype.itemsize <= np.dtype(np.float32).itemsize
         self._shift: Floats | None = None
+        self.terms: Matrix
         if of_halves is not None and _size_of_halves(logits) <= _MODERATE * temperature:
-            terms = np.take(of_halves, self._given.view(np.uint16))  # An index would keep the layout.
+            self.terms = np.take(of_halves, self._given.view(np.uint16))  # An index would keep the layout.
         elif self.scaled.max() <= _MODERATE and self.scaled.min() >= -_MODERATE:
-            terms = np.exp(self.scaled)
+            self.terms = np.exp(self.scaled)
         else:
-            terms = self._shifted_terms()
-        self.terms: Floats = terms.astype(np.float64, copy=False)
+            self.terms = self._shifted_terms()
 
     @cached_property
     def scaled(self) -> Matrix:
@@ -83,8 +83,14 @@ class Exponentials:
     @cached_property
     def largest(self) -> Floats:
         """The largest of each row."""
-        largest: Floats = self.terms.max(axis=self._axis)
+        largest: Floats = self.terms.max(axis=self._axis).astype(np.float64)
         return largest
+
+    @property
+    def smallest(self) -> Floats:
+        """The smallest of each row."""
+        smallest: Floats = self.terms.min(axis=self._axis).astype(np.float64)
+        return smallest
 
     @property
     def log_total(self) -> Floats:
@@ -146,14 +152,33 @@ class Exponentials:
 
 def by_exponentials(formula: Callable[[Exponentials], Floats], logits: Matrix, temperature: float) -> Floats:
     """Return `formula` of every row (n,), a block of rows at a time, on all cores."""
-    scores = np.empty(len(logits))
+    return several_by_exponentials([formula], logits, temperature)[:, 0]
+
+
+def several_by_exponentials(
+    formulas: Sequence[Callable[[Exponentials], Floats]], logits: Matrix, temperature: float
+) -> Floats:
+    """Return each of several formulas of every row (n, s), of exponentials that are taken once."""
+    scores = np.empty((len(logits), len(formulas)))
     of_halves = _of_halves(temperature) if logits.dtype == np.float16 and logits.size >= _MANY_HALVES else None
 
     def fill(rows: slice) -> None:
-        scores[rows] = formula(Exponentials(logits[rows], temperature, of_halves))
+        exponentials = Exponentials(logits[rows], temperature, of_halves)
+        for place, formula in enumerate(formulas):
+            scores[rows, place] = formula(exponentials)
 
     map_blocks(fill, row_blocks(logits, copies=2), uses_blas=False)
     return scores
+
+
+def largest_of_rows(logits: Matrix) -> Matrix:
+    """Return the largest value of each row (n,)."""
+    values = logits.astype(np.float64) if logits.dtype == np.float16 else logits  # NumPy is slow with halves.
+    if logits.shape[1] <= _FEW_COLUMNS:
+        largest: Matrix = np.ascontiguousarray(values.T).max(axis=0)
+    else:
+        largest = values.max(axis=1)
+    return largest
 
 
 def log_sum_exp(rows: ArrayLike) -> Floats:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._blas import one_thread
 from .._check import Floats, Matrix, as_matrix, as_number, as_vector, by_rows, check_same_rows
 from .exponentials import log_sum_exp, softmax
 from .logits import as_logits, as_temperature
-from .tiles import by_tiles, check_defined
+from .tiles import ROWS_AT_ONCE, by_tiles, check_defined
 
 
 def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -124,14 +125,21 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     W = W - W.mean(axis=0)  # Differences stay, and what all classes share does not drown them.
     squares = (W * W).sum(axis=1)
 
-    def formula(z: Floats, f: Floats) -> Floats:
-        predicted = f.argmax(axis=1)
-        boundaries = (f.max(axis=1)[:, None] - f) / _between_weights(W, squares, predicted)
+    def formula(z: Floats, f: Floats, between: Floats) -> Floats:
+        boundaries = (f.max(axis=1)[:, None] - f) / between
         distance = boundaries.sum(axis=1) / (f.shape[1] - 1)
         regularised: Floats = distance / np.linalg.norm(z - mu, axis=1)
         return regularised
 
-    return check_defined(by_tiles(formula, z, f), f"features must be {_APART} for the score fdbd")
+    if len(W) > _MANY_CLASSES:
+        scores = by_tiles(lambda z, f: formula(z, f, _between_weights(W, squares, f.argmax(axis=1))), z, f)
+    else:
+        predicted = by_rows(lambda f: f.argmax(axis=1), f).astype(np.intp)
+        table, place = _between_classes(W, squares, predicted)
+        numbers = place[:, None].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            scores = by_rows(lambda z, f, place: formula(z, f, table[place[:, 0].astype(np.intp)]), z, f, numbers)
+    return check_defined(scores, f"features must be {_APART} for the score fdbd")
 
 
 def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike, *, alpha: float = 1e-4) -> Floats:
@@ -163,7 +171,9 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLi
         scores: Floats = along + alpha * np.abs(z).sum(axis=1)
         return scores
 
-    return check_defined(by_tiles(formula, z, f), f"features must be {_APART} for the score nci")
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scores = by_rows(formula, z, f)
+    return check_defined(scores, f"features must be {_APART} for the score nci")
 
 
 def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Matrix, Floats, Floats]:
@@ -178,6 +188,9 @@ def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Ma
 
 _ACTIVATIONS = "features must be activations whose largest add up to more than 0, as a ReLU gives them"
 _APART = "apart from their mean"
+# Of more classes than these no table of the distances between all of them is made: 32 MB at most.
+_MANY_CLASSES = 2048
+
 # Squared distances are taken from products where that leaves ten digits of them.
 _CLOSE = 1e-6
 
@@ -215,6 +228,20 @@ def _check_apart(W: Floats) -> None:
     for row, own in enumerate(first[number.ravel()]):
         if row != own:
             raise ValueError(f"weight must differ between classes for the score fdbd, got rows {own} and {row} alike")
+
+
+def _between_classes(W: Floats, squares: Floats, predicted: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
+    """Return the distances of the classes predicted to all classes (k, c), and where that of each row is (n,)."""
+    is_there = np.zeros(len(W), dtype=np.bool_)
+    is_there[predicted] = True
+    classes = np.flatnonzero(is_there)
+    table = np.empty((len(classes), len(W)))
+    with one_thread():
+        for start in range(0, len(classes), ROWS_AT_ONCE):  # Products of one shape, as in `by_tiles`.
+            some = classes[start : start + ROWS_AT_ONCE]
+            filled_up = np.resize(some, ROWS_AT_ONCE)
+            table[start : start + len(some)] = _between_weights(W, squares, filled_up)[: len(some)]
+    return table, (np.cumsum(is_there) - 1)[predicted]
 
 
 def _between_weights(W: Floats, squares: Floats, predicted: NDArray[np.intp]) -> Floats:

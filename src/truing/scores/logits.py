@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._check import Floats, Matrix, as_count, as_matrix, as_number, blocks, by_rows
-from .exponentials import Exponentials, by_exponentials, log_sum_exp
+from .._check import Floats, Matrix, as_count, as_matrix, as_number, blocks, row_blocks
+from .._threads import map_blocks
+from .exponentials import Exponentials, by_exponentials, largest_of_rows, log_sum_exp, several_by_exponentials
+
+# GEN's exponent, and how many of the largest probabilities it sums, as its authors have them.
+_GAMMA = 0.1
+_TOP = 100
 
 
 def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -15,8 +22,7 @@ def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     >>> msp([[0.0, 0.0], [9.0, 0.0]]).round(3)
     array([0.5, 1. ])
     """
-    T = as_temperature(temperature)
-    return by_exponentials(lambda e: e.largest / e.total, as_logits(logits), T)
+    return by_exponentials(_msp, as_logits(logits), as_temperature(temperature))
 
 
 def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -47,10 +53,17 @@ def max_logit(logits: ArrayLike) -> Floats:
     >>> max_logit([[1.0, 3.0]])
     array([3.])
     """
-    return by_rows(lambda f: f.max(axis=1), as_logits(logits))
+    f = as_logits(logits)
+    scores = np.empty(len(f))
+
+    def fill(rows: slice) -> None:
+        scores[rows] = largest_of_rows(f[rows])
+
+    map_blocks(fill, row_blocks(f), uses_blas=False)
+    return scores
 
 
-def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = 0.1, top: int = 100) -> Floats:
+def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = _GAMMA, top: int = _TOP) -> Floats:
     r"""Generalised entropy, negated: $-\sum_j p_j^\gamma (1 - p_j)^\gamma$ with $p = \mathrm{softmax}(f / T)$.
 
     The sum is over the largest $p_j$. GEN (Liu, Lochman & Zach, CVPR 2023), with its authors' gamma and top.
@@ -73,6 +86,12 @@ def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = 0.1, top:
     gamma = as_number(gamma, "gamma", above=0.0)
     top = as_count(top, "top")
     return by_exponentials(lambda e: _gen(e, gamma, top), as_logits(logits), T)
+
+
+def gen_energy_msp(logits: ArrayLike, names: Sequence[str]) -> Floats:
+    """Return those of the scores gen, energy and msp that are named (n, s), with the bits that each has by itself."""
+    formulas = {"gen": lambda e: _gen(e, _GAMMA, _TOP), "energy": lambda e: e.log_total, "msp": _msp}
+    return several_by_exponentials([formulas[name] for name in names], as_logits(logits), 1.0)
 
 
 # A sum of probabilities below this may have lost some of them.
@@ -108,6 +127,11 @@ def as_logits(values: ArrayLike, name: str = "logits") -> Matrix:
 def as_temperature(temperature: float) -> float:
     """Return the temperature of a softmax."""
     return as_number(temperature, "temperature", at_least=1e-100)
+
+
+def _msp(e: Exponentials) -> Floats:
+    """Return the largest probability of each row."""
+    return e.largest / e.total
 
 
 def _divergence(e: Exponentials) -> Floats:
@@ -148,19 +172,24 @@ def _single_entropy(e: Exponentials, gamma: float, top: int) -> Floats:
 
     Rows with a probability too small for that, or with two largest ones, are left to float64.
     """
-    p: NDArray[np.float32] = (e.terms / e.beside(e.total)).astype(np.float32)
-    is_largest = e.terms == e.beside(e.largest)
-    others = p * ~is_largest
-    entropy: Floats = (e.largest / e.total * e.sum(others)) ** gamma
+    terms: NDArray[np.float32] = e.terms.astype(np.float32, copy=False)
+    is_largest = terms == e.beside(e.largest.astype(np.float32))
+    others = terms * ~is_largest
+    entropy: Floats = (e.largest / e.total * (e.sum(others) / e.total)) ** gamma
+    factor = (1 / e.total).astype(np.float32)
     if top > 1:
-        some = e.leading(others, top - 1) if e.classes > top else others
-        some *= 1 - some
+        p = e.leading(others, top - 1) if e.classes > top else others
+        p *= e.beside(factor)
+        p *= 1 - p
         with np.errstate(divide="ignore"):  # The largest one's place holds 0, and adds 0.
-            entropy += e.sum(np.exp(np.float32(gamma) * np.log(some)))
-    if min(p.min(), e.terms.min()) < _SMALLEST_SINGLE or np.count_nonzero(is_largest) > len(entropy):
-        is_small = (p < _SMALLEST_SINGLE) | (e.terms < _SMALLEST_SINGLE)
-        left = np.flatnonzero((e.count(is_small) > 0) | (e.count(is_largest) > 1))
-        entropy[left] = _entropy(Exponentials(e.rows(e.scaled, left).astype(np.float64), 1.0), gamma, top)
+            power = np.log(p, out=p)
+        power *= np.float32(gamma)
+        entropy += e.sum(np.exp(power, out=power))
+    if terms.min() * min(factor.min(), 1.0) < _SMALLEST_SINGLE or np.count_nonzero(is_largest) > len(entropy):
+        is_small = e.smallest / np.maximum(e.total, 1.0) < _SMALLEST_SINGLE
+        left = np.flatnonzero(is_small | (e.count(is_largest) > 1))
+        if len(left):
+            entropy[left] = _entropy(Exponentials(e.rows(e.scaled, left).astype(np.float64), 1.0), gamma, top)
     return entropy
 
 

@@ -123,7 +123,11 @@ def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
 
 
 def _second_moments(features: Matrix, origin: Floats) -> Floats:
-    return sum_of_blocks(lambda block: (block - origin).T @ (block - origin), features)
+    def products(block: Floats) -> Floats:
+        about_origin = block - origin
+        return about_origin.T @ about_origin  # Of one and the same array BLAS finds half, and mirrors it.
+
+    return sum_of_blocks(products, features)
 
 
 def _residual_space(moments: Floats, dimensions: int) -> Floats:
