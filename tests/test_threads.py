@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import truing
 import truing._blas as blas
-from truing import _threads
+from truing import _check, _threads
+from truing._check import row_blocks
 from truing._threads import add_blocks, count, map_blocks
 from truing.scores import NEEDS, base_scores
 
@@ -55,8 +56,8 @@ def assert_same_bits(found):
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
-    features = np.abs(rng.normal(size=(60_000, 24))) + 5 * rng.normal(size=24)
-    logits = rng.normal(size=(60_000, 11)) * 3
+    features = np.abs(rng.normal(size=(30_000, 24))) + 5 * rng.normal(size=24)
+    logits = rng.normal(size=(30_000, 11)) * 3
     return truing.Outputs(features.astype(np.float32), logits, scores=features @ rng.normal(size=24) + logits[:, 0])
 
 
@@ -150,6 +151,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_the_temporaries_of_a_block_are_not_mapped_anew_for_each_block(n):
     told = subprocess.run([sys.executable, "-c", FAULTS], env=os.environ | {"TRUING_THREADS": n}, capture_output=True)
     assert int(told.stdout) < 100
+
+
+@given(rows=st.integers(1, 10**6), width=st.integers(1, 4096))
+def test_a_block_fits_the_cache_and_half_a_million_numbers_are_shared(rows, width):
+    blocks = row_blocks(np.broadcast_to(0.0, (rows, width)))
+    assert max(block.stop - block.start for block in blocks) * width <= _check.BLOCK_NUMBERS
+    assert len(blocks) >= _threads.FEWEST_BLOCKS or rows * width < 2**19
 
 
 def test_few_blocks_stay_on_the_thread_that_calls():

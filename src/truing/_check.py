@@ -24,8 +24,11 @@ T = TypeVar("T")
 LARGEST = 1e100
 
 # A block of 64-bit numbers this large stays in the processor's cache. With smaller ones threads wait for the
-# interpreter more often: each call of NumPy gives it back, and wants it again.
+# interpreter more often: each call of NumPy gives it back, and wants it again. Of few rows there are still some blocks
+# for each thread, of this many numbers at least.
 BLOCK_NUMBERS = 2**18
+_FEWEST_NUMBERS = 2**17
+_BLOCKS_OF_FEW_ROWS = 8
 
 
 # Of a float16: all but its sign, and those of infinity, above which are NaN's.
@@ -147,7 +150,13 @@ def counted(count: float, noun: str = "row") -> str:
 def row_blocks(*matrices: Matrix, copies: int = 1) -> list[slice]:
     """Return the rows a block at a time, of which the cache holds that many copies in float64."""
     widest = max([matrix.shape[1] for matrix in matrices])
-    return slices(len(matrices[0]), max(1, BLOCK_NUMBERS // copies // widest))
+    return slices(len(matrices[0]), max(1, rows_of_block(len(matrices[0]), widest * copies)))
+
+
+def rows_of_block(rows: int, width: int) -> int:
+    """Return how many of so many rows, of `width` numbers each, are a block; 0 where the cache does not hold one."""
+    numbers = max(_FEWEST_NUMBERS, rows * width // _BLOCKS_OF_FEW_ROWS)
+    return min(BLOCK_NUMBERS, numbers) // width
 
 
 def slices(rows: int, step: int) -> list[slice]:

@@ -474,8 +474,8 @@ def _notes(
             yield from notes.on_out_share(found.p_value_counts)
         if len(found.scores) >= notes.ROWS_TO_COMPARE:
             before = placements(Ranks(found.base_scores_in, found.base_scores), found.weights_in)
-            rises = [now - then for now, then in zip(found.placements, before, strict=True)]
-            yield from notes.on_order(before, found.placements, rises)
+            rises = [(now - then).sums() for now, then in zip(found.placements, before, strict=True)]
+            yield from notes.on_order([then.sums() for then in before], found.placements, rises)
 
 
 def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:

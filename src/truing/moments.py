@@ -31,6 +31,7 @@ from ._check import (
     check_finite,
     check_same_rows,
     counted,
+    rows_of_block,
     slices,
 )
 from ._double import EPS, two_product, two_product_outer, two_ratio, two_sum
@@ -341,7 +342,7 @@ class ProductSums:
 
 def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> ProductSums:
     n, d = rows.features.shape
-    size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, BLOCK_NUMBERS // (d + 2))))
+    size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, rows_of_block(n, d + 2))))
     sums = ProductSums(shift)
 
     def products(where: slice) -> Floats:

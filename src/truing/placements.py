@@ -56,7 +56,8 @@ class Placements:
 
     def sums(self) -> PlacementSums:
         """Return what the chance and its standard error are made of."""
-        squares = float(((self.of_rows - 0.5) ** 2).sum())
+        about_half = self.of_rows - 0.5
+        squares = float(np.einsum("i,i->", about_half, about_half))
         return PlacementSums(len(self.of_rows), float(self.of_rows.sum()), squares, self.of_known, self.most)
 
     def __sub__(self, before: Placements) -> Placements:

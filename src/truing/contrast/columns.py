@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import BLOCK_NUMBERS, Floats, Matrix, slices
+from .._check import Floats, Matrix, rows_of_block, slices
 from ..least_squares import row_products
 from ..outputs import Outputs
 from ..scores import Base, Head, base_name, base_scores, copied_head, gen_energy_msp, looks_at_known
@@ -157,8 +157,8 @@ class Columns:
             raise ValueError(f"outputs must have {wanted}, as the reference has, got {found}")
 
     def slices(self, rows: ScoredRows) -> list[slice]:
-        """Return the blocks of rows whose columns are made at once: the cache holds two of them."""
-        return slices(len(rows), max(_MIN_BLOCK_ROWS, BLOCK_NUMBERS // (len(self) + 1)))
+        """Return the blocks of rows whose columns are made at once, such that the cache holds them."""
+        return slices(len(rows), max(_MIN_BLOCK_ROWS, rows_of_block(len(rows), len(self) + 1)))
 
     def block(self, rows: ScoredRows, part: slice | Classes) -> Floats:
         """Return the columns of some rows."""
