@@ -69,8 +69,8 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 
 def check_finite(matrix: Matrix, name: str) -> None:
     """Refuse NaN, infinities and numbers too large to square, naming the first."""
-    if matrix.size <= _FEW_NUMBERS and matrix.dtype != np.float16 and float(np.vdot(matrix, matrix)) <= LARGEST**2:
-        return  # With NaN or a larger number among them this comparison fails.
+    if matrix.size <= _FEW_NUMBERS and _have_small_squares(matrix):
+        return
 
     def check(rows: slice) -> None:
         if not _are_finite(matrix[rows]):
@@ -208,6 +208,14 @@ def _are_finite(block: Matrix) -> bool:
         return bool((block.view(np.int16) & _BITS_OF_SIZE).max() < _BITS_OF_INFINITY)
     largest = LARGEST if block.dtype.itemsize == 8 else float(np.finfo(block.dtype).max)
     return bool(block.min() >= -largest and block.max() <= largest)  # NaN fails this comparison too.
+
+
+def _have_small_squares(matrix: Matrix) -> bool:
+    """Return whether a sum of squares shows that all numbers are finite and not too large; where not, they may be."""
+    if matrix.dtype == np.float16:  # Which NumPy sums one at a time.
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.vdot(matrix, matrix)) <= LARGEST**2  # NaN fails this comparison too.
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:

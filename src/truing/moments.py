@@ -235,7 +235,7 @@ class Moments:
     def _residual_square(self, error_weights: Floats, mean_error: float) -> float:
         """Return the sum of squared errors, infinity where no double holds it."""
         with np.errstate(over="ignore", invalid="ignore"):
-            about_mean = float(error_weights.dot(self.comoment.dot(error_weights)))
+            about_mean = float(error_weights @ (self.comoment @ error_weights))
         total = max(about_mean, 0.0) + self.rows * mean_error * mean_error
         return total if math.isfinite(about_mean) else math.inf  # Overflown terms may add up to -inf, or to NaN.
 
