@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -387,3 +389,15 @@ def test_a_base_score_may_be_a_function(rng, tmp_path):
         truing.detect(outputs, base=margin, temperature=2.0)
     with pytest.raises(ValueError, match="base must be one of msp"):
         truing.Detector("margin")
+
+
+def test_rows_too_large_for_a_fit_of_tiny_ones_are_refused_and_not_accepted_for_a_score_that_is_none(rng):
+    tiny = 1e-140 * rng.normal(size=(20, 3))
+    detector = truing.Detector("given")
+    detector.calibrate(truing.Outputs(tiny, scores=1e98 * rng.normal(size=20)))
+    detector.learn(truing.Outputs(tiny, scores=1e98 * rng.normal(size=20)))
+    huge = truing.Outputs(np.full((2, 3), 1e99), scores=[1.0, 2.0])
+    for ask in (detector.score, partial(detector.decide, false_alarm=0.1)):
+        with pytest.raises(ValueError, match="got a score beyond all 64-bit numbers"):
+            ask(huge)
+    assert np.isfinite(detector.learn_and_score(huge)).all()  # By a fit in which they are.

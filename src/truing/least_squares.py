@@ -108,9 +108,10 @@ class LinearFit:
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         scores = row_products(matrix, self.coef)
+        scores += self.intercept
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
-        scores += self.intercept
+            raise ValueError("features must be of a size that the fit can score, got a score beyond all 64-bit numbers")
         return scores
 
 
