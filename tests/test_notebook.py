@@ -126,7 +126,8 @@ def check_bars(axes, *sets):
     """Check that the bars of each set are its share of all rows, over their width."""
     every = sum(map(len, sets))
     for (edges, heights), scores in zip(bars(axes), sets, strict=True):
-        edges[-1] = max(edges[-1], scores.max())  # A sum of two numbers, rounded.
+        # The ends are sums of two numbers, rounded.
+        edges[0], edges[-1] = min(edges[0], scores.min()), max(edges[-1], scores.max())
         counts = np.histogram(scores, edges)[0]
         np.testing.assert_allclose(heights * np.diff(edges) * every, counts, atol=1e-6)
         assert counts.sum() == len(scores)
