@@ -17,6 +17,7 @@ import truing
 from tests.conftest import DATA, ROOT
 from truing import _check
 from truing.scores import NEEDS, base_scores, exponentials, gen_energy_msp, heads
+from truing.scores import logits as logit_scores
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
@@ -87,6 +88,18 @@ def test_gen_of_small_exponentials_beside_large_ones_is_that_of_each_row(classes
     logits[1] = np.linspace(50, 60, classes)
     np.testing.assert_array_equal(truing.gen(logits), [*truing.gen(logits[:1]), *truing.gen(logits[1:])])
     np.testing.assert_allclose(truing.gen(logits), truing.gen(logits.astype(np.float64)), rtol=1e-6)
+
+
+def test_gen_at_the_edge_of_float32_is_the_same_beside_any_other_rows(rng):
+    """Rows whose smallest probability is that below which float64 is used, to a rounding or two."""
+    first = rng.uniform(0, 16, 4000)
+    second = first - rng.uniform(0.1, 5, 4000)
+    last = np.logaddexp(first, second) + np.log(logit_scores._SMALLEST_SINGLE)
+    rows = np.column_stack([first, second, last]).astype(np.float32)
+    rows = rows[rows[:, 2] >= -64]
+    opener = np.array([[60, -64, 0]], dtype=np.float32)  # Of which the smallest probability is far below.
+    alone = np.concatenate([truing.gen(row[None]) for row in rows])
+    np.testing.assert_array_equal(truing.gen(np.vstack([rows, opener]))[:-1], alone)
 
 
 @every_score

@@ -185,7 +185,9 @@ def _single_entropy(e: Exponentials, gamma: float, top: int) -> Floats:
             power = np.log(p, out=p)
         power *= np.float32(gamma)
         entropy += e.sum(np.exp(power, out=power))
-    if terms.min() * min(factor.min(), 1.0) < _SMALLEST_SINGLE or np.count_nonzero(is_largest) > len(entropy):
+    # No row below is left out: to divide by the largest total, in the same precision, rounds to no more.
+    has_small = float(e.terms.min()) / max(float(e.total.max()), 1.0) < _SMALLEST_SINGLE
+    if has_small or np.count_nonzero(is_largest) > len(entropy):
         is_small = e.smallest / np.maximum(e.total, 1.0) < _SMALLEST_SINGLE
         left = np.flatnonzero(is_small | (e.count(is_largest) > 1))
         if len(left):
