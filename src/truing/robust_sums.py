@@ -7,8 +7,8 @@ A row's trust depends on the fit of all rows, so RLR takes a second pass. A stre
 2. Before a batch is added to more than `MOST_HELD` rows, the oldest leave until `FEWEST_HELD` are left. Those of them
    that are trusted then are added to the sums of trusted rows, and stay there.
 3. The fit is that of these sums and of the held rows that are trusted now, by ridge regression: as if there were d
-   more rows, in each of which one of the d features varies as it does among the trusted ones, and the score does not.
-   Few rows are fitted with less noise, and of many the ridge is a share d / n.
+   more rows, whose features vary as among the trusted ones, but independently of one another and of the score. Few rows
+   are fitted with less noise, and of many the ridge is a share d / n.
 4. Shift and scale of the trued scores are those by which the trusted rows have mean 0 and spread 1. A batch is scored
    by the fit of its time, and of a score that crowds below 1, as MSP does, RLR's coefficients become smaller by orders
    of magnitude as rows come in: scores of different batches would not be on one scale.
@@ -165,7 +165,7 @@ def _added(some: Moments | None, more: Moments) -> Moments:
 
 
 def _ridge_fit(rows: Moments, principal: PrincipalComponents | None, *, intercept: bool) -> LinearFit:
-    """Return the fit of these rows and of d more, in each of which one feature varies and the score does not.
+    """Return the fit of these rows and of d more, whose features vary alike, independently of each other and the score.
 
     It does not depend on the features' units. `explained` is of the rows themselves.
     """
