@@ -401,3 +401,21 @@ def test_rows_too_large_for_a_fit_of_tiny_ones_are_refused_and_not_accepted_for_
         with pytest.raises(ValueError, match="got a score beyond all 64-bit numbers"):
             ask(huge)
     assert np.isfinite(detector.learn_and_score(huge)).all()  # By a fit in which they are.
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+def test_rows_that_cannot_be_scored_are_not_learned(method, monkeypatch):
+    detector = truing.Detector(method=method)
+    detector.calibrate(truing.sample()[:200])
+    detector.learn(truing.sample()[200:300])
+    before = detector.state
+
+    def refuse(*_, **__):
+        raise ValueError("no score")
+
+    monkeypatch.setattr(truing.LinearFit, "predict", refuse)
+    monkeypatch.setattr(truing.ContrastFit, "predict_scored", refuse)
+    for learn in (detector.learn_and_score, partial(detector.learn_and_decide, false_alarm=0.05)):
+        with pytest.raises(ValueError, match="no score"):
+            learn(truing.sample()[300:310])
+        assert detector.state is before

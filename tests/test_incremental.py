@@ -104,6 +104,10 @@ def test_a_large_batch_is_learned_as_a_small_one_is(rng, monkeypatch, decay):
     monkeypatch.setattr(module, "_LARGE_BATCH", 0)
     large, plain = streamed(features, scores, sizes, decay=decay)
     assert_known(large, "factored")
+    scaled = large.moments.comoment[:-1, :-1] / large.known.norm[:, None] / large.known.norm
+    assert 0 < large.known.eigenvalue_bound <= np.linalg.eigvalsh(scaled)[0]
+    after = large.updated(features[:500], scores[:500], decay)
+    assert after.known.eigenvalue_bound == decay * large.known.eigenvalue_bound
     assert large.moments.parts == small.moments.parts
     for sums in (small, large):
         np.testing.assert_allclose(sums.moments.comoment, plain.comoment, rtol=1e-12, atol=1e-9)

@@ -12,10 +12,8 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
-
-import numpy as np
 
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._html import facts
@@ -31,6 +29,7 @@ from .robust_sums import RobustSums
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
 from .states import (
     METHODS,
+    Comparison,
     ContrastState,
     DirectState,
     Reference,
@@ -42,6 +41,8 @@ from .states import (
 )
 from .stream_fdr import StreamFdr
 from .threshold import Decision, Rate, decide_at
+
+T = TypeVar("T")
 
 # The base score of each method where none is given.
 DEFAULT_BASE = {"dlr": "msp", "rlr": "msp", "contrast": "gen"}
@@ -183,7 +184,7 @@ class Detector:
 
     def learn(self, outputs: Outputs) -> None:
         """Add these rows to what the detector knows, with weight 1."""
-        self._learn(outputs)
+        self._learn(outputs, lambda state, rows: None)
 
     def calibrate(self, reference: Outputs) -> None:
         """Take these known in-distribution rows, in place of any earlier ones, to decide against.
@@ -264,7 +265,7 @@ class Detector:
 
     def learn_and_score(self, outputs: Outputs) -> Floats:
         """Learn these rows, then return their trued scores (n,), by a fit in which they are (Algorithm 3)."""
-        return self._scores(*self._learn(outputs, solve=True))
+        return self._learn(outputs, self._scores)
 
     def learn_and_decide(
         self,
@@ -288,7 +289,7 @@ class Detector:
             raise ValueError(_UNCALIBRATED)
         if self.settings.is_guarded:
             return self._learn_and_guard(outputs, rate)
-        return self._decide(*self._learn(outputs, solve=True), rate, with_reference=True)
+        return self._learn(outputs, lambda state, rows: self._decide(state, rows, rate, with_reference=True))
 
     def fit_of_learned(self) -> LinearFit | ContrastFit:
         """Return the fit of the learned rows, without the known ones that are decided against."""
@@ -331,24 +332,23 @@ class Detector:
         vars(self).update(parts)
         self._renew_lock()
 
-    def _learn(self, outputs: Outputs, *, solve: bool = False) -> tuple[State, Any]:
-        """Learn these rows, and return the state in which they are and what it read of them.
+    def _learn(self, outputs: Outputs, then: Callable[[State, Any], T]) -> T:
+        """Learn these rows, and return what `then` makes of the state in which they are and of what it read of them.
 
-        With `solve` they are learned only if there is a fit to score them with.
+        They are learned only if that succeeds.
         """
         as_outputs(outputs, "outputs")
-        rows: Any = None
+        found: list[T] = []
 
         def with_rows(old: State) -> State:
-            nonlocal rows
             self._check_alike(old, outputs)
-            rows = old.read(outputs)
+            rows: Any = old.read(outputs)
             new = old.with_rows(rows, self.settings)
-            if solve:
-                new.fit(self.settings, with_reference=True)
+            found[:] = [then(new, rows)]
             return new
 
-        return self._change(with_rows), rows
+        self._change(with_rows)
+        return found[0]
 
     def _learn_and_guard(self, outputs: Outputs, rate: Rate) -> Decision:
         """Learn these rows and decide them, in one change with what watches the stream."""
@@ -360,27 +360,22 @@ class Detector:
             self._check_alike(old, outputs)
             rows: Any = old.read(outputs)
             new = old.with_rows(rows, self.settings)
-            decision = self._compared(new, rows, rate)
+            found = new.compared(rows, self.settings, with_reference=True)
+            p_values = Ranks(found.scores_in, found.scores).p_values()
             residuals = None
             if self.settings.watches_residuals:
-                residuals = self.settings.base_scores(outputs) - decision.scores
-            guards, is_out = old.guards.after(rate, decision.p_values, residuals, outputs.features)
-            if is_out is not None:
-                decision = replace(decision, is_out=is_out, notes=(*decision.notes, *guards.notes()))
+                residuals = self.settings.base_scores(outputs) - found.scores
+            guards, is_out = old.guards.after(rate, p_values, residuals, outputs.features)
+            if is_out is None:
+                decision = self._decided(new, rows, found, rate)
+            else:
+                notes = (*notes_on_rows(new, rows.features), *found.notes, *guards.notes())
+                decision = Decision(found.scores, p_values, is_out, None, rate, notes)
             return replace(new, guards=guards)
 
         self._change(guarded)
         assert decision is not None
         return decision
-
-    def _compared(self, state: State, rows: Any, rate: Rate) -> Decision:
-        """Return the decision at a rate; at that of the stream no row is refused, as its guard has yet to see them."""
-        if rate.name != "stream_fdr":
-            return self._decide(state, rows, rate, with_reference=True)
-        found = state.compared(rows, self.settings, with_reference=True)
-        p = Ranks(found.scores_in, found.scores).p_values()
-        notes = (*notes_on_rows(state, rows.features), *found.notes)
-        return Decision(found.scores, p, np.zeros(len(p), dtype=np.bool_), None, rate, notes)
 
     def _renew_lock(self) -> None:
         self._changing = RLock()
@@ -401,6 +396,9 @@ class Detector:
 
     def _decide(self, state: State, rows: Any, rate: Rate, *, with_reference: bool) -> Decision:
         found = state.compared(rows, self.settings, with_reference=with_reference)
+        return self._decided(state, rows, found, rate)
+
+    def _decided(self, state: State, rows: Any, found: Comparison, rate: Rate) -> Decision:
         decision = decide_at(rate, found.scores_in, found.scores)
         notes = (*decision.notes, *notes_on_rows(state, rows.features), *found.notes)
         return replace(decision, notes=notes)

@@ -82,7 +82,7 @@ class EigenvalueBound:
             return None
         last = factor[-1].copy()
         last[-1] = 0.0
-        return _spread(_linalg.blas.dtrsv(factor, last, lower=True, trans=True, overwrite_x=True)[:-1], live)
+        return _scattered(_linalg.blas.dtrsv(factor, last, lower=True, trans=True, overwrite_x=True)[:-1], live)
 
     def decayed(self, decay: float) -> "EigenvalueBound":
         """Return the bound after all weights were multiplied by `decay`."""
@@ -136,11 +136,11 @@ class RunningInverse:
             correction = self._back(target - self._times(comoment, live, scaled))
             scaled += correction
             if np.linalg.norm(correction) <= _REFINEMENT_TOLERANCE * np.linalg.norm(scaled):
-                return _spread(scaled / self.norm, live)
+                return _scattered(scaled / self.norm, live)
         return None
 
     def _times(self, comoment: Floats, live: Bools, vector: Floats) -> Floats:
-        product: Floats = (comoment @ _spread(vector / self.norm, live))[live] / self.norm
+        product: Floats = (comoment @ _scattered(vector / self.norm, live))[live] / self.norm
         return product
 
     def _back(self, vector: Floats) -> Floats:
@@ -304,13 +304,13 @@ def _standardised_factor(gram: Floats) -> tuple[Floats, Floats | None]:
     return norm, cholesky_factor(gram / norm[:, None] / norm)
 
 
-def _spread(values: Floats, live: Bools) -> Floats:
-    """Return the values (k,) of the live columns, and zeros for the others (d,)."""
+def _scattered(values: Floats, live: Bools) -> Floats:
+    """Return the values (k,) of the live columns, and zeros for the others (d,); the values themselves if all live."""
     if len(values) == len(live):
         return values
-    spread = np.zeros(len(live))
-    spread[live] = values
-    return spread
+    scattered = np.zeros(len(live))
+    scattered[live] = values
+    return scattered
 
 
 def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Floats]:

@@ -111,7 +111,9 @@ class LinearFit:
         scores += self.intercept
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
-            raise ValueError("features must be of a size that the fit can score, got a score beyond all 64-bit numbers")
+            row = np.flatnonzero(~np.isfinite(scores))[0]
+            wanted = "features must be of a size that the fit can score"
+            raise ValueError(f"{wanted}, got a score beyond all 64-bit numbers in row {row}")
         return scores
 
 

@@ -25,11 +25,13 @@ Digests = tuple[int, ...]
 def with_merged(merged: Digests, own: Sums | None, more: Sums) -> Digests:
     """Return the digests of the sums that were merged last, `more` among them.
 
-    These must not have been merged before, nor be in the sums of one's `own`. The first digests are forgotten first:
-    those of parts, so that thousands of them, or forged ones, do not make sums forgotten that may be sent once more.
+    These must not have been merged before, nor be in the sums of one's `own`. Where there are too many digests those of
+    parts are forgotten, the latest first, and then those of whole sums, the oldest first: thousands of parts, or forged
+    ones, do not make sums forgotten that may be sent once more.
     """
     of_own = set() if own is None else digests_of(own)
     of_more = digests_of(more)
+    # As bytes, which float64 holds exactly.
     of_all = _digest([np.array(sorted(of_more), dtype=np.uint64).view(np.uint8)])
     if {of_all, *of_more} & of_own.union(merged):
         raise ValueError("moments must not have been learned or merged before, and these are in the sums already")
