@@ -419,3 +419,18 @@ def test_rows_that_cannot_be_scored_are_not_learned(method, monkeypatch):
         with pytest.raises(ValueError, match="no score"):
             learn(truing.sample()[300:310])
         assert detector.state is before
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_rows_that_changed_since_their_check_are_not_learned(method, value):
+    detector = truing.Detector(method=method)
+    detector.calibrate(truing.sample()[:200])
+    detector.learn(truing.sample()[200:300])
+    before = detector.state
+    features = np.array(truing.sample()[300:310].features)
+    rows = truing.Outputs(features, truing.sample()[300:310].logits)
+    features[3, 5] = value
+    with pytest.raises(ValueError, match="must be finite"):
+        detector.learn(rows)
+    assert detector.state is before

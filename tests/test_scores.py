@@ -90,6 +90,12 @@ def test_gen_of_small_exponentials_beside_large_ones_is_that_of_each_row(classes
     np.testing.assert_allclose(truing.gen(logits), truing.gen(logits.astype(np.float64)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.gen])
+def test_logits_at_both_ends_of_float32_warn_of_nothing(score):
+    ends = np.array([[3e38, -3e38, 0.0]], dtype=np.float32)
+    np.testing.assert_allclose(score(ends), score(ends.astype(np.float64)), rtol=1e-6, atol=1e-30)
+
+
 def test_gen_at_the_edge_of_float32_is_the_same_beside_any_other_rows(rng):
     """Rows whose smallest probability is that below which float64 is used, to a rounding or two."""
     first = rng.uniform(17, 30, 4000)

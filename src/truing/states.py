@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._check import BLOCK_NUMBERS, Floats, Matrix
+from ._check import BLOCK_NUMBERS, Floats, Matrix, check_finite
 from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
 from .guards import Guards
 from .incremental import IncrementalMoments
@@ -332,6 +332,7 @@ class ContrastState:
     def with_rows(self, rows: ScoredRows, settings: Settings) -> ContrastState:
         """Return the state in which these rows are learned, with weight 1."""
         parts = self._need_reference()
+        check_finite(rows.features, "features")  # They may have changed since their check.
         if settings.window is not None:
             window = (self.window or self.empty_window(settings.window)).with_batch(rows.copied())
             return ContrastState(parts, window.total, self.keys, window, guards=self.guards)

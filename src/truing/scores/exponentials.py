@@ -67,7 +67,8 @@ class Exponentials:
         """Return the exponentials of rows of which some are not moderate, these less their largest value."""
         largest = self.scaled.max(axis=self._axis)
         shift = np.where(np.abs(largest) <= _MODERATE, largest.dtype.type(0), largest)
-        terms: Floats = np.exp(self.scaled - self.beside(shift)).astype(np.float64, copy=False)
+        with np.errstate(over="ignore"):  # A difference beyond all float32 is that of a term of zero.
+            terms: Floats = np.exp(self.scaled - self.beside(shift)).astype(np.float64, copy=False)
         self._shift = shift.astype(np.float64)
         if self.is_single:  # A difference of large numbers has fewer digits in float32.
             wide = np.flatnonzero(shift)
