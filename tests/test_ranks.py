@@ -11,7 +11,10 @@ few_values = arrays(np.float64, st.integers(1, 40), elements=st.sampled_from([-1
 
 
 @given(
-    scores_in=few_values, scores=few_values, at_once=st.sampled_from([1, 3, 1000]), as_they_come=st.sampled_from([0, 64])
+    scores_in=few_values,
+    scores=few_values,
+    at_once=st.sampled_from([1, 3, 1000]),
+    as_they_come=st.sampled_from([0, 64]),
 )
 def test_ranks_count_known_scores_however_many_are_looked_up_together(scores_in, scores, at_once, as_they_come):
     with pytest.MonkeyPatch.context() as patch:
