@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 import truing
 from truing import least_squares as module
+from truing.moments import ProductSums
 
 small = st.floats(-1e3, 1e3)
 
@@ -246,6 +247,19 @@ def test_no_double_copy_of_the_input_is_made(rng):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < narrow.nbytes / 2
+
+
+def test_squares_asked_for_between_blocks_are_those_so_far_and_change_no_bit_of_the_sums(rng):
+    shift, blocks = rng.normal(size=3), rng.normal(size=(13, 50, 4)) * 10.0 ** rng.integers(-4, 5, size=(13, 1, 1))
+    blocks[:, :, -1] = 1.0
+    asked, unasked = ProductSums(shift), ProductSums(shift)
+    for number, block in enumerate(blocks, 1):
+        asked.add(asked.of(block.copy()))
+        unasked.add(unasked.of(block.copy()))
+        so_far = ((blocks[:number, :, :-1] - shift) ** 2).sum(axis=(0, 1))
+        np.testing.assert_allclose(asked.squares, so_far, rtol=1e-12)
+    for name in ("mean", "mean_low", "comoment", "comoment_low"):
+        np.testing.assert_array_equal(getattr(asked.moments(), name), getattr(unasked.moments(), name))
 
 
 def test_moments_say_what_they_hold():

@@ -175,17 +175,19 @@ def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:
 
 
 def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
-    """Return `formula` of every row (n,), computed in float64 a block of rows at a time, on all cores.
-
-    Each row is in one piece, so that its sums do not depend on how the matrices lie in memory.
-    """
+    """Return `formula` of every row (n,), computed in float64 a block of rows at a time, on all cores."""
     scores = np.empty(len(matrices[0]))
 
     def fill(rows: slice) -> None:
-        scores[rows] = formula(*(np.ascontiguousarray(matrix[rows], dtype=np.float64) for matrix in matrices))
+        scores[rows] = formula(*(as_block(matrix[rows]) for matrix in matrices))
 
     map_blocks(fill, row_blocks(*matrices, copies=4), uses_blas=False)
     return scores
+
+
+def as_block(rows: Matrix) -> Floats:
+    """Return rows in float64, each in one piece, so that its sums do not depend on how a matrix lies in memory."""
+    return np.ascontiguousarray(rows, dtype=np.float64)
 
 
 def sum_of_blocks(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:

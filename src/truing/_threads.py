@@ -28,8 +28,8 @@ FEWEST_BLOCKS = 4
 # Blocks for each thread that may be begun before the first of them is added.
 _AHEAD = 2
 
-# Bytes that are more than any array of a block has.
-_LARGEST_TEMPORARY = 2**23
+# Bytes up to which freed arrays are kept for the next ones: those of a block, but for rows of thousands of columns.
+_LARGEST_KEPT = 2**23
 
 _chosen: int | None = None
 _here = threading.local()  # Whether this thread works on blocks, and who watches it.
@@ -284,13 +284,15 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork.
 
 
 def _keep_freed_memory() -> None:
-    """Have the C library keep what a block's temporaries free, for those of the next block.
+    """Have glibc's malloc keep what a block's arrays free, for those of the next block.
 
-    That of Linux gives large arrays back to the system, and each has to be mapped and zeroed anew, a page at a time and
-    one thread after another; those of a size that was freed once it keeps (mallopt(3), M_MMAP_THRESHOLD). This one
-    is never written to, and so costs nothing.
+    This changes how the whole process keeps freed memory, that of other libraries too. At first glibc gives arrays of
+    128 KiB or more back to the system, and each new one has to be mapped and zeroed, a page at a time and one thread
+    after another. Once an array has been freed, others up to its size come from the heap, of which up to twice that
+    size may stay free at the end (mallopt(3), M_MMAP_THRESHOLD). The array here is never written to, and so costs
+    nothing. A threshold that was set by MALLOC_MMAP_THRESHOLD_ stays; other C libraries are left as they are.
     """
-    np.empty(_LARGEST_TEMPORARY, dtype=np.uint8)
+    np.empty(_LARGEST_KEPT, dtype=np.uint8)
 
 
 _keep_freed_memory()

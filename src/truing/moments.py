@@ -326,8 +326,8 @@ class ProductSums:
     @property
     def squares(self) -> Floats:
         """The columns' sums of squares (p,) about the shift."""
-        self._add_recent()
-        return np.diagonal(self._sum)[:-1]
+        squares = np.diagonal(self._sum)[:-1]
+        return squares if self._recent is None else squares + np.diagonal(self._recent)[:-1]
 
     def moments(self) -> Moments:
         """Return the moments of all rows."""

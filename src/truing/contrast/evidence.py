@@ -122,7 +122,7 @@ def _problem(known: PlainSums, others: PlainSums, shift: Floats, rounding: Float
     products[0, 0], products[0, -1], products[-1, -1] = n, known.rows, known.rows
     products[0, 1:-1] = scale * total
     products[1:-1, -1] = scale * ours
-    products[1:-1, 1:-1] = (squares + squares.T) * (scale / 2) * scale[:, None]
+    products[1:-1, 1:-1] = (squares + squares.T) * (np.outer(scale, scale) / 2)
     products[1:, 0], products[-1, 1:-1] = products[0, 1:], products[1:-1, -1]
     class_sums = np.column_stack((both.counts, sums * scale, known.counts))
     return Problem(products, class_sums, both.counts), scale

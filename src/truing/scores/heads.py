@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._blas import one_thread
-from .._check import Floats, Matrix, as_matrix, as_number, as_vector, by_rows, check_same_rows
+from .._check import Floats, Matrix, as_block, as_matrix, as_number, as_vector, by_rows, check_same_rows, row_blocks
+from .._threads import map_blocks
 from .exponentials import log_sum_exp, softmax
 from .logits import as_logits, as_temperature
 from .tiles import ROWS_AT_ONCE, by_tiles, check_defined
@@ -134,11 +135,14 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     if len(W) > _MANY_CLASSES:
         scores = by_tiles(lambda z, f: formula(z, f, _between_weights(W, squares, f.argmax(axis=1))), z, f)
     else:
-        predicted = by_rows(lambda f: f.argmax(axis=1), f).astype(np.intp)
-        table, place = _between_classes(W, squares, predicted)
-        numbers = place[:, None].astype(np.float64)
+        table, place = _between_classes(W, squares, _predicted_classes(f))
+        scores = np.empty(len(f))
+
+        def fill(rows: slice) -> None:
+            scores[rows] = formula(as_block(z[rows]), as_block(f[rows]), table[place[rows]])
+
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            scores = by_rows(lambda z, f, place: formula(z, f, table[place[:, 0].astype(np.intp)]), z, f, numbers)
+            map_blocks(fill, row_blocks(z, f, copies=4), uses_blas=False)
     return check_defined(scores, f"features must be {_APART} for the score fdbd")
 
 
@@ -228,6 +232,17 @@ def _check_apart(W: Floats) -> None:
     for row, own in enumerate(first[number.ravel()]):
         if row != own:
             raise ValueError(f"weight must differ between classes for the score fdbd, got rows {own} and {row} alike")
+
+
+def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
+    """Return the class (n,) of each row's largest logit."""
+    classes = np.empty(len(f), dtype=np.intp)
+
+    def fill(rows: slice) -> None:
+        as_block(f[rows]).argmax(axis=1, out=classes[rows])
+
+    map_blocks(fill, row_blocks(f), uses_blas=False)
+    return classes
 
 
 def _between_classes(W: Floats, squares: Floats, predicted: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:

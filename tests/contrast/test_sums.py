@@ -1,0 +1,87 @@
+"""Sums by predicted class against two passes in extended precision."""
+
+import numpy as np
+import pytest
+
+import truing
+from truing.contrast import ClassMoments, Columns, sums
+
+CLASSES = 5
+
+
+def outputs(rng, rows, offset=0.0, spread=1.0):
+    return truing.Outputs(offset + spread * rng.normal(size=(rows, 6)), 3 * rng.normal(size=(rows, CLASSES)))
+
+
+def outputs_to_one_side(rng, rows):
+    return outputs(rng, rows, offset=4.0, spread=1e-4)
+
+
+@pytest.fixture
+def shifts(monkeypatch):
+    """Return a list of the points that rows are summed about, one for each pass over them."""
+    about = []
+    summed = sums._summed
+
+    def noted(columns, rows, shift):
+        about.append(shift)
+        return summed(columns, rows, shift)
+
+    monkeypatch.setattr(sums, "_summed", noted)
+    return about
+
+
+def assert_are_two_passes(found, matrix, classes):
+    """Compare sums with those of the columns (n, p), in units of the deviations."""
+    exact = matrix.astype(np.longdouble)
+    mean = exact.mean(axis=0)
+    comoment = (exact - mean).T @ (exact - mean)
+    deviation = np.sqrt(np.diagonal(comoment) / len(exact))
+    assert found.rows == len(exact)
+    np.testing.assert_allclose(((found.moments.mean - mean) / deviation).astype(np.float64), 0.0, atol=1e-10)
+    scaled = (found.moments.comoment - comoment) / np.outer(deviation, deviation) / len(exact)
+    np.testing.assert_allclose(scaled.astype(np.float64), 0.0, atol=1e-10)
+    members = classes[:, None] == np.arange(CLASSES)
+    np.testing.assert_array_equal(found.counts, members.sum(axis=0))
+    of_classes = members.T.astype(np.longdouble) @ exact
+    np.testing.assert_allclose(found.sums, of_classes.astype(np.float64), rtol=1e-12, atol=1e-12 * len(exact))
+
+
+@pytest.mark.parametrize("rows", [100, 20_000])
+def test_rows_to_one_side_lose_no_digits_and_are_summed_once(rng, shifts, rows):
+    """All their directions are nearly the same, so that squares about 0 say next to nothing of their variances."""
+    columns, _ = Columns.of(outputs(rng, 500), "gen")
+    aside = columns.scored(outputs_to_one_side(rng, rows))
+    directions = columns.matrix(aside)[:, : columns.dimensions]
+    assert (directions.mean(axis=0) ** 2 > 1e8 * directions.var(axis=0)).all()
+    found = ClassMoments.of(columns, aside)
+    assert_are_two_passes(found, columns.matrix(aside), aside.classes)
+    assert len(shifts) == 1
+    np.testing.assert_allclose(shifts[0][: columns.dimensions], directions.mean(axis=0), rtol=1e-4)
+
+
+def test_one_direction_to_one_side_among_others_about_0_loses_no_digits_either(rng, shifts):
+    columns, _ = Columns.of(outputs(rng, 500), "gen")
+    aside = columns.scored(outputs(rng, 3000, offset=4.0 * np.eye(6)[3], spread=0.2))
+    directions = columns.matrix(aside)[:, : columns.dimensions]
+    is_to_one_side = directions.mean(axis=0) ** 2 > 1e4 * directions.var(axis=0)
+    np.testing.assert_array_equal(is_to_one_side, np.arange(6) == 3)
+    assert_are_two_passes(ClassMoments.of(columns, aside), columns.matrix(aside), aside.classes)
+    assert len(shifts) == 1
+
+
+def test_directions_about_0_are_summed_as_they_are(rng, shifts):
+    columns, _ = Columns.of(outputs(rng, 500), "gen")
+    around = columns.scored(outputs(rng, 3000))
+    assert_are_two_passes(ClassMoments.of(columns, around), columns.matrix(around), around.classes)
+    (shift,) = shifts
+    np.testing.assert_array_equal(shift[: columns.dimensions], 0.0)
+
+
+def test_rows_that_change_sides_after_the_sampled_ones_lose_no_digits(rng, shifts, monkeypatch):
+    """The sample says that they lie about 0, and they do not: they are summed again, about their mean."""
+    monkeypatch.setattr(sums, "rows_sampled_for_mean", lambda n: np.arange(64))
+    columns, _ = Columns.of(outputs(rng, 500), "gen")
+    rows = columns.scored(truing.Outputs.concatenate([outputs(rng, 64), outputs_to_one_side(rng, 6000)]))
+    assert_are_two_passes(ClassMoments.of(columns, rows), columns.matrix(rows), rows.classes)
+    assert len(shifts) == 2
