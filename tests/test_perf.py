@@ -222,7 +222,7 @@ def test_every_request_to_a_measured_server_is_answered():
             taken, times = asyncio.run(service.as_fast_as_answered(port, request, 12, 3))
             assert len(times) == 12
             assert max(times) <= taken
-            assert len(asyncio.run(service.paced(port, request, 0.5, 20))) == 10
+            assert len(asyncio.run(service.paced(port, [request] * 10, 20))) == 10
 
 
 def test_the_arithmetic_alone_scores_rows_as_a_detector_does():
