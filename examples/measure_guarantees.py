@@ -14,7 +14,8 @@ time grows with the refused rows of all rows before). With `--live` the detector
 import argparse
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -211,21 +212,21 @@ def main() -> None:
     kind.add_argument("--unlearned", action="store_true")
     options = parser.parse_args()
     if options.live:
-        print("| method | order | out | FDR, % | power, % | streams | alarms |")
-        print("| --- | --- | --- | --- | --- | --- | --- |")
-        for line in live(options.repetitions):
-            print(line, flush=True)
+        show("| method | order | out | FDR, % | power, % | streams | alarms |", live(options.repetitions))
         return
     if options.unlearned:
-        print("| method | out | learned before | FDR, % | power, % | streams | spent |")
-        print("| --- | --- | --- | --- | --- | --- | --- |")
-        for line in unlearned(options.repetitions):
-            print(line, flush=True)
+        show("| method | out | learned before | FDR, % | power, % | streams | spent |", unlearned(options.repetitions))
         return
-    print("| bank | stream | procedure | FDR, % | power, % | streams |\n| --- | --- | --- | --- | --- | --- |")
-    for bank in BANKS:
-        for line in measured(bank, options.repetitions, options.batches):
-            print(line, flush=True)
+    measurements = (measured(bank, options.repetitions, options.batches) for bank in BANKS)
+    show("| bank | stream | procedure | FDR, % | power, % | streams |", chain.from_iterable(measurements))
+
+
+def show(head: str, lines: Iterable[str]) -> None:
+    """Print a table in Markdown, line by line as they come."""
+    columns = head.count("|") - 1
+    print(f"{head}\n|{' --- |' * columns}")
+    for line in lines:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
