@@ -734,6 +734,22 @@ def test_sums_that_have_no_file_are_neither_given_nor_taken(tmp_path, method):
         assert running.state_rows() == 40
 
 
+def test_a_contrast_asks_for_its_reference_and_then_keeps_it_until_a_reset(tmp_path):
+    with serving(tmp_path, "--method", "contrast") as running:
+        for learn in (True, False):
+            early = running.client.post(INFER, json=as_json(batch(40), parameters={"learn": learn}))
+            assert early.status_code == 400
+            assert early.json() == {"error": "a contrast needs a reference, got none so far: PUT /reference"}
+        for _ in range(2):  # Another one, as long as nothing is learned.
+            assert running.client.put("/reference", content=reference_of(batch(60, seed=9))).status_code == 200
+        from_json(running.client.post(INFER, json=as_json(batch(40))))
+        late = running.client.put("/reference", content=reference_of(batch(60, seed=8)))
+        assert late.status_code == 400
+        assert "POST /reset" in late.json()["error"]
+        assert running.client.post("/reset").status_code == 200
+        assert running.client.put("/reference", content=reference_of(batch(60, seed=8))).status_code == 200
+
+
 def test_metrics_count_requests_rows_and_refusals(tmp_path):
     known = batch(200, seed=3)
     with serving(tmp_path) as running:

@@ -30,7 +30,7 @@ def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     truing.sample()[5000:].save(folder / "held.npz")
     rows = truing.sample("svhn")[:50]
-    np.savez(folder / "rows.npz", features=rows.features, logits=rows.logits)
+    np.savez(folder / "test.npz", features=rows.features, logits=rows.logits)
     with serving(folder / "state", "--reference", str(folder / "held.npz"), sizes=(64, 10)) as running:
         running.folder = folder
         yield running

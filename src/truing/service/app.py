@@ -171,6 +171,9 @@ class Service:
         body = await read_body(request.scope, request.receive, self._limits)
         read = partial(read_reference, body, body_limit=self._limits.body_bytes)
         reference = await _decoded(len(body), read, in_thread=True)
+        detector = self._serving.detector
+        if detector.settings.method == "contrast" and detector.moments is not None and not self._is_read_only:
+            raise Refused(400, "the reference of a contrast that has learned rows must stay: POST /reset forgets them")
         await _done(self._serving.calibrate(reference))
         return JSONResponse({"reference_rows": len(reference)})
 
@@ -221,10 +224,14 @@ class Service:
             return protocol.decode_request(body, length, self._widths, learns=not self._is_read_only)
 
     def _check_answerable(self, inference: Inference) -> None:
-        """Refuse outputs that there are none of, before anything is learned."""
+        """Refuse what needs a reference where there is none, before anything is learned."""
+        detector = self._serving.detector
+        if detector.reference is not None:
+            return
         wanted = inference.asks_for("p_values", "is_out")
-        if wanted and self._serving.detector.reference is None:
-            raise Refused(400, f"output {wanted[0]} needs a reference, got none so far: PUT /reference")
+        if wanted or detector.settings.method == "contrast":
+            needy = f"output {wanted[0]}" if wanted else "a contrast"
+            raise Refused(400, f"{needy} needs a reference, got none so far: PUT /reference")
 
 
 class _ASGI:
