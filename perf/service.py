@@ -247,9 +247,9 @@ def throughput(widths: Widths, rows: int, requests: int = REQUESTS, turns: int =
 
 def keeping_up(widths: Widths, rows: int, seconds: float = PACED_SECONDS) -> Row:
     # Of other rows each: the same again would leave the fit without a rank, and its solves are slow.
-    requests = requests_of(round(seconds * BATCHES_A_SECOND), rows, widths)
+    first, *requests = requests_of(1 + round(seconds * BATCHES_A_SECOND), rows, widths)
     with served(widths, rows, "durable") as port:
-        asyncio.run(as_fast_as_answered(port, requests[0], 1, 1))  # Loads all.
+        asyncio.run(as_fast_as_answered(port, first, 1, 1))  # Loads all.
         start = perf_counter()
         times = asyncio.run(paced(port, requests, BATCHES_A_SECOND))
         taken = Measure((perf_counter() - start) / len(times), runs=len(times))

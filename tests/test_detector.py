@@ -398,7 +398,7 @@ def test_rows_too_large_for_a_fit_of_tiny_ones_are_refused_and_not_accepted_for_
     detector.learn(truing.Outputs(tiny, scores=1e98 * rng.normal(size=20)))
     huge = truing.Outputs(np.full((2, 3), 1e99), scores=[1.0, 2.0])
     for ask in (detector.score, partial(detector.decide, false_alarm=0.1)):
-        with pytest.raises(ValueError, match="got a score beyond all 64-bit numbers"):
+        with pytest.raises(ValueError, match="got a score beyond all 64-bit numbers in row 0"):
             ask(huge)
     assert np.isfinite(detector.learn_and_score(huge)).all()  # By a fit in which they are.
 
@@ -423,14 +423,33 @@ def test_rows_that_cannot_be_scored_are_not_learned(method, monkeypatch):
 
 @pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_rows_that_changed_since_their_check_are_not_learned(method, value):
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("column", ["features", "scores"])
+def test_rows_that_changed_since_their_check_are_not_learned(method, value, window, column):
+    known = truing.sample()[:310]
+    scores = truing.msp(known.logits)
+    detector = truing.Detector("given", method=method, window=window)
+    detector.calibrate(truing.Outputs(known.features[:200], scores=scores[:200]))
+    detector.learn(truing.Outputs(known.features[200:300], scores=scores[200:300]))
+    before = detector.state
+    columns = {"features": np.array(known.features[300:]), "scores": scores[300:].copy()}
+    rows = truing.Outputs(**columns)
+    columns[column][3] = value
+    for learn in (detector.learn, detector.learn_and_score, partial(detector.learn_and_decide, false_alarm=0.05)):
+        with pytest.raises(ValueError, match="must be finite"):
+            learn(rows)
+        assert detector.state is before
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_rows_that_changed_since_their_check_are_not_decided(method, value):
     detector = truing.Detector(method=method)
     detector.calibrate(truing.sample()[:200])
     detector.learn(truing.sample()[200:300])
-    before = detector.state
     features = np.array(truing.sample()[300:310].features)
     rows = truing.Outputs(features, truing.sample()[300:310].logits)
     features[3, 5] = value
-    with pytest.raises(ValueError, match="must be finite"):
-        detector.learn(rows)
-    assert detector.state is before
+    for ask in (detector.score, partial(detector.decide, false_alarm=0.05)):
+        with pytest.raises(ValueError, match="must be finite"):
+            ask(rows)

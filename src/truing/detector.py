@@ -361,13 +361,14 @@ class Detector:
             rows: Any = old.read(outputs)
             new = old.with_rows(rows, self.settings)
             found = new.compared(rows, self.settings, with_reference=True)
-            p_values = Ranks(found.scores_in, found.scores).p_values()
+            ranks = Ranks(found.scores_in, found.scores)
+            p_values = ranks.p_values()
             residuals = None
             if self.settings.watches_residuals:
                 residuals = self.settings.base_scores(outputs) - found.scores
             guards, is_out = old.guards.after(rate, p_values, residuals, outputs.features)
             if is_out is None:
-                decision = self._decided(new, rows, found, rate)
+                decision = self._decided(new, rows, found, rate, ranks)
             else:
                 notes = (*notes_on_rows(new, rows.features), *found.notes, *guards.notes())
                 decision = Decision(found.scores, p_values, is_out, None, rate, notes)
@@ -398,8 +399,8 @@ class Detector:
         found = state.compared(rows, self.settings, with_reference=with_reference)
         return self._decided(state, rows, found, rate)
 
-    def _decided(self, state: State, rows: Any, found: Comparison, rate: Rate) -> Decision:
-        decision = decide_at(rate, found.scores_in, found.scores)
+    def _decided(self, state: State, rows: Any, found: Comparison, rate: Rate, ranks: Ranks | None = None) -> Decision:
+        decision = decide_at(rate, found.scores_in, found.scores, ranks)
         notes = (*decision.notes, *notes_on_rows(state, rows.features), *found.notes)
         return replace(decision, notes=notes)
 

@@ -327,12 +327,12 @@ class ContrastState:
 
     def read(self, outputs: Outputs) -> ScoredRows:
         """Return the rows with all scores that the contrast looks at."""
+        check_finite(outputs.features, "features")  # They may have changed since their check.
         return self._need_reference().columns.scored(outputs)
 
     def with_rows(self, rows: ScoredRows, settings: Settings) -> ContrastState:
         """Return the state in which these rows are learned, with weight 1."""
         parts = self._need_reference()
-        check_finite(rows.features, "features")  # They may have changed since their check.
         if settings.window is not None:
             window = (self.window or self.empty_window(settings.window)).with_batch(rows.copied())
             return ContrastState(parts, window.total, self.keys, window, guards=self.guards)

@@ -142,8 +142,7 @@ def _gradnorm(
 
 def _given(outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None) -> Floats:
     _refuse_temperature("given", temperature)
-    scores: Floats = outputs._need("scores", "the score given")
-    return scores
+    return as_vector(outputs._need("scores", "the score given"), "scores")  # They may have changed since their check.
 
 
 def _fdbd(
