@@ -55,7 +55,7 @@ docs: .venv/docs.stamp  ## make a site of the pages in site/, which needs no net
 clean:  ## remove what the other targets made
 	rm -rf .venv .venv-* site truing-demo.html
 
-.venv/%.stamp: pyproject.toml constraints.txt
+.venv/%.stamp: pyproject.toml constraints.txt hatch_build.py $(wildcard src/truing/_kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 import truing
+from truing import _kernels
 
 ROOT = Path(__file__).parent.parent
 DATA = (ROOT / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
@@ -46,3 +48,19 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have NumPy do what the compiled kernels do."""
+    monkeypatch.setattr(_kernels, "kernels", None)
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Have NumPy do what the compiled kernels do, as long as the block runs: for laws on generated inputs."""
+    before, _kernels.kernels = _kernels.kernels, None
+    try:
+        yield
+    finally:
+        _kernels.kernels = before

@@ -17,6 +17,7 @@ from truing.scores import NEEDS
 
 SOURCE = Path(truing.__file__).parent
 CORE = [
+    "_kernels",
     "_linalg",
     "_blas",
     "_threads",

@@ -1,0 +1,110 @@
+"""Row passes in C, where NumPy would go over the same rows many times.
+
+The C files beside this one are compiled when truing is installed. They hold arithmetic alone: no memory is kept,
+nothing is checked and nothing fails, so what they are given has been checked before. A call lets other threads run
+until it returns. Without them, where there was no compiler or TRUING_KERNELS is "plain", NumPy does the same work, by
+the formula that stands beside each use; results then differ by rounding.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The functions of blas.h.
+BLAS = ("dgemm", "dsyrk", "dgemv", "dtrsv", "dpotrf")
+
+# What a kernel takes: matrices (n, d) of 16-, 32- or 64-bit floating numbers, vectors, whole numbers, numbers.
+Argument = NDArray[Any] | int | float
+
+
+class _Matrix(ctypes.Structure):
+    """`matrix` of numbers.h."""
+
+    _fields_ = (
+        ("first", ctypes.c_void_p),
+        ("rows", ctypes.c_ssize_t),
+        ("columns", ctypes.c_ssize_t),
+        ("stride", ctypes.c_ssize_t),
+        ("bytes", ctypes.c_ssize_t),
+    )
+
+
+class Kernels:
+    """The functions of a compiled library, by name."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._functions: dict[str, Callable[..., None]] = {}
+        self._has_blas = False
+
+    def __call__(self, name: str, *arguments: Argument) -> None:
+        """Call a function of the library, which writes its results into some of the arguments.
+
+        A matrix must be as `readable` returns it, and a vector in one piece.
+        """
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = getattr(self._library, name)
+            function.restype = None
+        function(*[_as_c(argument) for argument in arguments])
+
+    def with_blas(self, name: str, *arguments: Argument) -> None:
+        """Call a function that uses those of blas.h, which are SciPy's; the caller has seen to one BLAS thread."""
+        if not self._has_blas:
+            from scipy.linalg import cython_blas, cython_lapack
+
+            of_scipy = {**cython_blas.__pyx_capi__, **cython_lapack.__pyx_capi__}
+            for function in BLAS:
+                place = ctypes.c_void_p.in_dll(self._library, function)
+                place.value = _address(of_scipy[function])
+            self._has_blas = True
+        self(name, *arguments)
+
+
+def readable(matrix: NDArray[Any]) -> NDArray[Any]:
+    """Return a matrix (n, d), or a copy if its rows are not such as C reads: native numbers, each row in one piece."""
+    if matrix.dtype.isnative and matrix.flags.aligned and matrix.strides[1] == matrix.itemsize:
+        return matrix
+    return np.array(matrix, dtype=matrix.dtype.newbyteorder("="), order="C")
+
+
+def _as_c(argument: Argument) -> Any:
+    if isinstance(argument, np.ndarray):
+        address = argument.__array_interface__["data"][0]
+        if argument.ndim == 1:
+            return ctypes.c_void_p(address)
+        rows, columns = argument.shape
+        return ctypes.byref(_Matrix(address, rows, columns, argument.strides[0], argument.itemsize))
+    return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_ssize_t(argument)
+
+
+def _address(capsule: object) -> int:
+    """Return the address of a C function that a module of Cython's offers to others."""
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address: int = pointer(capsule, name(capsule))
+    return address
+
+
+def _load() -> Kernels | None:
+    if os.environ.get("TRUING_KERNELS") == "plain":
+        return None
+    folder = Path(__file__).parent
+    try:
+        library = ctypes.CDLL(str(folder / "compiled.so"))
+        if library.has_avx2_and_fma():
+            library = ctypes.CDLL(str(folder / "compiled-v3.so"))
+    except OSError:  # They were not compiled, or for another kind of processor.
+        return None
+    return Kernels(library)
+
+
+kernels = _load()
+"""The compiled kernels, or None."""
