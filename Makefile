@@ -5,7 +5,7 @@ BIN := .venv/bin
 CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py,$(wildcard tests/test_*.py)) tests/io
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
-.PHONY: help demo test test-slow test-pythons test-lowest check format perf pages docs clean
+.PHONY: help demo test test-plain test-slow test-pythons test-lowest check format perf pages docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ demo: .venv/bench.stamp  ## install truing, print the table of methods on real f
 
 test: .venv/dev.stamp .venv-clients/stamp  ## install what the tests need and run all but the slow ones
 	$(BIN)/pytest --numprocesses auto -m "not slow"
+
+test-plain: .venv/dev.stamp  ## run the core's tests with NumPy in the place of the compiled kernels
+	TRUING_KERNELS=plain $(BIN)/pytest --numprocesses auto -m "not slow" $(CORE_TESTS) tests/contrast
 
 test-slow: .venv/slow-tests.stamp .venv-clients/stamp  ## run the long proofs, and those with large packages
 	$(BIN)/pytest --numprocesses auto -m slow

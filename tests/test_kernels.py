@@ -10,8 +10,34 @@ import pytest
 
 from truing import _kernels
 
+from .conftest import DATA, ROOT
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+# The tests of what uses kernels.
+USERS = [
+    f"tests/{name}"
+    for name in (
+        "contrast",
+        "test_detection.py",
+        "test_detector.py",
+        "test_fits.py",
+        "test_huber_regression.py",
+        "test_incremental.py",
+        "test_least_squares.py",
+        "test_moments.py",
+        "test_scores.py",
+        "test_subspace.py",
+        "test_threshold.py",
+    )
+]
+
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None or os.environ.get("TRUING_KERNELS") == "plain",
+    reason="no C compiler, or kernels not wanted",
+)
+
+
+@needs_compiler
 def test_the_kernels_are_compiled_where_there_is_a_compiler():
     assert _kernels.kernels is not None
 
@@ -40,3 +66,27 @@ def test_a_matrix_that_is_not_aligned_is_copied():
     given = raw[1:].view(np.float64).reshape(2, 3)
     assert not given.flags.aligned
     assert _kernels.readable(given).flags.aligned
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc and its sanitizers")
+def test_no_kernel_reads_or_writes_outside_its_arrays_or_does_what_c_leaves_undefined(tmp_path):
+    """The tests of all that uses kernels, with kernels that watch every access to memory."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copy(ROOT / "hatch_build.py", tmp_path)
+    watched = {"CC": "gcc -g -fsanitize=address,undefined -fno-sanitize-recover=all"}
+    subprocess.run([sys.executable, "hatch_build.py"], cwd=tmp_path, env={**os.environ, **watched}, check=True)
+    sanitizer = subprocess.run(["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path / "src"),
+        "LD_PRELOAD": sanitizer.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps what it has.
+        "TRUING_DATA": str(DATA),
+    }
+    program = "from truing import _kernels; print(_kernels.kernels._library._name)"
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith(str(tmp_path))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-m", "not slow"]
+    ran = subprocess.run([*command, *USERS], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-5000:]
