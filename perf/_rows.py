@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _timing import Measure, spelled
+from truing import _kernels
 
 STORED = Path(__file__).parent / "rows.jsonl"  # The rows behind the tables in README.md.
 COLUMNS = ("work", "ours", "rival", "ratio", "target", "met", "note")
@@ -134,5 +135,7 @@ def _machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     models = [text.split(":")[1].strip() for text in lines if text.startswith("model name")]
-    machine = {"cpu": models[0] if models else platform.processor(), "cores": os.cpu_count(), "blas_threads": 1}
+    cpu = models[0] if models else platform.processor()
+    kernels = "plain" if _kernels.kernels is None else "compiled"
+    machine = {"cpu": cpu, "cores": os.cpu_count(), "blas_threads": 1, "kernels": kernels}
     return {"date": datetime.now(UTC).date().isoformat(), "machine": machine, "python": platform.python_version()}

@@ -28,7 +28,10 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 def origin(rows: list[dict[str, Any]]) -> str:
     """Return the machines, versions and dates behind the rows."""
-    machines = {f"{row['machine']['cpu']}, {row['machine']['cores']} cores, one BLAS thread" for row in rows}
+    machines = {
+        f"{machine['cpu']}, {machine['cores']} cores, one BLAS thread, {machine.get('kernels', 'plain')} kernels"
+        for machine in (row["machine"] for row in rows)
+    }
     versions = {f"{name} {number}" for row in rows for name, number in row["versions"].items()}
     versions |= {f"Python {row['python']}" for row in rows}
     dates = sorted({row["date"] for row in rows})
