@@ -38,8 +38,6 @@ class CompiledKernels(BuildHookInterface[Any]):
 
 def compile_kernels() -> bool:
     """Write the shared libraries beside their source, and return whether there are any."""
-    for old in KERNELS.glob("*.so"):
-        old.unlink()
     if os.name != "posix":
         return False
     compiler = shlex.split(os.environ.get("CC") or "cc")
@@ -55,8 +53,7 @@ def compile_kernels() -> bool:
         except (OSError, subprocess.CalledProcessError) as error:
             why = getattr(error, "stderr", "") or error
             print(f"truing: no compiled kernels, NumPy does their work: {why}", file=sys.stderr)
-            new.unlink(missing_ok=True)
-            for path in KERNELS.glob("*.so"):
+            for path in KERNELS.glob("*.so*"):  # Those of other sources do not fit this Python code.
                 path.unlink()
             return False
         new.replace(KERNELS / name)

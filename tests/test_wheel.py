@@ -3,6 +3,7 @@
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,17 +22,21 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LARGEST_BANK = 5_000_000
 
 
-def built(folder):
+def built(folder, **variables):
+    """Return the wheel and the source distribution of a copy of the sources, by their endings."""
     pytest.importorskip("hatchling")
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
-    return {path.suffix: path for path in folder.iterdir()}
+    copy = folder / "copy"
+    shutil.copytree(
+        ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv*", "site", "*.so", "__pycache__", ".*_cache")
+    )
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **variables}
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder / "dist")]
+    subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True)
+    return {path.suffix: path for path in (folder / "dist").iterdir()}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Return the wheel and the source distribution, by their endings."""
     return built(tmp_path_factory.mktemp("dist"))
 
 
@@ -49,8 +54,27 @@ def test_the_wheel_holds_the_package_and_nothing_else(files):
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     source = ROOT / "src"
     kept = {path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert names == {path.relative_to(source).as_posix() for path in kept if ".egg-info" not in str(path)}
+    kept = {path for path in kept if ".egg-info" not in str(path) and path.suffix != ".so"}
+    assert {name for name in names if not name.endswith(".so")} == {
+        path.relative_to(source).as_posix() for path in kept
+    }
     assert "truing/py.typed" in names
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_wheel_with_kernels_is_for_one_platform_and_every_python(files):
+    with zipfile.ZipFile(files[".whl"]) as wheel:
+        assert "truing/_kernels/compiled.so" in wheel.namelist()
+    assert re.search(r"-py3-none-(?!any)\w+\.whl$", files[".whl"].name)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_there_is_a_wheel_without_kernels(tmp_path):
+    wheel = built(tmp_path, CC="no-such-compiler")[".whl"]
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as found:
+        assert not [name for name in found.namelist() if name.endswith(".so")]
 
 
 @pytest.mark.slow
