@@ -6,62 +6,65 @@
    behind them up to a multiple of 4, for the sake of whole vectors. */
 static double log_sum_exp(double *f, ptrdiff_t n)
 {
-    double largest = largest_of(f, n);
+    double largest = largest_of(f, n), number_largest = 0.0;
     ptrdiff_t filled_up = (n + 3) / 4 * 4;
     for (ptrdiff_t j = n; j < filled_up; j++)
         f[j] = -INFINITY;
-    f[place_of(largest, f, n)] = -INFINITY;
-#pragma omp simd
-    for (ptrdiff_t j = 0; j < filled_up; j++)
-        f[j] = exponential(f[j] - largest);
-    return largest + log1p(sum(f, n));
-}
-
-/* The sum of a row's largest numbers: `kept` of them, or all that are not below `least`, the smallest of those. */
-static double sum_of_largest(const double *row, ptrdiff_t n, ptrdiff_t kept, ptrdiff_t keeps_equal, double least)
-{
-    double sums[LANES] = {0}, above[LANES] = {0}, equal[LANES] = {0};
-    for (ptrdiff_t j = 0; j < n; j += LANES) {
-        int width = (int)smaller_of(LANES, n - j);
-        for (int l = 0; l < width; l++) {
-            double z = row[j + l];
-            sums[l] += z > least ? z : 0.0;
-            above[l] += z > least ? 1.0 : 0.0;
-            equal[l] += z == least ? 1.0 : 0.0;
-        }
+#pragma omp simd reduction(+ : number_largest)
+    for (ptrdiff_t j = 0; j < filled_up; j++) {
+        double term = exponential(f[j] - largest);
+        number_largest += f[j] == largest ? 1.0 : 0.0;
+        f[j] = f[j] == largest ? 0.0 : term;
     }
-    double number = keeps_equal ? sum_of_lanes(equal) : (double)kept - sum_of_lanes(above);
-    return sum_of_lanes(sums) + number * least;
+    return largest + log1p(sum(f, n) + (number_largest - 1.0));
 }
 
-/* exp(sum of a row's activations / sum of its largest), NaN where that has no meaning; where it is pruned, those that
-   are not among the largest are set to 0. */
-static double shape(double *row, ptrdiff_t n, ptrdiff_t kept, ptrdiff_t is_pruned, double *spare)
+/* The sum of what n numbers are above another. */
+static double sum_above(double other, const double *x, ptrdiff_t n)
 {
-    memcpy(spare, row, (size_t)n * sizeof(double));
-    double least = kth_smallest(spare, n, n - kept + 1, spare + n);
-    double of_largest = sum_of_largest(row, n, kept, is_pruned, least);
-    double of_all = sum(row, n);
-    if (of_largest == 0.0 && sum_of_sizes(row, n) == 0.0)
+    double lanes[LANES] = {0};
+    ptrdiff_t whole = n - n % LANES;
+    for (ptrdiff_t j = 0; j < whole; j += LANES)
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += x[j + l] > other ? x[j + l] - other : 0.0;
+    for (ptrdiff_t j = whole; j < n; j++)
+        lanes[j - whole] += x[j] > other ? x[j] - other : 0.0;
+    return sum_of_lanes(lanes);
+}
+
+static void set_to_zero_below(double least, double *x, ptrdiff_t n)
+{
+    for (ptrdiff_t j = 0; j < n; j++)
+        x[j] = x[j] >= least ? x[j] : 0.0;
+}
+
+/* exp(sum of a row's activations / sum of its largest), NaN where that has no meaning; where it is to be pruned, those
+   that are not among the largest are set to 0. */
+static double shape(double *row, ptrdiff_t n, ptrdiff_t kept, ptrdiff_t is_pruned)
+{
+    double least = kth_smallest(row, n, n - kept + 1), of_all = sum(row, n), of_largest;
+    if (is_pruned) {
+        set_to_zero_below(least, row, n);
+        of_largest = sum(row, n);
+    } else {
+        of_largest = sum_above(least, row, n) + (double)kept * least;
+    }
+    if (of_all == 0.0 && sum_of_sizes(row, n) == 0.0)
         return 1.0; /* A row of zeros stays one, whatever it is scaled by. */
-    if (is_pruned)
-        for (ptrdiff_t j = 0; j < n; j++)
-            row[j] = row[j] >= least ? row[j] : 0.0;
     return of_largest > 0.0 ? exp(of_all / of_largest) : NAN;
 }
 
 /* The energy T log(sum of e^(f / T)) of the head's logits on shaped features, as SCALE and ASH-S have it. There is room
-   for a tile of features and one of logits, and 2 d + the tile's rows of numbers to spare. */
+   for a tile of features, one of logits, and a number for each of their rows. */
 void shaped_energies(const matrix *features, const matrix *weight, const double *bias, double temperature,
-                     ptrdiff_t kept, ptrdiff_t is_pruned, const matrix *tile, const matrix *logits, double *spare,
+                     ptrdiff_t kept, ptrdiff_t is_pruned, const matrix *tile, const matrix *logits, double *factors,
                      double *scores)
 {
     ptrdiff_t d = features->columns, classes = weight->rows;
-    double *factors = spare + 2 * d;
     for (ptrdiff_t first = 0; first < features->rows; first += tile->rows) {
         ptrdiff_t count = read_tile(features, first, tile);
         for (ptrdiff_t i = 0; i < count; i++)
-            factors[i] = shape(row_of(tile, i), d, kept, is_pruned, spare);
+            factors[i] = shape(row_of(tile, i), d, kept, is_pruned);
         multiply(tile, weight, classes, logits);
         for (ptrdiff_t i = 0; i < count; i++) {
             double *f = row_of(logits, i);

@@ -61,15 +61,6 @@ static ptrdiff_t add_smaller(const double *numbers, ptrdiff_t n, double bound, d
     return count;
 }
 
-/* The k-th smallest of n numbers, NaN where there are fewer; there are 2 n to spare. */
-static double kth_of(const double *numbers, ptrdiff_t n, ptrdiff_t k, double *spare)
-{
-    if (n < k)
-        return NAN;
-    memcpy(spare, numbers, (size_t)n * sizeof(double));
-    return kth_smallest(spare, n, k, spare + n);
-}
-
 /* Leave the k smallest of n numbers where these were, in any order, given the k-th. */
 static void keep_smallest(double *numbers, ptrdiff_t n, ptrdiff_t k, double kth)
 {
@@ -82,10 +73,10 @@ static void keep_smallest(double *numbers, ptrdiff_t n, ptrdiff_t k, double kth)
 
    Row i is known row own + i, and not its own neighbour, unless own is negative. For each row of a tile `nearest` holds
    the smallest squared distances so far, `counts` of them, k or more below `bounds`: it has room for 2 k, or for all
-   there are, and one more for each row of the tile of known ones. There are twice so many numbers to spare. */
+   there are, and one more for each row of the tile of known ones. */
 void nearest_distances(const matrix *features, const double *norms, const matrix *features_in, const double *norms_in,
                        ptrdiff_t k, ptrdiff_t own, const matrix *tile, const matrix *known, const matrix *products,
-                       const matrix *nearest, ptrdiff_t *counts, double *bounds, double *spare, double *distances)
+                       const matrix *nearest, ptrdiff_t *counts, double *bounds, double *distances)
 {
     for (ptrdiff_t first = 0; first < features->rows; first += tile->rows) {
         ptrdiff_t count = read_units(features, norms, first, tile);
@@ -102,14 +93,14 @@ void nearest_distances(const matrix *features, const double *norms, const matrix
                 as_squared_distances(squared, count_in, norms[first + i], norms_in + start, itself);
                 counts[i] = add_smaller(squared, count_in, bounds[i], smallest, counts[i]);
                 if (counts[i] > 2 * k) {
-                    bounds[i] = kth_of(smallest, counts[i], k, spare);
+                    bounds[i] = kth_smallest(smallest, counts[i], k);
                     keep_smallest(smallest, counts[i], k, bounds[i]);
                     counts[i] = k;
                 }
             }
         }
         for (ptrdiff_t i = 0; i < count; i++) {
-            double squared = kth_of(row_of(nearest, i), counts[i], k, spare);
+            double squared = counts[i] < k ? NAN : kth_smallest(row_of(nearest, i), counts[i], k);
             distances[first + i] = sqrt(squared < 0.0 ? 0.0 : squared);
         }
     }

@@ -1,7 +1,8 @@
 /* Tiles of rows, which are multiplied by a matrix in products of one shape, and what is summed or selected of a row.
 
    A tile is a matrix of doubles that Python has made room for. Sums are kept in LANES partial sums, which a compiler
-   turns into vector code: their order, and so every bit, is that of the columns and nothing else. */
+   turns into vector code: their order, and so every bit, is that of the columns and nothing else. Where a compiler may
+   choose the order, which may then depend on where a row lies in memory, no rounding does: counts, and extremes. */
 
 #ifndef TRUING_TILES_H
 #define TRUING_TILES_H
@@ -95,18 +96,10 @@ static inline double sum_of_squares(const double *x, ptrdiff_t n)
 /* The largest of n numbers, of which NaN is none. */
 static inline double largest_of(const double *x, ptrdiff_t n)
 {
-    double lanes[LANES];
-    for (int l = 0; l < LANES; l++)
-        lanes[l] = -INFINITY;
-    ptrdiff_t whole = n - n % LANES;
-    for (ptrdiff_t j = 0; j < whole; j += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] = x[j + l] > lanes[l] ? x[j + l] : lanes[l];
-    for (ptrdiff_t j = whole; j < n; j++)
-        lanes[j - whole] = x[j] > lanes[j - whole] ? x[j] : lanes[j - whole];
-    double largest = lanes[0];
-    for (int l = 1; l < LANES; l++)
-        largest = lanes[l] > largest ? lanes[l] : largest;
+    double largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (ptrdiff_t j = 0; j < n; j++)
+        largest = x[j] > largest ? x[j] : largest;
     return largest;
 }
 
@@ -119,46 +112,40 @@ static inline ptrdiff_t place_of(double number, const double *x, ptrdiff_t n)
     return 0;
 }
 
-static inline double median_of_three(double a, double b, double c)
-{
-    double low = a < b ? a : b, high = a < b ? b : a;
-    return c < low ? low : c > high ? high : c;
-}
+/* The k-th smallest of n numbers, k from 1, by bisection of their range; with NaN among them it may be any.
 
-/* The k-th smallest of n numbers, k from 1, by Hoare's quickselect; x and the spare n numbers are written over.
-
-   Numbers are copied to both sides and counted on one, so that no branch depends on them. Pivots are medians of three
-   that stand where no pattern of a row does. With a NaN among them the result is any of the numbers. */
-static inline double kth_smallest(double *x, ptrdiff_t n, ptrdiff_t k, double *spare)
+   Each round counts the numbers below the middle, and takes the nearest number on either side for a new end of the
+   range, so that it ends with equal numbers too. No branch depends on a number, as they do in quickselect. */
+static inline double kth_smallest(const double *x, ptrdiff_t n, ptrdiff_t k)
 {
-    uint32_t random = 1;
-    for (;;) {
-        double three[3];
-        for (int i = 0; i < 3; i++) {
-            random = random * 1664525u + 1013904223u;
-            three[i] = x[((uint64_t)random * (uint64_t)n) >> 32];
-        }
-        double pivot = median_of_three(three[0], three[1], three[2]);
-        ptrdiff_t below = 0, above = 0;
-        for (ptrdiff_t j = 0; j < n; j++) {
-            double number = x[j];
-            x[below] = number;
-            below += number < pivot;
-            spare[above] = number;
-            above += number > pivot;
-        }
-        if (k <= below) {
-            n = below;
-        } else if (k <= n - above) {
-            return pivot;
-        } else {
-            k -= n - above;
-            n = above;
-            double *others = x;
-            x = spare;
-            spare = others;
-        }
+    double low = INFINITY, high = -INFINITY;
+#pragma omp simd reduction(min : low) reduction(max : high)
+    for (ptrdiff_t j = 0; j < n; j++) {
+        low = x[j] < low ? x[j] : low;
+        high = x[j] > high ? x[j] : high;
     }
+    while (low < high) {
+        double middle = 0.5 * low + 0.5 * high;
+        if (!(middle > low)) /* By rounding, or because the lowest is infinite. */
+            middle = high;
+        double count = 0.0, largest_below = -INFINITY, smallest_above = INFINITY;
+#pragma omp simd reduction(+ : count) reduction(max : largest_below) reduction(min : smallest_above)
+        for (ptrdiff_t j = 0; j < n; j++) {
+            double below = x[j] < middle ? x[j] : -INFINITY, above = x[j] < middle ? INFINITY : x[j];
+            count += x[j] < middle ? 1.0 : 0.0;
+            largest_below = below > largest_below ? below : largest_below;
+            smallest_above = above < smallest_above ? above : smallest_above;
+        }
+        if (count == (double)k)
+            return largest_below;
+        if (count == (double)(k - 1))
+            return smallest_above;
+        if (count > (double)k)
+            high = largest_below;
+        else
+            low = smallest_above;
+    }
+    return low;
 }
 
 #endif

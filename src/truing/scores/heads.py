@@ -178,8 +178,7 @@ def _shaped_energies(z: Matrix, W: Floats, b: Floats, kept: int, T: float, *, is
         return by_tiles(lambda z: T * log_sum_exp((_shaped(z, kept, is_pruned) @ W.T + b) / T), z)
 
     def fill(rows: slice, scores: Floats) -> None:
-        spare = np.empty(2 * z.shape[1] + ROWS_AT_ONCE)
-        room = empty_tile(z.shape[1]), empty_tile(len(W)), spare
+        room = empty_tile(z.shape[1]), empty_tile(len(W)), np.empty(ROWS_AT_ONCE)
         kernels.with_blas("shaped_energies", _kernels.readable(z[rows]), W, b, T, kept, is_pruned, *room, scores)
 
     return by_blocks(fill, z)
@@ -230,7 +229,7 @@ def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class _Between:
-    """The distances of the weights of some classes to those of all (k, c), 1 for its own; class j's are at places[j]."""
+    """Distances of the weights of some classes to those of all (k, c), 1 to its own: of class j in row places[j]."""
 
     distances: Floats
     places: NDArray[np.intp]

@@ -73,9 +73,9 @@ def _distances(kernels: _kernels.Kernels, z: Matrix, z_in: Matrix, k: int, leave
     def fill(rows: slice, distances: Floats) -> None:
         own = rows.start if leave_out else -1
         tiles = empty_tile(d), np.empty((at_once, d)), empty_tile(at_once), empty_tile(most_kept)
-        counts, bounds, spare = np.empty(ROWS_AT_ONCE, dtype=np.intp), np.empty(ROWS_AT_ONCE), np.empty(2 * most_kept)
+        counts, bounds = np.empty(ROWS_AT_ONCE, dtype=np.intp), np.empty(ROWS_AT_ONCE)
         given = _kernels.readable(z[rows]), norms[rows], *known, k, own
-        kernels.with_blas("nearest_distances", *given, *tiles, counts, bounds, spare, distances)
+        kernels.with_blas("nearest_distances", *given, *tiles, counts, bounds, distances)
 
     return by_blocks(fill, z)
 
@@ -104,7 +104,7 @@ def _plain_distances(z: Matrix, z_in: Matrix, k: int, leave_out: bool) -> Floats
             if leave_out:
                 squared[row == np.arange(start, start + squared.shape[1])] = np.inf
             nearest = np.partition(np.concatenate((nearest, squared), axis=1), k - 1, axis=1)[:, :k]
-        return np.sqrt(np.maximum(nearest[:, k - 1], 0.0))
+        return np.asarray(np.sqrt(np.maximum(nearest[:, k - 1], 0.0)))
 
     return by_tiles(formula, z, np.arange(float(len(z)))[:, None])
 

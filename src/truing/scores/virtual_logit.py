@@ -81,31 +81,38 @@ def vim(
 
 def _less_virtual_logit(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
     """Return the energy of every row less its virtual logit (n,)."""
-    kernels = _kernels.kernels
+    scores = _energies_less_lengths(z, f, origin, residual, alpha)
+    return check_defined(scores, "features must not be too far from the known ones")
 
-    def formula(z: Floats, f: Floats) -> Floats:
-        return log_sum_exp(f) - alpha * np.linalg.norm((z - origin) @ residual.T, axis=1)
+
+def _energies_less_lengths(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
+    kernels = _kernels.kernels
+    if kernels is None:
+        return by_tiles(lambda z, f: log_sum_exp(f) - alpha * _plain_lengths(z, origin, residual), z, f)
 
     def fill(rows: slice, scores: Floats) -> None:
         given = _kernels.readable(z[rows]), _kernels.readable(f[rows]), origin, residual, alpha
         room = empty_tile(z.shape[1]), empty_tile(len(residual)), np.empty(f.shape[1] + 3)
         kernels.with_blas("less_virtual_logits", *given, *room, scores)
 
-    scores = by_tiles(formula, z, f) if kernels is None else by_blocks(fill, z, f)
-    return check_defined(scores, "features must not be too far from the known ones")
+    return by_blocks(fill, z, f)
 
 
 def _lengths(z: Matrix, origin: Floats, residual: Floats) -> Floats:
     """Return how long the part of every row in the residual space is (n,)."""
     kernels = _kernels.kernels
     if kernels is None:
-        return by_tiles(lambda z: np.linalg.norm((z - origin) @ residual.T, axis=1), z)
+        return by_tiles(lambda z: _plain_lengths(z, origin, residual), z)
 
     def fill(rows: slice, lengths: Floats) -> None:
         room = empty_tile(z.shape[1]), empty_tile(len(residual))
         kernels.with_blas("lengths_along", _kernels.readable(z[rows]), origin, residual, *room, lengths)
 
     return by_blocks(fill, z)
+
+
+def _plain_lengths(z: Floats, origin: Floats, residual: Floats) -> Floats:
+    return np.asarray(np.linalg.norm((z - origin) @ residual.T, axis=1))
 
 
 def _check_classes(W: Floats, **logits: Matrix) -> None:
