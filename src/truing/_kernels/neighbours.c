@@ -72,8 +72,8 @@ static void keep_smallest(double *numbers, ptrdiff_t n, ptrdiff_t k, double kth)
 /* Write the distance of every row to its k-th nearest known row.
 
    Row i is known row own + i, and not its own neighbour, unless own is negative. For each row of a tile `nearest` holds
-   the smallest squared distances so far, `counts` of them, k or more below `bounds`: it has room for 2 k, or for all
-   there are, and one more for each row of the tile of known ones. */
+   `counts` squared distances, the k smallest so far among them, none of which is above `bounds`. It has room for 2 k, or
+   for all there are, and one more for each row of the tile of known ones. */
 void nearest_distances(const matrix *features, const double *norms, const matrix *features_in, const double *norms_in,
                        ptrdiff_t k, ptrdiff_t own, const matrix *tile, const matrix *known, const matrix *products,
                        const matrix *nearest, ptrdiff_t *counts, double *bounds, double *distances)

@@ -272,8 +272,8 @@ def _write_boundary_distances(z: Matrix, f: Matrix, mu: Floats, between: _Betwee
         return
     z, f = as_block(z), as_block(f)
     distances = between.distances[between.places[f.argmax(axis=1)]]
-    to_boundaries = ((f.max(axis=1)[:, None] - f) / distances).sum(axis=1) / (f.shape[1] - 1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        to_boundaries = ((f.max(axis=1)[:, None] - f) / distances).sum(axis=1) / (f.shape[1] - 1)
         scores[:] = to_boundaries / np.linalg.norm(z - mu, axis=1)
 
 

@@ -162,6 +162,6 @@ def _virtual_scale(largest_logits: Floats, lengths: Floats, features_in: Matrix)
     """Return what makes the known rows' virtual logits as large as their largest logits, on average."""
     if largest_logits.mean() <= 0:
         raise ValueError(f"logits_in must have largest logits above 0 on average, got {largest_logits.mean():g}")
-    if lengths.mean() <= _ROUNDING * np.abs(features_in).max():
+    if lengths.mean() <= _ROUNDING * max(float(features_in.max()), -float(features_in.min())):
         raise ValueError("features_in must vary in more directions than dimensions says: give fewer dimensions")
     return float(largest_logits.mean() / lengths.mean())
