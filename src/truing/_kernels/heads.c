@@ -61,6 +61,7 @@ void shaped_energies(const matrix *features, const matrix *weight, const double 
                      double *scores)
 {
     ptrdiff_t d = features->columns, classes = weight->rows;
+    double per_temperature = 1.0 / temperature;
     for (ptrdiff_t first = 0; first < features->rows; first += tile->rows) {
         ptrdiff_t count = read_tile(features, first, tile);
         for (ptrdiff_t i = 0; i < count; i++)
@@ -69,7 +70,7 @@ void shaped_energies(const matrix *features, const matrix *weight, const double 
         for (ptrdiff_t i = 0; i < count; i++) {
             double *f = row_of(logits, i);
             for (ptrdiff_t j = 0; j < classes; j++)
-                f[j] = (factors[i] * f[j] + bias[j]) / temperature;
+                f[j] = (factors[i] * f[j] + bias[j]) * per_temperature;
             scores[first + i] = temperature * log_sum_exp(f, classes);
         }
     }
@@ -105,9 +106,9 @@ void less_virtual_logits(const matrix *features, const matrix *logits, const dou
 }
 
 /* The mean distance to the boundaries between the class predicted and all others, over the distance of the features to
-   their mean (fDBD). Of a class the distances of its weights to those of all others stand in the row of `between` that
-   `places` says, with 1 for that to its own. There are d + classes numbers to spare. */
-void boundary_distances(const matrix *features, const matrix *logits, const double *mean, const matrix *between,
+   their mean (fDBD). For a class 1 / the distances of its weights to those of all others stand in the row of `inverses`
+   that `places` says, with 1 for its own. There are d + classes numbers to spare. */
+void boundary_distances(const matrix *features, const matrix *logits, const double *mean, const matrix *inverses,
                         const ptrdiff_t *places, double *spare, double *scores)
 {
     ptrdiff_t d = features->columns, classes = logits->columns;
@@ -115,9 +116,9 @@ void boundary_distances(const matrix *features, const matrix *logits, const doub
     for (ptrdiff_t i = 0; i < features->rows; i++) {
         read_row(logits, i, f);
         double largest = largest_of(f, classes);
-        const double *distances = row_of(between, places[place_of(largest, f, classes)]);
+        const double *inverse = row_of(inverses, places[place_of(largest, f, classes)]);
         for (ptrdiff_t j = 0; j < classes; j++)
-            f[j] = (largest - f[j]) / distances[j];
+            f[j] = (largest - f[j]) * inverse[j];
         read_row(features, i, z);
         for (ptrdiff_t j = 0; j < d; j++)
             z[j] -= mean[j];

@@ -229,24 +229,24 @@ def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class _Between:
-    """Distances of the weights of some classes to those of all (k, c), 1 to its own: of class j in row places[j]."""
+    """1 / distances of the weights of some classes to those of all (k, c), 1 for its own; row places[j] is class j's."""
 
-    distances: Floats
+    inverses: Floats
     places: NDArray[np.intp]
 
 
 def _between_classes(W: Floats, classes: NDArray[np.intp]) -> _Between:
-    """Return the distances of the weights of some classes to those of all."""
+    """Return how far the weights of some classes are from those of all; infinity where their squares vanish."""
     squares = (W * W).sum(axis=1)
-    distances = np.empty((len(classes), len(W)))
-    with one_thread():
+    inverses = np.empty((len(classes), len(W)))
+    with one_thread(), np.errstate(divide="ignore"):
         for start in range(0, len(classes), ROWS_AT_ONCE):  # Products of one shape, as in `by_tiles`.
             some = classes[start : start + ROWS_AT_ONCE]
             filled_up = np.resize(some, ROWS_AT_ONCE)
-            distances[start : start + len(some)] = _between_weights(W, squares, filled_up)[: len(some)]
+            inverses[start : start + len(some)] = 1 / _between_weights(W, squares, filled_up)[: len(some)]
     places = np.zeros(len(W), dtype=np.intp)
     places[classes] = np.arange(len(classes))
-    return _Between(distances, places)
+    return _Between(inverses, places)
 
 
 def _between_weights(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> Floats:
@@ -268,12 +268,12 @@ def _write_boundary_distances(z: Matrix, f: Matrix, mu: Floats, between: _Betwee
     if kernels is not None:
         spare = np.empty(z.shape[1] + f.shape[1])
         rows = _kernels.readable(z), _kernels.readable(f)
-        kernels("boundary_distances", *rows, mu, between.distances, between.places, spare, scores)
+        kernels("boundary_distances", *rows, mu, between.inverses, between.places, spare, scores)
         return
     z, f = as_block(z), as_block(f)
-    distances = between.distances[between.places[f.argmax(axis=1)]]
+    inverses = between.inverses[between.places[f.argmax(axis=1)]]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        to_boundaries = ((f.max(axis=1)[:, None] - f) / distances).sum(axis=1) / (f.shape[1] - 1)
+        to_boundaries = ((f.max(axis=1)[:, None] - f) * inverses).sum(axis=1) / (f.shape[1] - 1)
         scores[:] = to_boundaries / np.linalg.norm(z - mu, axis=1)
 
 

@@ -12,13 +12,20 @@ from .._threads import map_blocks
 # A multiple of the rows that BLAS kernels take at a time; with 96 a product is about as fast as in one piece.
 ROWS_AT_ONCE = 96
 
+# Of many rows a thread takes so many times what the cache holds, of which a tile needs little, as long as there are
+# this many blocks: between two of them it waits for the interpreter.
+_MANY_TIMES = 4
+_ENOUGH_BLOCKS = 32
+
 
 def by_blocks(fill: Callable[[slice, Floats], object], *matrices: Matrix) -> Floats:
     """Return scores (n,) that `fill` writes for a block of rows, whole tiles of them, at a time, on all cores."""
     scores = np.empty(len(matrices[0]))
     width = sum(matrix.shape[1] for matrix in matrices)
-    tiles = max(1, rows_of_block(len(scores), width) // ROWS_AT_ONCE)
-    map_blocks(lambda rows: fill(rows, scores[rows]), slices(len(scores), tiles * ROWS_AT_ONCE))
+    in_cache = rows_of_block(len(scores), width)
+    together = max(in_cache, min(_MANY_TIMES * in_cache, len(scores) // _ENOUGH_BLOCKS))
+    step = max(1, together // ROWS_AT_ONCE) * ROWS_AT_ONCE
+    map_blocks(lambda rows: fill(rows, scores[rows]), slices(len(scores), step))
     return scores
 
 
