@@ -111,13 +111,16 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     z, f, W, mu = _as_centred(features, logits, weight, mean)
     _check_apart(W)
     W = W - W.mean(axis=0)  # Differences stay, and what all classes share does not drown them.
-    known = _between_classes(W, _classes_to_come(f)) if len(W) <= _MANY_CLASSES else None
+    squares = np.einsum("ij,ij->i", W, W)
+    of_all_rows = _between_classes(W, squares, _classes_to_come(f)) if len(W) <= _MANY_CLASSES else None
 
     def fill(rows: slice, scores: Floats) -> None:
-        between = _between_classes(W, _predicted_classes(f[rows])) if known is None else known
+        between = of_all_rows or _between_classes(W, squares, _predicted_classes(f[rows]))
         _write_boundary_distances(z[rows], f[rows], mu, between, scores)
 
-    return check_defined(by_blocks(fill, z, f), f"features must be {_APART} for the score fdbd")
+    return check_defined(
+        by_blocks(fill, len(z), z.shape[1] + f.shape[1]), f"features must be {_APART} for the score fdbd"
+    )
 
 
 def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike, *, alpha: float = 1e-4) -> Floats:
@@ -142,18 +145,17 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLi
     """
     z, f, W, mu = _as_centred(features, logits, weight, mean)
     alpha = as_number(alpha, "alpha", at_least=0.0)
-
     return check_defined(_collapse_scores(z, f, W, mu, alpha), f"features must be {_APART} for the score nci")
 
 
 def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Matrix, Floats, Floats]:
     """Return features (n, d) and the linear head, weight (c, d) and bias (c,) in float64, that takes them."""
     z, W = as_matrix(features, "features"), as_matrix(weight, "weight")
-    b = np.ascontiguousarray(as_vector(bias, "bias"))
+    b = np.array(as_vector(bias, "bias"))
     if W.shape != (len(b), z.shape[1]):
         wanted = f"(c, d) = ({len(b)}, {z.shape[1]}) to go with the bias and the features"
         raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
-    return z, as_block(W), b
+    return z, np.array(W, dtype=np.float64, order="C"), b
 
 
 _ACTIVATIONS = "features must be activations whose largest add up to more than 0, as a ReLU gives them"
@@ -181,7 +183,7 @@ def _shaped_energies(z: Matrix, W: Floats, b: Floats, kept: int, T: float, *, is
         room = empty_tile(z.shape[1]), empty_tile(len(W)), np.empty(ROWS_AT_ONCE)
         kernels.with_blas("shaped_energies", _kernels.readable(z[rows]), W, b, T, kept, is_pruned, *room, scores)
 
-    return by_blocks(fill, z)
+    return by_blocks(fill, *z.shape)
 
 
 def _shaped(z: Floats, kept: int, is_pruned: bool) -> Floats:
@@ -200,7 +202,7 @@ def _as_centred(
     """Return what fDBD and NCI take, checked against one another."""
     z, f = as_matrix(features, "features"), as_logits(logits)
     check_same_rows(features=z, logits=f)
-    W, mu = as_block(as_matrix(weight, "weight")), np.ascontiguousarray(as_vector(mean, "mean"))
+    W, mu = np.array(as_matrix(weight, "weight"), dtype=np.float64, order="C"), np.array(as_vector(mean, "mean"))
     if W.shape != (f.shape[1], z.shape[1]):
         wanted = f"(c, d) = ({f.shape[1]}, {z.shape[1]}) to go with the logits and the features"
         raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
@@ -229,15 +231,14 @@ def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class _Between:
-    """1 / distances of the weights of some classes to those of all (k, c), 1 for its own; row places[j] is class j's."""
+    """1 / distances of the weights of some classes to those of all (k, c), 1 for its own; class j is row places[j]."""
 
     inverses: Floats
     places: NDArray[np.intp]
 
 
-def _between_classes(W: Floats, classes: NDArray[np.intp]) -> _Between:
+def _between_classes(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> _Between:
     """Return how far the weights of some classes are from those of all; infinity where their squares vanish."""
-    squares = (W * W).sum(axis=1)
     inverses = np.empty((len(classes), len(W)))
     with one_thread(), np.errstate(divide="ignore"):
         for start in range(0, len(classes), ROWS_AT_ONCE):  # Products of one shape, as in `by_tiles`.
@@ -295,4 +296,4 @@ def _collapse_scores(z: Matrix, f: Matrix, W: Floats, mu: Floats, alpha: float) 
         given = _kernels.readable(z[rows]), _kernels.readable(f[rows])
         kernels("collapse_scores", *given, W, mu, alpha, spare, scores)
 
-    return by_blocks(fill, z, f)
+    return by_blocks(fill, len(z), z.shape[1] + f.shape[1])

@@ -65,8 +65,8 @@ def _neighbours(neighbours: int | None, known: int, leave_out: bool) -> int:
 def _distances(kernels: _kernels.Kernels, z: Matrix, z_in: Matrix, k: int, leave_out: bool) -> Floats:
     """Return the distance of every row to the k-th nearest known row (n,)."""
     m, d = z_in.shape
-    norms, norms_in = _norms(kernels, z), _norms(kernels, z_in)
-    known = _kernels.readable(z_in), norms_in
+    norms = _norms(kernels, z)
+    known = _kernels.readable(z_in), _norms(kernels, z_in)
     at_once = min(m, _KNOWN_AT_ONCE)
     most_kept = min(m, 2 * k) + at_once
 
@@ -77,7 +77,7 @@ def _distances(kernels: _kernels.Kernels, z: Matrix, z_in: Matrix, k: int, leave
         given = _kernels.readable(z[rows]), norms[rows], *known, k, own
         kernels.with_blas("nearest_distances", *given, *tiles, counts, bounds, distances)
 
-    return by_blocks(fill, z)
+    return by_blocks(fill, len(z), d + m)
 
 
 def _norms(kernels: _kernels.Kernels, features: Matrix) -> Floats:
@@ -86,7 +86,7 @@ def _norms(kernels: _kernels.Kernels, features: Matrix) -> Floats:
     def fill(rows: slice, norms: Floats) -> None:
         kernels("row_norms", _kernels.readable(features[rows]), np.empty(features.shape[1]), norms)
 
-    return by_blocks(fill, features)
+    return by_blocks(fill, *features.shape)
 
 
 def _plain_distances(z: Matrix, z_in: Matrix, k: int, leave_out: bool) -> Floats:

@@ -18,14 +18,16 @@ _MANY_TIMES = 4
 _ENOUGH_BLOCKS = 32
 
 
-def by_blocks(fill: Callable[[slice, Floats], object], *matrices: Matrix) -> Floats:
-    """Return scores (n,) that `fill` writes for a block of rows, whole tiles of them, at a time, on all cores."""
-    scores = np.empty(len(matrices[0]))
-    width = sum(matrix.shape[1] for matrix in matrices)
-    in_cache = rows_of_block(len(scores), width)
-    together = max(in_cache, min(_MANY_TIMES * in_cache, len(scores) // _ENOUGH_BLOCKS))
+def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int) -> Floats:
+    """Return scores of so many rows that `fill` writes for a block of them, whole tiles, at a time, on all cores.
+
+    Of a row it reads and makes `width` numbers.
+    """
+    scores = np.empty(rows)
+    in_cache = rows_of_block(rows, width)
+    together = max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
     step = max(1, together // ROWS_AT_ONCE) * ROWS_AT_ONCE
-    map_blocks(lambda rows: fill(rows, scores[rows]), slices(len(scores), step))
+    map_blocks(lambda block: fill(block, scores[block]), slices(rows, step))
     return scores
 
 
@@ -51,7 +53,7 @@ def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
             scores[start - rows.start :][:count] = formula(*tiles)[:count]
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return by_blocks(fill, *matrices)
+        return by_blocks(fill, len(matrices[0]), sum(matrix.shape[1] for matrix in matrices))
 
 
 def check_defined(scores: Floats, wanted: str) -> Floats:

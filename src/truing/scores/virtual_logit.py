@@ -95,7 +95,7 @@ def _energies_less_lengths(z: Matrix, f: Matrix, origin: Floats, residual: Float
         room = empty_tile(z.shape[1]), empty_tile(len(residual)), np.empty(f.shape[1] + 3)
         kernels.with_blas("less_virtual_logits", *given, *room, scores)
 
-    return by_blocks(fill, z, f)
+    return by_blocks(fill, len(z), z.shape[1] + f.shape[1])
 
 
 def _lengths(z: Matrix, origin: Floats, residual: Floats) -> Floats:
@@ -108,7 +108,7 @@ def _lengths(z: Matrix, origin: Floats, residual: Floats) -> Floats:
         room = empty_tile(z.shape[1]), empty_tile(len(residual))
         kernels.with_blas("lengths_along", _kernels.readable(z[rows]), origin, residual, *room, lengths)
 
-    return by_blocks(fill, z)
+    return by_blocks(fill, *z.shape)
 
 
 def _plain_lengths(z: Floats, origin: Floats, residual: Floats) -> Floats:
