@@ -19,16 +19,17 @@ typedef struct {
     ptrdiff_t bytes;
 } matrix;
 
-/* A half is finite here. Its exponent is moved to where a float has it, and scaled by the difference of their biases,
-   which also makes subnormal halves come out right. */
+/* The exponent of a half is moved to where a float has it, and scaled by the difference of their biases, which also
+   makes subnormal halves come out right; infinities and NaN have the largest exponent in both. */
 static inline float half_as_float(uint16_t half)
 {
     uint32_t bits = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
+    uint32_t not_finite = (half & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
     float size;
     memcpy(&size, &bits, sizeof size);
     size *= 0x1p112f;
     memcpy(&bits, &size, sizeof bits);
-    bits |= sign;
+    bits |= sign | not_finite;
     memcpy(&size, &bits, sizeof size);
     return size;
 }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .. import _kernels
 from .._blas import one_thread
-from .._check import Floats, Matrix, as_block, as_matrix, as_number, as_vector, by_rows, check_same_rows, row_blocks
-from .._threads import map_blocks
+from .._check import Floats, Matrix, as_block, as_matrix, as_number, as_vector, by_rows, check_same_rows
 from .exponentials import log_sum_exp, softmax
 from .logits import as_logits, as_temperature
-from .tiles import ROWS_AT_ONCE, by_tiles, check_defined
+from .tiles import ROWS_AT_ONCE, by_blocks, by_tiles, check_defined, empty_tile
 
 
 def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -57,14 +59,7 @@ def scale(
     T = as_temperature(temperature)
     z, W, b = as_head(features, weight, bias)
     kept = _kept(z.shape[1], percentile)
-
-    def formula(z: Floats) -> Floats:
-        largest = np.partition(z, -kept, axis=1)[:, -kept:]
-        f = z * _expanded(z, largest.sum(axis=1)) @ W.T + b
-        energy: Floats = T * log_sum_exp(f / T)
-        return energy
-
-    return check_defined(by_tiles(formula, z), _ACTIVATIONS)
+    return check_defined(_shaped_energies(z, W, b, kept, T, is_pruned=False), _ACTIVATIONS)
 
 
 def ash(
@@ -92,15 +87,7 @@ def ash(
     T = as_temperature(temperature)
     z, W, b = as_head(features, weight, bias)
     kept = _kept(z.shape[1], percentile)
-
-    def formula(z: Floats) -> Floats:
-        smallest_kept = np.partition(z, -kept, axis=1)[:, -kept]
-        pruned = np.where(z >= smallest_kept[:, None], z, 0.0)
-        f = pruned * _expanded(z, pruned.sum(axis=1)) @ W.T + b
-        energy: Floats = T * log_sum_exp(f / T)
-        return energy
-
-    return check_defined(by_tiles(formula, z), _ACTIVATIONS)
+    return check_defined(_shaped_energies(z, W, b, kept, T, is_pruned=True), _ACTIVATIONS)
 
 
 def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike) -> Floats:
@@ -124,26 +111,16 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     z, f, W, mu = _as_centred(features, logits, weight, mean)
     _check_apart(W)
     W = W - W.mean(axis=0)  # Differences stay, and what all classes share does not drown them.
-    squares = (W * W).sum(axis=1)
+    squares = np.einsum("ij,ij->i", W, W)
+    of_all_rows = _between_classes(W, squares, _classes_to_come(f)) if len(W) <= _MANY_CLASSES else None
 
-    def formula(z: Floats, f: Floats, between: Floats) -> Floats:
-        boundaries = (f.max(axis=1)[:, None] - f) / between
-        distance = boundaries.sum(axis=1) / (f.shape[1] - 1)
-        regularised: Floats = distance / np.linalg.norm(z - mu, axis=1)
-        return regularised
+    def fill(rows: slice, scores: Floats) -> None:
+        between = of_all_rows or _between_classes(W, squares, _predicted_classes(f[rows]))
+        _write_boundary_distances(z[rows], f[rows], mu, between, scores)
 
-    if len(W) > _MANY_CLASSES:
-        scores = by_tiles(lambda z, f: formula(z, f, _between_weights(W, squares, f.argmax(axis=1))), z, f)
-    else:
-        table, place = _between_classes(W, squares, _predicted_classes(f))
-        scores = np.empty(len(f))
-
-        def fill(rows: slice) -> None:
-            scores[rows] = formula(as_block(z[rows]), as_block(f[rows]), table[place[rows]])
-
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            map_blocks(fill, row_blocks(z, f, copies=4), uses_blas=False)
-    return check_defined(scores, f"features must be {_APART} for the score fdbd")
+    return check_defined(
+        by_blocks(fill, len(z), z.shape[1] + f.shape[1]), f"features must be {_APART} for the score fdbd"
+    )
 
 
 def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike, *, alpha: float = 1e-4) -> Floats:
@@ -168,31 +145,22 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLi
     """
     z, f, W, mu = _as_centred(features, logits, weight, mean)
     alpha = as_number(alpha, "alpha", at_least=0.0)
-
-    def formula(z: Floats, f: Floats) -> Floats:
-        centred = z - mu
-        along = (W[f.argmax(axis=1)] * centred).sum(axis=1) / np.linalg.norm(centred, axis=1)
-        scores: Floats = along + alpha * np.abs(z).sum(axis=1)
-        return scores
-
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scores = by_rows(formula, z, f)
-    return check_defined(scores, f"features must be {_APART} for the score nci")
+    return check_defined(_collapse_scores(z, f, W, mu, alpha), f"features must be {_APART} for the score nci")
 
 
 def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Matrix, Floats, Floats]:
     """Return features (n, d) and the linear head, weight (c, d) and bias (c,) in float64, that takes them."""
     z, W = as_matrix(features, "features"), as_matrix(weight, "weight")
-    b = as_vector(bias, "bias")
+    b = np.array(as_vector(bias, "bias"))
     if W.shape != (len(b), z.shape[1]):
         wanted = f"(c, d) = ({len(b)}, {z.shape[1]}) to go with the bias and the features"
         raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
-    return z, W.astype(np.float64), b
+    return z, np.array(W, dtype=np.float64, order="C"), b
 
 
 _ACTIVATIONS = "features must be activations whose largest add up to more than 0, as a ReLU gives them"
 _APART = "apart from their mean"
-# Of more classes than these no table of the distances between all of them is made: 32 MB at most.
+# The distances between all of more classes than these, 32 MB, are not kept, but found for each block of rows.
 _MANY_CLASSES = 2048
 
 # Squared distances are taken from products where that leaves ten digits of them.
@@ -205,11 +173,27 @@ def _kept(d: int, percentile: float) -> int:
     return max(1, d - round(d * share))
 
 
-def _expanded(z: Floats, sum_of_largest: Floats) -> Floats:
-    """Return exp(sum of the activations / sum of the largest) for each row (n, 1), NaN where that has no meaning."""
+def _shaped_energies(z: Matrix, W: Floats, b: Floats, kept: int, T: float, *, is_pruned: bool) -> Floats:
+    """Return the energy of the logits of every row (n,), scaled by its largest activations, or these alone."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        return by_tiles(lambda z: T * log_sum_exp((_shaped(z, kept, is_pruned) @ W.T + b) / T), z)
+
+    def fill(rows: slice, scores: Floats) -> None:
+        room = empty_tile(z.shape[1]), empty_tile(len(W)), np.empty(ROWS_AT_ONCE)
+        kernels.with_blas("shaped_energies", _kernels.readable(z[rows]), W, b, T, kept, is_pruned, *room, scores)
+
+    return by_blocks(fill, *z.shape)
+
+
+def _shaped(z: Floats, kept: int, is_pruned: bool) -> Floats:
+    """Return the rows times exp(sum of the activations / sum of the largest), NaN where that has no meaning."""
+    largest = np.partition(z, -kept, axis=1)[:, -kept:]
+    shaped = np.where(z >= largest[:, :1], z, 0.0) if is_pruned else z
+    sum_of_largest = (shaped if is_pruned else largest).sum(axis=1)
     ratio = np.where(sum_of_largest > 0, z.sum(axis=1) / sum_of_largest, np.nan)
     ratio[~z.any(axis=1)] = 1.0  # A row of zeros stays one, whatever it is scaled by.
-    return np.exp(ratio)[:, None]
+    return shaped * np.exp(ratio)[:, None]
 
 
 def _as_centred(
@@ -218,7 +202,7 @@ def _as_centred(
     """Return what fDBD and NCI take, checked against one another."""
     z, f = as_matrix(features, "features"), as_logits(logits)
     check_same_rows(features=z, logits=f)
-    W, mu = as_matrix(weight, "weight").astype(np.float64), as_vector(mean, "mean")
+    W, mu = np.array(as_matrix(weight, "weight"), dtype=np.float64, order="C"), np.array(as_vector(mean, "mean"))
     if W.shape != (f.shape[1], z.shape[1]):
         wanted = f"(c, d) = ({f.shape[1]}, {z.shape[1]}) to go with the logits and the features"
         raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
@@ -228,45 +212,88 @@ def _as_centred(
 
 
 def _check_apart(W: Floats) -> None:
-    _, first, number = np.unique(W, axis=0, return_index=True, return_inverse=True)
-    for row, own in enumerate(first[number.ravel()]):
+    first: dict[bytes, int] = {}
+    for row, weights in enumerate(W + 0.0):  # There is one zero, not two.
+        own = first.setdefault(weights.tobytes(), row)
         if row != own:
             raise ValueError(f"weight must differ between classes for the score fdbd, got rows {own} and {row} alike")
 
 
 def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
-    """Return the class (n,) of each row's largest logit."""
-    classes = np.empty(len(f), dtype=np.intp)
-
-    def fill(rows: slice) -> None:
-        as_block(f[rows]).argmax(axis=1, out=classes[rows])
-
-    map_blocks(fill, row_blocks(f), uses_blas=False)
-    return classes
+    """Return the classes that are the largest logit of any row, in order."""
+    return np.unique(as_block(f).argmax(axis=1))
 
 
-def _between_classes(W: Floats, squares: Floats, predicted: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
-    """Return the distances of the classes predicted to all classes (k, c), and where that of each row is (n,)."""
-    is_there = np.zeros(len(W), dtype=np.bool_)
-    is_there[predicted] = True
-    classes = np.flatnonzero(is_there)
-    table = np.empty((len(classes), len(W)))
-    with one_thread():
+def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
+    """Return the classes predicted, or all where the rows are more than these."""
+    return _predicted_classes(f) if len(f) < f.shape[1] else np.arange(f.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Between:
+    """1 / distances of the weights of some classes to those of all (k, c), 1 for its own; class j is row places[j]."""
+
+    inverses: Floats
+    places: NDArray[np.intp]
+
+
+def _between_classes(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> _Between:
+    """Return how far the weights of some classes are from those of all; infinity where their squares vanish."""
+    inverses = np.empty((len(classes), len(W)))
+    with one_thread(), np.errstate(divide="ignore"):
         for start in range(0, len(classes), ROWS_AT_ONCE):  # Products of one shape, as in `by_tiles`.
             some = classes[start : start + ROWS_AT_ONCE]
             filled_up = np.resize(some, ROWS_AT_ONCE)
-            table[start : start + len(some)] = _between_weights(W, squares, filled_up)[: len(some)]
-    return table, (np.cumsum(is_there) - 1)[predicted]
+            inverses[start : start + len(some)] = 1 / _between_weights(W, squares, filled_up)[: len(some)]
+    places = np.zeros(len(W), dtype=np.intp)
+    places[classes] = np.arange(len(classes))
+    return _Between(inverses, places)
 
 
-def _between_weights(W: Floats, squares: Floats, predicted: NDArray[np.intp]) -> Floats:
-    """Return the distance of each row's class to all classes (n, c), with 1 for that to itself."""
-    sums = squares[predicted][:, None] + squares
-    squared = sums - 2 * W[predicted] @ W.T
-    rows = np.arange(len(predicted))
-    squared[rows, predicted] = np.inf
+def _between_weights(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> Floats:
+    """Return the distance of the weights of some classes to those of all (k, c), with 1 for that to its own."""
+    sums = squares[classes][:, None] + squares
+    squared = sums - 2 * W[classes] @ W.T
+    rows = np.arange(len(classes))
+    squared[rows, classes] = np.inf
     for row in np.flatnonzero((squared < _CLOSE * sums).any(axis=1)):
-        squared[row] = ((W - W[predicted[row]]) ** 2).sum(axis=1)
-    squared[rows, predicted] = 1.0
+        squared[row] = ((W - W[classes[row]]) ** 2).sum(axis=1)
+    squared[rows, classes] = 1.0
     distances: Floats = np.sqrt(squared)
     return distances
+
+
+def _write_boundary_distances(z: Matrix, f: Matrix, mu: Floats, between: _Between, scores: Floats) -> None:
+    """Write the mean distance to the boundaries of the class predicted over that to the mean, of a block of rows."""
+    kernels = _kernels.kernels
+    if kernels is not None:
+        spare = np.empty(z.shape[1] + f.shape[1])
+        rows = _kernels.readable(z), _kernels.readable(f)
+        kernels("boundary_distances", *rows, mu, between.inverses, between.places, spare, scores)
+        return
+    z, f = as_block(z), as_block(f)
+    inverses = between.inverses[between.places[f.argmax(axis=1)]]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        to_boundaries = ((f.max(axis=1)[:, None] - f) * inverses).sum(axis=1) / (f.shape[1] - 1)
+        scores[:] = to_boundaries / np.linalg.norm(z - mu, axis=1)
+
+
+def _collapse_scores(z: Matrix, f: Matrix, W: Floats, mu: Floats, alpha: float) -> Floats:
+    """Return how far every centred row points along the weights of its class, with alpha of its L1 norm (n,)."""
+    kernels = _kernels.kernels
+
+    def formula(z: Floats, f: Floats) -> Floats:
+        centred = z - mu
+        along = (W[f.argmax(axis=1)] * centred).sum(axis=1) / np.linalg.norm(centred, axis=1)
+        return np.asarray(along + alpha * np.abs(z).sum(axis=1))
+
+    if kernels is None:
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return by_rows(formula, z, f)
+
+    def fill(rows: slice, scores: Floats) -> None:
+        spare = np.empty(z.shape[1] + f.shape[1])
+        given = _kernels.readable(z[rows]), _kernels.readable(f[rows])
+        kernels("collapse_scores", *given, W, mu, alpha, spare, scores)
+
+    return by_blocks(fill, len(z), z.shape[1] + f.shape[1])

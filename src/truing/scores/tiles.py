@@ -1,4 +1,4 @@
-"""Formulas with matrix products, a tile of rows at a time."""
+"""Formulas with matrix products, a tile of rows at a time: by the kernels of heads.c and neighbours.c, or by NumPy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .._check import Floats, Matrix, slices
+from .._check import Floats, Matrix, rows_of_block, slices
 from .._threads import map_blocks
 
 # A multiple of the rows that BLAS kernels take at a time; with 96 a product is about as fast as in one piece.
 ROWS_AT_ONCE = 96
 
-# Tiles of rows that a thread takes together.
-_ROWS_A_BLOCK = 16 * ROWS_AT_ONCE
+# Of many rows a thread takes so many times what the cache holds, of which a tile needs little, as long as there are
+# this many blocks: between two of them it waits for the interpreter.
+_MANY_TIMES = 4
+_ENOUGH_BLOCKS = 32
+
+
+def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int) -> Floats:
+    """Return scores of so many rows that `fill` writes for a block of them, whole tiles, at a time, on all cores.
+
+    Of a row it reads and makes `width` numbers.
+    """
+    scores = np.empty(rows)
+    in_cache = rows_of_block(rows, width)
+    together = max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
+    step = max(1, together // ROWS_AT_ONCE) * ROWS_AT_ONCE
+    map_blocks(lambda block: fill(block, scores[block]), slices(rows, step))
+    return scores
+
+
+def empty_tile(columns: int) -> Floats:
+    """Return room for a tile of rows, and for the few numbers more that fill up the last vector of a row."""
+    return np.empty((ROWS_AT_ONCE, columns + -columns % 4))
 
 
 def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
@@ -22,20 +42,18 @@ def by_tiles(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
     BLAS may round a row of a product in another way beside other rows, or fewer. So every tile has the same shape: the
     last is filled up with its first row. A row that the formula is not defined for comes out as NaN or infinite.
     """
-    scores = np.empty(len(matrices[0]))
 
-    def fill(rows: slice) -> None:
+    def fill(rows: slice, scores: Floats) -> None:
         tiles = [np.empty((ROWS_AT_ONCE, matrix.shape[1])) for matrix in matrices]
         for start in range(rows.start, rows.stop, ROWS_AT_ONCE):
             count = min(ROWS_AT_ONCE, rows.stop - start)
             for tile, matrix in zip(tiles, matrices, strict=True):
                 tile[:count] = matrix[start : start + count]
                 tile[count:] = tile[0]
-            scores[start : start + count] = formula(*tiles)[:count]
+            scores[start - rows.start :][:count] = formula(*tiles)[:count]
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        map_blocks(fill, slices(len(scores), _ROWS_A_BLOCK))
-    return scores
+        return by_blocks(fill, len(matrices[0]), sum(matrix.shape[1] for matrix in matrices))
 
 
 def check_defined(scores: Floats, wanted: str) -> Floats:

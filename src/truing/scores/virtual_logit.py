@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _linalg
+from .. import _kernels, _linalg
 from .._blas import one_thread
 from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
 from .exponentials import log_sum_exp
 from .heads import as_head
 from .known import check_known
 from .logits import as_logits, max_logit
-from .tiles import by_tiles, check_defined
+from .tiles import by_blocks, by_tiles, check_defined, empty_tile
 
 # The known rows leave themselves out a tenth at a time.
 _PARTS = 10
@@ -68,7 +68,7 @@ def vim(
     origin = _origin(W, b, rounding=float(np.finfo(as_matrix(weight, "weight").dtype).eps))
     moments = _second_moments(z_in, origin)
     residual = _residual_space(moments, k)
-    alpha = _virtual_scale(max_logit(f_in), by_tiles(lambda z: _lengths(z, origin, residual), z_in), z_in)
+    alpha = _virtual_scale(max_logit(f_in), _lengths(z_in, origin, residual), z_in)
     if not leave_out:
         return _less_virtual_logit(z, f, origin, residual, alpha)
     scores = np.empty(len(z))
@@ -81,17 +81,38 @@ def vim(
 
 def _less_virtual_logit(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
     """Return the energy of every row less its virtual logit (n,)."""
-
-    def formula(z: Floats, f: Floats) -> Floats:
-        return log_sum_exp(f) - alpha * _lengths(z, origin, residual)
-
-    return check_defined(by_tiles(formula, z, f), "features must not be too far from the known ones")
+    scores = _energies_less_lengths(z, f, origin, residual, alpha)
+    return check_defined(scores, "features must not be too far from the known ones")
 
 
-def _lengths(z: Floats, origin: Floats, residual: Floats) -> Floats:
+def _energies_less_lengths(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
+    kernels = _kernels.kernels
+    if kernels is None:
+        return by_tiles(lambda z, f: log_sum_exp(f) - alpha * _plain_lengths(z, origin, residual), z, f)
+
+    def fill(rows: slice, scores: Floats) -> None:
+        given = _kernels.readable(z[rows]), _kernels.readable(f[rows]), origin, residual, alpha
+        room = empty_tile(z.shape[1]), empty_tile(len(residual)), np.empty(f.shape[1] + 3)
+        kernels.with_blas("less_virtual_logits", *given, *room, scores)
+
+    return by_blocks(fill, len(z), z.shape[1] + f.shape[1])
+
+
+def _lengths(z: Matrix, origin: Floats, residual: Floats) -> Floats:
     """Return how long the part of every row in the residual space is (n,)."""
-    lengths: Floats = np.linalg.norm((z - origin) @ residual, axis=1)
-    return lengths
+    kernels = _kernels.kernels
+    if kernels is None:
+        return by_tiles(lambda z: _plain_lengths(z, origin, residual), z)
+
+    def fill(rows: slice, lengths: Floats) -> None:
+        room = empty_tile(z.shape[1]), empty_tile(len(residual))
+        kernels.with_blas("lengths_along", _kernels.readable(z[rows]), origin, residual, *room, lengths)
+
+    return by_blocks(fill, *z.shape)
+
+
+def _plain_lengths(z: Floats, origin: Floats, residual: Floats) -> Floats:
+    return np.asarray(np.linalg.norm((z - origin) @ residual.T, axis=1))
 
 
 def _check_classes(W: Floats, **logits: Matrix) -> None:
@@ -131,16 +152,16 @@ def _second_moments(features: Matrix, origin: Floats) -> Floats:
 
 
 def _residual_space(moments: Floats, dimensions: int) -> Floats:
-    """Return the directions (d, d - dimensions) in which rows of these second moments are the shortest."""
+    """Return the directions (d - dimensions, d) in which rows of these second moments are the shortest."""
     with one_thread():
         _, directions = np.linalg.eigh(moments)
-    return np.ascontiguousarray(directions[:, : len(moments) - dimensions])
+    return np.ascontiguousarray(directions[:, : len(moments) - dimensions].T)
 
 
 def _virtual_scale(largest_logits: Floats, lengths: Floats, features_in: Matrix) -> float:
     """Return what makes the known rows' virtual logits as large as their largest logits, on average."""
     if largest_logits.mean() <= 0:
         raise ValueError(f"logits_in must have largest logits above 0 on average, got {largest_logits.mean():g}")
-    if lengths.mean() <= _ROUNDING * np.abs(features_in).max():
+    if lengths.mean() <= _ROUNDING * max(float(features_in.max()), -float(features_in.min())):
         raise ValueError("features_in must vary in more directions than dimensions says: give fewer dimensions")
     return float(largest_logits.mean() / lengths.mean())
