@@ -254,8 +254,8 @@ def test_squares_asked_for_between_blocks_are_those_so_far_and_change_no_bit_of_
     blocks[:, :, -1] = 1.0
     asked, unasked = ProductSums(shift), ProductSums(shift)
     for number, block in enumerate(blocks, 1):
-        asked.add(asked.of(block.copy()))
-        unasked.add(unasked.of(block.copy()))
+        asked.add(asked.of_block(block.copy()))
+        unasked.add(unasked.of_block(block.copy()))
         so_far = ((blocks[:number, :, :-1] - shift) ** 2).sum(axis=(0, 1))
         np.testing.assert_allclose(asked.squares, so_far, rtol=1e-12)
     for name in ("mean", "mean_low", "comoment", "comoment_low"):

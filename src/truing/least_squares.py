@@ -21,8 +21,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _linalg
-from ._check import BLOCK_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
+from . import _kernels, _linalg
+from ._check import (
+    BLOCK_NUMBERS,
+    KERNEL_NUMBERS,
+    Bools,
+    Floats,
+    Matrix,
+    as_block,
+    as_matrix_unchecked,
+    check_finite,
+    row_blocks,
+)
 from ._double import EPS
 from ._threads import map_blocks
 
@@ -53,9 +63,6 @@ _IN_SPAN_TOLERANCE = 1e-9
 
 # Norms within this factor of one another are alike.
 _MAX_NORM_RATIO = 1e3
-
-# einsum buffers, and splits its sums, above 8,192 numbers.
-_COLUMNS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,24 +126,17 @@ class LinearFit:
 
 def row_products(matrix: Matrix, coef: Floats) -> Floats:
     """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
-    if matrix.size <= BLOCK_NUMBERS:
-        return _block_products(matrix, coef)
-    products = np.empty(len(matrix))
+    products, kernels = np.empty(len(matrix)), _kernels.kernels
+    coef = np.ascontiguousarray(coef)
 
     def fill(rows: slice) -> None:
-        products[rows] = _block_products(matrix[rows], coef)
+        if kernels is not None:
+            kernels("row_products", _kernels.readable(matrix[rows]), coef, products[rows])
+        else:  # Not by BLAS, whose last bit depends on a row's neighbours.
+            products[rows] = (as_block(matrix[rows]) * coef).sum(axis=1)
 
-    map_blocks(fill, row_blocks(matrix), uses_blas=False)
-    return products
-
-
-def _block_products(block: Matrix, coef: Floats) -> Floats:
-    # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is brought into one layout, no
-    # wider than it takes without a buffer, so that the order of its sum is the same for every row.
-    products = np.zeros(len(block))
-    for first in range(0, block.shape[1], _COLUMNS_AT_ONCE):
-        columns = slice(first, first + _COLUMNS_AT_ONCE)
-        products += np.einsum("ij,j->i", np.ascontiguousarray(block[:, columns], dtype=np.float64), coef[columns])
+    most = BLOCK_NUMBERS if kernels is None else KERNEL_NUMBERS
+    map_blocks(fill, row_blocks(matrix, most=most), uses_blas=False)
     return products
 
 

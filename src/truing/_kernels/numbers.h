@@ -19,8 +19,8 @@ typedef struct {
     ptrdiff_t bytes;
 } matrix;
 
-/* A half is finite here. Its exponent is moved to where a float has it, and scaled by the difference of their biases,
-   which also makes subnormal halves come out right. */
+/* The exponent of a half is moved to where a float has it, and scaled by the difference of their biases, which also
+   makes subnormal halves come out right. The largest exponent stays the largest: infinities and NaN. */
 static inline float half_as_float(uint16_t half)
 {
     uint32_t bits = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
@@ -28,7 +28,7 @@ static inline float half_as_float(uint16_t half)
     memcpy(&size, &bits, sizeof size);
     size *= 0x1p112f;
     memcpy(&bits, &size, sizeof bits);
-    bits |= sign;
+    bits |= (half & 0x7c00) == 0x7c00 ? sign | 0x7f800000 : sign;
     memcpy(&size, &bits, sizeof size);
     return size;
 }

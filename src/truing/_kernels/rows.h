@@ -1,0 +1,52 @@
+/* Sums over the numbers of a row, whose bits depend on the row alone. */
+
+#ifndef TRUING_ROWS_H
+#define TRUING_ROWS_H
+
+#include "numbers.h"
+
+/* Terms of a sum are added in so many lanes, by their place in the row, and the lanes in pairs. */
+#define LANES 16
+
+static inline ptrdiff_t at_most(ptrdiff_t most, ptrdiff_t number)
+{
+    return number < most ? number : most;
+}
+
+static inline const char *row_of(const matrix *m, ptrdiff_t i)
+{
+    return m->first + i * m->stride;
+}
+
+/* Number j of a row of numbers of so many bytes: a constant, where this is called. */
+static inline double number_of(const char *row, ptrdiff_t bytes, ptrdiff_t j)
+{
+    if (bytes == 8)
+        return ((const double *)row)[j];
+    if (bytes == 4)
+        return ((const float *)row)[j];
+    return half_as_float(((const uint16_t *)row)[j]);
+}
+
+static inline double sum_of_lanes(double *lanes)
+{
+    for (ptrdiff_t half = LANES / 2; half > 0; half /= 2)
+        for (ptrdiff_t k = 0; k < half; k++)
+            lanes[k] += lanes[k + half];
+    return lanes[0];
+}
+
+static inline __attribute__((always_inline)) double dot(const char *row, ptrdiff_t bytes, const double *coef,
+                                                        ptrdiff_t n)
+{
+    double lanes[LANES] = {0};
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (ptrdiff_t k = 0; k < LANES; k++)
+            lanes[k] += number_of(row, bytes, j + k) * coef[j + k];
+    for (ptrdiff_t k = 0; j + k < n; k++)
+        lanes[k] += number_of(row, bytes, j + k) * coef[j + k];
+    return sum_of_lanes(lanes);
+}
+
+#endif
