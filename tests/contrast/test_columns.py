@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.contrast.columns import Columns, _mean_and_deviation
+from truing.contrast.columns import Columns, ScoredRows, _mean_and_deviation
 from truing.scores import base_scores
 
 
@@ -25,15 +25,17 @@ def test_the_base_score_is_at_its_temperature_and_those_beside_it_are_at_one(kno
     np.testing.assert_array_equal(columns.scored(known).scores, rows.scores)
 
 
-def test_columns_apart_times_weights_are_the_matrix_times_these(known, rng):
+@pytest.mark.usefixtures("each_way")
+def test_products_of_columns_are_those_of_the_matrix_and_what_is_added_for_each_class(known, rng):
     columns, _ = Columns.of(known, "gen")
     at_origin = truing.Outputs(columns.origin[None], known.logits[:1])  # A row without a direction.
     some = columns.scored(truing.Outputs.concatenate([at_origin, known[:50], known[:50]]))
-    coef = rng.normal(size=len(columns))
-    products = columns.apart(some).times(coef)
-    np.testing.assert_allclose(products, columns.matrix(some) @ coef, atol=1e-12)
+    coef, of_class = rng.normal(size=len(columns)), rng.normal(size=columns.classes)
+    products = columns.products(some, coef, of_class)
+    np.testing.assert_allclose(products, columns.matrix(some) @ coef + of_class[some.classes], atol=1e-12)
     np.testing.assert_array_equal(products[1:51], products[51:])
-    np.testing.assert_array_equal(columns.apart(some, slice(7, 20)).times(coef), products[7:20])
+    part = ScoredRows(some.features[7:20], some.scores[7:20], some.classes[7:20])
+    np.testing.assert_array_equal(columns.products(part, coef, of_class), products[7:20])
 
 
 def test_means_and_deviations_are_those_of_two_passes_whatever_the_size_and_the_offset(rng):

@@ -5,8 +5,12 @@
 
 #include "numbers.h"
 
-/* Terms of a sum are added in so many lanes, by their place in the row, and the lanes in pairs. */
+/* Terms of a sum are added in so many lanes, by their place in the row, the lanes in pairs, and what fills no lanes
+   behind them. */
 #define LANES 16
+
+/* Called with constants, each of which makes a function of its own. */
+#define INLINE static inline __attribute__((always_inline))
 
 static inline ptrdiff_t at_most(ptrdiff_t most, ptrdiff_t number)
 {
@@ -36,17 +40,18 @@ static inline double sum_of_lanes(double *lanes)
     return lanes[0];
 }
 
-static inline __attribute__((always_inline)) double dot(const char *row, ptrdiff_t bytes, const double *coef,
-                                                        ptrdiff_t n)
+/* The product of a row with coef. */
+INLINE double dot(const char *row, ptrdiff_t bytes, const double *coef, ptrdiff_t n)
 {
     double lanes[LANES] = {0};
     ptrdiff_t j = 0;
     for (; j + LANES <= n; j += LANES)
         for (ptrdiff_t k = 0; k < LANES; k++)
             lanes[k] += number_of(row, bytes, j + k) * coef[j + k];
-    for (ptrdiff_t k = 0; j + k < n; k++)
-        lanes[k] += number_of(row, bytes, j + k) * coef[j + k];
-    return sum_of_lanes(lanes);
+    double rest = 0;
+    for (; j < n; j++)
+        rest += number_of(row, bytes, j) * coef[j];
+    return sum_of_lanes(lanes) + rest;
 }
 
 #endif
