@@ -126,18 +126,22 @@ class LinearFit:
 
 def row_products(matrix: Matrix, coef: Floats) -> Floats:
     """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
-    products, kernels = np.empty(len(matrix)), _kernels.kernels
-    coef = np.ascontiguousarray(coef)
-
-    def fill(rows: slice) -> None:
-        if kernels is not None:
-            kernels("row_products", _kernels.readable(matrix[rows]), coef, products[rows])
-        else:  # Not by BLAS, whose last bit depends on a row's neighbours.
-            products[rows] = (as_block(matrix[rows]) * coef).sum(axis=1)
-
-    most = BLOCK_NUMBERS if kernels is None else KERNEL_NUMBERS
-    map_blocks(fill, row_blocks(matrix, most=most), uses_blas=False)
+    products, weights = np.empty(len(matrix)), np.ascontiguousarray(coef)
+    if matrix.size <= BLOCK_NUMBERS:
+        _multiply(matrix, weights, products)
+    else:
+        parts = row_blocks(matrix, most=BLOCK_NUMBERS if _kernels.kernels is None else KERNEL_NUMBERS)
+        map_blocks(lambda rows: _multiply(matrix[rows], weights, products[rows]), parts, uses_blas=False)
     return products
+
+
+def _multiply(rows: Matrix, coef: Floats, out: Floats) -> None:
+    """Write the product of every row with `coef` into `out`. Not by BLAS: its last bit depends on a row's neighbours."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        np.sum(as_block(rows) * coef, axis=1, out=out)
+    else:
+        kernels("row_products", _kernels.readable(rows), coef, out)
 
 
 @dataclass(frozen=True, eq=False)

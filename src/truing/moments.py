@@ -50,7 +50,7 @@ _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 256, 8192
 # From more columns on BLAS sums products in less time than the kernel, where it has wider vectors. Rows that the latter
 # has in its panels at once: the cache nearest to the processor holds some panels of them.
 _WIDE = 512
-ROWS_IN_PANELS = 192
+_ROWS_IN_PANELS = 192
 
 # Blocks whose sums are added plainly, and then with the digits that are lost otherwise, which costs five times as much.
 _BLOCKS_AT_ONCE = 8
@@ -317,7 +317,7 @@ class ProductSums:
             return self.of_block(np.column_stack((features, scores, np.ones(len(scores)))))
         rows, scores = _kernels.readable(features), np.ascontiguousarray(scores)
         products = np.empty_like(self._sum)
-        kernels("sum_products", rows, scores, self.shift, ROWS_IN_PANELS, self.scratch(), products)
+        kernels("sum_products", rows, scores, self.shift, *self.room(len(rows)), products)
         return products
 
     def of_block(self, block: Floats) -> Floats:
@@ -331,10 +331,11 @@ class ProductSums:
         """Whether a compiled kernel sums the products, in less time than BLAS does."""
         return _kernels.kernels is not None and len(self.shift) <= _WIDE
 
-    def scratch(self) -> Floats:
-        """Return room for the kernel."""
-        width = len(self.shift) + 3  # Up to three more make whole panels.
-        return np.empty(width * (width + ROWS_IN_PANELS + 3) + 4)
+    def room(self, rows: int) -> tuple[int, Floats]:
+        """Return how many of so many rows the kernel has in its panels at once, and room for them."""
+        width = len(self.shift) + 11  # Up to eleven more columns make whole tiles.
+        at_once = min(rows, _ROWS_IN_PANELS)
+        return at_once, np.empty(width * (width + at_once + 3) + 4)
 
     def add(self, more: Floats) -> None:
         """Add those of a block, which are used up."""

@@ -73,13 +73,16 @@ void sum_columns(const matrix *features, const matrix *scores, const ptrdiff_t *
             double *restrict sums = (double *)row_of(by_class, classes[first + i]);
             double distance = scaled_row(features, first + i, origin, factor, row);
             double per_length = 1 / (distance > 0 ? distance : 1.0);
-            for (ptrdiff_t j = 0; j < d; j++)
-                row[j] *= per_length;
             row[d] = distance > bounds[0] ? bounds[0] : distance;
             for (ptrdiff_t k = 0; k < scores->columns; k++)
                 row[d + 1 + k] = standard_score(own, k, score_origin, score_scale, bounds[1]);
             row[p - 1] = 1.0;
-            for (ptrdiff_t j = 0; j < p; j++) {
+            for (ptrdiff_t j = 0; j < d; j++) {
+                double direction = row[j] * per_length;
+                sums[j] += direction;
+                row[j] = direction - shift[j];
+            }
+            for (ptrdiff_t j = d; j < p; j++) {
                 sums[j] += row[j];
                 row[j] -= shift[j];
             }

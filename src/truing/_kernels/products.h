@@ -22,28 +22,31 @@
 /* A row of a panel. */
 typedef double numbers __attribute__((vector_size(8 * PANEL)));
 
-/* Where the sums of p columns are made: a row, the sums themselves, and panels of `rows` rows. */
+/* Where the sums of p columns are made: a row, the sums themselves, `width` numbers each, and panels of `rows` rows.
+   What is there beside the p columns is 0, to make whole tiles. */
 typedef struct {
     ptrdiff_t panels;
-    ptrdiff_t rows;
+    ptrdiff_t width;
     ptrdiff_t from_panel_to_panel;
     double *row;
     double *sums;
     double *first_panel;
 } products;
 
-/* Divide up scratch of w (w + rows + 3) + 4 numbers, where w is p + 3; all sums are 0, and so is what follows a row. */
+/* Divide up scratch of w (w + rows + 3) + 4 numbers, where w is p + 11; sums are 0 at first. */
 static inline products no_products(double *scratch, ptrdiff_t p, ptrdiff_t rows)
 {
     products all;
     uintptr_t unit = sizeof(numbers);
     all.panels = (p + PANEL - 1) / PANEL;
-    all.rows = rows;
+    all.width = (p + PANEL * TILE - 1) / (PANEL * TILE) * PANEL * TILE;
     all.from_panel_to_panel = rows * PANEL + APART;
     all.row = (double *)(((uintptr_t)scratch + unit - 1) / unit * unit);
-    all.sums = all.row + all.panels * PANEL;
-    all.first_panel = all.sums + all.panels * PANEL * all.panels * PANEL;
+    all.sums = all.row + all.width;
+    all.first_panel = all.sums + all.width * all.width;
     memset(all.row, 0, (size_t)(all.first_panel - all.row) * sizeof(double));
+    double *end = all.first_panel + all.panels * all.from_panel_to_panel;
+    memset(end, 0, (size_t)((all.width / PANEL - all.panels) * all.from_panel_to_panel) * sizeof(double));
     return all;
 }
 
@@ -54,9 +57,8 @@ static inline void lay_row(const products *all, ptrdiff_t i)
         *(numbers *)(all->first_panel + q * all->from_panel_to_panel + i * PANEL) = ((numbers *)all->row)[q];
 }
 
-/* Add panel q times `across` panels from r on, a constant, over so many rows. */
-static inline __attribute__((always_inline)) void add_tile(const products *all, ptrdiff_t rows, ptrdiff_t q, ptrdiff_t r,
-                                                           ptrdiff_t across)
+/* Add panel q times the panels of a tile from r on, over so many rows. */
+static inline void add_tile(const products *all, ptrdiff_t rows, ptrdiff_t q, ptrdiff_t r)
 {
     const double *left = all->first_panel + q * all->from_panel_to_panel;
     const numbers *right = (const numbers *)(all->first_panel + r * all->from_panel_to_panel);
@@ -64,35 +66,32 @@ static inline __attribute__((always_inline)) void add_tile(const products *all, 
     numbers tile[PANEL][TILE] = {{{0}}};
     for (ptrdiff_t k = 0; k < rows; k++)
         for (ptrdiff_t i = 0; i < PANEL; i++)
-            for (ptrdiff_t j = 0; j < across; j++)
+            for (ptrdiff_t j = 0; j < TILE; j++)
                 tile[i][j] += left[k * PANEL + i] * right[k + j * next];
-    numbers *sums = (numbers *)all->sums + q * PANEL * all->panels + r;
-    for (ptrdiff_t i = 0; i < PANEL; i++)
-        for (ptrdiff_t j = 0; j < across; j++)
-            sums[i * all->panels + j] += tile[i][j];
+    for (ptrdiff_t i = 0; i < PANEL; i++) {
+        numbers *sums = (numbers *)(all->sums + (q * PANEL + i) * all->width) + r;
+        for (ptrdiff_t j = 0; j < TILE; j++)
+            sums[j] += tile[i][j];
+    }
 }
 
-/* Add the products of the first rows in the panels, on and above the diagonal. */
+/* Add the products of the first rows in the panels, on and below the diagonal. */
 static inline void add_products(const products *all, ptrdiff_t rows)
 {
-    ptrdiff_t r = 0;
-    for (; r + TILE <= all->panels; r += TILE)
-        for (ptrdiff_t q = 0; q < r + TILE; q++)
-            add_tile(all, rows, q, r, TILE);
-    for (; r < all->panels; r++)
-        for (ptrdiff_t q = 0; q <= r; q++)
-            add_tile(all, rows, q, r, 1);
+    for (ptrdiff_t r = 0; r < all->panels; r += TILE)
+        for (ptrdiff_t q = r; q < all->panels; q++)
+            add_tile(all, rows, q, r);
 }
 
 /* Write the sums (p, p), the same on both sides of the diagonal. */
 static inline void write_products(const products *all, const matrix *out)
 {
-    ptrdiff_t p = out->columns, width = all->panels * PANEL;
+    ptrdiff_t p = out->columns;
     for (ptrdiff_t i = 0; i < p; i++) {
         double *row = (double *)(out->first + i * out->stride);
-        for (ptrdiff_t j = 0; j < i; j++)
-            row[j] = all->sums[j * width + i];
-        memcpy(row + i, all->sums + i * width + i, (size_t)(p - i) * sizeof(double));
+        memcpy(row, all->sums + i * all->width, (size_t)(i + 1) * sizeof(double));
+        for (ptrdiff_t j = i + 1; j < p; j++)
+            row[j] = all->sums[j * all->width + i];
     }
 }
 

@@ -13,7 +13,7 @@ from .. import _kernels
 from .._blas import one_thread
 from .._check import Floats
 from .._threads import add_blocks
-from ..moments import ROWS_IN_PANELS, Moments, ProductSums, mean_of_sample, rows_sampled_for_mean, summed_near_mean
+from ..moments import Moments, ProductSums, mean_of_sample, rows_sampled_for_mean, summed_near_mean
 from .columns import Classes, Columns, ScoredRows
 
 
@@ -127,7 +127,7 @@ def _by_kernel(columns: Columns, rows: ScoredRows, part: slice, products: Produc
     p = len(products.shift)
     by_class, summed = np.zeros((columns.classes, p)), np.empty((p, p))
     of_rows = columns.for_kernel(rows, part)
-    kernels("sum_columns", *of_rows, products.shift, ROWS_IN_PANELS, products.scratch(), summed, by_class)
+    kernels("sum_columns", *of_rows, products.shift, *products.room(len(of_rows[0])), summed, by_class)
     return by_class, summed
 
 
