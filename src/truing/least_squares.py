@@ -136,9 +136,9 @@ def row_products(matrix: Matrix, coef: Floats) -> Floats:
 
 
 def _multiply(rows: Matrix, coef: Floats, out: Floats) -> None:
-    """Write the product of every row with `coef` into `out`. Not by BLAS: its last bit depends on a row's neighbours."""
+    """Write the product of every row with `coef` into `out`."""
     kernels = _kernels.kernels
-    if kernels is None:
+    if kernels is None:  # Not by BLAS, whose last bit depends on a row's neighbours.
         np.sum(as_block(rows) * coef, axis=1, out=out)
     else:
         kernels("row_products", _kernels.readable(rows), coef, out)

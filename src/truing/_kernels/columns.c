@@ -22,13 +22,13 @@ INLINE double scaled_squares(const char *row, ptrdiff_t bytes, ptrdiff_t d, cons
     for (; j + LANES <= d; j += LANES)
         for (ptrdiff_t k = 0; k < LANES; k++) {
             double number = (number_of(row, bytes, j + k) - origin[j + k]) * factor[j + k];
-            squares[k] += number * number;
+            squares[k] = MULTIPLY_ADD(number, number, squares[k]);
             out[j + k] = number;
         }
     double rest = 0;
     for (; j < d; j++) {
         out[j] = (number_of(row, bytes, j) - origin[j]) * factor[j];
-        rest += out[j] * out[j];
+        rest = MULTIPLY_ADD(out[j], out[j], rest);
     }
     return sum_of_lanes(squares) + rest;
 }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from .._check import Floats, counted
 from ..outputs import Outputs, as_outputs
 from .columns import Columns, ScoredRows

@@ -40,7 +40,7 @@ class ClassMoments:
                 return products
 
             sample = columns.block(rows, rows_sampled_for_mean(len(rows)))
-            moments = summed_near_mean(_near_mean(columns, sample), summed_about)
+            moments = summed_near_mean(mean_of_sample(sample), summed_about)
         return cls(moments, by_class[:, -1], by_class[:, :-1])
 
     @property
@@ -87,17 +87,6 @@ class PlainSums:
     def about(self, point: Floats) -> Floats:
         """Return the columns' sums (c, p) of each class about `point` (p,)."""
         return self.sums - self.counts[:, None] * point
-
-
-def _near_mean(columns: Columns, sample: Floats) -> Floats:
-    """Return a point (p,) near the mean of the columns, by a sample of them (m, p).
-
-    Directions are left as they are where all of them lie about 0, within their deviations: no digits are lost there.
-    """
-    near, d = mean_of_sample(sample), columns.dimensions
-    if (near[:d] ** 2 <= sample[:, :d].var(axis=0)).all():
-        near[:d] = 0.0
-    return near
 
 
 def _summed(columns: Columns, rows: ScoredRows, shift: Floats) -> tuple[ProductSums, Floats]:
