@@ -31,7 +31,7 @@ _FEWEST_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8
 
 # A block of so many numbers is a compiled kernel's, which makes no copy of it and does not wait for the interpreter.
-KERNEL_NUMBERS = 2**20
+KERNEL_NUMBERS = 2**19
 
 # Of a float16: all but its sign, and those of infinity, above which are NaN's.
 _BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
