@@ -159,8 +159,7 @@ class Columns:
             if kernels is None:
                 products[part] = row_products(self.block(rows, part), coef) + of_class[rows.classes[part]]
             else:
-                room = np.empty(self.dimensions)
-                kernels("score_columns", *self.for_kernel(rows, part), weights, of_class, room, products[part])
+                kernels("score_columns", *self.for_kernel(rows, part), weights, of_class, products[part])
 
         map_blocks(fill, self.slices(rows), uses_blas=False)
         return products
