@@ -168,9 +168,9 @@ void score_columns(const matrix *features, const matrix *scores, const ptrdiff_t
             const double *own = (const double *)row_of(scores, first + i);
             double distance = sqrt(found[i].square);
             double sum = found[i].product / (distance > 0 ? distance : 1.0);
-            sum += beside[0] * (distance > bounds[0] ? bounds[0] : distance);
+            sum = MULTIPLY_ADD(beside[0], distance > bounds[0] ? bounds[0] : distance, sum);
             for (ptrdiff_t k = 0; k < scores->columns; k++)
-                sum += beside[1 + k] * standard_score(own, k, score_origin, score_scale, bounds[1]);
+                sum = MULTIPLY_ADD(beside[1 + k], standard_score(own, k, score_origin, score_scale, bounds[1]), sum);
             out[first + i] = sum + of_class[classes[first + i]];
         }
     }
