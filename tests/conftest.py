@@ -56,6 +56,13 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_kernels, "kernels", None)
 
 
+@pytest.fixture(params=["compiled", "plain"])
+def each_way(request: pytest.FixtureRequest) -> None:
+    """Run a test with the compiled kernels, where there are any, and without."""
+    if request.param == "plain":
+        request.getfixturevalue("plain")
+
+
 @contextmanager
 def without_kernels() -> Iterator[None]:
     """Have NumPy do what the compiled kernels do, as long as the block runs: for laws on generated inputs."""

@@ -1,6 +1,8 @@
 """Fits in any unit, of dependent columns, and of windows: laws, and agreement with arithmetic of 60 digits."""
 
+import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import mpmath
 import numpy as np
@@ -11,6 +13,9 @@ from hypothesis import strategies as st
 import truing
 from truing import Moments
 from truing._blas import one_thread
+from truing.least_squares import row_products
+
+from .conftest import without_kernels
 
 
 def scored(outputs: truing.Outputs, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -288,9 +293,15 @@ def test_a_batch_of_another_world_leaves_nothing_behind_when_it_is_taken_away(rn
     others=st.integers(0, 20),
     dtype=st.sampled_from([np.float64, np.float32, np.float16]),
     seed=st.integers(0, 10**6),
+    compiled=st.booleans(),
 )
-def test_equal_rows_tie_at_any_width_and_in_any_order_of_memory(d, others, dtype, seed):
+def test_equal_rows_tie_at_any_width_and_in_any_order_of_memory(d, others, dtype, seed, compiled):
     """Conformal p-values count ties, so that a last bit matters."""
+    with nullcontext() if compiled else without_kernels():
+        assert_equal_rows_tie(d, others, dtype, seed)
+
+
+def assert_equal_rows_tie(d: int, others: int, dtype: type, seed: int) -> None:
     rng = np.random.default_rng(seed)
     fit = truing.LinearFit(rng.normal(size=d), 0.3, 10.0, d, 0.5)
     row = rng.normal(size=d).astype(dtype)
@@ -302,6 +313,35 @@ def test_equal_rows_tie_at_any_width_and_in_any_order_of_memory(d, others, dtype
     reversed_twice = np.ascontiguousarray(features[:, ::-1])[:, ::-1]
     for layout in (features, np.asfortranarray(features), spread, reversed_twice, features.astype(np.float64)):
         assert (fit.predict(layout)[places] == alone).all()
+
+
+@given(
+    d=st.sampled_from([1, 3, 15, 16, 17, 40, 1000]),
+    dtype=st.sampled_from(["<f2", "<f4", "<f8", ">f2", ">f8"]),
+    seed=st.integers(0, 10**6),
+    compiled=st.booleans(),
+)
+def test_products_of_rows_are_exact_sums_but_for_rounding(d, dtype, seed, compiled):
+    rng = np.random.default_rng(seed)
+    rows, coef = (rng.normal(size=(5, d)) * 10.0 ** rng.integers(-7, 4, size=(5, d))).astype(dtype), rng.normal(size=d)
+    terms = rows.astype(np.float64) * coef
+    with nullcontext() if compiled else without_kernels():
+        found = row_products(rows, coef)
+    exact = [math.fsum(row) for row in terms]
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-15 * d * np.abs(terms).max())
+
+
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_is_refused_whatever_its_type(rng, dtype, value):
+    rows = rng.normal(size=(40, 9)).astype(dtype)
+    fit = truing.fit_direct(rows, np.arange(40.0))
+    rows[7, 3] = value
+    with pytest.raises(ValueError, match=r"features must be finite .* in row 7"):
+        fit.predict(rows)
+    with pytest.raises(ValueError, match=r"features must be finite .* in row 7"):
+        Moments.of(rows, np.arange(40.0))
 
 
 @pytest.mark.parametrize("columns", [np.zeros((5, 3)), np.full((5, 3), 0.1), np.ones((1, 3))])

@@ -11,6 +11,8 @@ import truing
 from truing import least_squares as module
 from truing.moments import ProductSums
 
+from .conftest import without_kernels
+
 small = st.floats(-1e3, 1e3)
 
 
@@ -249,13 +251,33 @@ def test_no_double_copy_of_the_input_is_made(rng):
     assert peak < narrow.nbytes / 2
 
 
+@settings(max_examples=60)
+@given(
+    n=st.sampled_from([1, 2, 31, 191, 192, 193, 500]),
+    d=st.sampled_from([1, 2, 3, 7, 10, 11, 12, 13, 64, 130, 511]),
+    dtype=st.sampled_from(["<f2", "<f4", "<f8", ">f4"]),
+    seed=st.integers(0, 10**6),
+)
+def test_products_of_columns_with_the_kernel_are_those_of_the_formula(n, d, dtype, seed):
+    rng = np.random.default_rng(seed)
+    features, scores = rng.normal(3, 1, size=(n, 2 * d)).astype(dtype)[:, ::2], rng.normal(size=(n, 2))[:, 0]
+    sums = ProductSums(rng.normal(3, 0.1, size=d + 1))
+    products = sums.of(features, scores)
+    block = np.column_stack((features, scores, np.ones(n))) - sums.shift
+    norms = np.linalg.norm(block, axis=0)
+    assert (np.abs(products - block.T @ block) <= 1e-15 * n * np.outer(norms, norms)).all()
+    np.testing.assert_array_equal(products, products.T)
+    with without_kernels():
+        np.testing.assert_allclose(sums.of(features, scores), products, rtol=0, atol=1e-14 * n * norms.max() ** 2)
+
+
 def test_squares_asked_for_between_blocks_are_those_so_far_and_change_no_bit_of_the_sums(rng):
     shift, blocks = rng.normal(size=3), rng.normal(size=(13, 50, 4)) * 10.0 ** rng.integers(-4, 5, size=(13, 1, 1))
     blocks[:, :, -1] = 1.0
     asked, unasked = ProductSums(shift), ProductSums(shift)
     for number, block in enumerate(blocks, 1):
-        asked.add(asked.of(block.copy()))
-        unasked.add(unasked.of(block.copy()))
+        asked.add(asked.of_block(block.copy()))
+        unasked.add(unasked.of_block(block.copy()))
         so_far = ((blocks[:number, :, :-1] - shift) ** 2).sum(axis=(0, 1))
         np.testing.assert_allclose(asked.squares, so_far, rtol=1e-12)
     for name in ("mean", "mean_low", "comoment", "comoment_low"):

@@ -30,6 +30,8 @@ BLOCK_NUMBERS = 2**18
 _FEWEST_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8
 
+# A block of so many numbers is a compiled kernel's, which makes no copy of it and does not wait for the interpreter.
+KERNEL_NUMBERS = 2**19
 
 # Of a float16: all but its sign, and those of infinity, above which are NaN's.
 _BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
@@ -147,16 +149,16 @@ def counted(count: float, noun: str = "row") -> str:
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
-def row_blocks(*matrices: Matrix, copies: int = 1) -> list[slice]:
+def row_blocks(*matrices: Matrix, copies: int = 1, most: int = BLOCK_NUMBERS) -> list[slice]:
     """Return the rows a block at a time, of which the cache holds that many copies in float64."""
     widest = max([matrix.shape[1] for matrix in matrices])
-    return slices(len(matrices[0]), max(1, rows_of_block(len(matrices[0]), widest * copies)))
+    return slices(len(matrices[0]), max(1, rows_of_block(len(matrices[0]), widest * copies, most)))
 
 
-def rows_of_block(rows: int, width: int) -> int:
-    """Return how many of so many rows, of `width` numbers each, are a block; 0 where the cache does not hold one."""
+def rows_of_block(rows: int, width: int, most: int = BLOCK_NUMBERS) -> int:
+    """Return how many of so many rows, of `width` numbers each, are a block of at most `most` numbers; 0 if none is."""
     numbers = max(_FEWEST_NUMBERS, rows * width // _BLOCKS_OF_FEW_ROWS)
-    return min(BLOCK_NUMBERS, numbers) // width
+    return min(most, numbers) // width
 
 
 def slices(rows: int, step: int) -> list[slice]:

@@ -21,8 +21,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _linalg
-from ._check import BLOCK_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
+from . import _kernels, _linalg
+from ._check import (
+    BLOCK_NUMBERS,
+    KERNEL_NUMBERS,
+    Bools,
+    Floats,
+    Matrix,
+    as_block,
+    as_matrix_unchecked,
+    check_finite,
+    row_blocks,
+)
 from ._double import EPS
 from ._threads import map_blocks
 
@@ -53,9 +63,6 @@ _IN_SPAN_TOLERANCE = 1e-9
 
 # Norms within this factor of one another are alike.
 _MAX_NORM_RATIO = 1e3
-
-# einsum buffers, and splits its sums, above 8,192 numbers.
-_COLUMNS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,25 +126,22 @@ class LinearFit:
 
 def row_products(matrix: Matrix, coef: Floats) -> Floats:
     """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
+    products, weights = np.empty(len(matrix)), np.ascontiguousarray(coef)
     if matrix.size <= BLOCK_NUMBERS:
-        return _block_products(matrix, coef)
-    products = np.empty(len(matrix))
-
-    def fill(rows: slice) -> None:
-        products[rows] = _block_products(matrix[rows], coef)
-
-    map_blocks(fill, row_blocks(matrix), uses_blas=False)
+        _multiply(matrix, weights, products)
+    else:
+        parts = row_blocks(matrix, most=BLOCK_NUMBERS if _kernels.kernels is None else KERNEL_NUMBERS)
+        map_blocks(lambda rows: _multiply(matrix[rows], weights, products[rows]), parts, uses_blas=False)
     return products
 
 
-def _block_products(block: Matrix, coef: Floats) -> Floats:
-    # Not by BLAS, whose last bit depends on a row's neighbours. What einsum adds up is brought into one layout, no
-    # wider than it takes without a buffer, so that the order of its sum is the same for every row.
-    products = np.zeros(len(block))
-    for first in range(0, block.shape[1], _COLUMNS_AT_ONCE):
-        columns = slice(first, first + _COLUMNS_AT_ONCE)
-        products += np.einsum("ij,j->i", np.ascontiguousarray(block[:, columns], dtype=np.float64), coef[columns])
-    return products
+def _multiply(rows: Matrix, coef: Floats, out: Floats) -> None:
+    """Write the product of every row with `coef` into `out`."""
+    kernels = _kernels.kernels
+    if kernels is None:  # Not by BLAS, whose last bit depends on a row's neighbours.
+        np.sum(as_block(rows) * coef, axis=1, out=out)
+    else:
+        kernels("row_products", _kernels.readable(rows), coef, out)
 
 
 @dataclass(frozen=True, eq=False)

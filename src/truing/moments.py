@@ -16,12 +16,14 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _linalg
+from . import _kernels, _linalg
 from ._blas import one_thread
 from ._check import (
     BLOCK_NUMBERS,
+    KERNEL_NUMBERS,
     LARGEST,
     Floats,
+    Matrix,
     as_count,
     as_matrix_unchecked,
     as_number,
@@ -44,6 +46,11 @@ _SUM_ROUNDING = 32 * EPS
 
 # A block of fewer rows makes a poor matrix product; one of more rows loses digits.
 _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 256, 8192
+
+# From more columns on BLAS sums products in less time than the kernel, where it has wider vectors. Rows that the latter
+# has in its panels at once: the cache nearest to the processor holds some panels of them.
+_WIDE = 512
+_ROWS_IN_PANELS = 192
 
 # Blocks whose sums are added plainly, and then with the digits that are lost otherwise, which costs five times as much.
 _BLOCKS_AT_ONCE = 8
@@ -298,18 +305,37 @@ class ProductSums:
 
     def __init__(self, shift: Floats) -> None:
         self.shift = np.append(shift, 0.0)
-        self._first = int(np.argmax(self.shift != 0))  # Columns before this one stay as they are.
         self._sum = np.zeros((len(self.shift), len(self.shift)))
         self._low = np.zeros_like(self._sum)
         self._recent: Floats | None = None  # Of the last few blocks.
         self._recent_blocks = 0
 
-    def of(self, block: Floats) -> Floats:
-        """Return those of a block of rows (n, p + 1), which are shifted in place."""
-        # All columns at once, unless few are shifted: NumPy takes twice as long for some of them.
-        block[:, self._first :] -= self.shift[self._first :]
+    def of(self, features: Matrix, scores: Floats) -> Floats:
+        """Return those of some rows: features (n, p - 1), and scores (n,) as the last column."""
+        kernels = _kernels.kernels if self.by_kernel else None
+        if kernels is None:
+            return self.of_block(np.column_stack((features, scores, np.ones(len(scores)))))
+        rows, scores = _kernels.readable(features), np.ascontiguousarray(scores)
+        products = np.empty_like(self._sum)
+        kernels("sum_products", rows, scores, self.shift, *self.room(len(rows)), products)
+        return products
+
+    def of_block(self, block: Floats) -> Floats:
+        """Return those of rows of all columns and a one (n, p + 1), which are shifted in place."""
+        block -= self.shift
         products: Floats = block.T @ block
         return products
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether a compiled kernel sums the products, in less time than BLAS does."""
+        return _kernels.kernels is not None and len(self.shift) <= _WIDE
+
+    def room(self, rows: int) -> tuple[int, Floats]:
+        """Return how many of so many rows the kernel has in its panels at once, and room for them."""
+        width = len(self.shift) + 11  # Up to eleven more columns make whole tiles.
+        at_once = min(rows, _ROWS_IN_PANELS)
+        return at_once, np.empty(width * (width + at_once + 3) + 4)
 
     def add(self, more: Floats) -> None:
         """Add those of a block, which are used up."""
@@ -341,18 +367,10 @@ class ProductSums:
 
 
 def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> ProductSums:
-    n, d = rows.features.shape
-    size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, rows_of_block(n, d + 2))))
-    sums = ProductSums(shift)
-
-    def products(where: slice) -> Floats:
-        block = np.empty((where.stop - where.start, d + 2))
-        rows.read(where, block[:, :d])
-        block[:, d] = scores[where]
-        block[:, -1] = 1.0
-        return sums.of(block)
-
-    add_blocks(products, slices(n, size), sums.add)
+    n, sums = len(scores), ProductSums(shift)
+    most = KERNEL_NUMBERS if sums.by_kernel else BLOCK_NUMBERS
+    size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, rows_of_block(n, len(sums.shift), most))))
+    add_blocks(lambda where: sums.of(rows.unwidened(where), scores[where]), slices(n, size), sums.add)
     return sums
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _kernels
 from ._check import Floats, slices
 from ._threads import map_blocks
 
 Counts = NDArray[np.intp]
 
-# Scores that are looked up together, in ascending order: neighbours then find their place beside one another.
+# Scores that are looked up at once.
 _SCORES_AT_ONCE = 2**16
-
-# So few are looked up as they come.
-_FEW_SCORES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,41 +44,27 @@ class Ranks:
     @cached_property
     def up_to(self) -> Counts:
         """Of every score how many known ones are up to it, ties with it among them."""
-        ordered = self.ordered
-        if len(self.scores) <= _FEW_SCORES:
-            return np.searchsorted(ordered, self.scores, side="right")
-        up_to = np.empty(len(self.scores), dtype=np.intp)
-
-        def look_up(part: slice) -> None:
-            block = self.scores[part]
-            by_score = np.argsort(block)
-            up_to[part][by_score] = _known_up_to(ordered, block[by_score])
-
-        map_blocks(look_up, slices(len(up_to), _SCORES_AT_ONCE), uses_blas=False)
-        return up_to
+        return self._counted("known_up_to", "right")
 
     @cached_property
     def below(self) -> Counts:
         """Of every score how many known ones are below it."""
-        ordered, up_to, below = self.ordered, self.up_to, np.empty(len(self.scores), dtype=np.intp)
-        first = np.searchsorted(ordered, ordered)  # Of equal ones, the first.
+        return self._counted("known_below", "left")
+
+    def _counted(self, kernel: str, side: Literal["left", "right"]) -> Counts:
+        ordered, scores = self.ordered, np.ascontiguousarray(self.scores)
+        counts, kernels = np.empty(len(scores), dtype=np.intp), _kernels.kernels
 
         def look_up(part: slice) -> None:
-            last = np.maximum(up_to[part] - 1, 0)
-            below[part] = np.where(ordered[last] == self.scores[part], first[last], up_to[part])
+            if kernels is None or not len(ordered):
+                counts[part] = np.searchsorted(ordered, scores[part], side)
+            else:
+                kernels(kernel, ordered, len(ordered), scores[part], part.stop - part.start, counts[part])
 
-        map_blocks(look_up, slices(len(below), _SCORES_AT_ONCE), uses_blas=False)
-        return below
+        map_blocks(look_up, slices(len(scores), _SCORES_AT_ONCE), uses_blas=False)
+        return counts
 
     def p_values(self) -> Floats:
         """Return the conformal p-value of each score (n,)."""
         values: Floats = (1 + self.up_to) / (len(self.scores_in) + 1)
         return values
-
-
-def _known_up_to(ordered: Floats, scores: Floats) -> Counts:
-    """Return of every score how many known ones are up to it; both ascend."""
-    if len(ordered) >= len(scores):
-        return np.searchsorted(ordered, scores, side="right")
-    from_where_on = np.searchsorted(scores, ordered)  # The other way round there is less to look up.
-    return np.cumsum(np.bincount(from_where_on, minlength=len(scores) + 1)[:-1])

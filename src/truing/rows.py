@@ -54,6 +54,11 @@ class Rows:
         """Return those rows; a view of the features where nothing is to be done to them."""
         return self._transformed(np.asarray(self.features[rows], dtype=np.float64), rows)
 
+    def unwidened(self, rows: slice) -> Matrix:
+        """Return those rows, of the features' own type where nothing is to be done to them."""
+        is_plain = self.scale is None and self.exponents is None and self.origin is None
+        return self.features[rows] if is_plain else self.block(rows)
+
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield (rows, those rows)."""
         for rows in self.slices():
@@ -78,16 +83,6 @@ class Rows:
     def take(self, index: NDArray[np.intp]) -> Floats:
         """Return the rows at `index`."""
         return self._transformed(self.features[index].astype(np.float64, copy=False), index)
-
-    def read(self, rows: slice, out: Floats) -> None:
-        """Write those rows into `out`."""
-        out[:] = self.features[rows]
-        if self.scale is not None:
-            out *= self.scale[rows, None]
-        if self.exponents is not None:
-            np.ldexp(out, -self.exponents, out=out)
-        if self.origin is not None:
-            out -= self.origin
 
     def _transformed(self, block: Floats, rows: slice | NDArray[np.intp]) -> Floats:
         own = None if self.features.dtype == np.float64 else block  # A block of float64 may be the input itself.

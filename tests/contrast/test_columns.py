@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import truing
-from truing.contrast.columns import Columns, _mean_and_deviation
+from tests.conftest import without_kernels
+from truing.contrast.columns import Columns, ScoredRows, _mean_and_deviation
 from truing.scores import base_scores
 
 
@@ -25,15 +28,47 @@ def test_the_base_score_is_at_its_temperature_and_those_beside_it_are_at_one(kno
     np.testing.assert_array_equal(columns.scored(known).scores, rows.scores)
 
 
-def test_columns_apart_times_weights_are_the_matrix_times_these(known, rng):
+@pytest.mark.usefixtures("each_way")
+def test_products_of_columns_are_those_of_the_matrix_and_what_is_added_for_each_class(known, rng):
     columns, _ = Columns.of(known, "gen")
     at_origin = truing.Outputs(columns.origin[None], known.logits[:1])  # A row without a direction.
     some = columns.scored(truing.Outputs.concatenate([at_origin, known[:50], known[:50]]))
-    coef = rng.normal(size=len(columns))
-    products = columns.apart(some).times(coef)
-    np.testing.assert_allclose(products, columns.matrix(some) @ coef, atol=1e-12)
+    coef, of_class = rng.normal(size=len(columns)), rng.normal(size=columns.classes)
+    products = columns.products(some, coef, of_class)
+    np.testing.assert_allclose(products, columns.matrix(some) @ coef + of_class[some.classes], atol=1e-12)
     np.testing.assert_array_equal(products[1:51], products[51:])
-    np.testing.assert_array_equal(columns.apart(some, slice(7, 20)).times(coef), products[7:20])
+    part = ScoredRows(some.features[7:20], some.scores[7:20], some.classes[7:20])
+    np.testing.assert_array_equal(columns.products(part, coef, of_class), products[7:20])
+
+
+@settings(max_examples=40)
+@given(
+    d=st.sampled_from([1, 2, 3, 15, 16, 17, 64]),
+    kind=st.sampled_from([np.float16, np.float32, np.float64, ">f4"]),
+    size=st.sampled_from([1.0, 1e-3, 100.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_products_of_columns_with_the_kernel_are_those_of_the_formula(d, kind, size, seed):
+    rng = np.random.default_rng(seed)
+    columns, _ = Columns.of(truing.Outputs(rng.normal(size=(50, d)), rng.normal(size=(50, 3))), "energy")
+    some = truing.Outputs((size * rng.normal(size=(30, 2 * d))).astype(kind)[:, ::2], 40 * rng.normal(size=(30, 3)))
+    scored = columns.scored(some)
+    coef, of_class = rng.normal(size=len(columns)), rng.normal(size=3)
+    products = columns.products(scored, coef, of_class)
+    with without_kernels():
+        plain = columns.products(scored, coef, of_class)
+    np.testing.assert_allclose(products, plain, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("each_way")
+def test_a_row_too_far_out_to_be_squared_has_a_direction_and_the_largest_distance(known):
+    narrow = truing.Outputs(known.features * 1e-90, known.logits)
+    columns, _ = Columns.of(narrow, "gen")
+    far = columns.scored(truing.Outputs(np.full((1, 6), 1e90), known.logits[:1]))
+    for place, wanted in ((0, 1 / np.sqrt(6)), (columns.dimensions, 10 * np.sqrt(6))):
+        product = columns.products(far, np.eye(len(columns))[place], np.zeros(columns.classes))
+        np.testing.assert_allclose(product, wanted)
+        np.testing.assert_allclose(columns.matrix(far)[0, place], wanted)
 
 
 def test_means_and_deviations_are_those_of_two_passes_whatever_the_size_and_the_offset(rng):

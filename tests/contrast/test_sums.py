@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import truing
+from tests.conftest import without_kernels
 from truing.contrast import ClassMoments, Columns, sums
 
 CLASSES = 5
@@ -47,6 +48,7 @@ def assert_are_two_passes(found, matrix, classes):
     np.testing.assert_allclose(found.sums, of_classes.astype(np.float64), rtol=1e-12, atol=1e-12 * len(exact))
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("rows", [100, 20_000])
 def test_rows_to_one_side_lose_no_digits_and_are_summed_once(rng, shifts, rows):
     """All their directions are nearly the same, so that squares about 0 say next to nothing of their variances."""
@@ -70,12 +72,29 @@ def test_one_direction_to_one_side_among_others_about_0_loses_no_digits_either(r
     assert len(shifts) == 1
 
 
-def test_directions_about_0_are_summed_as_they_are(rng, shifts):
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("rows", [1, 3, 191, 3000])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_sums_of_rows_of_every_type_are_those_of_two_passes(rng, rows, kind):
     columns, _ = Columns.of(outputs(rng, 500), "gen")
-    around = columns.scored(outputs(rng, 3000))
-    assert_are_two_passes(ClassMoments.of(columns, around), columns.matrix(around), around.classes)
-    (shift,) = shifts
-    np.testing.assert_array_equal(shift[: columns.dimensions], 0.0)
+    around = outputs(rng, rows)
+    scored = columns.scored(truing.Outputs(around.features.astype(kind), around.logits))
+    found, matrix = ClassMoments.of(columns, scored), columns.matrix(scored)
+    if rows > 100:
+        assert_are_two_passes(found, matrix, scored.classes)
+    np.testing.assert_allclose(found.sums.sum(axis=0), matrix.sum(axis=0), atol=1e-12 * rows)
+
+
+def test_sums_with_the_kernel_are_those_without_it_where_many_columns_make_no_whole_panel(rng):
+    for d in (1, 2, 4, 7, 8, 13, 60, 129):
+        known = truing.Outputs(rng.normal(size=(400, d)), rng.normal(size=(400, CLASSES)))
+        columns, scored = Columns.of(known, "gen")
+        found = ClassMoments.of(columns, scored)
+        with without_kernels():
+            plain = ClassMoments.of(columns, scored)
+        np.testing.assert_allclose(found.moments.mean, plain.moments.mean, atol=1e-14)
+        np.testing.assert_allclose(found.moments.comoment, plain.moments.comoment, atol=1e-11)
+        np.testing.assert_allclose(found.sums, plain.sums, atol=1e-12)
 
 
 def test_rows_that_change_sides_after_the_sampled_ones_lose_no_digits(rng, shifts, monkeypatch):

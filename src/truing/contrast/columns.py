@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Floats, Matrix, rows_of_block, slices
+from .. import _kernels
+from .._check import BLOCK_NUMBERS, KERNEL_NUMBERS, Floats, Matrix, rows_of_block, slices
+from .._threads import map_blocks
 from ..least_squares import row_products
 from ..outputs import Outputs
 from ..scores import Base, Head, base_name, base_scores, copied_head, gen_energy_msp, looks_at_known
@@ -48,28 +51,6 @@ class ScoredRows:
     def copied(self) -> ScoredRows:
         """Return a copy, which nobody else can change."""
         return ScoredRows(np.array(self.features, order="C"), self.scores.copy(), self.classes.copy())
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnsApart:
-    """The columns of some rows: `scaled` (n, d) over its length, the `distance` (n,), is the direction.
-
-    `others` (n, 1 + s) are the columns behind it, and `classes` (n,) the predicted classes.
-    """
-
-    scaled: Floats
-    distance: Floats
-    others: Floats
-    classes: Classes
-
-    def times(self, coef: Floats) -> Floats:
-        """Return the columns' products with `coef` (n,); rows that are equal get the same, to the bit."""
-        d = self.scaled.shape[1]
-        products = row_products(self.scaled, coef[:d])
-        products /= np.where(self.distance > 0, self.distance, 1.0)
-        for column, weight in zip(self.others.T, coef[d:], strict=True):
-            products += weight * column
-        return products
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,73 +138,64 @@ class Columns:
             raise ValueError(f"outputs must have {wanted}, as the reference has, got {found}")
 
     def slices(self, rows: ScoredRows) -> list[slice]:
-        """Return the blocks of rows whose columns are made at once, such that the cache holds them."""
-        return slices(len(rows), max(_MIN_BLOCK_ROWS, rows_of_block(len(rows), len(self) + 1)))
+        """Return the blocks of rows that are gone through at once; without a kernel the cache holds their columns."""
+        most = BLOCK_NUMBERS if _kernels.kernels is None else KERNEL_NUMBERS
+        return slices(len(rows), max(_MIN_BLOCK_ROWS, rows_of_block(len(rows), len(self) + 1, most)))
 
     def block(self, rows: ScoredRows, part: slice | Classes) -> Floats:
         """Return the columns of some rows."""
-        return self._made(rows.features[part], rows.scores[part], len(self))
-
-    def block_and_ones(self, rows: ScoredRows, part: slice) -> Floats:
-        """Return the columns of some rows (n, p + 1), with a column of ones behind them."""
-        block = self._made(rows.features[part], rows.scores[part], len(self) + 1)
-        block[:, -1] = 1.0
-        return block
+        return self._made(rows.features[part], rows.scores[part])
 
     def matrix(self, rows: ScoredRows) -> Floats:
         """Return the columns (n, p) of all rows."""
-        return self._made(rows.features, rows.scores, len(self))
+        return self._made(rows.features, rows.scores)
 
-    def apart(self, rows: ScoredRows, part: slice = slice(None)) -> ColumnsApart:
-        """Return the columns of some rows, all by default, with directions that are not yet brought to length one."""
-        scaled, distance = self._scaled(rows.features[part], self.dimensions)
-        return ColumnsApart(scaled, distance, self._others(distance, rows.scores[part]), rows.classes[part])
+    def products(self, rows: ScoredRows, coef: Floats, of_class: Floats) -> Floats:
+        """Return the columns' products with `coef`, and what is added for each class (c,); equal rows get the same."""
+        products, kernels = np.empty(len(rows)), _kernels.kernels
+        weights = np.ascontiguousarray(coef)
 
-    def _made(self, features: Matrix, scores: Floats, width: int) -> Floats:
-        """Return the columns, in a block of that width."""
-        block, distance = self._scaled(features, width)
-        block *= (1 / np.where(distance > 0, distance, 1.0))[:, None]
-        block[:, self.dimensions : len(self)] = self._others(distance, scores)
-        return block
+        def fill(part: slice) -> None:
+            if kernels is None:
+                products[part] = row_products(self.block(rows, part), coef) + of_class[rows.classes[part]]
+            else:
+                kernels("score_columns", *self.for_kernel(rows, part), weights, of_class, products[part])
 
-    def _scaled(self, features: Matrix, width: int) -> tuple[Floats, Floats]:
-        """Return features less the origin and over the scale, in a block of that width, and the rows' lengths (n,).
+        map_blocks(fill, self.slices(rows), uses_blas=False)
+        return products
 
-        What is done to the directions is done to the whole block, of which the other columns are 0: NumPy takes twice
-        as long for some of the columns as for all.
-        """
-        d = self.dimensions
-        block = np.empty((len(features), width))
-        block[:, :d] = features
-        block[:, d:] = 0.0
-        origin, factor = self._origin_and_factor
-        block -= origin[:width]
+    def for_kernel(self, rows: ScoredRows, part: slice) -> tuple[NDArray[Any], ...]:
+        """Return what a kernel makes the columns of some rows of."""
+        features, scores = (_kernels.readable(matrix[part]) for matrix in (rows.features, rows.scores))
+        return features, scores, np.ascontiguousarray(rows.classes[part]), *self._numbers_of_kernel
+
+    def _made(self, features: Matrix, scores: Floats) -> Floats:
+        """Return the columns (n, p): the formula above."""
         with np.errstate(over="ignore"):
-            block *= factor[:width]
-            square = np.einsum("ij,ij->i", block, block)
-        if not square.max() <= _SQUARABLE**2:
-            np.clip(block, -_SQUARABLE, _SQUARABLE, out=block)
-            square = np.einsum("ij,ij->i", block, block)
-        return block, np.sqrt(square)
+            scaled = (features - self.origin) * self._factor
+            if not (np.abs(scaled) <= _SQUARABLE).all():
+                scaled = np.clip(scaled, -_SQUARABLE, _SQUARABLE)
+            distance = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+        scaled /= np.where(distance > 0, distance, 1.0)[:, None]
+        standard = (scores - self.score_origin) / self.score_scale
+        farthest, farthest_score = self._bounds
+        standard[:, 1:] = np.clip(standard[:, 1:], -farthest_score, farthest_score)
+        return np.column_stack((scaled, np.minimum(distance, farthest), standard))
+
+    @property
+    def _factor(self) -> Floats:
+        with np.errstate(over="ignore"):
+            return np.minimum(1 / self.scale, np.finfo(np.float64).max)
+
+    @property
+    def _bounds(self) -> Floats:
+        """The largest of a distance, and of a score beside the base score."""
+        return np.array([FARTHEST * np.sqrt(self.dimensions), FARTHEST_SCORE])
 
     @cached_property
-    def _origin_and_factor(self) -> tuple[Floats, Floats]:
-        """The origin and 1 / scale, and behind them 0 and 1 for the columns that are no directions."""
-        others = len(self) + 1 - self.dimensions
-        with np.errstate(over="ignore"):
-            factor = np.minimum(1 / self.scale, np.finfo(np.float64).max)
-        return np.append(self.origin, np.zeros(others)), np.append(factor, np.ones(others))
-
-    def _others(self, distance: Floats, scores: Floats) -> Floats:
-        """Return the columns that are no directions (n, 1 + s): the distance and the scores, bounded."""
-        others = np.empty((1 + len(self.names), len(scores)))  # A column in one piece: NumPy is slow with short rows.
-        np.minimum(distance, FARTHEST * np.sqrt(self.dimensions), out=others[0])
-        standard = others[1:]
-        standard[:] = scores.T
-        standard -= self.score_origin[:, None]
-        standard /= self.score_scale[:, None]
-        np.clip(standard[1:], -FARTHEST_SCORE, FARTHEST_SCORE, out=standard[1:])
-        return others.T
+    def _numbers_of_kernel(self) -> tuple[Floats, ...]:
+        numbers = self.origin, self._factor, self.score_origin, self.score_scale, self._bounds
+        return tuple(np.ascontiguousarray(vector) for vector in numbers)
 
 
 def scores_beside(base: str, classes: int) -> tuple[str, ...]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from .._check import Floats, counted
-from .._threads import map_blocks
 from ..outputs import Outputs, as_outputs
-from .columns import Columns, ColumnsApart, ScoredRows
+from .columns import Columns, ScoredRows
 
 # Fewer rows at hand say little.
 _FEW_ROWS = 100
@@ -66,19 +63,8 @@ class ContrastFit:
 
     def predict_scored(self, rows: ScoredRows) -> Floats:
         """Return the score (n,) of rows whose base scores are known."""
-        scores = np.empty(len(rows))
-
-        def predict(part: slice) -> None:
-            scores[part] = self.predict_columns(self.columns.apart(rows, part))
-
-        map_blocks(predict, self.columns.slices(rows))
-        return scores
-
-    def predict_columns(self, columns: ColumnsApart) -> Floats:
-        """Return the score (n,) of rows whose columns are known."""
-        scores = columns.times(self.coef)
-        scores += self.class_offsets[columns.classes] - float(self.centre @ self.coef)
-        return scores
+        of_class = self.class_offsets - float(self.centre @ self.coef)
+        return self.columns.products(rows, self.coef, of_class)
 
     def explain(self, outputs: Outputs) -> Explanation:
         """Return what each part of a row adds to its score, compared with the mean known row."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..outputs import Outputs, check_same_model
 from ..scores import Base, Head
-from .columns import Columns, ColumnsApart, ScoredRows
+from .columns import Columns, ScoredRows
 from .evidence import base_alone, contrast
 from .fit import ContrastFit
 from .sums import ClassMoments, PlainSums
@@ -24,7 +24,7 @@ FEWEST_TO_SPLIT = 4
 class SplitReference:
     """Known rows that are learned from (A), and known rows that are held back (B), with their sums.
 
-    `held_columns` are kept, so that the rows held back are scored anew with each fit.
+    The rows held back are scored anew with each fit.
     """
 
     rows_known: Outputs
@@ -33,7 +33,6 @@ class SplitReference:
     known: PlainSums
     held: PlainSums
     held_scored: ScoredRows
-    held_columns: ColumnsApart
 
     @classmethod
     def of(
@@ -49,7 +48,6 @@ class SplitReference:
             PlainSums.of(ClassMoments.of(columns, scored_known)),
             PlainSums.of(ClassMoments.of(columns, scored)),
             scored,
-            columns.apart(scored),
         )
 
     def __len__(self) -> int:
@@ -71,7 +69,7 @@ class SplitReference:
             )
         else:
             fit = contrast(self.columns, self.known, PlainSums.of(others), same_mix=same_mix, components=components)
-        return replace(fit, scores_in=fit.predict_columns(self.held_columns))
+        return replace(fit, scores_in=fit.predict_scored(self.held_scored))
 
 
 def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import _kernels
 from .._blas import one_thread
 from .._check import Floats
 from .._threads import add_blocks
 from ..moments import Moments, ProductSums, mean_of_sample, rows_sampled_for_mean, summed_near_mean
 from .columns import Classes, Columns, ScoredRows
-
-# Up to so many rows are added one by one in less time than a sparse matrix is made.
-_FEW_ROWS = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,7 @@ class ClassMoments:
                 return products
 
             sample = columns.block(rows, rows_sampled_for_mean(len(rows)))
-            moments = summed_near_mean(_near_mean(columns, sample), summed_about)
+            moments = summed_near_mean(mean_of_sample(sample), summed_about)
         return cls(moments, by_class[:, -1], by_class[:, :-1])
 
     @property
@@ -91,25 +89,17 @@ class PlainSums:
         return self.sums - self.counts[:, None] * point
 
 
-def _near_mean(columns: Columns, sample: Floats) -> Floats:
-    """Return a point (p,) near the mean of the columns, by a sample of them (m, p).
-
-    Directions are left as they are where all of them lie about 0, within their deviations: no digits are lost there.
-    """
-    near, d = mean_of_sample(sample), columns.dimensions
-    if (near[:d] ** 2 <= sample[:, :d].var(axis=0)).all():
-        near[:d] = 0.0
-    return near
-
-
 def _summed(columns: Columns, rows: ScoredRows, shift: Floats) -> tuple[ProductSums, Floats]:
     """Return the sums of products about a shift, and of each class the columns' sums and its rows (c, p + 1)."""
     products, by_class = ProductSums(shift), np.zeros((columns.classes, len(columns) + 1))
 
     def sums(part: slice) -> tuple[Floats, Floats]:
-        block = columns.block_and_ones(rows, part)
+        if products.by_kernel:
+            return _by_kernel(columns, rows, part, products)
+        block = columns.block(rows, part)
+        block = np.column_stack((block, np.ones(len(block))))
         of_classes = _sums_by_class(block, rows.classes[part], columns.classes)
-        return of_classes, products.of(block)  # In this order: the latter shifts the block.
+        return of_classes, products.of_block(block)  # In this order: the latter shifts the block.
 
     def add(more: tuple[Floats, Floats]) -> None:
         np.add(by_class, more[0], out=by_class)
@@ -119,15 +109,19 @@ def _summed(columns: Columns, rows: ScoredRows, shift: Floats) -> tuple[ProductS
     return products, by_class
 
 
+def _by_kernel(columns: Columns, rows: ScoredRows, part: slice, products: ProductSums) -> tuple[Floats, Floats]:
+    """Return the sums of each class's rows, and the sums of products."""
+    kernels = _kernels.kernels
+    assert kernels is not None
+    p = len(products.shift)
+    by_class, summed = np.zeros((columns.classes, p)), np.empty((p, p))
+    of_rows = columns.for_kernel(rows, part)
+    kernels("sum_columns", *of_rows, products.shift, *products.room(len(of_rows[0])), summed, by_class)
+    return by_class, summed
+
+
 def _sums_by_class(block: Floats, classes: Classes, number: int) -> Floats:
     """Return the sums of each class's rows (c, p + 1), added in their order."""
-    if len(block) <= _FEW_ROWS:
-        few = np.zeros((number, block.shape[1]))
-        for row, its_class in zip(block, classes.tolist(), strict=True):
-            few[its_class] += row
-        return few
-    from scipy.sparse import csc_array
-
-    membership = csc_array((np.ones(len(block)), classes, np.arange(len(block) + 1)), shape=(number, len(block)))
-    by_class: Floats = membership @ block
+    by_class = np.zeros((number, block.shape[1]))
+    np.add.at(by_class, classes, block)
     return by_class

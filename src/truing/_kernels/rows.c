@@ -1,0 +1,39 @@
+/* Passes over rows of features: their products with coefficients, and sums of products of their columns. */
+
+#include "products.h"
+#include "rows.h"
+
+/* The product of every row with coef. */
+void row_products(const matrix *rows, const double *coef, double *restrict products)
+{
+    for (ptrdiff_t i = 0; i < rows->rows; i++) {
+        const char *row = row_of(rows, i);
+        if (rows->bytes == 8)
+            products[i] = dot(row, 8, coef, rows->columns);
+        else if (rows->bytes == 4)
+            products[i] = dot(row, 4, coef, rows->columns);
+        else
+            products[i] = dot(row, 2, coef, rows->columns);
+    }
+}
+
+/* Sums of products of the columns [features, score, 1], the first two less a shift; so many rows are in panels at once. */
+void sum_products(const matrix *features, const double *scores, const double *shift, ptrdiff_t at_once, double *scratch,
+                  const matrix *out)
+{
+    ptrdiff_t d = features->columns;
+    products all = no_products(scratch, d + 2, at_once);
+    for (ptrdiff_t first = 0; first < features->rows; first += at_once) {
+        ptrdiff_t count = at_most(at_once, features->rows - first);
+        for (ptrdiff_t i = 0; i < count; i++) {
+            read_row(features, first + i, all.row);
+            for (ptrdiff_t j = 0; j < d; j++)
+                all.row[j] -= shift[j];
+            all.row[d] = scores[first + i] - shift[d];
+            all.row[d + 1] = 1.0;
+            lay_row(&all, i);
+        }
+        add_products(&all, count);
+    }
+    write_products(&all, out);
+}

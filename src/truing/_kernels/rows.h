@@ -1,0 +1,65 @@
+/* Sums over the numbers of a row, whose bits depend on the row alone. */
+
+#ifndef TRUING_ROWS_H
+#define TRUING_ROWS_H
+
+#include "numbers.h"
+
+/* Terms of a sum are added in so many lanes, by their place in the row, the lanes in pairs, and what fills no lanes
+   behind them. */
+#define LANES 16
+
+/* Called with constants, each of which makes a function of its own. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* x y + z, rounded once where the processor has an instruction for it. Left to a compiler, this would depend on the loop
+   that it stands in, and so on the type of a row's numbers. */
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMA)
+#define MULTIPLY_ADD(x, y, z) __builtin_fma(x, y, z)
+#else
+#define MULTIPLY_ADD(x, y, z) ((x) * (y) + (z))
+#endif
+
+static inline ptrdiff_t at_most(ptrdiff_t most, ptrdiff_t number)
+{
+    return number < most ? number : most;
+}
+
+static inline const char *row_of(const matrix *m, ptrdiff_t i)
+{
+    return m->first + i * m->stride;
+}
+
+/* Number j of a row of numbers of so many bytes: a constant, where this is called. */
+static inline double number_of(const char *row, ptrdiff_t bytes, ptrdiff_t j)
+{
+    if (bytes == 8)
+        return ((const double *)row)[j];
+    if (bytes == 4)
+        return ((const float *)row)[j];
+    return half_as_float(((const uint16_t *)row)[j]);
+}
+
+static inline double sum_of_lanes(double *lanes)
+{
+    for (ptrdiff_t half = LANES / 2; half > 0; half /= 2)
+        for (ptrdiff_t k = 0; k < half; k++)
+            lanes[k] += lanes[k + half];
+    return lanes[0];
+}
+
+/* The product of a row with coef. */
+INLINE double dot(const char *row, ptrdiff_t bytes, const double *coef, ptrdiff_t n)
+{
+    double lanes[LANES] = {0};
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (ptrdiff_t k = 0; k < LANES; k++)
+            lanes[k] = MULTIPLY_ADD(number_of(row, bytes, j + k), coef[j + k], lanes[k]);
+    double rest = 0;
+    for (; j < n; j++)
+        rest = MULTIPLY_ADD(number_of(row, bytes, j), coef[j], rest);
+    return sum_of_lanes(lanes) + rest;
+}
+
+#endif
