@@ -79,7 +79,7 @@ class Rows:
         """Return the rows at `index`."""
         return self._transformed(self.features[index].astype(np.float64, copy=False), index)
 
-    def read(self, rows: slice, out: Floats) -> None:
+    def read(self, rows: slice | NDArray[np.intp], out: Floats) -> None:
         """Write those rows into `out`."""
         out[:] = self.features[rows]
         if self.scale is not None:

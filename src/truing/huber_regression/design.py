@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Bools, Floats
+from .. import _kernels
+from .._check import Bools, Floats, row_blocks, slices
 from .._double import EPS
 from .._threads import add_blocks, map_blocks
 from ..moments import Moments
@@ -122,28 +123,43 @@ class Design:
         """Return the point at `theta`, from the rows themselves and the numbers that the caller is given."""
         coef, shift = self.units.in_scaled_units(*self.in_callers_units(theta), self.mean)
         residual = target - shift
+        return Point(theta, residual, self.descend(residual, coef, penalty))
 
-        def clipped(where: slice, block: Floats) -> Floats:
-            residual[where] -= block @ coef
-            return np.clip(residual[where], -penalty, penalty)
-
-        return Point(theta, residual, self.sum_of_rows(clipped))
-
-    def sum_of_rows(self, weights: Callable[[slice, Floats], Floats]) -> Floats:
-        """Return Σ weightᵢ wᵢ (k,), the weights being made from each block of rows."""
+    def descend(self, values: Floats, coef: Floats, width: float) -> Floats:
+        """Take rows @ coef off the values (n,), in place, and return Wᵀ clip(values, ±width)."""
         total = np.zeros(len(self.whitening))
-
-        def part(where: slice) -> Floats:
-            block = self.rows.block(where)
-            weight = weights(where, block)
-            return np.append(weight @ block, weight.sum())
-
-        def add(more: Floats) -> None:
-            nonlocal total
-            total += more
-
-        add_blocks(part, self.rows.slices(), add)
+        part = self._descend_plainly if _kernels.kernels is None else self._descend_in_one_call
+        add_blocks(
+            lambda where: part(where, values[where], coef, width),
+            row_blocks(self.rows.features),
+            lambda more: np.add(total, more, out=total),
+        )
         return total @ self.whitening
+
+    def _descend_plainly(self, where: slice, values: Floats, coef: Floats, width: float) -> Floats:
+        block = self.rows.block(where)
+        values -= block @ coef
+        weight = np.clip(values, -width, width)
+        return np.append(weight @ block, weight.sum())
+
+    def _descend_in_one_call(self, where: slice, values: Floats, coef: Floats, width: float) -> Floats:
+        """Return what `_descend_plainly` does."""
+        assert _kernels.kernels is not None
+        d = len(coef)
+        rows = self.rows
+        _kernels.kernels(
+            "huber_descend",
+            _kernels.readable(rows.features[where]),
+            np.ones(len(values)) if rows.scale is None else rows.scale[where],
+            np.ones(d) if rows.exponents is None else np.ldexp(1.0, -rows.exponents),
+            np.zeros(d) if rows.origin is None else rows.origin,
+            coef,
+            float(width),
+            values,
+            sums := np.empty(d + 1),
+            np.empty(4 * d),
+        )
+        return sums
 
     def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
         """Return what rounding may have added to each residual, or to those at `index`, to within a small factor."""
@@ -166,13 +182,12 @@ class Design:
         if self.stored is not None:
             return self.stored if len(index) == len(self.stored) else self.stored[index]
         part = np.empty((len(index), self.unknowns))
+        everything = len(index) == len(self.rows.features)
 
-        def gather(start: int) -> None:
-            some = slice(start, start + ROWS_PER_GATHER)
-            np.matmul(self.rows.take(index[some]), self.whitening[:-1], out=part[some])
-            part[some] += self.whitening[-1]
+        def gather(some: slice) -> None:
+            np.matmul(self._with_ones(some if everything else index[some]), self.whitening, out=part[some])
 
-        map_blocks(gather, range(0, len(index), ROWS_PER_GATHER))
+        map_blocks(gather, slices(len(index), ROWS_PER_GATHER))
         return part
 
     def gram(self, chosen: Bools) -> Floats:
@@ -180,19 +195,22 @@ class Design:
         if not chosen.any():
             return np.zeros((self.unknowns, self.unknowns))
         raw = np.zeros((len(self.whitening), len(self.whitening)))
+        index = np.flatnonzero(chosen)
 
-        def products(where: slice) -> tuple[Floats, Floats]:
-            part = self.rows.block(where)[chosen[where]]
-            return part.T @ part, part.sum(axis=0)
+        def products(some: slice) -> Floats:
+            part = self._with_ones(index[some])
+            return np.asarray(part.T @ part)
 
-        def add(more: tuple[Floats, Floats]) -> None:
-            raw[:-1, :-1] += more[0]
-            raw[-1, :-1] += more[1]
-
-        add_blocks(products, self.rows.slices(), add)
-        raw[:-1, -1] = raw[-1, :-1]
-        raw[-1, -1] = np.count_nonzero(chosen)
+        add_blocks(products, slices(len(index), ROWS_PER_GATHER), lambda more: np.add(raw, more, out=raw))
         return self.whitening.T @ raw @ self.whitening
+
+    def _with_ones(self, where: slice | NDArray[np.intp]) -> Floats:
+        """Return those rows of [rows, 1]."""
+        count = where.stop - where.start if isinstance(where, slice) else len(where)
+        block = np.empty((count, len(self.whitening)))
+        self.rows.read(where, block[:, :-1])
+        block[:, -1] = 1.0
+        return block
 
 
 def whitening_map(moments: Moments, gram_of: Callable[[Floats], Floats], intercept: bool) -> Floats:

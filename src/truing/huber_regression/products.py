@@ -5,6 +5,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _kernels
 from .._check import BLOCK_NUMBERS, Bools, Floats, row_blocks
 from .._threads import FEWEST_BLOCKS, add_blocks, map_blocks
 
@@ -15,7 +16,7 @@ _GRAM_ROWS_PER_COLUMN = 8  # Rows of a block for each column, at least: adding t
 
 def fitted_values(rows: NDArray[Number], x: NDArray[Number]) -> NDArray[Number]:
     """Return rows @ x."""
-    if _are_few(rows):
+    if are_few(rows):
         return rows @ x
     fitted = np.empty(len(rows), dtype=rows.dtype)
 
@@ -28,13 +29,31 @@ def fitted_values(rows: NDArray[Number], x: NDArray[Number]) -> NDArray[Number]:
 
 def weighted_sum(weights: NDArray[Number], rows: NDArray[Number]) -> NDArray[Number]:
     """Return Σ weightᵢ rowᵢ."""
-    if _are_few(rows):
+    if are_few(rows):
         return weights @ rows
     total = np.zeros(rows.shape[1], dtype=rows.dtype)
     add_blocks(
         lambda where: weights[where] @ rows[where], row_blocks(rows), lambda part: np.add(total, part, out=total)
     )
     return total
+
+
+def moved_residual(rows: Floats, residual: Floats, step: Floats) -> tuple[Floats, Floats]:
+    """Return the residual less rows @ step, and the sum of the rows times its signs."""
+    moved = np.empty(len(rows))
+    signs = np.zeros(rows.shape[1])
+
+    def move(where: slice) -> Floats:
+        if _kernels.kernels is None:
+            moved[where] = residual[where] - rows[where] @ step
+            return np.asarray(np.sign(moved[where]) @ rows[where])
+        part = np.empty(rows.shape[1])
+        _kernels.kernels("huber_move", _kernels.readable(rows[where]), residual[where], step, moved[where], part)
+        return part
+
+    blocks = [slice(0, len(rows))] if are_few(rows) else row_blocks(rows)
+    add_blocks(move, blocks, lambda part: np.add(signs, part, out=signs))
+    return moved, signs
 
 
 def gram_of_chosen(rows: Floats, chosen: Bools) -> Floats:
@@ -57,5 +76,6 @@ def _gram(rows: Floats) -> Floats:
     return np.asarray(rows.T @ rows)
 
 
-def _are_few(rows: NDArray[Number]) -> bool:
+def are_few(rows: NDArray[Number]) -> bool:
+    """Return whether rows are one block."""
     return rows.size < FEWEST_BLOCKS * BLOCK_NUMBERS
