@@ -39,13 +39,29 @@ static void signs_of(const double values[TOGETHER], double signs[TOGETHER])
     }
 }
 
-static double dot(const double *restrict a, const double *restrict b, ptrdiff_t n)
+static void clip_all(const double values[TOGETHER], double width, double clipped_values[TOGETHER])
 {
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (ptrdiff_t j = 0; j < n; j++)
+#pragma omp simd
+    for (int r = 0; r < TOGETHER; r++)
+        clipped_values[r] = clipped(values[r], width);
+}
+
+/* In lanes, so that an addition need not wait for the one before. */
+#define LANES 16
+
+static double dot(const double *a, const double *b, ptrdiff_t n)
+{
+    double lanes[LANES] = {0}, sum = 0;
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += a[j + l] * b[j + l];
+    for (; j < n; j++)
         sum += a[j] * b[j];
-    return sum;
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lanes[l] += lanes[l + half];
+    return lanes[0] + sum;
 }
 
 /* The products of some rows with a vector. The sum of each row is taken in the same order, whichever rows are beside. */
@@ -80,7 +96,7 @@ static double sum_of_sizes(const double *values, double width, ptrdiff_t n)
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (ptrdiff_t i = 0; i < n; i++)
-        sum += fmin(fabs(values[i]), width);
+        sum += fabs(values[i]) < width ? fabs(values[i]) : width;
     return sum;
 }
 
@@ -339,11 +355,12 @@ static ptrdiff_t fewer(ptrdiff_t one, ptrdiff_t other)
     return one < other ? one : other;
 }
 
-/* The residual after a step, and the sum of all rows times its signs. */
-void huber_move(const matrix *design, const double *residual, const double *step, double *moved, double *signs)
+/* The residual after a step, and the sum of all rows times it, clipped to the width, or for no width times its signs. */
+void huber_move(const matrix *design, const double *residual, const double *step, double width, double *moved,
+                double *sums)
 {
     ptrdiff_t k = design->columns;
-    memset(signs, 0, (size_t)k * sizeof(double));
+    memset(sums, 0, (size_t)k * sizeof(double));
     for (ptrdiff_t i = 0; i < design->rows; i += TOGETHER) {
         ptrdiff_t count = fewer(TOGETHER, design->rows - i);
         const double *rows[TOGETHER];
@@ -354,8 +371,11 @@ void huber_move(const matrix *design, const double *residual, const double *step
         for (ptrdiff_t r = 0; r < count; r++)
             here[r] = residual[i + r] - fitted[r];
         memcpy(moved + i, here, (size_t)count * sizeof(double));
-        signs_of(here, weights);
-        add_rows(signs, weights, rows, k);
+        if (width > 0)
+            clip_all(here, width, weights);
+        else
+            signs_of(here, weights);
+        add_rows(sums, weights, rows, k);
     }
 }
 
@@ -369,6 +389,23 @@ static void read_scaled(const matrix *m, ptrdiff_t i, double scale, const double
         row[j] = row[j] * scale * factors[j] - origin[j];
 }
 
+/* Write rows as they are read into another matrix, of doubles, which may have more columns. */
+void write_rows(const matrix *features, const double *scale, const double *factors, const double *origin,
+                const matrix *out)
+{
+    for (ptrdiff_t i = 0; i < features->rows; i++)
+        read_scaled(features, i, scale[i], factors, origin, (double *)(out->first + i * out->stride));
+}
+
+/* The sum of the squares of each row, of which there is room for one. */
+void row_squares(const matrix *features, double *row, double *squares)
+{
+    for (ptrdiff_t i = 0; i < features->rows; i++) {
+        read_row(features, i, row);
+        squares[i] = dot(row, row, features->columns);
+    }
+}
+
 /* Take off the values what the coefficients make of the rows, and sum [row, 1] times the value clipped to the width.
 
    `room` is for TOGETHER rows. */
@@ -380,19 +417,19 @@ void huber_descend(const matrix *features, const double *scale, const double *fa
     for (ptrdiff_t i = 0; i < features->rows; i += TOGETHER) {
         ptrdiff_t count = fewer(TOGETHER, features->rows - i);
         const double *rows[TOGETHER];
-        double fitted[TOGETHER], weights[TOGETHER] = {0};
+        double fitted[TOGETHER], here[TOGETHER] = {0}, weights[TOGETHER];
         for (ptrdiff_t r = 0; r < TOGETHER; r++) {
             ptrdiff_t at = i + fewer(r, count - 1);
             rows[r] = room + r * d;
             read_scaled(features, at, scale[at], factors, origin, room + r * d);
         }
         dots(rows, coef, d, fitted);
-        for (ptrdiff_t r = 0; r < count; r++) {
-            values[i + r] -= fitted[r];
-            weights[r] = clipped(values[i + r], width);
-            sums[d] += weights[r];
-        }
+        for (ptrdiff_t r = 0; r < count; r++)
+            here[r] = values[i + r] - fitted[r];
+        memcpy(values + i, here, (size_t)count * sizeof(double));
+        clip_all(here, width, weights);
         add_rows(sums, weights, rows, d);
+        sums[d] += (weights[0] + weights[1]) + (weights[2] + weights[3]);
     }
 }
 

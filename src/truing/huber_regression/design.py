@@ -16,6 +16,7 @@ from .._double import EPS
 from .._threads import add_blocks, map_blocks
 from ..moments import Moments
 from ..rows import Rows
+from .products import moved_residual
 
 # So few rows are gathered at a time.
 ROWS_PER_GATHER = 2048
@@ -116,8 +117,7 @@ class Design:
         """Return the point at `theta`."""
         if self.stored is None:
             return self.point_of_rows(target, theta, penalty)
-        residual = target - self.stored @ theta
-        return Point(theta, residual, np.clip(residual, -penalty, penalty) @ self.stored)
+        return Point(theta, *moved_residual(self.stored, target, theta, penalty))
 
     def point_of_rows(self, target: Floats, theta: Floats, penalty: float) -> Point:
         """Return the point at `theta`, from the rows themselves and the numbers that the caller is given."""
@@ -208,7 +208,7 @@ class Design:
         """Return those rows of [rows, 1]."""
         count = where.stop - where.start if isinstance(where, slice) else len(where)
         block = np.empty((count, len(self.whitening)))
-        self.rows.read(where, block[:, :-1])
+        self.rows.write(where, block[:, :-1])
         block[:, -1] = 1.0
         return block
 

@@ -38,22 +38,24 @@ def weighted_sum(weights: NDArray[Number], rows: NDArray[Number]) -> NDArray[Num
     return total
 
 
-def moved_residual(rows: Floats, residual: Floats, step: Floats) -> tuple[Floats, Floats]:
-    """Return the residual less rows @ step, and the sum of the rows times its signs."""
+def moved_residual(rows: Floats, residual: Floats, step: Floats, width: float = 0.0) -> tuple[Floats, Floats]:
+    """Return the residual less rows @ step, and the sum of the rows times its signs, or times clip(it, ±width)."""
     moved = np.empty(len(rows))
-    signs = np.zeros(rows.shape[1])
+    total = np.zeros(rows.shape[1])
 
     def move(where: slice) -> Floats:
         if _kernels.kernels is None:
-            moved[where] = residual[where] - rows[where] @ step
-            return np.asarray(np.sign(moved[where]) @ rows[where])
+            here = moved[where] = residual[where] - rows[where] @ step
+            weights = np.clip(here, -width, width) if width > 0 else np.sign(here)
+            return np.asarray(weights @ rows[where])
         part = np.empty(rows.shape[1])
-        _kernels.kernels("huber_move", _kernels.readable(rows[where]), residual[where], step, moved[where], part)
+        some = _kernels.readable(rows[where])
+        _kernels.kernels("huber_move", some, residual[where], step, float(width), moved[where], part)
         return part
 
     blocks = [slice(0, len(rows))] if are_few(rows) else row_blocks(rows)
-    add_blocks(move, blocks, lambda part: np.add(signs, part, out=signs))
-    return moved, signs
+    add_blocks(move, blocks, lambda part: np.add(total, part, out=total))
+    return moved, total
 
 
 def gram_of_chosen(rows: Floats, chosen: Bools) -> Floats:

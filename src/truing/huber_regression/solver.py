@@ -15,6 +15,7 @@ from .certificate import TOLERANCE, Certificate, certify
 from .continuation import INLIERS_PER_UNKNOWN, MAX_ROUNDING_SHARE, Subproblem, huber_loss, minimise_by_continuation
 from .design import ROWS_PER_GATHER, Design, Point
 from .multipliers import MANY_UNKNOWNS, minimise_by_multipliers
+from .products import weighted_sum
 
 NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
 _FEW_CROSSED = 1 / 8  # Share of the near rows up to which others may cross, and as many near rows do for a second time.
@@ -155,7 +156,10 @@ def _step_over_near_rows(design: Design, point: Point, near: NDArray[np.intp], w
     residual = point.residual[near]
     inliers = np.abs(point.residual) <= width
     inliers[near] = False
-    linear = point.gradient - np.clip(residual, -width, width) @ rows
+    # Of all rows nothing is left but rounding.
+    linear = np.zeros(design.unknowns)
+    if len(near) < len(inliers):
+        linear = point.gradient - weighted_sum(np.clip(residual, -width, width), rows)
     problem = Subproblem(rows, residual, design.gram(inliers), linear)
     return minimise_by_continuation(problem, width, first=first, last=0)
 
