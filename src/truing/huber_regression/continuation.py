@@ -28,6 +28,7 @@ _WIDTH_RATIO = 4.0  # Each width over the next, on the way down to the penalty.
 _MAX_WIDTHS = 1024  # More than there are from the largest double to the smallest.
 _WORKING_SET_PER_UNKNOWN = 16  # Rows for each unknown in Newton's working set, at least,
 _WORKING_SET_WIDTHS = 6.0  # and every row whose residual is within so many widths.
+_NEAR_WIDTHS = 24.0  # Residuals of so many widths are small, and other rows are left out of all narrower widths.
 _WORKING_SET_GROWTH = 4.0  # Factor on that reach when a row outside of the set turned out to matter.
 _SLOPE_TOLERANCE = 0.5  # Slope along a step, as a share of that at its start, which ends the line search.
 _UNBOUNDED_RATIO = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
@@ -72,22 +73,29 @@ def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int,
     The widest loss has `first` inliers. One that has fewer than `last` ends the descent to the penalty, and so does a
     problem that too few rows leave unbounded, or a width that rounding hides.
     """
-    unknowns = len(problem.linear)
-    x = np.zeros(unknowns)
     width = penalty
     if not problem.quadratic.any():
-        count = min(max(first, INLIERS_PER_UNKNOWN * unknowns), len(problem.residual))
+        count = min(max(first, INLIERS_PER_UNKNOWN * len(problem.linear)), len(problem.residual))
         width = max(width, _smallest(np.abs(problem.residual), count))
-    wider = 0.0
+    return _descend(problem, penalty, width, 0.0, last)[0]
+
+
+def _descend(problem: Subproblem, penalty: float, width: float, wider: float, last: int) -> tuple[Floats, bool]:
+    """Return the minimiser at width `penalty`, by way of `width` and narrower ones, and whether all were bounded.
+
+    The problem is about the minimiser at the `wider` one, if there is one.
+    """
+    x = np.zeros(len(problem.linear))
     largest = 0.0
     here = problem
     signs = weighted_sum(np.sign(problem.residual), problem.rows)
+    all_rows_are_needed = bool(problem.quadratic.any())
     for _ in range(_MAX_WIDTHS):
         # Outliers that are not among these rows have a gradient in proportion to the width.
         linear = problem.linear * (width / penalty) - problem.quadratic @ x
         step = _minimise_at_width(replace(here, linear=linear), signs, width, wider, rough=width > penalty)
         if step is None:
-            break
+            return x, False
         x = x + step.x
         moved, signs = step.residual, step.signs
         largest = max(largest, float(np.abs(x).max(initial=0.0)))
@@ -100,7 +108,33 @@ def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int,
             break
         wider = width
         width = max(penalty, width / _WIDTH_RATIO)
-    return x
+        near = _rows_of_small_residuals(here, width)
+        if not all_rows_are_needed and EPS * largest <= MAX_ROUNDING_SHARE * penalty and 2 * near.sum() < len(near):
+            rest = _descend_without_far_rows(here, near, signs, penalty, width, wider, last)
+            if rest is not None:
+                return x + rest, True
+            all_rows_are_needed = True
+    return x, True
+
+
+def _rows_of_small_residuals(problem: Subproblem, width: float) -> Bools:
+    size = np.abs(problem.residual)
+    few = 2 * _WORKING_SET_PER_UNKNOWN * len(problem.linear)
+    return np.asarray(size <= max(_NEAR_WIDTHS * width, _smallest(size, few)))
+
+
+def _descend_without_far_rows(
+    problem: Subproblem, near: Bools, signs: Floats, penalty: float, width: float, wider: float, last: int
+) -> Floats | None:
+    """Return the minimiser that `_descend` finds of the near rows, the others being taken to stay outliers.
+
+    None if one of them did not, or where nothing bounds the near ones.
+    """
+    x, is_bounded = _descend(problem.within(near, signs, penalty), penalty, width, wider, last)
+    if not is_bounded:
+        return None
+    moved = problem.residual - fitted_values(problem.rows, x)
+    return None if _others_became_inliers(problem.residual, moved, near, penalty) else x
 
 
 def huber_loss(residual: Floats, width: float) -> float:
@@ -118,9 +152,7 @@ class _Step(NamedTuple):
     signs: Floats
 
 
-def _minimise_at_width(
-    problem: Subproblem, signs: Floats, width: float, wider: float, *, rough: bool
-) -> _Step | None:
+def _minimise_at_width(problem: Subproblem, signs: Floats, width: float, wider: float, *, rough: bool) -> _Step | None:
     """Return the step to the minimum at one width, by way of a working set of rows; None where nothing bounds it."""
     size = np.abs(problem.residual)
     least = _WORKING_SET_PER_UNKNOWN * len(problem.linear)
@@ -134,12 +166,16 @@ def _minimise_at_width(
         x = _newton(problem.within(working_set, signs, width), width, wider, rough=rough)
         if x is not None:
             step = _Step(x, *moved_residual(problem.rows, problem.residual, x))
-            others = ~working_set & ((np.abs(step.residual) < width) | (step.residual * problem.residual < 0))
-            if not others.any():
+            if not _others_became_inliers(problem.residual, step.residual, working_set, width):
                 return step
         reach = _WORKING_SET_GROWTH * max(reach, width)
     x = _newton(problem, width, wider, rough=rough)
     return None if x is None else _Step(x, *moved_residual(problem.rows, problem.residual, x))
+
+
+def _others_became_inliers(before: Floats, after: Floats, some: Bools, width: float) -> bool:
+    """Return whether a row that is not one of `some` became an inlier, or changed its sign."""
+    return bool(np.any(~some & ((np.abs(after) < width) | (after * np.sign(before) < 0))))
 
 
 def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> Floats | None:
@@ -226,9 +262,7 @@ def line_search(residual: Floats, fitted: Floats, width: float, linear: float = 
     """
     if _kernels.kernels is not None:
         length = np.empty(1)
-        _kernels.kernels(
-            "huber_line_search", residual, fitted, len(residual), float(width), linear, quadratic, length
-        )
+        _kernels.kernels("huber_line_search", residual, fitted, len(residual), float(width), linear, quadratic, length)
         return float(length[0])
     start = linear + float(np.clip(residual, -width, width) @ fitted)
     size = float(np.abs(residual).max(initial=0.0)) + width

@@ -166,8 +166,9 @@ class Design:
         coef, shift = self.units.in_scaled_units(*self.in_callers_units(theta), self.mean)
         level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef)) + self.units.scaled_centre
         if index is not None:
-            some: Floats = EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
-            return some
+            some = self.rows.take(index)
+            sizes: Floats = np.abs(target[index]) + np.abs(some, out=some) @ np.abs(coef) + level
+            return EPS * sizes
         size = np.abs(target) + level
 
         def enlarge(where: slice) -> None:

@@ -26,7 +26,7 @@ class InlierGram:
     def of(self, inliers: Bools) -> Floats:
         """Return that of these inliers."""
         changed = inliers != self._inliers
-        is_new = np.count_nonzero(changed) > _FEW_CHANGED * np.count_nonzero(inliers)
+        is_new = bool(np.count_nonzero(changed) > _FEW_CHANGED * np.count_nonzero(inliers))
         if not is_new:
             came, went = (gram_of_chosen(self._rows, changed & rows) for rows in (inliers, ~inliers))
             self._gram = self._gram + came - went
