@@ -94,16 +94,24 @@ class Rows:
 
     def write(self, rows: slice | NDArray[np.intp], out: Floats) -> None:
         """Write those rows into `out`, whose rows are each in one piece."""
-        features, d = self.features[rows], self.features.shape[1]
-        scale = np.ones(len(features)) if self.scale is None else self.scale[rows]
-        factors = np.ones(d) if self.exponents is None else np.ldexp(1.0, -self.exponents)
-        origin = np.zeros(d) if self.origin is None else self.origin
+        features, scale, factors, origin = self.factors_of(rows)
         if _kernels.kernels is not None:
-            _kernels.kernels("write_rows", _kernels.readable(features), scale, factors, origin, out)
+            _kernels.kernels("write_rows", features, scale, factors, origin, out)
             return
         np.multiply(features, scale[:, None], out=out)
         out *= factors
         out -= origin
+
+    def factors_of(self, rows: slice | NDArray[np.intp]) -> tuple[Matrix, Floats, Floats, Floats]:
+        """Return features (m, d), scale (m,), factors (d,), origin (d,): a row is number · scale · factor − origin."""
+        d = self.features.shape[1]
+        features = _kernels.readable(self.features[rows])
+        return (
+            features,
+            np.ones(len(features)) if self.scale is None else self.scale[rows],
+            np.ones(d) if self.exponents is None else np.ldexp(1.0, -self.exponents),
+            np.zeros(d) if self.origin is None else self.origin,
+        )
 
     def _read(self, rows: slice | NDArray[np.intp]) -> Floats:
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)

@@ -11,18 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _kernels
-from .._check import Bools, Floats, row_blocks, slices
+from .._check import Bools, Floats, slices
 from .._double import EPS
 from .._threads import add_blocks, map_blocks
 from ..moments import Moments
 from ..rows import Rows
-from .products import moved_residual
+from .products import moved_residual, pass_blocks
 
 # So few rows are gathered at a time.
 ROWS_PER_GATHER = 2048
 # A design of so few numbers is stored whole; only the certificate reads the rows again.
 MAX_STORED_NUMBERS = 2**21
 
+_ROWS_TOGETHER = 4  # That the kernel reads at a time.
 _TINY_SQUARE = 1e-200  # A mean square below this may be what underflow has left.
 _ILL_CONDITIONED = 1e-8  # Ratio of eigenvalues of a Gram matrix below which the smaller has lost half of its digits.
 _ROUNDED_ENTRY = 2.0**-36  # Share of its largest entry below which those of a direction are but rounding.
@@ -128,38 +129,24 @@ class Design:
     def descend(self, values: Floats, coef: Floats, width: float) -> Floats:
         """Take rows @ coef off the values (n,), in place, and return Wᵀ clip(values, ±width)."""
         total = np.zeros(len(self.whitening))
-        part = self._descend_plainly if _kernels.kernels is None else self._descend_in_one_call
         add_blocks(
-            lambda where: part(where, values[where], coef, width),
-            row_blocks(self.rows.features),
-            lambda more: np.add(total, more, out=total),
+            lambda where: self._descend(where, values[where], coef, width),
+            pass_blocks(*self.rows.features.shape),
+            lambda part: np.add(total, part, out=total),
         )
         return total @ self.whitening
 
-    def _descend_plainly(self, where: slice, values: Floats, coef: Floats, width: float) -> Floats:
+    def _descend(self, where: slice, values: Floats, coef: Floats, width: float) -> Floats:
+        """Return that of some rows, before the whitening."""
+        if _kernels.kernels is not None:
+            sums = np.empty(len(coef) + 1)
+            room = np.empty(_ROWS_TOGETHER * len(coef))
+            _kernels.kernels("huber_descend", *self.rows.factors_of(where), coef, float(width), values, sums, room)
+            return sums
         block = self.rows.block(where)
         values -= block @ coef
         weight = np.clip(values, -width, width)
         return np.append(weight @ block, weight.sum())
-
-    def _descend_in_one_call(self, where: slice, values: Floats, coef: Floats, width: float) -> Floats:
-        """Return what `_descend_plainly` does."""
-        assert _kernels.kernels is not None
-        d = len(coef)
-        rows = self.rows
-        _kernels.kernels(
-            "huber_descend",
-            _kernels.readable(rows.features[where]),
-            np.ones(len(values)) if rows.scale is None else rows.scale[where],
-            np.ones(d) if rows.exponents is None else np.ldexp(1.0, -rows.exponents),
-            np.zeros(d) if rows.origin is None else rows.origin,
-            coef,
-            float(width),
-            values,
-            sums := np.empty(d + 1),
-            np.empty(4 * d),
-        )
-        return sums
 
     def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
         """Return what rounding may have added to each residual, or to those at `index`, to within a small factor."""

@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _kernels
-from .._check import BLOCK_NUMBERS, Bools, Floats, row_blocks
+from .._check import BLOCK_NUMBERS, Bools, Floats, row_blocks, slices
 from .._threads import FEWEST_BLOCKS, add_blocks, map_blocks
 
 Number = TypeVar("Number", np.float32, np.float64)
 
+_PASS_NUMBERS = 2**20  # Numbers in a block of a pass, at most,
+_BLOCKS_OF_A_PASS, _FEWEST_ROWS = 16, 2048  # and fewer where there would be fewer blocks, but not fewer rows.
 _GRAM_ROWS_PER_COLUMN = 8  # Rows of a block for each column, at least: adding the parts then costs little.
 
 
@@ -53,9 +55,15 @@ def moved_residual(rows: Floats, residual: Floats, step: Floats, width: float = 
         _kernels.kernels("huber_move", some, residual[where], step, float(width), moved[where], part)
         return part
 
-    blocks = [slice(0, len(rows))] if are_few(rows) else row_blocks(rows)
+    blocks = [slice(0, len(rows))] if are_few(rows) else pass_blocks(*rows.shape)
     add_blocks(move, blocks, lambda part: np.add(total, part, out=total))
     return moved, total
+
+
+def pass_blocks(rows: int, columns: int) -> list[slice]:
+    """Return so many rows, a block at a time, for a pass that makes no copy of them where it is compiled."""
+    most = max(1, _PASS_NUMBERS // max(columns, 1))
+    return slices(rows, min(max(rows // _BLOCKS_OF_A_PASS, _FEWEST_ROWS), most))
 
 
 def gram_of_chosen(rows: Floats, chosen: Bools) -> Floats:

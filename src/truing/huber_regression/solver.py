@@ -8,6 +8,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _kernels
 from .._check import Floats
 from .._double import EPS
 from ..rows import low_discrepancy_sample
@@ -166,9 +167,18 @@ def _step_over_near_rows(design: Design, point: Point, near: NDArray[np.intp], w
 
 def _others_that_crossed(before: Point, after: Point, near: NDArray[np.intp], width: float) -> int:
     """Return how many rows but the near ones crossed ±width."""
-    far = np.ones(len(before.residual), dtype=np.bool_)
-    far[near] = False
-    return int(np.count_nonzero(_side(before.residual[far], width) != _side(after.residual[far], width)))
+    if len(near) == len(before.residual):
+        return 0
+    near_ones = _count_crossed(before.residual[near], after.residual[near], width)
+    return _count_crossed(before.residual, after.residual, width) - near_ones
+
+
+def _count_crossed(before: Floats, after: Floats, width: float) -> int:
+    if _kernels.kernels is None:
+        return int(np.count_nonzero(_side(before, width) != _side(after, width)))
+    count = np.empty(1)
+    _kernels.kernels("huber_count_crossed", before, after, len(before), width, count)
+    return int(count[0])
 
 
 def _side(residual: Floats, width: float) -> Floats:
