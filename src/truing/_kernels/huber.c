@@ -242,10 +242,11 @@ static void make_gram(problem *p, double width)
 static void update_gram(problem *p, double width)
 {
     double inliers = 0, changed = 0;
+#pragma omp simd reduction(+ : inliers, changed)
     for (int i = 0; i < p->rows; i++) {
-        double now = fabs(p->residual[i]) < width;
+        double now = fabs(p->residual[i]) < width ? 1.0 : 0.0;
         inliers += now;
-        changed += now != p->is_in[i];
+        changed += now != p->is_in[i] ? 1.0 : 0.0;
     }
     if (p->trace < 0 || changed > FEW_CHANGED * inliers) {
         make_gram(p, width);

@@ -20,6 +20,7 @@ from .products import weighted_sum
 
 NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
 _FEW_CROSSED = 1 / 8  # Share of the near rows up to which others may cross, and as many near rows do for a second time.
+_FEW_ROWS = 512
 _MAX_ROUNDS_OF_ALL_ROWS = 8
 _MIN_WIDTH_OVER_ROUNDING = 2.0**12  # Times the residuals' rounding: narrower, and that decides which rows are inliers.
 _CONTAMINATION_RATIO = 1e8  # Times the scores that the residuals of least squares are when a few rows are absurd.
@@ -192,5 +193,5 @@ def _median_size(values: Floats) -> float:
 
 
 def _few_rows(n: int) -> NDArray[np.intp]:
-    """Return a few rows' indices, or those of all if they are few."""
-    return np.arange(n) if n <= ROWS_PER_GATHER else low_discrepancy_sample(n, ROWS_PER_GATHER)
+    """Return a few rows' indices, or those of all if they are few: enough for a median."""
+    return np.arange(n) if n <= _FEW_ROWS else low_discrepancy_sample(n, _FEW_ROWS)
