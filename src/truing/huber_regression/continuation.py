@@ -108,8 +108,10 @@ def _descend(problem: Subproblem, penalty: float, width: float, wider: float, la
             break
         wider = width
         width = max(penalty, width / _WIDTH_RATIO)
+        if all_rows_are_needed or EPS * largest > MAX_ROUNDING_SHARE * penalty:
+            continue
         near = _rows_of_small_residuals(here, width)
-        if not all_rows_are_needed and EPS * largest <= MAX_ROUNDING_SHARE * penalty and 2 * near.sum() < len(near):
+        if np.count_nonzero(near) < len(near) / 2:
             rest = _descend_without_far_rows(here, near, signs, penalty, width, wider, last)
             if rest is not None:
                 return x + rest, True
