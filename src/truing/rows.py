@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _kernels
 from ._check import Floats, Matrix, row_blocks
 from ._threads import map_blocks
 
@@ -30,14 +31,13 @@ class Rows:
         norm = np.empty(len(features))
 
         def fill(rows: slice) -> None:
-            block = np.asarray(features[rows], dtype=np.float64)
-            square = np.einsum("ij,ij->i", block, block)
+            square = _sums_of_squares(features[rows])
             norm[rows] = np.sqrt(square)
             small = np.flatnonzero(square < _SAFE_SUM_OF_SQUARES)
             if len(small):
-                norm[rows][small] = _norms(block[small])
+                norm[rows][small] = _norms(np.asarray(features[rows][small], dtype=np.float64))
 
-        map_blocks(fill, row_blocks(features))
+        map_blocks(fill, row_blocks(features), uses_blas=False)
         largest = np.finfo(np.float64).max
         with np.errstate(over="ignore"):
             return cls(features, scale=np.minimum(1 / np.where(norm > 0, norm, 1), largest))
@@ -52,12 +52,13 @@ class Rows:
 
     def block(self, rows: slice) -> Floats:
         """Return those rows; a view of the features where nothing is to be done to them."""
-        return self._transformed(np.asarray(self.features[rows], dtype=np.float64), rows)
+        if self._is_plain and self.features.dtype == np.float64:
+            return np.asarray(self.features[rows], dtype=np.float64)
+        return self._read(rows)
 
     def unwidened(self, rows: slice) -> Matrix:
         """Return those rows, of the features' own type where nothing is to be done to them."""
-        is_plain = self.scale is None and self.exponents is None and self.origin is None
-        return self.features[rows] if is_plain else self.block(rows)
+        return self.features[rows] if self._is_plain else self.block(rows)
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield (rows, those rows)."""
@@ -82,15 +83,38 @@ class Rows:
 
     def take(self, index: NDArray[np.intp]) -> Floats:
         """Return the rows at `index`."""
-        return self._transformed(self.features[index].astype(np.float64, copy=False), index)
+        return self._read(index)
 
-    def _transformed(self, block: Floats, rows: slice | NDArray[np.intp]) -> Floats:
-        own = None if self.features.dtype == np.float64 else block  # A block of float64 may be the input itself.
-        if self.scale is not None:
-            block = own = np.multiply(block, self.scale[rows, None], out=own)
-        if self.exponents is not None:
-            block = own = np.ldexp(block, -self.exponents, out=own)
-        return block if self.origin is None else np.subtract(block, self.origin, out=own)
+    def write(self, rows: slice | NDArray[np.intp], out: Floats) -> None:
+        """Write those rows into `out`, whose rows are each in one piece."""
+        features, scale, factors, origin = self.factors_of(rows)
+        if _kernels.kernels is not None:
+            _kernels.kernels("write_rows", features, scale, factors, origin, out)
+            return
+        np.multiply(features, scale[:, None], out=out)
+        out *= factors
+        out -= origin
+
+    def factors_of(self, rows: slice | NDArray[np.intp]) -> tuple[Matrix, Floats, Floats, Floats]:
+        """Return features (m, d), scale (m,), factors (d,), origin (d,): a row is number · scale · factor − origin."""
+        d = self.features.shape[1]
+        features = _kernels.readable(self.features[rows])
+        return (
+            features,
+            np.ones(len(features)) if self.scale is None else self.scale[rows],
+            np.ones(d) if self.exponents is None else np.ldexp(1.0, -self.exponents),
+            np.zeros(d) if self.origin is None else self.origin,
+        )
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.scale is None and self.exponents is None and self.origin is None
+
+    def _read(self, rows: slice | NDArray[np.intp]) -> Floats:
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        block = np.empty((count, self.features.shape[1]))
+        self.write(rows, block)
+        return block
 
 
 def low_discrepancy_sample(n: int, count: int) -> NDArray[np.intp]:
@@ -100,6 +124,16 @@ def low_discrepancy_sample(n: int, count: int) -> NDArray[np.intp]:
     """
     golden = (5**0.5 - 1) / 2
     return np.sort((np.arange(count) * golden % 1 * n).astype(np.intp))
+
+
+def _sums_of_squares(rows: Matrix) -> Floats:
+    """Return the sum of the squares of each row."""
+    if _kernels.kernels is None:
+        block = np.asarray(rows, dtype=np.float64)
+        return np.asarray(np.einsum("ij,ij->i", block, block))
+    squares = np.empty(len(rows))
+    _kernels.kernels("row_squares", _kernels.readable(rows), np.empty(rows.shape[1]), squares)
+    return squares
 
 
 def _norms(block: Floats) -> Floats:

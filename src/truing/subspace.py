@@ -51,9 +51,12 @@ _BETWEEN = 0.25
 _SMALLEST_VARIANCE = 1e-6
 # Squares of numbers between these are in range in float64, and shares of the largest in float32.
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-200, 1e200
-# The enclosure is sought in so many steps, and widened by this factor.
+# The enclosure is sought in so many steps, or until one adds no more than this share, and widened by this factor.
 _ENCLOSURE_STEPS = 30
+_SETTLED = 1e-3
 _MORE = 1.01
+# A Cholesky factor of products of unit vectors, all above this on its diagonal, makes them orthonormal to about 1e-11.
+_WELL_CONDITIONED = 1e-2
 # Rounding of n float32 numbers, that of one being u: no more than this times √n u, but for a chance of 1e-7 (Higham &
 # Mary 2019).
 _ROUNDING = 6.0
@@ -227,7 +230,9 @@ class _Riccati:
         x, z = np.zeros(k), np.zeros((len(self.others), k))
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(_ENCLOSURE_STEPS):
-                x, z = self._bounds(x, z)
+                before, (x, z) = x, self._bounds(x, z)
+                if (x <= (1 + _SETTLED) * before).all():
+                    break
             x, z = _MORE * x, _MORE**2 * z
             again_x, again_z = self._bounds(x, z)
             if not ((again_x <= x).all() and (again_z <= z).all()):
@@ -270,7 +275,8 @@ def _filtered(single: Matrix, basis: Floats, cut: float) -> Floats:
 def _orthonormal(vectors: Floats) -> Floats | None:
     """Return an orthonormal basis of the columns' span, or None if they depend on one another or are not finite.
 
-    By Cholesky factors of their products, twice (Yamamoto, Nakatsukasa, Yanagisawa & Fukaya 2015).
+    By Cholesky factors of their products, twice where they nearly depend (Yamamoto, Nakatsukasa, Yanagisawa & Fukaya
+    2015).
     """
     vectors = vectors / np.linalg.norm(vectors, axis=0)
     for _ in range(2):
@@ -278,6 +284,8 @@ def _orthonormal(vectors: Floats) -> Floats | None:
         if failed:
             return None
         vectors = _linalg.blas.dtrsm(1.0, factor, vectors, side=1)
+        if factor.diagonal().min() > _WELL_CONDITIONED:
+            break
     return np.asarray(vectors) if np.isfinite(vectors).all() else None
 
 

@@ -121,13 +121,9 @@ def _dual_point(design: Design, point: Point, near: NDArray[np.intp], width: flo
     if few or np.abs(infeasibility).sum() > SMALL_GRADIENT * len(dual):
         dual[near], infeasibility = corrected_dual(design.take(near), dual[near], infeasibility, enough)
     if np.abs(infeasibility).sum() > enough:
-        coef = design.whitening @ (infeasibility / len(dual))
-
-        def spread_over(where: slice, block: Floats) -> Floats:
-            dual[where] -= block @ coef[:-1] + coef[-1]
-            return dual[where]
-
-        infeasibility = design.sum_of_rows(spread_over)
+        spread = design.whitening @ (infeasibility / len(dual))
+        dual -= spread[-1]
+        infeasibility = design.descend(dual, spread[:-1], np.inf)
     shrink = max(float(np.abs(dual).max()), 1.0)
     return dual / shrink, infeasibility / shrink
 

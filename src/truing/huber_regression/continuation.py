@@ -5,14 +5,15 @@ does not (Madsen & Nielsen 1993). The loss of width w is r²/2 up to w and w|r| 
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from .. import _linalg
+from .. import _kernels, _linalg
 from .._check import Bools, Floats
 from .._double import EPS
-from .hessian import RIDGE
-from .products import fitted_values, gram_of_chosen, weighted_sum
+from .hessian import RIDGE, InlierGram
+from .products import are_few, fitted_values, gram_of_chosen, moved_residual, weighted_sum
 
 # Inliers for each unknown that a width must have for its Hessian to be sound.
 INLIERS_PER_UNKNOWN = 3
@@ -27,6 +28,7 @@ _WIDTH_RATIO = 4.0  # Each width over the next, on the way down to the penalty.
 _MAX_WIDTHS = 1024  # More than there are from the largest double to the smallest.
 _WORKING_SET_PER_UNKNOWN = 16  # Rows for each unknown in Newton's working set, at least,
 _WORKING_SET_WIDTHS = 6.0  # and every row whose residual is within so many widths.
+_NEAR_WIDTHS = 24.0  # Residuals of so many widths are small, and other rows are left out of all narrower widths.
 _WORKING_SET_GROWTH = 4.0  # Factor on that reach when a row outside of the set turned out to matter.
 _SLOPE_TOLERANCE = 0.5  # Slope along a step, as a share of that at its start, which ends the line search.
 _UNBOUNDED_RATIO = 1e3  # Times their own size that a step moves the residuals when too few rows hold it back.
@@ -54,13 +56,15 @@ class Subproblem:
         """Return the direction of steepest descent at x = 0."""
         return self.linear + weighted_sum(np.clip(self.residual, -width, width), self.rows)
 
-    def within(self, working_set: Bools, width: float) -> "Subproblem":
-        """Return the problem on the working set, the other rows taken to stay outliers."""
-        outliers = np.where(working_set, 0.0, np.sign(self.residual) * width)
+    def within(self, working_set: Bools, signs: Floats, width: float) -> "Subproblem":
+        """Return the problem on the working set, the other rows taken to stay outliers.
+
+        `signs` is the sum of all rows times the signs of their residuals.
+        """
         rows = self.rows.compress(working_set, axis=0)
-        return Subproblem(
-            rows, self.residual[working_set], self.quadratic, self.linear + weighted_sum(outliers, self.rows)
-        )
+        residual = self.residual[working_set]
+        outliers = signs - weighted_sum(np.sign(residual), rows)
+        return Subproblem(rows, residual, self.quadratic, self.linear + width * outliers)
 
 
 def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int, last: int) -> Floats:
@@ -69,25 +73,34 @@ def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int,
     The widest loss has `first` inliers. One that has fewer than `last` ends the descent to the penalty, and so does a
     problem that too few rows leave unbounded, or a width that rounding hides.
     """
-    unknowns = len(problem.linear)
-    x = np.zeros(unknowns)
     width = penalty
     if not problem.quadratic.any():
-        count = min(max(first, INLIERS_PER_UNKNOWN * unknowns), len(problem.residual))
+        count = min(max(first, INLIERS_PER_UNKNOWN * len(problem.linear)), len(problem.residual))
         width = max(width, _smallest(np.abs(problem.residual), count))
-    wider = 0.0
+    return _descend(problem, penalty, width, 0.0, last)[0]
+
+
+def _descend(problem: Subproblem, penalty: float, width: float, wider: float, last: int) -> tuple[Floats, bool]:
+    """Return the minimiser at width `penalty`, by way of `width` and narrower ones, and whether all were bounded.
+
+    The problem is about the minimiser at the `wider` one, if there is one.
+    """
+    x = np.zeros(len(problem.linear))
     largest = 0.0
     here = problem
+    signs = weighted_sum(np.sign(problem.residual), problem.rows)
+    all_rows_are_needed = bool(problem.quadratic.any())
     for _ in range(_MAX_WIDTHS):
         # Outliers that are not among these rows have a gradient in proportion to the width.
         linear = problem.linear * (width / penalty) - problem.quadratic @ x
-        step, moved = _minimise_at_width(replace(here, linear=linear), width, wider, rough=width > penalty)
+        step = _minimise_at_width(replace(here, linear=linear), signs, width, wider, rough=width > penalty)
         if step is None:
-            break
-        x = x + step
+            return x, False
+        x = x + step.x
+        moved, signs = step.residual, step.signs
         largest = max(largest, float(np.abs(x).max(initial=0.0)))
         if EPS * largest > MAX_ROUNDING_SHARE * width:  # Steps that were large leave rounding errors that matter here.
-            moved = problem.residual - fitted_values(problem.rows, x)
+            moved, signs = moved_residual(problem.rows, problem.residual, x)
         here = replace(problem, residual=moved)
         if width == penalty or np.count_nonzero(np.abs(here.residual) < width) < last:
             break
@@ -95,7 +108,35 @@ def minimise_by_continuation(problem: Subproblem, penalty: float, *, first: int,
             break
         wider = width
         width = max(penalty, width / _WIDTH_RATIO)
-    return x
+        if all_rows_are_needed or EPS * largest > MAX_ROUNDING_SHARE * penalty:
+            continue
+        near = _rows_of_small_residuals(here, width)
+        if np.count_nonzero(near) < len(near) / 2:
+            rest = _descend_without_far_rows(here, near, signs, penalty, width, wider, last)
+            if rest is not None:
+                return x + rest, True
+            all_rows_are_needed = True
+    return x, True
+
+
+def _rows_of_small_residuals(problem: Subproblem, width: float) -> Bools:
+    size = np.abs(problem.residual)
+    few = 2 * _WORKING_SET_PER_UNKNOWN * len(problem.linear)
+    return np.asarray(size <= max(_NEAR_WIDTHS * width, _smallest(size, few)))
+
+
+def _descend_without_far_rows(
+    problem: Subproblem, near: Bools, signs: Floats, penalty: float, width: float, wider: float, last: int
+) -> Floats | None:
+    """Return the minimiser that `_descend` finds of the near rows, the others being taken to stay outliers.
+
+    None if one of them did not, or where nothing bounds the near ones.
+    """
+    x, is_bounded = _descend(problem.within(near, signs, penalty), penalty, width, wider, last)
+    if not is_bounded:
+        return None
+    moved = problem.residual - fitted_values(problem.rows, x)
+    return None if _others_became_inliers(problem.residual, moved, near, penalty) else x
 
 
 def huber_loss(residual: Floats, width: float) -> float:
@@ -105,11 +146,16 @@ def huber_loss(residual: Floats, width: float) -> float:
     return float(share @ (size - np.minimum(size, width) / 2))
 
 
-def _minimise_at_width(problem: Subproblem, width: float, wider: float, *, rough: bool) -> tuple[Floats | None, Floats]:
-    """Return the minimiser at one width, by way of a working set of rows, and the residual there.
+class _Step(NamedTuple):
+    """A step `x`, the `residual` after it, and the sum of all rows times the `signs` of that."""
 
-    There is no minimiser where nothing bounds the problem.
-    """
+    x: Floats
+    residual: Floats
+    signs: Floats
+
+
+def _minimise_at_width(problem: Subproblem, signs: Floats, width: float, wider: float, *, rough: bool) -> _Step | None:
+    """Return the step to the minimum at one width, by way of a working set of rows; None where nothing bounds it."""
     size = np.abs(problem.residual)
     least = _WORKING_SET_PER_UNKNOWN * len(problem.linear)
     reach = _WORKING_SET_WIDTHS * width
@@ -119,14 +165,19 @@ def _minimise_at_width(problem: Subproblem, width: float, wider: float, *, rough
         working_set = size <= reach
         if np.count_nonzero(working_set) > len(size) / 2:  # A copy of most rows saves nothing.
             break
-        step = _newton(problem.within(working_set, width), width, wider, rough=rough)
-        if step is not None:
-            moved = problem.residual - fitted_values(problem.rows, step)
-            if not np.any(~working_set & ((np.abs(moved) < width) | (moved * np.sign(problem.residual) < 0))):
-                return step, moved
+        x = _newton(problem.within(working_set, signs, width), width, wider, rough=rough)
+        if x is not None:
+            step = _Step(x, *moved_residual(problem.rows, problem.residual, x))
+            if not _others_became_inliers(problem.residual, step.residual, working_set, width):
+                return step
         reach = _WORKING_SET_GROWTH * max(reach, width)
-    step = _newton(problem, width, wider, rough=rough)
-    return step, problem.residual if step is None else problem.residual - fitted_values(problem.rows, step)
+    x = _newton(problem, width, wider, rough=rough)
+    return None if x is None else _Step(x, *moved_residual(problem.rows, problem.residual, x))
+
+
+def _others_became_inliers(before: Floats, after: Floats, some: Bools, width: float) -> bool:
+    """Return whether a row that is not one of `some` became an inlier, or changed its sign."""
+    return bool(np.any(~some & ((np.abs(after) < width) | (after * np.sign(before) < 0))))
 
 
 def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> Floats | None:
@@ -135,12 +186,15 @@ def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> 
     As the width falls the minimum moves along a line for as long as the inliers stay the same. Where they are few, a
     step with those of the `wider` loss comes first, if it leads down.
     """
+    if _kernels.kernels is not None and problem.rows.size and are_few(problem.rows):
+        return _newton_in_one_call(_kernels.kernels, problem, width, wider, rough)
     unknowns = len(problem.linear)
     terms = float(np.abs(problem.linear).sum())
     x = _extrapolated(problem, width, wider)
     if x.any():
         problem = problem.shifted(x, fitted_values(problem.rows, x))
     length = 0.0
+    gram = InlierGram(problem.rows)
     for attempt in range(50 + 4 * unknowns):
         gradient = problem.gradient(width)
         terms_here = terms + float(np.minimum(np.abs(problem.residual), width).sum())
@@ -148,8 +202,7 @@ def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> 
             break
         if attempt > 0 and (length == 0 or (rough and length == 1)):
             break
-        inliers = np.abs(problem.residual) < width
-        step = _newton_step(gram_of_chosen(problem.rows, inliers) + problem.quadratic, gradient)
+        step = _newton_step(gram.of(np.abs(problem.residual) < width) + problem.quadratic, gradient)
         fitted = fitted_values(problem.rows, step)
         along = float(step @ problem.linear), float(step @ problem.quadratic @ step)
         length = line_search(problem.residual, fitted, width, *along)
@@ -158,6 +211,30 @@ def _newton(problem: Subproblem, width: float, wider: float, *, rough: bool) -> 
         x = x + length * step
         problem = problem.shifted(length * step, length * fitted)
     return x
+
+
+def _newton_in_one_call(
+    kernels: _kernels.Kernels, problem: Subproblem, width: float, wider: float, rough: bool
+) -> Floats | None:
+    """Return what `_newton` does."""
+    m, k = problem.rows.shape
+    x = np.zeros(k)
+    scratch = np.empty(m * (k + 3) + 2 * k * (k + 1))
+    is_bounded = np.empty(1)
+    kernels.with_blas(
+        "huber_newton",
+        np.ascontiguousarray(problem.rows),
+        problem.residual.copy(),
+        np.ascontiguousarray(problem.quadratic),
+        problem.linear.copy(),
+        float(width),
+        float(wider),
+        int(rough),
+        x,
+        scratch,
+        is_bounded,
+    )
+    return x if is_bounded[0] else None
 
 
 def _extrapolated(problem: Subproblem, width: float, wider: float) -> Floats:
@@ -185,6 +262,10 @@ def line_search(residual: Floats, fitted: Floats, width: float, linear: float = 
 
     The step has these fitted values; along it other terms fall by `linear` t − `quadratic` t² / 2.
     """
+    if _kernels.kernels is not None:
+        length = np.empty(1)
+        _kernels.kernels("huber_line_search", residual, fitted, len(residual), float(width), linear, quadratic, length)
+        return float(length[0])
     start = linear + float(np.clip(residual, -width, width) @ fitted)
     size = float(np.abs(residual).max(initial=0.0)) + width
     moves = float(np.abs(fitted).max(initial=0.0))

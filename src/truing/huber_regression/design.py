@@ -10,17 +10,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Bools, Floats
+from .. import _kernels
+from .._check import Bools, Floats, slices
 from .._double import EPS
 from .._threads import add_blocks, map_blocks
 from ..moments import Moments
 from ..rows import Rows
+from .products import moved_residual, pass_blocks
 
 # So few rows are gathered at a time.
 ROWS_PER_GATHER = 2048
 # A design of so few numbers is stored whole; only the certificate reads the rows again.
 MAX_STORED_NUMBERS = 2**21
 
+_ROWS_TOGETHER = 4  # That the kernel reads at a time.
 _TINY_SQUARE = 1e-200  # A mean square below this may be what underflow has left.
 _ILL_CONDITIONED = 1e-8  # Ratio of eigenvalues of a Gram matrix below which the smaller has lost half of its digits.
 _ROUNDED_ENTRY = 2.0**-36  # Share of its largest entry below which those of a direction are but rounding.
@@ -115,43 +118,44 @@ class Design:
         """Return the point at `theta`."""
         if self.stored is None:
             return self.point_of_rows(target, theta, penalty)
-        residual = target - self.stored @ theta
-        return Point(theta, residual, np.clip(residual, -penalty, penalty) @ self.stored)
+        return Point(theta, *moved_residual(self.stored, target, theta, penalty))
 
     def point_of_rows(self, target: Floats, theta: Floats, penalty: float) -> Point:
         """Return the point at `theta`, from the rows themselves and the numbers that the caller is given."""
         coef, shift = self.units.in_scaled_units(*self.in_callers_units(theta), self.mean)
         residual = target - shift
+        return Point(theta, residual, self.descend(residual, coef, penalty))
 
-        def clipped(where: slice, block: Floats) -> Floats:
-            residual[where] -= block @ coef
-            return np.clip(residual[where], -penalty, penalty)
-
-        return Point(theta, residual, self.sum_of_rows(clipped))
-
-    def sum_of_rows(self, weights: Callable[[slice, Floats], Floats]) -> Floats:
-        """Return Σ weightᵢ wᵢ (k,), the weights being made from each block of rows."""
+    def descend(self, values: Floats, coef: Floats, width: float) -> Floats:
+        """Take rows @ coef off the values (n,), in place, and return Wᵀ clip(values, ±width)."""
         total = np.zeros(len(self.whitening))
-
-        def part(where: slice) -> Floats:
-            block = self.rows.block(where)
-            weight = weights(where, block)
-            return np.append(weight @ block, weight.sum())
-
-        def add(more: Floats) -> None:
-            nonlocal total
-            total += more
-
-        add_blocks(part, self.rows.slices(), add)
+        add_blocks(
+            lambda where: self._descend(where, values[where], coef, width),
+            pass_blocks(*self.rows.features.shape),
+            lambda part: np.add(total, part, out=total),
+        )
         return total @ self.whitening
+
+    def _descend(self, where: slice, values: Floats, coef: Floats, width: float) -> Floats:
+        """Return that of some rows, before the whitening."""
+        if _kernels.kernels is not None:
+            sums = np.empty(len(coef) + 1)
+            room = np.empty(_ROWS_TOGETHER * len(coef))
+            _kernels.kernels("huber_descend", *self.rows.factors_of(where), coef, float(width), values, sums, room)
+            return sums
+        block = self.rows.block(where)
+        values -= block @ coef
+        weight = np.clip(values, -width, width)
+        return np.append(weight @ block, weight.sum())
 
     def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
         """Return what rounding may have added to each residual, or to those at `index`, to within a small factor."""
         coef, shift = self.units.in_scaled_units(*self.in_callers_units(theta), self.mean)
         level = 2 * abs(shift) + float(np.abs(self.mean) @ np.abs(coef)) + self.units.scaled_centre
         if index is not None:
-            some: Floats = EPS * (np.abs(target[index]) + np.abs(self.rows.take(index)) @ np.abs(coef) + level)
-            return some
+            some = self.rows.take(index)
+            sizes: Floats = np.abs(target[index]) + np.abs(some, out=some) @ np.abs(coef) + level
+            return EPS * sizes
         size = np.abs(target) + level
 
         def enlarge(where: slice) -> None:
@@ -166,13 +170,12 @@ class Design:
         if self.stored is not None:
             return self.stored if len(index) == len(self.stored) else self.stored[index]
         part = np.empty((len(index), self.unknowns))
+        everything = len(index) == len(self.rows.features)
 
-        def gather(start: int) -> None:
-            some = slice(start, start + ROWS_PER_GATHER)
-            np.matmul(self.rows.take(index[some]), self.whitening[:-1], out=part[some])
-            part[some] += self.whitening[-1]
+        def gather(some: slice) -> None:
+            np.matmul(self._with_ones(some if everything else index[some]), self.whitening, out=part[some])
 
-        map_blocks(gather, range(0, len(index), ROWS_PER_GATHER))
+        map_blocks(gather, slices(len(index), ROWS_PER_GATHER))
         return part
 
     def gram(self, chosen: Bools) -> Floats:
@@ -180,19 +183,22 @@ class Design:
         if not chosen.any():
             return np.zeros((self.unknowns, self.unknowns))
         raw = np.zeros((len(self.whitening), len(self.whitening)))
+        index = np.flatnonzero(chosen)
 
-        def products(where: slice) -> tuple[Floats, Floats]:
-            part = self.rows.block(where)[chosen[where]]
-            return part.T @ part, part.sum(axis=0)
+        def products(some: slice) -> Floats:
+            part = self._with_ones(index[some])
+            return np.asarray(part.T @ part)
 
-        def add(more: tuple[Floats, Floats]) -> None:
-            raw[:-1, :-1] += more[0]
-            raw[-1, :-1] += more[1]
-
-        add_blocks(products, self.rows.slices(), add)
-        raw[:-1, -1] = raw[-1, :-1]
-        raw[-1, -1] = np.count_nonzero(chosen)
+        add_blocks(products, slices(len(index), ROWS_PER_GATHER), lambda more: np.add(raw, more, out=raw))
         return self.whitening.T @ raw @ self.whitening
+
+    def _with_ones(self, where: slice | NDArray[np.intp]) -> Floats:
+        """Return those rows of [rows, 1]."""
+        count = where.stop - where.start if isinstance(where, slice) else len(where)
+        block = np.empty((count, len(self.whitening)))
+        self.rows.write(where, block[:, :-1])
+        block[:, -1] = 1.0
+        return block
 
 
 def whitening_map(moments: Moments, gram_of: Callable[[Floats], Floats], intercept: bool) -> Floats:

@@ -1,4 +1,4 @@
-"""The Hessian of a Huber loss, whose factor is kept while few rows become inliers or cease to be."""
+"""The Hessian of a Huber loss, which is kept while few rows become inliers or cease to be: itself, or its factor."""
 
 import numpy as np
 
@@ -10,6 +10,33 @@ from .products import gram_of_chosen
 RIDGE = 1e-13
 
 _MAX_CHANGED_SHARE = 1 / 12  # Changed rows for each unknown above which a new factor costs less than the old one.
+_FEW_CHANGED = 0.5  # Changed rows for each inlier up to which a Gram matrix is brought up to date,
+_MUCH_LESS = 0.25  # unless its trace falls to this share: what rounding left of the rows that went would be felt.
+
+
+class InlierGram:
+    """The Gram matrix Σ wᵢ wᵢᵀ of the inliers among `rows` (m, k), from that before where few rows changed."""
+
+    def __init__(self, rows: Floats) -> None:
+        self._rows = rows
+        self._inliers = np.zeros(len(rows), dtype=np.bool_)
+        self._gram = np.zeros((rows.shape[1], rows.shape[1]))
+        self._trace = 0.0
+
+    def of(self, inliers: Bools) -> Floats:
+        """Return that of these inliers."""
+        changed = inliers != self._inliers
+        is_new = bool(np.count_nonzero(changed) > _FEW_CHANGED * np.count_nonzero(inliers))
+        if not is_new:
+            came, went = (gram_of_chosen(self._rows, changed & rows) for rows in (inliers, ~inliers))
+            self._gram = self._gram + came - went
+            is_new = not self._gram.trace() > _MUCH_LESS * self._trace
+        if is_new:
+            self._gram = gram_of_chosen(self._rows, inliers)
+            self._trace = 0.0
+        self._inliers = inliers
+        self._trace = max(self._trace, float(self._gram.trace()))
+        return self._gram
 
 
 class InlierHessian:

@@ -8,6 +8,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _kernels
 from .._check import Floats
 from .._double import EPS
 from ..rows import low_discrepancy_sample
@@ -15,9 +16,11 @@ from .certificate import TOLERANCE, Certificate, certify
 from .continuation import INLIERS_PER_UNKNOWN, MAX_ROUNDING_SHARE, Subproblem, huber_loss, minimise_by_continuation
 from .design import ROWS_PER_GATHER, Design, Point
 from .multipliers import MANY_UNKNOWNS, minimise_by_multipliers
+from .products import weighted_sum
 
 NEAR_STANDARD_ERRORS = 5.0  # Standard errors of the sample's fit within which a row is near.
 _FEW_CROSSED = 1 / 8  # Share of the near rows up to which others may cross, and as many near rows do for a second time.
+_FEW_ROWS = 512
 _MAX_ROUNDS_OF_ALL_ROWS = 8
 _MIN_WIDTH_OVER_ROUNDING = 2.0**12  # Times the residuals' rounding: narrower, and that decides which rows are inliers.
 _CONTAMINATION_RATIO = 1e8  # Times the scores that the residuals of least squares are when a few rows are absurd.
@@ -155,16 +158,28 @@ def _step_over_near_rows(design: Design, point: Point, near: NDArray[np.intp], w
     residual = point.residual[near]
     inliers = np.abs(point.residual) <= width
     inliers[near] = False
-    linear = point.gradient - np.clip(residual, -width, width) @ rows
+    # Of all rows nothing is left but rounding.
+    linear = np.zeros(design.unknowns)
+    if len(near) < len(inliers):
+        linear = point.gradient - weighted_sum(np.clip(residual, -width, width), rows)
     problem = Subproblem(rows, residual, design.gram(inliers), linear)
     return minimise_by_continuation(problem, width, first=first, last=0)
 
 
 def _others_that_crossed(before: Point, after: Point, near: NDArray[np.intp], width: float) -> int:
     """Return how many rows but the near ones crossed ±width."""
-    far = np.ones(len(before.residual), dtype=np.bool_)
-    far[near] = False
-    return int(np.count_nonzero(_side(before.residual[far], width) != _side(after.residual[far], width)))
+    if len(near) == len(before.residual):
+        return 0
+    near_ones = _count_crossed(before.residual[near], after.residual[near], width)
+    return _count_crossed(before.residual, after.residual, width) - near_ones
+
+
+def _count_crossed(before: Floats, after: Floats, width: float) -> int:
+    if _kernels.kernels is None:
+        return int(np.count_nonzero(_side(before, width) != _side(after, width)))
+    count = np.empty(1)
+    _kernels.kernels("huber_count_crossed", before, after, len(before), width, count)
+    return int(count[0])
 
 
 def _side(residual: Floats, width: float) -> Floats:
@@ -178,5 +193,5 @@ def _median_size(values: Floats) -> float:
 
 
 def _few_rows(n: int) -> NDArray[np.intp]:
-    """Return a few rows' indices, or those of all if they are few."""
-    return np.arange(n) if n <= ROWS_PER_GATHER else low_discrepancy_sample(n, ROWS_PER_GATHER)
+    """Return a few rows' indices, or those of all if they are few: enough for a median."""
+    return np.arange(n) if n <= _FEW_ROWS else low_discrepancy_sample(n, _FEW_ROWS)
