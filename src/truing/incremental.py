@@ -17,7 +17,7 @@ from math import sqrt
 
 import numpy as np
 
-from . import _linalg
+from . import _kernels, _linalg
 from ._blas import one_thread
 from ._check import BLOCK_NUMBERS, LARGEST, Bools, Floats, Matrix
 from ._double import two_sum
@@ -25,6 +25,8 @@ from .interpolation import Interpolation
 from .least_squares import (
     CHOLESKY_EIGENVALUE,
     CHOLESKY_ROUNDING,
+    CONSTANT_TOLERANCE,
+    UNDERFLOWING_SQUARE,
     LinearFit,
     Solution,
     cholesky_factor,
@@ -32,7 +34,7 @@ from .least_squares import (
     smallest_eigenvalue,
     varying,
 )
-from .moments import UNTOLD, Moments, compensated
+from .moments import UNTOLD, Moments, compensated, square_in_range
 from .subspace import LeadingSubspace, is_worth_following
 
 # A solution is taken when its last correction is below this share of it.
@@ -69,12 +71,35 @@ class EigenvalueBound:
         growth = float((squares / self.norm / self.norm).max())
         return decay * self.eigenvalue_bound > _SAFETY_FACTOR * CHOLESKY_EIGENVALUE * growth
 
-    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if there is no factor after all.
+    def solve(self, moments: Moments, live: Bools) -> LinearFit | None:
+        """Return the least-squares fit, or None if there is no factor after all.
 
         The co-moment (d + 1, d + 1) is that of features and score: C and c. With C = L Lᵀ the last row of its Cholesky
         factor is L⁻¹c, and the coefficients are L⁻ᵀ of that.
         """
+        kernels = _kernels.kernels
+        if kernels is None:
+            coef = self._coef(moments.comoment, live)
+            return None if coef is None else _fit_of_full_rank(moments, coef, len(self.norm))
+        k, d = len(self.norm), moments.dimensions
+        coef, error_weights, found = np.empty(d), np.empty(d + 1), np.empty(3)
+        kernels.with_blas(
+            "solve_by_factor",
+            _kernels.readable(moments.comoment),
+            moments.mean,
+            live,
+            np.empty((k + 1, k + 1)),
+            coef,
+            error_weights,
+            found,
+        )
+        failed, mean_error, square = found.tolist()
+        if failed:
+            return None
+        explained = moments._share_without(square_in_range(square))
+        return moments._with_constant(Solution(coef, k, k, CHOLESKY_ROUNDING), True, -mean_error, explained)
+
+    def _coef(self, comoment: Floats, live: Bools) -> Floats | None:
         whole = comoment.copy() if live.all() else live_block(comoment, np.append(live, True))
         whole[-1, -1] = 1.0 + 2.0 * whole[-1, -1]  # So that there is a factor where the scores are fitted exactly, too.
         factor = cholesky_factor(whole)
@@ -124,11 +149,13 @@ class RunningInverse:
         back = self._back(self._times(comoment, live, vector))
         return bool(np.linalg.norm(back - vector) <= _MAX_DRIFT * np.linalg.norm(vector))  # NaN fails, too.
 
-    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if corrections do not settle.
+    def solve(self, moments: Moments, live: Bools) -> LinearFit | None:
+        """Return the least-squares fit, or None if corrections do not settle."""
+        coef = self._coef(moments.comoment, live)
+        return None if coef is None else _fit_of_full_rank(moments, coef, len(self.norm))
 
-        The co-moment (d + 1, d + 1) is that of features and score.
-        """
+    def _coef(self, comoment: Floats, live: Bools) -> Floats | None:
+        """Return the coefficients (d,), given the co-moment (d + 1, d + 1) of features and score."""
         comoment, cross = comoment[:-1, :-1], comoment[-1, :-1]
         target = cross[live] / self.norm
         scaled = self._back(target)
@@ -192,9 +219,9 @@ class IncrementalMoments:
             more = replace(Moments.of(features, scores), parts=frozenset([UNTOLD]))
             return self.grown_to(self.moments.decayed(decay) + more, decay, follow=follow)
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            moments, centred = _with_batch(self.moments.decayed(decay), features, scores)
-            updated = IncrementalMoments.of(moments)
-            live = np.count_nonzero(updated.live)
+            moments, varies, centred = _with_batch(self.moments.decayed(decay), features, scores)
+            updated = IncrementalMoments(moments, varies)
+            live = np.count_nonzero(varies)
             if not follow or live == 0:
                 return updated
             if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
@@ -259,14 +286,9 @@ class IncrementalMoments:
             return moments.solve()
         with one_thread():
             if isinstance(self.known, Interpolation):
-                coef: Floats | None = self.known.coef
-                rank = self.known.rows - 1
-            else:
-                coef = self.known.solve(moments.comoment, self.live)
-                rank = len(self.known.norm)
-            if coef is None:
-                return moments.solve()
-            return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
+                return _fit_of_full_rank(moments, self.known.coef, self.known.rows - 1)
+            found = self.known.solve(moments, self.live)
+        return moments.solve() if found is None else found
 
     def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
         """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
@@ -313,11 +335,59 @@ def _scattered(values: Floats, live: Bools) -> Floats:
     return scattered
 
 
-def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Floats]:
-    """Return the moments with a batch of b rows, and the rows of features whose squares it has added.
+def _fit_of_full_rank(moments: Moments, coef: Floats, rank: int) -> LinearFit:
+    """Return the fit with these coefficients, which use every direction that there is."""
+    return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
 
-    These are the b rows about their mean, and the step from the mean before to theirs, weighed.
+
+def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, Floats]:
+    """Return the moments with a batch of b rows, which columns (d,) vary, and the rows whose squares it has added.
+
+    These are the b rows about their mean, and the step from the mean before to theirs, weighed, without their score.
     """
+    kernels = _kernels.kernels
+    made = _with_batch_plainly(old, features, scores) if kernels is None else _added(kernels, old, features, scores)
+    moments, varies, block = made
+    if not moments.comoment.trace() <= moments.comoment.shape[0] * moments.rows * LARGEST**2:  # NaN fails this, too.
+        raise ValueError("features must be finite when learned, and scores: they have changed since their check")
+    return moments, varies, block[:, :-1]
+
+
+def _added(
+    kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Floats
+) -> tuple[Moments, Bools, Floats]:
+    """Return the moments, which columns vary, and the rows with their scores (b + 1, d + 1), by the compiled kernel."""
+    b, d = features.shape
+    if features.dtype == np.float16:  # Which the kernel takes to be finite.
+        features = features.astype(np.float64)
+    mean, mean_low, varies = np.empty(d + 1), np.empty(d + 1), np.empty(d, dtype=bool)
+    comoment, low = np.empty((d + 1, d + 1)), np.empty((d + 1, d + 1))
+    block = np.empty((b + 1, d + 1))
+    kernels.with_blas(
+        "add_batch",
+        _kernels.readable(features),
+        np.ascontiguousarray(scores),
+        float(old.rows),
+        old.mean,
+        old.mean_low,
+        _kernels.readable(old.comoment),
+        _kernels.readable(old.comoment_low),
+        old.rounding,
+        mean,
+        mean_low,
+        comoment,
+        low,
+        block,
+        CONSTANT_TOLERANCE,
+        UNDERFLOWING_SQUARE,
+        varies,
+    )
+    moments = Moments(old.rows + b, mean, comoment, mean_low, low, old.rounding, _with_untold(old.parts))
+    return moments, varies, block[1:] if b == 1 else block  # Less its own mean, one row leaves nothing.
+
+
+def _with_batch_plainly(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, Floats]:
+    """Return what `_added` does."""
     b, d = features.shape
     rows = old.rows + b
     block = np.empty((b + 1, d + 1))
@@ -334,11 +404,11 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments
     else:
         batch -= middle
     mean, error = two_sum(old.mean, step * (b / rows))
-    # Of one row NumPy's matmul takes three times as long as its dot, and of several less.
-    products = np.dot(block.T, block) if len(block) == 1 else block.T @ block
-    comoment, low = compensated(old.comoment, old.comoment_low, products)
-    if not comoment.trace() <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
-        raise ValueError("features must be finite when learned, and scores: they have changed since their check")
+    comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
+    moments = Moments(rows, mean, comoment, old.mean_low + error, low, old.rounding, _with_untold(old.parts))
+    return moments, varying(rows, mean, comoment, old.rounding), block
+
+
+def _with_untold(parts: frozenset[int]) -> frozenset[int]:
     # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
-    parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
-    return Moments(rows, mean, comoment, old.mean_low + error, low, old.rounding, parts), block[:, :d]
+    return parts if UNTOLD in parts else parts | {UNTOLD}
