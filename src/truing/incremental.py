@@ -14,6 +14,7 @@ For a fit within principal components these are followed instead (`subspace.py`)
 
 from dataclasses import dataclass, replace
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,8 @@ _MAX_DRIFT = 1e-3
 _MIN_COLUMNS, _MIN_COLUMNS_PER_ROW = 128, 8
 # A batch of more numbers is summed in blocks and merged: that takes less memory, and no more time (measured).
 _LARGE_BATCH = 4 * BLOCK_NUMBERS
+# Columns in a panel of the compiled kernel, which rounds their number up.
+_PANEL = 8
 # A bound is of use while it is this many times what a Cholesky factor needs: it is an estimate.
 _SAFETY_FACTOR = 10
 
@@ -60,10 +63,11 @@ class EigenvalueBound:
     @classmethod
     def of(cls, gram: Floats) -> "EigenvalueBound | None":
         """Return the bound for a co-moment (k, k), if a Cholesky factor of it may be trusted."""
-        norm, factor = _standardised_factor(gram)
-        if factor is None:
-            return None
-        bound = cls(norm, smallest_eigenvalue(factor))
+        with one_thread():
+            norm, factor = _standardised_factor(gram)
+            if factor is None:
+                return None
+            bound = cls(norm, smallest_eigenvalue(factor))
         return bound if bound.suffices(gram.diagonal(), 1.0) else None
 
     def suffices(self, squares: Floats, decay: float) -> bool:
@@ -79,22 +83,24 @@ class EigenvalueBound:
         """
         kernels = _kernels.kernels
         if kernels is None:
-            coef = self._coef(moments.comoment, live)
+            with one_thread():
+                coef = self._coef(moments.comoment, live)
             return None if coef is None else _fit_of_full_rank(moments, coef, len(self.norm))
         k, d = len(self.norm), moments.dimensions
-        coef, error_weights, found = np.empty(d), np.empty(d + 1), np.empty(3)
-        kernels.with_blas(
+        coef, found = np.empty(d), np.empty(3)
+        kernels(
             "solve_by_factor",
             _kernels.readable(moments.comoment),
             moments.mean,
             live,
-            np.empty((k + 1, k + 1)),
+            np.empty(d + 1, dtype=np.intp),
+            np.empty((k + _PANEL) ** 2),
             coef,
-            error_weights,
+            np.empty(d + 1),
             found,
         )
-        failed, mean_error, square = found.tolist()
-        if failed:
+        has_factor, mean_error, square = found.tolist()
+        if not has_factor:
             return None
         explained = moments._share_without(square_in_range(square))
         return moments._with_constant(Solution(coef, k, k, CHOLESKY_ROUNDING), True, -mean_error, explained)
@@ -151,7 +157,8 @@ class RunningInverse:
 
     def solve(self, moments: Moments, live: Bools) -> LinearFit | None:
         """Return the least-squares fit, or None if corrections do not settle."""
-        coef = self._coef(moments.comoment, live)
+        with one_thread():
+            coef = self._coef(moments.comoment, live)
         return None if coef is None else _fit_of_full_rank(moments, coef, len(self.norm))
 
     def _coef(self, comoment: Floats, live: Bools) -> Floats | None:
@@ -206,8 +213,7 @@ class IncrementalMoments:
         moments = Moments.of(features, scores)
         if not follow or moments.rows > moments.dimensions:
             return cls.of(moments)
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            return cls.of(moments, Interpolation.of(features, scores))
+        return cls.of(moments, Interpolation.of(features, scores))
 
     def updated(self, features: Matrix, scores: Floats, decay: float, *, follow: bool = True) -> "IncrementalMoments":
         """Return these with their weight multiplied by `decay`, and a batch added with weight 1.
@@ -218,33 +224,30 @@ class IncrementalMoments:
         if len(features) > features.shape[1] and features.size > _LARGE_BATCH:
             more = replace(Moments.of(features, scores), parts=frozenset([UNTOLD]))
             return self.grown_to(self.moments.decayed(decay) + more, decay, follow=follow)
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            moments, varies, centred = _with_batch(self.moments.decayed(decay), features, scores)
-            updated = IncrementalMoments(moments, varies)
-            live = np.count_nonzero(varies)
-            if not follow or live == 0:
-                return updated
-            if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
-                return updated._with_interpolation(self.known.with_rows(features, scores))
-            if moments.rows <= live:
-                return updated
-            if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
-                return updated._with_bound(self._bound_of(updated), decay)
-            same = updated.live.tobytes() == self.live.tobytes()
-            inverse = self.known if same and isinstance(self.known, RunningInverse) else None
-            return updated._with_inverse(inverse, centred, decay)
+        moments, varies, live, centred = _with_batch(self.moments.decayed(decay), features, scores)
+        updated = IncrementalMoments(moments, varies)
+        if not follow or live == 0:
+            return updated
+        if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
+            return updated._with_interpolation(self.known.with_rows(features, scores))
+        if moments.rows <= live:
+            return updated
+        if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
+            return updated._with_bound(self._bound_of(updated), decay)
+        same = updated.live.tobytes() == self.live.tobytes()
+        inverse = self.known if same and isinstance(self.known, RunningInverse) else None
+        return updated._with_inverse(inverse, centred, decay)
 
     def grown_to(self, moments: Moments, decay: float = 1.0, *, follow: bool = True) -> "IncrementalMoments":
         """Return moments that are these, their weight multiplied by `decay`, with rows added.
 
         It is for sums that are at hand. A bound on their eigenvalues comes with them where it is of use.
         """
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            grown = IncrementalMoments.of(moments)
-            live = np.count_nonzero(grown.live)
-            if not follow or live == 0 or moments.rows <= live:
-                return grown
-            return grown._with_bound(self._bound_of(grown), decay)
+        grown = IncrementalMoments.of(moments)
+        live = np.count_nonzero(grown.live)
+        if not follow or live == 0 or moments.rows <= live:
+            return grown
+        return grown._with_bound(self._bound_of(grown), decay)
 
     def _bound_of(self, updated: "IncrementalMoments") -> EigenvalueBound | None:
         """Return the bound that there is, if it is of the columns that vary now."""
@@ -284,10 +287,9 @@ class IncrementalMoments:
             return moments.solve(intercept, components)
         if self.known is None or isinstance(self.known, LeadingSubspace):
             return moments.solve()
-        with one_thread():
-            if isinstance(self.known, Interpolation):
-                return _fit_of_full_rank(moments, self.known.coef, self.known.rows - 1)
-            found = self.known.solve(moments, self.live)
+        if isinstance(self.known, Interpolation):
+            return _fit_of_full_rank(moments, self.known.coef, self.known.rows - 1)
+        found = self.known.solve(moments, self.live)
         return moments.solve() if found is None else found
 
     def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
@@ -302,18 +304,22 @@ class IncrementalMoments:
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
         squares, rounding = self.moments.comoment.diagonal()[:-1][self.live], self.moments.rounding
-        if rounding.any() and (rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
-            return self
-        if bound is not None and bound.suffices(squares, decay):
-            return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
-        return IncrementalMoments(self.moments, self.live, EigenvalueBound.of(self._live_comoment()))
+        with np.errstate(over="ignore"):
+            if rounding.any() and (rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
+                return self
+            if bound is None or not bound.suffices(squares, decay):
+                bound = EigenvalueBound.of(self._live_comoment())
+            else:
+                bound = bound.decayed(decay)
+        return IncrementalMoments(self.moments, self.live, bound)
 
     def _with_inverse(self, inverse: RunningInverse | None, centred: Floats, decay: float) -> "IncrementalMoments":
         """Return these with an earlier inverse, updated by the centred rows of a batch (b, d), or a new one."""
-        if inverse is not None:
-            inverse = inverse.updated(centred if self.live.all() else centred[:, self.live], decay)
-        if inverse is None or not inverse.inverts(self.moments.comoment[:-1, :-1], self.live):
-            inverse = RunningInverse.of(self._live_comoment())
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            if inverse is not None:
+                inverse = inverse.updated(centred if self.live.all() else centred[:, self.live], decay)
+            if inverse is None or not inverse.inverts(self.moments.comoment[:-1, :-1], self.live):
+                inverse = RunningInverse.of(self._live_comoment())
         return IncrementalMoments(self.moments, self.live, inverse)
 
     def _live_comoment(self) -> Floats:
@@ -337,78 +343,90 @@ def _scattered(values: Floats, live: Bools) -> Floats:
 
 def _fit_of_full_rank(moments: Moments, coef: Floats, rank: int) -> LinearFit:
     """Return the fit with these coefficients, which use every direction that there is."""
-    return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
+    with one_thread():
+        return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
 
 
-def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, Floats]:
-    """Return the moments with a batch of b rows, which columns (d,) vary, and the rows whose squares it has added.
+def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, int, Floats]:
+    """Return the moments with a batch of b rows, which columns (d,) vary and how many, and the rows whose squares it adds.
 
-    These are the b rows about their mean, and the step from the mean before to theirs, weighed, without their score.
+    These are the b rows about their mean, and the step from the mean before to theirs, weighed, without scores.
     """
     kernels = _kernels.kernels
-    made = _with_batch_plainly(old, features, scores) if kernels is None else _added(kernels, old, features, scores)
-    moments, varies, block = made
-    if not moments.comoment.trace() <= moments.comoment.shape[0] * moments.rows * LARGEST**2:  # NaN fails this, too.
+    added = _added_plainly(old, features, scores) if kernels is None else _added(kernels, old, features, scores)
+    d = features.shape[1]
+    rows = old.rows + len(features)
+    if not added.trace <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
         raise ValueError("features must be finite when learned, and scores: they have changed since their check")
-    return moments, varies, block[:, :-1]
+    # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
+    parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
+    mean, mean_low = added.mean
+    comoment, low = added.comoment[: d + 1], added.comoment[d + 1 :]
+    moments = Moments(rows, mean, comoment, mean_low, low, old.rounding, parts)
+    return moments, added.varies, added.live, added.block[:, :d]
 
 
-def _added(
-    kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Floats
-) -> tuple[Moments, Bools, Floats]:
-    """Return the moments, which columns vary, and the rows with their scores (b + 1, d + 1), by the compiled kernel."""
+class _Added(NamedTuple):
+    """Mean (2, d + 1) and co-moment (2 (d + 1), d + 1), each followed by the digits that follow its own, and the rest."""
+
+    mean: Floats
+    comoment: Floats
+    block: Floats
+    trace: float
+    varies: Bools
+    live: int
+
+
+def _added(kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Floats) -> _Added:
+    """Return what `_added_plainly` does, by a compiled kernel."""
     b, d = features.shape
     if features.dtype == np.float16:  # Which the kernel takes to be finite.
         features = features.astype(np.float64)
-    mean, mean_low, varies = np.empty(d + 1), np.empty(d + 1), np.empty(d, dtype=bool)
-    comoment, low = np.empty((d + 1, d + 1)), np.empty((d + 1, d + 1))
-    block = np.empty((b + 1, d + 1))
-    kernels.with_blas(
+    mean, comoment, block = np.empty((2, d + 1)), np.empty((2 * (d + 1), d + 1)), np.empty((b + 1, d + 1))
+    varies, found = np.empty(d, dtype=bool), np.empty(2)
+    kernels(
         "add_batch",
         _kernels.readable(features),
-        np.ascontiguousarray(scores),
+        scores if scores.flags.c_contiguous else scores.copy(),
         float(old.rows),
         old.mean,
         old.mean_low,
         _kernels.readable(old.comoment),
         _kernels.readable(old.comoment_low),
         old.rounding,
-        mean,
-        mean_low,
-        comoment,
-        low,
-        block,
         CONSTANT_TOLERANCE,
         UNDERFLOWING_SQUARE,
+        mean,
+        comoment,
+        block,
+        found if b == 1 else np.empty((b + 1) * (d + _PANEL)),
         varies,
+        found,
     )
-    moments = Moments(old.rows + b, mean, comoment, mean_low, low, old.rounding, _with_untold(old.parts))
-    return moments, varies, block[1:] if b == 1 else block  # Less its own mean, one row leaves nothing.
+    trace, live = found.tolist()
+    return _Added(mean, comoment, block[1:] if b == 1 else block, trace, varies, int(live))
 
 
-def _with_batch_plainly(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, Floats]:
-    """Return what `_added` does."""
+def _added_plainly(old: Moments, features: Matrix, scores: Floats) -> _Added:
+    """Return the sums with a batch added."""
     b, d = features.shape
     rows = old.rows + b
     block = np.empty((b + 1, d + 1))
     batch = block[:b]
-    batch[:, :d], batch[:, d] = features, scores
-    batch -= old.mean
-    middle = np.add.reduce(batch)
-    middle /= b
-    step = middle - old.mean_low
-    # The merge of two sets of moments adds the square of the step between their means: one row more.
-    block[b] = step * sqrt(old.rows * b / rows)
-    if b == 1:
-        block = block[1:]  # Less its own mean, one row leaves nothing.
-    else:
-        batch -= middle
-    mean, error = two_sum(old.mean, step * (b / rows))
-    comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
-    moments = Moments(rows, mean, comoment, old.mean_low + error, low, old.rounding, _with_untold(old.parts))
-    return moments, varying(rows, mean, comoment, old.rounding), block
-
-
-def _with_untold(parts: frozenset[int]) -> frozenset[int]:
-    # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
-    return parts if UNTOLD in parts else parts | {UNTOLD}
+    with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+        batch[:, :d], batch[:, d] = features, scores
+        batch -= old.mean
+        middle = np.add.reduce(batch)
+        middle /= b
+        step = middle - old.mean_low
+        # The merge of two sets of moments adds the square of the step between their means: one row more.
+        block[b] = step * sqrt(old.rows * b / rows)
+        if b == 1:
+            block = block[1:]  # Less its own mean, one row leaves nothing.
+        else:
+            batch -= middle
+        mean, error = two_sum(old.mean, step * (b / rows))
+        comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
+        varies = varying(rows, mean, comoment, old.rounding)
+    means, sums = np.stack((mean, old.mean_low + error)), np.concatenate((comoment, low))
+    return _Added(means, sums, block, float(comoment.trace()), varies, int(np.count_nonzero(varies)))

@@ -7,8 +7,8 @@
 #include "blas.h"
 #include "numbers.h"
 
-/* Square tiles of a co-moment that are made at once: two of them stay in the processor's first cache. */
-enum { TILE = 32 };
+/* Columns whose products are found at once, in registers; and in square tiles, two of which the first cache holds. */
+enum { PANEL = 8, TILE = 32 };
 
 static inline double *row(const matrix *m, ptrdiff_t i)
 {
@@ -96,7 +96,51 @@ static void add_square(const double *restrict x, const matrix *old, const matrix
     }
 }
 
-/* Add some columns' products (m, n) to the co-moment from row i and column j on. */
+/* Columns of a block, PANEL of them in one piece at a time, the last ones followed by zeros. */
+static void pack(const matrix *block, double *restrict packed)
+{
+    for (ptrdiff_t j = 0; j < block->columns; j += PANEL) {
+        ptrdiff_t n = block->columns - j < PANEL ? block->columns - j : PANEL;
+        for (ptrdiff_t i = 0; i < block->rows; i++, packed += PANEL)
+            for (ptrdiff_t c = 0; c < PANEL; c++)
+                packed[c] = c < n ? row(block, i)[j + c] : 0.0;
+    }
+}
+
+/* The products of each column of one panel with each of another, over all rows, each added up in the same order: they
+   are symmetric to the bit. Half a panel at a time, so that all sums stay in registers. */
+static void panel_products(const double *restrict one, const double *restrict other, ptrdiff_t rows,
+                           double *restrict products)
+{
+    for (int half = 0; half < PANEL; half += PANEL / 2) {
+        double sums[PANEL / 2][PANEL] = {{0.0}};
+        for (ptrdiff_t i = 0; i < rows; i++)
+            for (int a = 0; a < PANEL / 2; a++)
+#pragma omp simd
+                for (int c = 0; c < PANEL; c++)
+                    sums[a][c] += one[i * PANEL + half + a] * other[i * PANEL + c];
+        for (int a = 0; a < PANEL / 2; a++)
+            memcpy(products + (half + a) * TILE, sums[a], sizeof sums[a]);
+    }
+}
+
+/* The products of up to TILE columns from i and from j on. */
+static void tile_products(const double *packed, ptrdiff_t rows, ptrdiff_t i, ptrdiff_t j, ptrdiff_t m, ptrdiff_t n,
+                          double *products)
+{
+    for (ptrdiff_t a = 0; a < m; a += PANEL)
+        for (ptrdiff_t c = 0; c < n; c += PANEL)
+            panel_products(packed + (i + a) * rows, packed + (j + c) * rows, rows, products + a * TILE + c);
+}
+
+static void transpose(const double *restrict products, double *restrict mirrored)
+{
+    for (ptrdiff_t a = 0; a < TILE; a++)
+        for (ptrdiff_t c = 0; c < TILE; c++)
+            mirrored[c * TILE + a] = products[a * TILE + c];
+}
+
+/* Add products (m, n) to the co-moment from row i and column j on. */
 static void add_tile(const double *products, ptrdiff_t i, ptrdiff_t j, ptrdiff_t m, ptrdiff_t n, const matrix *old,
                      const matrix *old_low, const matrix *new, const matrix *new_low)
 {
@@ -110,85 +154,176 @@ static void add_tile(const double *products, ptrdiff_t i, ptrdiff_t j, ptrdiff_t
 }
 
 /* The co-moment grows by the products of the block's columns, a tile of them at a time, so that no matrix of products
-   goes to memory and comes back. Each tile serves on both sides of the diagonal: what is symmetric remains so. */
-static void add_products(const matrix *block, const matrix *old, const matrix *old_low, const matrix *new,
-                         const matrix *new_low)
+   goes to memory and comes back. Each tile serves on both sides of the diagonal. */
+static void add_products(const double *packed, ptrdiff_t rows, const matrix *old, const matrix *old_low,
+                         const matrix *new, const matrix *new_low)
 {
-    double products[TILE * TILE], mirrored[TILE * TILE], one = 1.0, zero = 0.0;
-    int rows = (int)block->rows, stride = (int)(block->stride / 8), tile = TILE;
-    for (ptrdiff_t i = 0; i < old->rows; i += TILE) {
-        int m = (int)(old->rows - i < TILE ? old->rows - i : TILE);
+    double products[TILE * TILE] = {0.0}, mirrored[TILE * TILE];
+    ptrdiff_t p = old->rows;
+    for (ptrdiff_t i = 0; i < p; i += TILE) {
+        ptrdiff_t m = p - i < TILE ? p - i : TILE;
         for (ptrdiff_t j = 0; j <= i; j += TILE) {
-            int n = (int)(old->rows - j < TILE ? old->rows - j : TILE);
-            dgemm("N", "T", &n, &m, &rows, &one, row(block, 0) + j, &stride, row(block, 0) + i, &stride, &zero,
-                  products, &tile);
-            for (ptrdiff_t a = 0; a < m; a++)
-                for (ptrdiff_t c = 0; c < n; c++) {
-                    if (i == j && c > a)
-                        products[a * TILE + c] = products[c * TILE + a];
-                    mirrored[c * TILE + a] = products[a * TILE + c];
-                }
+            ptrdiff_t n = p - j < TILE ? p - j : TILE;
+            tile_products(packed, rows, i, j, m, n, products);
             add_tile(products, i, j, m, n, old, old_low, new, new_low);
-            if (i != j)
+            if (i != j) {
+                transpose(products, mirrored);
                 add_tile(mirrored, j, i, n, m, old, old_low, new, new_low);
+            }
         }
     }
 }
 
-/* Moments of `before` rows with a batch of rows added, the block whose squares were, and which columns then vary by
-   more than `constant` times their mean. */
+/* Which columns of moments of `rows` rows vary by more than `constant` times their mean and more than rounding does, and
+   by enough to be squared; and how many. */
+static ptrdiff_t find_varying(const matrix *comoment, const double *mean, const double *rounding, double rows,
+                              double constant, double underflowing, unsigned char *varies)
+{
+    ptrdiff_t d = comoment->rows - 1, many = 0;
+    for (ptrdiff_t j = 0; j < d; j++) {
+        double least = constant * mean[j];
+        double enough = fmax(fmax(rows * (least * least), rounding[j]), underflowing);
+        varies[j] = row(comoment, j)[j] > enough;
+        many += varies[j];
+    }
+    return many;
+}
+
+/* Moments of `before` rows with a batch of rows added: the mean, and what follows its digits, in two rows, and so the
+   co-moment. The block has the rows whose squares were added, and `packed` is room for a copy of it, its columns rounded
+   up to panels. `found` is the sum of all squares, and how many columns vary. */
 void add_batch(const matrix *features, const double *scores, double before, const double *mean, const double *mean_low,
-               const matrix *comoment, const matrix *comoment_low, const double *rounding, double *new_mean,
-               double *new_mean_low, const matrix *new_comoment, const matrix *new_low, const matrix *block,
-               double constant, double underflowing, unsigned char *varies)
+               const matrix *comoment, const matrix *comoment_low, const double *rounding, double constant,
+               double underflowing, const matrix *new_mean, const matrix *new_comoment, const matrix *block,
+               double *packed, unsigned char *varies, double *found)
 {
     ptrdiff_t b = features->rows, d = features->columns;
     double after = before + (double)b;
-    centre(features, scores, before, mean, mean_low, new_mean, block);
-    move_mean(mean, mean_low, (double)b / after, d + 1, new_mean, new_mean_low);
-    if (b == 1)
-        add_square(row(block, b), comoment, comoment_low, new_comoment, new_low);
-    else
-        add_products(block, comoment, comoment_low, new_comoment, new_low);
-    for (ptrdiff_t j = 0; j < d; j++) {
-        double least = constant * new_mean[j];
-        double enough = fmax(fmax(after * (least * least), rounding[j]), underflowing);
-        varies[j] = row(new_comoment, j)[j] > enough;
+    matrix high = *new_comoment, low = *new_comoment;
+    low.first += (d + 1) * low.stride;
+    centre(features, scores, before, mean, mean_low, row(new_mean, 0), block);
+    move_mean(mean, mean_low, (double)b / after, d + 1, row(new_mean, 0), row(new_mean, 1));
+    if (b == 1) {
+        add_square(row(block, b), comoment, comoment_low, &high, &low);
+    } else {
+        pack(block, packed);
+        add_products(packed, b + 1, comoment, comoment_low, &high, &low);
+    }
+    high.rows = d + 1;
+    found[0] = 0.0;
+    for (ptrdiff_t j = 0; j <= d; j++)
+        found[0] += row(&high, j)[j];
+    found[1] = (double)find_varying(&high, row(new_mean, 0), rounding, after, constant, underflowing, varies);
+}
+
+/* The rows and columns of a co-moment that vary, and the last of each, in panels: PANEL rows at a time, of each column
+   the numbers in these rows, and only up to the diagonal. What is behind the last row is the unit matrix's. */
+static ptrdiff_t gather(const matrix *comoment, const unsigned char *varies, ptrdiff_t *which, double *packed)
+{
+    ptrdiff_t d = comoment->rows - 1, k = 0;
+    for (ptrdiff_t i = 0; i < d; i++)
+        if (varies[i])
+            which[k++] = i;
+    which[k++] = d;
+    ptrdiff_t columns = (k + PANEL - 1) / PANEL * PANEL;
+    for (ptrdiff_t i = 0; i < columns; i++) {
+        double *to = packed + i / PANEL * PANEL * columns + i % PANEL;
+        for (ptrdiff_t j = 0; j <= i; j++)
+            to[j * PANEL] = i < k ? row(comoment, which[i])[which[j]] : i == j;
+    }
+    return k;
+}
+
+/* The Cholesky factor of a square of PANEL numbers, of each column in one piece, of which `products` are taken away
+   first; 1 over its diagonal; and whether there is one. */
+static int factor_square(double *restrict square, const double *products, double *restrict inverse_diagonal)
+{
+    for (int j = 0; j < PANEL; j++) {
+        for (int i = j; i < PANEL; i++) {
+            double left = square[j * PANEL + i] - products[j * TILE + i];
+            for (int c = 0; c < j; c++)
+                left -= square[c * PANEL + i] * square[c * PANEL + j];
+            square[j * PANEL + i] = left;
+        }
+        if (!(square[j * PANEL + j] > 0.0)) /* NaN fails this comparison too. */
+            return 0;
+        double diagonal = sqrt(square[j * PANEL + j]);
+        inverse_diagonal[j] = 1.0 / diagonal;
+        for (int i = j; i < PANEL; i++)
+            square[j * PANEL + i] *= inverse_diagonal[j];
+        square[j * PANEL + j] = diagonal;
+    }
+    return 1;
+}
+
+/* PANEL rows of the factor in as many columns, given the factor's square on the diagonal of these columns. */
+static void factor_rows(double *restrict rows, const double *products, const double *square,
+                        const double *inverse_diagonal)
+{
+    for (int j = 0; j < PANEL; j++) {
+        double left[PANEL];
+        for (int i = 0; i < PANEL; i++)
+            left[i] = rows[j * PANEL + i] - products[j * TILE + i];
+        for (int c = 0; c < j; c++)
+            for (int i = 0; i < PANEL; i++)
+                left[i] -= rows[c * PANEL + i] * square[c * PANEL + j];
+        for (int i = 0; i < PANEL; i++)
+            rows[j * PANEL + i] = left[i] * inverse_diagonal[j];
+    }
+}
+
+/* The Cholesky factor of a matrix in panels, in its place, and whether there is one. Where all is in the processor's
+   caches this takes less time than LAPACK's, which copies parts of the matrix into such panels. */
+static int cholesky(double *packed, ptrdiff_t columns)
+{
+    double products[PANEL * TILE], inverse_diagonal[PANEL];
+    for (ptrdiff_t j = 0; j < columns; j += PANEL) {
+        double *own = packed + j * columns;
+        panel_products(own, own, j, products);
+        if (!factor_square(own + j * PANEL, products, inverse_diagonal))
+            return 0;
+        for (ptrdiff_t i = j + PANEL; i < columns; i += PANEL) {
+            double *other = packed + i * columns;
+            panel_products(own, other, j, products);
+            factor_rows(other + j * PANEL, products, own + j * PANEL, inverse_diagonal);
+        }
+    }
+    return 1;
+}
+
+/* x (k,) <- L'^-1 x for a factor in panels. */
+static void solve_transposed(const double *packed, ptrdiff_t columns, ptrdiff_t k, double *restrict x)
+{
+    for (ptrdiff_t i = k - 1; i >= 0; i--) {
+        const double *restrict l = packed + i / PANEL * PANEL * columns + i % PANEL;
+        x[i] /= l[i * PANEL];
+        for (ptrdiff_t j = 0; j < i; j++)
+            x[j] -= l[j * PANEL] * x[i];
     }
 }
 
 /* Least-squares coefficients (d,) of the columns that vary, 0 for the others, from a co-moment that has a factor.
 
-   With C and c the co-moment of k such columns and theirs with the score, the last row of the Cholesky factor L of both
-   is that of C times c, inverted, and the coefficients follow by its transpose. `found` is what LAPACK says, what the
-   fit is above the mean score at the mean, and the sum of squared errors about that. */
-void solve_by_factor(const matrix *comoment, const double *mean, const unsigned char *varies, const matrix *factor,
-                     double *coef, double *error_weights, double *found)
+   With C and c the co-moment of k such columns and theirs with the score, the last row of the Cholesky factor of both is
+   L^-1 c, L that of C, and the coefficients are L'^-1 of that. `found` is whether there is a factor, what the fit is
+   above the mean score at the mean, and the sum of squared errors about that. */
+void solve_by_factor(const matrix *comoment, const double *mean, const unsigned char *varies, ptrdiff_t *which,
+                     double *packed, double *coef, double *error_weights, double *found)
 {
-    ptrdiff_t d = comoment->rows - 1, k = 0;
-    for (ptrdiff_t i = 0; i <= d; i++) {
-        if (i < d && !varies[i])
-            continue;
-        const double *restrict from = row(comoment, i);
-        double *restrict to = row(factor, k++);
-        if (k == i + 1) {
-            memcpy(to, from, (size_t)(i + 1) * sizeof *to);
-        } else {
-            for (ptrdiff_t j = 0, filled = 0; j <= i; j++)
-                if (j == d || varies[j])
-                    to[filled++] = from[j];
-        }
-    }
-    double *last = row(factor, k - 1);
-    last[k - 1] = 1.0 + 2.0 * last[k - 1]; /* So that there is a factor where the scores are fitted exactly, too. */
-    int size = (int)k, info, live = size - 1, one = 1;
-    dpotrf("U", &size, row(factor, 0), &size, &info);
-    found[0] = info;
-    if (info != 0)
+    ptrdiff_t d = comoment->rows - 1, k = gather(comoment, varies, which, packed) - 1;
+    ptrdiff_t columns = (k + PANEL) / PANEL * PANEL;
+    double *last = packed + k / PANEL * PANEL * columns + k % PANEL;
+    last[k * PANEL] = 1.0 + 2.0 * last[k * PANEL]; /* So that there is a factor where scores are fitted exactly, too. */
+    found[0] = cholesky(packed, columns);
+    if (!found[0])
         return;
-    dtrsv("U", "N", "N", &live, row(factor, 0), &size, last, &one);
-    for (ptrdiff_t j = 0, taken = 0; j < d; j++)
-        error_weights[j] = coef[j] = varies[j] ? last[taken++] : 0.0;
+    for (ptrdiff_t j = 0; j < k; j++)
+        error_weights[j] = last[j * PANEL];
+    solve_transposed(packed, columns, k, error_weights);
+    memset(coef, 0, (size_t)d * sizeof *coef);
+    for (ptrdiff_t j = 0; j < k; j++)
+        coef[which[j]] = error_weights[j];
+    memcpy(error_weights, coef, (size_t)d * sizeof *coef);
     error_weights[d] = -1.0;
     found[1] = dot(mean, error_weights, d + 1);
     found[2] = 0.0;
