@@ -99,11 +99,8 @@ class EigenvalueBound:
             np.empty(d + 1),
             found,
         )
-        has_factor, mean_error, square = found.tolist()
-        if not has_factor:
-            return None
-        explained = moments._share_without(square_in_range(square))
-        return moments._with_constant(Solution(coef, k, k, CHOLESKY_ROUNDING), True, -mean_error, explained)
+        has_factor, *errors = found.tolist()
+        return _fit_with_errors(moments, coef, k, *errors) if has_factor else None
 
     def _coef(self, comoment: Floats, live: Bools) -> Floats | None:
         whole = comoment.copy() if live.all() else live_block(comoment, np.append(live, True))
@@ -342,9 +339,24 @@ def _scattered(values: Floats, live: Bools) -> Floats:
 
 
 def _fit_of_full_rank(moments: Moments, coef: Floats, rank: int) -> LinearFit:
-    """Return the fit with these coefficients, which use every direction that there is."""
-    with one_thread():
-        return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
+    """Return the fit with these coefficients (d,), which use every direction that there is."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        with one_thread():
+            return moments._linear_fit(_of_full_rank(coef, rank), True, moments.mean[:-1])
+    found = np.empty(2)
+    kernels("find_errors", _kernels.readable(moments.comoment), moments.mean, coef, np.empty(len(coef) + 1), found)
+    return _fit_with_errors(moments, coef, rank, *found.tolist())
+
+
+def _fit_with_errors(moments: Moments, coef: Floats, rank: int, mean_error: float, square: float) -> LinearFit:
+    """Return the fit with these coefficients (d,), given its error at the mean and the sum of squares about that."""
+    explained = moments._share_without(square_in_range(square))
+    return moments._with_constant(_of_full_rank(coef, rank), True, -mean_error, explained)
+
+
+def _of_full_rank(coef: Floats, rank: int) -> Solution:
+    return Solution(coef, rank, rank, CHOLESKY_ROUNDING)
 
 
 def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, int, Floats]:
@@ -360,19 +372,21 @@ def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments
         raise ValueError("features must be finite when learned, and scores: they have changed since their check")
     # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
     parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
-    mean, mean_low = added.mean
-    comoment, low = added.comoment[: d + 1], added.comoment[d + 1 :]
-    moments = Moments(rows, mean, comoment, mean_low, low, old.rounding, parts)
+    (mean, mean_low), (comoment, comoment_low) = added.mean, added.comoment
+    moments = Moments(rows, mean, comoment, mean_low, comoment_low, old.rounding, parts)
     return moments, added.varies, added.live, added.block[:, :d]
 
 
 class _Added(NamedTuple):
-    """Mean (2, d + 1) and co-moment (2 (d + 1), d + 1), each followed by the digits that follow its own, and the rest."""
+    """Mean and co-moment with a batch, each with the digits that follow, and the co-moment's trace.
 
-    mean: Floats
-    comoment: Floats
-    block: Floats
+    `block` are the rows whose squares were added, scores included, `varies` which columns do, and `live` how many.
+    """
+
+    mean: tuple[Floats, Floats]
+    comoment: tuple[Floats, Floats]
     trace: float
+    block: Floats
     varies: Bools
     live: int
 
@@ -404,7 +418,8 @@ def _added(kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Fl
         found,
     )
     trace, live = found.tolist()
-    return _Added(mean, comoment, block[1:] if b == 1 else block, trace, varies, int(live))
+    high, low = comoment[: d + 1], comoment[d + 1 :]
+    return _Added((mean[0], mean[1]), (high, low), trace, block[1:] if b == 1 else block, varies, int(live))
 
 
 def _added_plainly(old: Moments, features: Matrix, scores: Floats) -> _Added:
@@ -426,7 +441,7 @@ def _added_plainly(old: Moments, features: Matrix, scores: Floats) -> _Added:
         else:
             batch -= middle
         mean, error = two_sum(old.mean, step * (b / rows))
-        comoment, low = compensated(old.comoment, old.comoment_low, block.T @ block)
-        varies = varying(rows, mean, comoment, old.rounding)
-    means, sums = np.stack((mean, old.mean_low + error)), np.concatenate((comoment, low))
-    return _Added(means, sums, block, float(comoment.trace()), varies, int(np.count_nonzero(varies)))
+        comoment = compensated(old.comoment, old.comoment_low, block.T @ block)
+        varies = varying(rows, mean, comoment[0], old.rounding)
+    trace, live = float(comoment[0].trace()), int(np.count_nonzero(varies))
+    return _Added((mean, old.mean_low + error), comoment, trace, block, varies, live)

@@ -302,11 +302,23 @@ static void solve_transposed(const double *packed, ptrdiff_t columns, ptrdiff_t 
     }
 }
 
+/* What a fit with these coefficients is above the mean score at the mean, and the sum of squared errors about that. */
+void find_errors(const matrix *comoment, const double *mean, const double *coef, double *error_weights, double *found)
+{
+    ptrdiff_t d = comoment->rows - 1;
+    memcpy(error_weights, coef, (size_t)d * sizeof *coef);
+    error_weights[d] = -1.0;
+    found[0] = dot(mean, error_weights, d + 1);
+    found[1] = 0.0;
+    for (ptrdiff_t i = 0; i <= d; i++)
+        found[1] += error_weights[i] * dot(row(comoment, i), error_weights, d + 1);
+}
+
 /* Least-squares coefficients (d,) of the columns that vary, 0 for the others, from a co-moment that has a factor.
 
    With C and c the co-moment of k such columns and theirs with the score, the last row of the Cholesky factor of both is
-   L^-1 c, L that of C, and the coefficients are L'^-1 of that. `found` is whether there is a factor, what the fit is
-   above the mean score at the mean, and the sum of squared errors about that. */
+   L^-1 c, L that of C, and the coefficients are L'^-1 of that. `found` is whether there is a factor, and the
+   fit's errors as `find_errors` has them. */
 void solve_by_factor(const matrix *comoment, const double *mean, const unsigned char *varies, ptrdiff_t *which,
                      double *packed, double *coef, double *error_weights, double *found)
 {
@@ -323,10 +335,65 @@ void solve_by_factor(const matrix *comoment, const double *mean, const unsigned 
     memset(coef, 0, (size_t)d * sizeof *coef);
     for (ptrdiff_t j = 0; j < k; j++)
         coef[which[j]] = error_weights[j];
-    memcpy(error_weights, coef, (size_t)d * sizeof *coef);
-    error_weights[d] = -1.0;
-    found[1] = dot(mean, error_weights, d + 1);
-    found[2] = 0.0;
-    for (ptrdiff_t i = 0; i <= d; i++)
-        found[2] += error_weights[i] * dot(row(comoment, i), error_weights, d + 1);
+    find_errors(comoment, mean, coef, error_weights, found + 1);
+}
+
+static void add_times(double factor, const double *restrict x, ptrdiff_t n, double *restrict y)
+{
+    for (ptrdiff_t j = 0; j < n; j++)
+        y[j] += factor * x[j];
+}
+
+/* Take from a row what it has of the directions of a basis (m, d), and add what that is to its coordinates (m,). */
+static void take_projection(const matrix *basis, double *restrict coordinates, double *again, double *restrict rest)
+{
+    for (ptrdiff_t i = 0; i < basis->rows; i++) {
+        again[i] = dot(row(basis, i), rest, basis->columns);
+        coordinates[i] += again[i];
+    }
+    for (ptrdiff_t i = 0; i < basis->rows; i++)
+        add_times(-again[i], row(basis, i), basis->columns, rest);
+}
+
+/* One more row of an interpolation of m rows: its basis, its inverse, its coefficients, the columns that varied.
+
+   As in interpolation.py, for one row. `found` is whether the row is independent of the others, and what it adds to the
+   trace of the inverses; `room` is for d + 2 m numbers. */
+void add_to_interpolation(const matrix *features, double score, const double *origin, double origin_score,
+                          const double *coef, const matrix *basis, const matrix *inverse, double *new_coef,
+                          const matrix *new_basis, const matrix *new_inverse, unsigned char *varied, double *room,
+                          double *found)
+{
+    ptrdiff_t d = features->columns, m = basis->rows;
+    double *x = room, *coordinates = room + d, *again = coordinates + m;
+    double *direction = row(new_basis, m), *beside = row(new_inverse, m);
+    read_row(features, 0, x);
+    for (ptrdiff_t j = 0; j < d; j++) {
+        x[j] -= origin[j];
+        varied[j] |= x[j] != 0.0;
+    }
+    memcpy(direction, x, (size_t)d * sizeof *x);
+    memset(coordinates, 0, (size_t)m * sizeof *coordinates);
+    take_projection(basis, coordinates, again, direction);
+    take_projection(basis, coordinates, again, direction);
+    double length = sqrt(dot(direction, direction, d)), residual = score - origin_score - dot(x, coef, d);
+    found[0] = length > 0.0; /* NaN fails this comparison too. */
+    if (!found[0])
+        return;
+    for (ptrdiff_t j = 0; j < d; j++) {
+        direction[j] /= length;
+        new_coef[j] = coef[j] + residual / length * direction[j];
+    }
+    memset(beside, 0, (size_t)m * sizeof *beside);
+    for (ptrdiff_t i = 0; i < m; i++) {
+        memcpy(row(new_basis, i), row(basis, i), (size_t)d * sizeof *x);
+        memcpy(row(new_inverse, i), row(inverse, i), (size_t)m * sizeof *x);
+        row(new_inverse, i)[m] = 0.0;
+        add_times(-coordinates[i] / length, row(inverse, i), i + 1, beside);
+    }
+    beside[m] = 1.0 / length;
+    double sum = 0.0;
+    for (ptrdiff_t i = 0; i <= m; i++)
+        sum += beside[i];
+    found[1] = dot(beside, beside, m + 1) + sum * sum;
 }
