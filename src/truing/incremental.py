@@ -142,8 +142,8 @@ class RunningInverse:
         factor, failed = _linalg.lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
         if failed:
             return None
-        change = _linalg.lapack.dtrtrs(factor, ahead, lower=True)[0]
-        inverse = _linalg.blas.dsyrk(-1.0, change, beta=1 / decay, c=self.inverse, trans=True, lower=True)
+        change = _linalg.blas.dtrsm(1.0, factor, ahead.T, side=1, lower=True, trans_a=True, overwrite_b=True)
+        inverse = _linalg.blas.dsyrk(-1.0, change, beta=1 / decay, c=self.inverse, lower=True)
         return RunningInverse(self.norm, inverse)
 
     def inverts(self, comoment: Floats, live: Bools) -> bool:

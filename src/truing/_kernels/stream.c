@@ -7,21 +7,36 @@
 #include "blas.h"
 #include "numbers.h"
 
-/* Columns whose products are found at once, in registers; and in square tiles, two of which the first cache holds. */
-enum { PANEL = 8, TILE = 32 };
+/* Columns whose products are found at once, in registers. */
+enum { PANEL = 8 };
 
 static inline double *row(const matrix *m, ptrdiff_t i)
 {
     return (double *)(m->first + i * m->stride);
 }
 
-static double dot(const double *restrict a, const double *restrict b, ptrdiff_t n)
+/* Sums of LANES numbers each that are added up side by side: one alone would have every addition wait for the last. */
+enum { LANES = 16 };
+
+static double added_up(const double *lanes)
 {
     double sum = 0.0;
-#pragma omp simd reduction(+ : sum)
-    for (ptrdiff_t j = 0; j < n; j++)
-        sum += a[j] * b[j];
+    for (int c = 0; c < LANES; c++)
+        sum += lanes[c];
     return sum;
+}
+
+static double dot(const double *restrict a, const double *restrict b, ptrdiff_t n)
+{
+    double sums[LANES] = {0.0};
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+#pragma omp simd
+        for (int c = 0; c < LANES; c++)
+            sums[c] += a[j + c] * b[j + c];
+    for (int c = 0; j < n; j++, c++)
+        sums[c] += a[j] * b[j];
+    return added_up(sums);
 }
 
 /* total + error = a + b (Knuth 1969). */
@@ -120,57 +135,51 @@ static void panel_products(const double *restrict one, const double *restrict ot
                 for (int c = 0; c < PANEL; c++)
                     sums[a][c] += one[i * PANEL + half + a] * other[i * PANEL + c];
         for (int a = 0; a < PANEL / 2; a++)
-            memcpy(products + (half + a) * TILE, sums[a], sizeof sums[a]);
+            memcpy(products + (half + a) * PANEL, sums[a], sizeof sums[a]);
     }
 }
 
-/* The products of up to TILE columns from i and from j on. */
-static void tile_products(const double *packed, ptrdiff_t rows, ptrdiff_t i, ptrdiff_t j, ptrdiff_t m, ptrdiff_t n,
-                          double *products)
+/* Products of two panels' columns, to where they belong in a matrix (p, p) from row i and column j on. */
+static void put(const double *restrict products, ptrdiff_t i, ptrdiff_t j, const matrix *to)
 {
-    for (ptrdiff_t a = 0; a < m; a += PANEL)
-        for (ptrdiff_t c = 0; c < n; c += PANEL)
-            panel_products(packed + (i + a) * rows, packed + (j + c) * rows, rows, products + a * TILE + c);
+    ptrdiff_t m = to->columns - i < PANEL ? to->columns - i : PANEL;
+    ptrdiff_t n = to->columns - j < PANEL ? to->columns - j : PANEL;
+    for (ptrdiff_t a = 0; a < m; a++)
+        memcpy(row(to, i + a) + j, products + a * PANEL, (size_t)n * sizeof *products);
 }
 
 static void transpose(const double *restrict products, double *restrict mirrored)
 {
-    for (ptrdiff_t a = 0; a < TILE; a++)
-        for (ptrdiff_t c = 0; c < TILE; c++)
-            mirrored[c * TILE + a] = products[a * TILE + c];
+    for (int a = 0; a < PANEL; a++)
+        for (int c = 0; c < PANEL; c++)
+            mirrored[c * PANEL + a] = products[a * PANEL + c];
 }
 
-/* Add products (m, n) to the co-moment from row i and column j on. */
-static void add_tile(const double *products, ptrdiff_t i, ptrdiff_t j, ptrdiff_t m, ptrdiff_t n, const matrix *old,
-                     const matrix *old_low, const matrix *new, const matrix *new_low)
+/* The products of a block's columns (p, p). */
+static void find_products(const double *packed, ptrdiff_t rows, const matrix *to)
 {
-    for (ptrdiff_t a = 0; a < m; a++) {
-        const double *restrict high = row(old, i + a) + j, *restrict low = row(old_low, i + a) + j;
-        const double *restrict more = products + a * TILE;
-        double *restrict total = row(new, i + a) + j, *restrict rest = row(new_low, i + a) + j;
-        for (ptrdiff_t c = 0; c < n; c++)
-            total[c] = compensated(high[c], low[c], more[c], &rest[c]);
-    }
+    double products[PANEL * PANEL], mirrored[PANEL * PANEL];
+    for (ptrdiff_t i = 0; i < to->columns; i += PANEL)
+        for (ptrdiff_t j = 0; j <= i; j += PANEL) {
+            panel_products(packed + i * rows, packed + j * rows, rows, products);
+            put(products, i, j, to);
+            if (i != j) {
+                transpose(products, mirrored);
+                put(mirrored, j, i, to);
+            }
+        }
 }
 
-/* The co-moment grows by the products of the block's columns, a tile of them at a time, so that no matrix of products
-   goes to memory and comes back. Each tile serves on both sides of the diagonal. */
+/* The co-moment grows by the products of the block's columns, which wait where what follows its digits will be. */
 static void add_products(const double *packed, ptrdiff_t rows, const matrix *old, const matrix *old_low,
                          const matrix *new, const matrix *new_low)
 {
-    double products[TILE * TILE] = {0.0}, mirrored[TILE * TILE];
-    ptrdiff_t p = old->rows;
-    for (ptrdiff_t i = 0; i < p; i += TILE) {
-        ptrdiff_t m = p - i < TILE ? p - i : TILE;
-        for (ptrdiff_t j = 0; j <= i; j += TILE) {
-            ptrdiff_t n = p - j < TILE ? p - j : TILE;
-            tile_products(packed, rows, i, j, m, n, products);
-            add_tile(products, i, j, m, n, old, old_low, new, new_low);
-            if (i != j) {
-                transpose(products, mirrored);
-                add_tile(mirrored, j, i, n, m, old, old_low, new, new_low);
-            }
-        }
+    find_products(packed, rows, new_low);
+    for (ptrdiff_t i = 0; i < old->rows; i++) {
+        const double *restrict high = row(old, i), *restrict low = row(old_low, i);
+        double *restrict total = row(new, i), *restrict rest = row(new_low, i);
+        for (ptrdiff_t j = 0; j < old->columns; j++)
+            total[j] = compensated(high[j], low[j], rest[j], &rest[j]);
     }
 }
 
@@ -240,7 +249,7 @@ static int factor_square(double *restrict square, const double *products, double
 {
     for (int j = 0; j < PANEL; j++) {
         for (int i = j; i < PANEL; i++) {
-            double left = square[j * PANEL + i] - products[j * TILE + i];
+            double left = square[j * PANEL + i] - products[j * PANEL + i];
             for (int c = 0; c < j; c++)
                 left -= square[c * PANEL + i] * square[c * PANEL + j];
             square[j * PANEL + i] = left;
@@ -263,7 +272,7 @@ static void factor_rows(double *restrict rows, const double *products, const dou
     for (int j = 0; j < PANEL; j++) {
         double left[PANEL];
         for (int i = 0; i < PANEL; i++)
-            left[i] = rows[j * PANEL + i] - products[j * TILE + i];
+            left[i] = rows[j * PANEL + i] - products[j * PANEL + i];
         for (int c = 0; c < j; c++)
             for (int i = 0; i < PANEL; i++)
                 left[i] -= rows[c * PANEL + i] * square[c * PANEL + j];
@@ -276,7 +285,7 @@ static void factor_rows(double *restrict rows, const double *products, const dou
    caches this takes less time than LAPACK's, which copies parts of the matrix into such panels. */
 static int cholesky(double *packed, ptrdiff_t columns)
 {
-    double products[PANEL * TILE], inverse_diagonal[PANEL];
+    double products[PANEL * PANEL], inverse_diagonal[PANEL];
     for (ptrdiff_t j = 0; j < columns; j += PANEL) {
         double *own = packed + j * columns;
         panel_products(own, own, j, products);
