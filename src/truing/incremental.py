@@ -221,7 +221,7 @@ class IncrementalMoments:
         if len(features) > features.shape[1] and features.size > _LARGE_BATCH:
             more = replace(Moments.of(features, scores), parts=frozenset([UNTOLD]))
             return self.grown_to(self.moments.decayed(decay) + more, decay, follow=follow)
-        moments, varies, live, centred = _with_batch(self.moments.decayed(decay), features, scores)
+        moments, varies, live, centred = with_batch(self.moments.decayed(decay), features, scores)
         updated = IncrementalMoments(moments, varies)
         if not follow or live == 0:
             return updated
@@ -359,7 +359,7 @@ def _of_full_rank(coef: Floats, rank: int) -> Solution:
     return Solution(coef, rank, rank, CHOLESKY_ROUNDING)
 
 
-def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, int, Floats]:
+def with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, int, Floats]:
     """Return the moments with a batch of b rows, which columns (d,) vary and how many, and the rows whose squares it adds.
 
     These are the b rows about their mean, and the step from the mean before to theirs, weighed, without scores.

@@ -12,6 +12,7 @@ import numpy as np
 from .._blas import one_thread
 from .._check import Floats
 from .._threads import add_blocks
+from ..incremental import with_batch
 from ..moments import Moments, ProductSums, mean_of_sample, rows_sampled_for_mean, summed_near_mean
 from .columns import Classes, Columns, ScoredRows
 
@@ -49,6 +50,15 @@ class ClassMoments:
     def rows(self) -> float:
         """The rows' weight."""
         return self.moments.rows
+
+    def with_batch(self, columns: Columns, rows: ScoredRows) -> ClassMoments:
+        """Return the sums with these rows as well: of a few in less time than to sum them apart and merge."""
+        if len(rows) > _FEW_ROWS:
+            return self + ClassMoments.of(columns, rows)
+        block = columns.block_and_ones(rows, slice(None))
+        moments = with_batch(self.moments, block[:, :-2], block[:, -2])[0]
+        by_class = _sums_by_class(block, rows.classes, columns.classes)
+        return ClassMoments(moments, self.counts + by_class[:, -1], self.sums + by_class[:, :-1])
 
     def __add__(self, more: ClassMoments) -> ClassMoments:
         """Return the sums over both sets of rows."""
