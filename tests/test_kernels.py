@@ -40,3 +40,17 @@ def test_a_matrix_that_is_not_aligned_is_copied():
     given = raw[1:].view(np.float64).reshape(2, 3)
     assert not given.flags.aligned
     assert _kernels.readable(given).flags.aligned
+
+
+@pytest.mark.parametrize("make", [np.ones, lambda shape: np.broadcast_to(1.0, shape), lambda n: np.ones(2 * n)[::2]])
+def test_a_vector_is_given_by_its_address(make):
+    vector = make(5)
+    assert _kernels._as_c(vector) == vector.__array_interface__["data"][0]
+
+
+def test_an_array_of_no_numbers_or_for_reading_alone_can_be_given():
+    for array in (np.empty(0), np.empty((0, 3))):
+        assert _kernels._as_c(array)
+    array = np.ones((2, 3))
+    array.flags.writeable = False
+    assert _kernels._as_c(array) == _kernels._as_c(array.view())

@@ -286,8 +286,8 @@ class IncrementalMoments:
             return moments.solve()
         if isinstance(self.known, Interpolation):
             return _fit_of_full_rank(moments, self.known.coef, self.known.rows - 1)
-        found = self.known.solve(moments, self.live)
-        return moments.solve() if found is None else found
+        fit_by_known = self.known.solve(moments, self.live)
+        return moments.solve() if fit_by_known is None else fit_by_known
 
     def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
         """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
@@ -360,9 +360,10 @@ def _of_full_rank(coef: Floats, rank: int) -> Solution:
 
 
 def with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, int, Floats]:
-    """Return the moments with a batch of b rows, which columns (d,) vary and how many, and the rows whose squares it adds.
+    """Return the moments with a batch of b rows, which columns (d,) vary, how many do, and the rows that were added.
 
-    These are the b rows about their mean, and the step from the mean before to theirs, weighed, without scores.
+    The squares of the latter are what the co-moment grows by: the b rows about their mean, and the step from the mean
+    before to theirs, weighed; without scores.
     """
     kernels = _kernels.kernels
     added = _added_plainly(old, features, scores) if kernels is None else _added(kernels, old, features, scores)

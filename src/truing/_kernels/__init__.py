@@ -45,11 +45,10 @@ class Kernels:
 
     def _with_types(self, name: str, arguments: tuple[Argument, ...]) -> Callable[..., None]:
         """Return a function that knows what it takes, by the arguments of its first call: half the time of each."""
-        function = getattr(self._library, name)
+        function: Any = getattr(self._library, name)
         function.restype = None
         function.argtypes = [_type(argument) for argument in arguments]
-        self._functions[name] = function
-        return function
+        return self._functions.setdefault(name, function)
 
     def with_blas(self, name: str, *arguments: Argument) -> None:
         """Call a function that uses those of blas.h, which are SciPy's; the caller has seen to one BLAS thread."""
@@ -91,7 +90,7 @@ def _as_c(argument: Argument) -> int | float | bytes:
     return _Matrix.pack(address, rows, columns, argument.strides[0], argument.itemsize)
 
 
-_FIRST_BYTE = ctypes.c_char.from_buffer
+_FIRST_BYTE: Any = ctypes.c_char.from_buffer
 
 
 def _address(capsule: object) -> int:

@@ -59,9 +59,7 @@ def _williams(products: Floats, one: int, other: int, rows: float) -> float:
     if not min(squares) > 0 or rows <= 3:
         return 0.0
     pairs = ((0, 1), (0, 2), (1, 2))
-    between, first, second = (
-        float(products[some[i], some[j]]) / math.sqrt(squares[i] * squares[j]) for i, j in pairs
-    )
+    between, first, second = (float(products[some[i], some[j]]) / math.sqrt(squares[i] * squares[j]) for i, j in pairs)
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between
     middle = (first + second) / 2
     scale = 2 * (rows - 1) / (rows - 3) * max(determinant, 0.0) + middle**2 * (1 - between) ** 3

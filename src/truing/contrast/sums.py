@@ -19,6 +19,9 @@ from .columns import Classes, Columns, ScoredRows
 # Up to so many rows are added one by one in less time than a sparse matrix is made.
 _FEW_ROWS = 128
 
+# A batch of up to so many rows is added at once: it takes little memory.
+_SMALL_BATCH = 256
+
 
 @dataclass(frozen=True, eq=False)
 class ClassMoments:
@@ -53,12 +56,13 @@ class ClassMoments:
 
     def with_batch(self, columns: Columns, rows: ScoredRows) -> ClassMoments:
         """Return the sums with these rows as well: of a few in less time than to sum them apart and merge."""
-        if len(rows) > _FEW_ROWS:
+        if len(rows) > _SMALL_BATCH:
             return self + ClassMoments.of(columns, rows)
-        block = columns.block_and_ones(rows, slice(None))
-        moments = with_batch(self.moments, block[:, :-2], block[:, -2])[0]
+        block = columns.block(rows, slice(None))
+        counts = np.bincount(rows.classes, minlength=columns.classes)
         by_class = _sums_by_class(block, rows.classes, columns.classes)
-        return ClassMoments(moments, self.counts + by_class[:, -1], self.sums + by_class[:, :-1])
+        moments = with_batch(self.moments, block[:, :-1], block[:, -1])[0]
+        return ClassMoments(moments, self.counts + counts, self.sums + by_class)
 
     def __add__(self, more: ClassMoments) -> ClassMoments:
         """Return the sums over both sets of rows."""
