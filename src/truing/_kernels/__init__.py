@@ -82,7 +82,7 @@ def _as_c(argument: Argument) -> int | float | bytes:
         return argument
     try:
         address = ctypes.addressof(_FIRST_BYTE(argument))
-    except (TypeError, ValueError):  # It is read-only, or not in one piece: this takes four times as long.
+    except (BufferError, TypeError, ValueError):  # It is read-only, or not in one piece: this takes four times as long.
         address = argument.ctypes.data
     if argument.ndim == 1:
         return address
