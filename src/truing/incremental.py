@@ -68,11 +68,10 @@ class EigenvalueBound:
             if factor is None:
                 return None
             bound = cls(norm, smallest_eigenvalue(factor))
-        return bound if bound.suffices(gram.diagonal(), 1.0) else None
+        return bound if bound.suffices(1.0, 1.0) else None
 
-    def suffices(self, squares: Floats, decay: float) -> bool:
-        """Return whether it still says, after decay, that columns with these sums of squares (k,) may be factored."""
-        growth = float((squares / self.norm / self.norm).max())
+    def suffices(self, growth: float, decay: float) -> bool:
+        """Return whether it says, after decay, that columns whose squares have grown so many times may be factored."""
         return decay * self.eigenvalue_bound > _SAFETY_FACTOR * CHOLESKY_EIGENVALUE * growth
 
     def solve(self, moments: Moments, live: Bools) -> LinearFit | None:
@@ -300,15 +299,27 @@ class IncrementalMoments:
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
-        squares, rounding = self.moments.comoment.diagonal()[:-1][self.live], self.moments.rounding
+        growth, rounding = self._growth_and_rounding(bound)
+        if rounding > CHOLESKY_EIGENVALUE:
+            return self
+        if bound is not None and bound.suffices(growth, decay):
+            return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
+        return IncrementalMoments(self.moments, self.live, EigenvalueBound.of(self._live_comoment()))
+
+    def _growth_and_rounding(self, bound: EigenvalueBound | None) -> tuple[float, float]:
+        """Return how many times squares have grown since a bound was found, at most, and what rounding is of them."""
+        comoment, rounding = self.moments.comoment, self.moments.rounding
+        kernels = _kernels.kernels
+        if kernels is not None and bound is not None:
+            found = np.empty(2)
+            numbers = (np.ascontiguousarray(rounding), self.live, bound.norm, found)
+            kernels("find_growth", _kernels.readable(comoment), *numbers)
+            growth, share = found.tolist()
+            return growth, share
+        squares = comoment.diagonal()[:-1][self.live]
         with np.errstate(over="ignore"):
-            if rounding.any() and (rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
-                return self
-            if bound is None or not bound.suffices(squares, decay):
-                bound = EigenvalueBound.of(self._live_comoment())
-            else:
-                bound = bound.decayed(decay)
-        return IncrementalMoments(self.moments, self.live, bound)
+            growth = np.inf if bound is None else float((squares / bound.norm / bound.norm).max())
+            return growth, float((rounding[:-1][self.live] / squares).sum())
 
     def _with_inverse(self, inverse: RunningInverse | None, centred: Floats, decay: float) -> "IncrementalMoments":
         """Return these with an earlier inverse, updated by the centred rows of a batch (b, d), or a new one."""

@@ -225,6 +225,21 @@ void add_batch(const matrix *features, const double *scores, double before, cons
     found[1] = (double)find_varying(&high, row(new_mean, 0), rounding, after, constant, underflowing, varies);
 }
 
+/* Of the columns that vary: the largest sum of squares over the square of the column's norm before, and what rounding
+   may be of these sums, as shares of them, added up. */
+void find_growth(const matrix *comoment, const double *rounding, const unsigned char *varies, const double *norm,
+                 double *found)
+{
+    found[0] = found[1] = 0.0;
+    for (ptrdiff_t j = 0, k = 0; j < comoment->rows - 1; j++)
+        if (varies[j]) {
+            double square = row(comoment, j)[j];
+            found[0] = fmax(found[0], square / norm[k] / norm[k]);
+            found[1] += rounding[j] / square;
+            k++;
+        }
+}
+
 /* The rows and columns of a co-moment that vary, and the last of each, in panels: PANEL rows at a time, of each column
    the numbers in these rows, and only up to the diagonal. What is behind the last row is the unit matrix's. */
 static ptrdiff_t gather(const matrix *comoment, const unsigned char *varies, ptrdiff_t *which, double *packed)
