@@ -1,4 +1,6 @@
 import tracemalloc
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
+from tests.conftest import without_kernels
 from truing import incremental as module
 from truing.incremental import EigenvalueBound, IncrementalMoments, RunningInverse
 
@@ -239,3 +242,87 @@ def test_scores_that_are_fitted_exactly_have_a_factor(rng):
         fit = sums.solve(True, None)
         np.testing.assert_allclose(fit.coef, np.where(np.arange(12) == 4, 0.0, coef), atol=1e-12)
         assert fit.explained == pytest.approx(1.0)
+
+
+def a_stream(rng, rows, d, dtype, make):
+    """Return features and scores of a stream: with dead units, repeated columns, means far from zero, or none of it."""
+    features = rng.normal(size=(rows, d)) * np.exp(rng.normal(size=d))
+    if make == "dead":
+        features[:, rng.random(d) < 0.3] = 0
+    elif make == "repeated":
+        features[:, d // 2 :] = features[:, : d - d // 2]
+    elif make == "far":
+        features += 1e3 * rng.normal(size=d)
+    return features.astype(dtype), features @ rng.normal(size=d) + rng.normal(size=rows)
+
+
+@pytest.mark.parametrize("make", ["plain", "dead", "repeated", "far"])
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    d=st.integers(1, 40),
+    sizes=st.lists(st.sampled_from([1, 1, 2, 3, 8, 31, 64]), min_size=1, max_size=12),
+    dtype=st.sampled_from([np.float16, np.float32, np.float64, ">f4"]),
+    decay=st.sampled_from([1.0, 0.97]),
+    lay=st.sampled_from([np.ascontiguousarray, np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2]]),
+)
+def test_a_stream_is_the_same_with_and_without_kernels(make, seed, d, sizes, dtype, decay, lay):
+    rng = np.random.default_rng(seed)
+    features, scores = a_stream(rng, sum(sizes) + 5, d, dtype, make)
+    features = lay(features)
+    compiled = IncrementalMoments.of_rows(features[:5], scores[:5])
+    plain, start = compiled, 5
+    for size in sizes:
+        batch = features[start : start + size], scores[start : start + size]
+        compiled = compiled.updated(*batch, decay)
+        with without_kernels():
+            plain = plain.updated(*batch, decay)
+        start += size
+    ours, theirs = compiled.moments, plain.moments
+    norm = np.sqrt(theirs.comoment.diagonal()) + 1e-9
+    np.testing.assert_array_equal(compiled.live, plain.live)
+    np.testing.assert_allclose(ours.mean, theirs.mean, rtol=1e-15, atol=1e-15 * norm.max())
+    np.testing.assert_allclose(ours.comoment / norm / norm[:, None], theirs.comoment / norm / norm[:, None], atol=1e-13)
+    fit = compiled.solve(True, None)
+    with without_kernels():
+        expected = plain.solve(True, None)
+    assert fit.rank == expected.rank
+    size = np.abs(scores).max() * max(1.0, 1e3 * (make == "far"))
+    np.testing.assert_allclose(fit.predict(features), expected.predict(features), atol=1e-8 * size)
+    assert fit.explained == pytest.approx(expected.explained, abs=1e-8)
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10**6), d=st.integers(1, 70), b=st.sampled_from([1, 2, 7, 33, 64]))
+def test_a_symmetric_comoment_stays_symmetric_to_the_bit(seed, d, b):
+    rng = np.random.default_rng(seed)
+    moments = truing.Moments.of(rng.normal(size=(50, d)), rng.normal(size=50))
+    symmetric = replace(moments, comoment=moments.comoment + moments.comoment.T, comoment_low=np.zeros((d + 1, d + 1)))
+    after = module.with_batch(symmetric, rng.normal(3, 1, size=(b, d)), rng.normal(size=b))[0]
+    np.testing.assert_array_equal(after.comoment, after.comoment.T)
+    np.testing.assert_array_equal(after.comoment_low, after.comoment_low.T)
+
+
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 63, 64, 65])
+@pytest.mark.parametrize("dead", [False, True])
+def test_coefficients_by_the_factor_are_those_of_least_squares(rng, d, dead):
+    features, scores = rng.normal(2, 1, size=(300, d)), rng.normal(size=300)
+    if dead:
+        features[:, ::3] = 5
+    sums, _ = streamed(features, scores, [200, 1, 2, 97])
+    if d > 1 or not dead:
+        assert_known(sums, "factored")
+    expected = np.linalg.lstsq(features - features.mean(axis=0), scores, rcond=None)[0]
+    np.testing.assert_allclose(sums.solve(True, None).coef, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("without", [nullcontext, without_kernels])
+def test_rows_that_are_no_longer_finite_are_refused(rng, dtype, bad, size, without):
+    sums = IncrementalMoments.of_rows(rng.normal(size=(20, 6)), rng.normal(size=20))
+    features = rng.normal(size=(size, 6)).astype(dtype)
+    features[size // 2, 3] = bad
+    with without(), pytest.raises(ValueError, match="features must be finite when learned"):
+        sums.updated(features, rng.normal(size=size), 1.0)

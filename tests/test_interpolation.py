@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import truing
+from tests.conftest import without_kernels
 from truing import least_squares
 from truing.incremental import IncrementalMoments
 from truing.interpolation import Interpolation
@@ -125,3 +126,27 @@ def test_real_features_are_fitted_from_the_first_row_on(bank):
         plain = truing.Moments.of(outputs.features[:n], scores[:n]).solve()
         assert fit.rank == plain.rank
         np.testing.assert_allclose(fit.predict(outputs.features), plain.predict(outputs.features), atol=1e-6)
+
+
+@given(seed=st.integers(0, 10**6), d=st.integers(2, 40), dtype=st.sampled_from([np.float16, np.float32, np.float64]))
+def test_one_row_at_a_time_interpolates_with_and_without_kernels(seed, d, dtype):
+    features, scores = made(seed, d, d, mean=1.0)
+    features = features.astype(dtype)
+    compiled = plain = Interpolation.of(features[:1], scores[:1])
+    for n in range(2, d + 1):
+        row = features[n - 1 : n], scores[n - 1 : n]
+        compiled = compiled.with_rows(*row)
+        with without_kernels():
+            plain = plain.with_rows(*row)
+        if plain is None or plain.inverse_trace > 1e6:  # The rows depend on one another, all but for rounding.
+            break
+        np.testing.assert_array_equal(compiled.varied, plain.varied)
+        for name in ("coef", "basis", "inverse", "inverse_trace"):
+            one, other = getattr(compiled, name), getattr(plain, name)
+            np.testing.assert_allclose(one, other, atol=1e-8 * (1 + np.abs(other).max()))
+
+
+def test_a_row_that_is_the_origin_again_is_dependent(rng):
+    features, scores = rng.normal(size=(4, 9)), rng.normal(size=4)
+    known = Interpolation.of(features, scores)
+    assert known.with_rows(features[:1], scores[:1]) is None

@@ -20,10 +20,12 @@ USERS = [
         "test_detection.py",
         "test_detector.py",
         "test_fits.py",
+        "test_huber_kernels.py",
         "test_huber_regression.py",
         "test_incremental.py",
         "test_least_squares.py",
         "test_moments.py",
+        "test_score_kernels.py",
         "test_scores.py",
         "test_subspace.py",
         "test_threshold.py",
@@ -90,3 +92,17 @@ def test_no_kernel_reads_or_writes_outside_its_arrays_or_does_what_c_leaves_unde
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-m", "not slow"]
     ran = subprocess.run([*command, *USERS], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-5000:]
+
+
+@pytest.mark.parametrize("make", [np.ones, lambda shape: np.broadcast_to(1.0, shape), lambda n: np.ones(2 * n)[::2]])
+def test_a_vector_is_given_by_its_address(make):
+    vector = make(5)
+    assert _kernels._as_c(vector) == vector.__array_interface__["data"][0]
+
+
+def test_an_array_of_no_numbers_or_for_reading_alone_can_be_given():
+    for array in (np.empty(0), np.empty((0, 3))):
+        assert _kernels._as_c(array)
+    array = np.ones((2, 3))
+    array.flags.writeable = False
+    assert _kernels._as_c(array) == _kernels._as_c(array.view())

@@ -14,10 +14,11 @@ For a fit within principal components these are followed instead (`subspace.py`)
 
 from dataclasses import dataclass, replace
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
-from . import _linalg
+from . import _kernels, _linalg
 from ._blas import one_thread
 from ._check import BLOCK_NUMBERS, LARGEST, Bools, Floats, Matrix
 from ._double import two_sum
@@ -25,6 +26,8 @@ from .interpolation import Interpolation
 from .least_squares import (
     CHOLESKY_EIGENVALUE,
     CHOLESKY_ROUNDING,
+    CONSTANT_TOLERANCE,
+    UNDERFLOWING_SQUARE,
     LinearFit,
     Solution,
     cholesky_factor,
@@ -32,7 +35,7 @@ from .least_squares import (
     smallest_eigenvalue,
     varying,
 )
-from .moments import UNTOLD, Moments, compensated
+from .moments import UNTOLD, Moments, compensated, square_in_range
 from .subspace import LeadingSubspace, is_worth_following
 
 # A solution is taken when its last correction is below this share of it.
@@ -44,6 +47,8 @@ _MAX_DRIFT = 1e-3
 _MIN_COLUMNS, _MIN_COLUMNS_PER_ROW = 128, 8
 # A batch of more numbers is summed in blocks and merged: that takes less memory, and no more time (measured).
 _LARGE_BATCH = 4 * BLOCK_NUMBERS
+# Columns in a panel of the compiled kernel, which rounds their number up.
+_PANEL = 8
 # A bound is of use while it is this many times what a Cholesky factor needs: it is an estimate.
 _SAFETY_FACTOR = 10
 
@@ -58,23 +63,45 @@ class EigenvalueBound:
     @classmethod
     def of(cls, gram: Floats) -> "EigenvalueBound | None":
         """Return the bound for a co-moment (k, k), if a Cholesky factor of it may be trusted."""
-        norm, factor = _standardised_factor(gram)
-        if factor is None:
-            return None
-        bound = cls(norm, smallest_eigenvalue(factor))
-        return bound if bound.suffices(gram.diagonal(), 1.0) else None
+        with one_thread():
+            norm, factor = _standardised_factor(gram)
+            if factor is None:
+                return None
+            bound = cls(norm, smallest_eigenvalue(factor))
+        return bound if bound.suffices(1.0, 1.0) else None
 
-    def suffices(self, squares: Floats, decay: float) -> bool:
-        """Return whether it still says, after decay, that columns with these sums of squares (k,) may be factored."""
-        growth = float((squares / self.norm / self.norm).max())
+    def suffices(self, growth: float, decay: float) -> bool:
+        """Return whether it says, after decay, that columns whose squares have grown so many times may be factored."""
         return decay * self.eigenvalue_bound > _SAFETY_FACTOR * CHOLESKY_EIGENVALUE * growth
 
-    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if there is no factor after all.
+    def solve(self, moments: Moments, live: Bools) -> LinearFit | None:
+        """Return the least-squares fit, or None if there is no factor after all.
 
         The co-moment (d + 1, d + 1) is that of features and score: C and c. With C = L Lᵀ the last row of its Cholesky
         factor is L⁻¹c, and the coefficients are L⁻ᵀ of that.
         """
+        kernels = _kernels.kernels
+        if kernels is None:
+            with one_thread():
+                coef = self._coef(moments.comoment, live)
+            return None if coef is None else _fit_of_full_rank(moments, coef, len(self.norm))
+        k, d = len(self.norm), moments.dimensions
+        coef, found = np.empty(d), np.empty(3)
+        kernels(
+            "solve_by_factor",
+            _kernels.readable(moments.comoment),
+            moments.mean,
+            live,
+            np.empty(d + 1, dtype=np.intp),
+            np.empty((k + _PANEL) ** 2),
+            coef,
+            np.empty(d + 1),
+            found,
+        )
+        has_factor, *errors = found.tolist()
+        return _fit_with_errors(moments, coef, k, *errors) if has_factor else None
+
+    def _coef(self, comoment: Floats, live: Bools) -> Floats | None:
         whole = comoment.copy() if live.all() else live_block(comoment, np.append(live, True))
         whole[-1, -1] = 1.0 + 2.0 * whole[-1, -1]  # So that there is a factor where the scores are fitted exactly, too.
         factor = cholesky_factor(whole)
@@ -114,8 +141,8 @@ class RunningInverse:
         factor, failed = _linalg.lapack.dpotrf(np.eye(len(rows)) + ahead @ rows.T, lower=True)
         if failed:
             return None
-        change = _linalg.lapack.dtrtrs(factor, ahead, lower=True)[0]
-        inverse = _linalg.blas.dsyrk(-1.0, change, beta=1 / decay, c=self.inverse, trans=True, lower=True)
+        change = _linalg.blas.dtrsm(1.0, factor, ahead.T, side=1, lower=True, trans_a=True, overwrite_b=True)
+        inverse = _linalg.blas.dsyrk(-1.0, change, beta=1 / decay, c=self.inverse, lower=True)
         return RunningInverse(self.norm, inverse)
 
     def inverts(self, comoment: Floats, live: Bools) -> bool:
@@ -124,11 +151,14 @@ class RunningInverse:
         back = self._back(self._times(comoment, live, vector))
         return bool(np.linalg.norm(back - vector) <= _MAX_DRIFT * np.linalg.norm(vector))  # NaN fails, too.
 
-    def solve(self, comoment: Floats, live: Bools) -> Floats | None:
-        """Return the least-squares coefficients (d,), or None if corrections do not settle.
+    def solve(self, moments: Moments, live: Bools) -> LinearFit | None:
+        """Return the least-squares fit, or None if corrections do not settle."""
+        with one_thread():
+            coef = self._coef(moments.comoment, live)
+        return None if coef is None else _fit_of_full_rank(moments, coef, len(self.norm))
 
-        The co-moment (d + 1, d + 1) is that of features and score.
-        """
+    def _coef(self, comoment: Floats, live: Bools) -> Floats | None:
+        """Return the coefficients (d,), given the co-moment (d + 1, d + 1) of features and score."""
         comoment, cross = comoment[:-1, :-1], comoment[-1, :-1]
         target = cross[live] / self.norm
         scaled = self._back(target)
@@ -179,8 +209,7 @@ class IncrementalMoments:
         moments = Moments.of(features, scores)
         if not follow or moments.rows > moments.dimensions:
             return cls.of(moments)
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            return cls.of(moments, Interpolation.of(features, scores))
+        return cls.of(moments, Interpolation.of(features, scores))
 
     def updated(self, features: Matrix, scores: Floats, decay: float, *, follow: bool = True) -> "IncrementalMoments":
         """Return these with their weight multiplied by `decay`, and a batch added with weight 1.
@@ -191,33 +220,30 @@ class IncrementalMoments:
         if len(features) > features.shape[1] and features.size > _LARGE_BATCH:
             more = replace(Moments.of(features, scores), parts=frozenset([UNTOLD]))
             return self.grown_to(self.moments.decayed(decay) + more, decay, follow=follow)
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            moments, centred = _with_batch(self.moments.decayed(decay), features, scores)
-            updated = IncrementalMoments.of(moments)
-            live = np.count_nonzero(updated.live)
-            if not follow or live == 0:
-                return updated
-            if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
-                return updated._with_interpolation(self.known.with_rows(features, scores))
-            if moments.rows <= live:
-                return updated
-            if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
-                return updated._with_bound(self._bound_of(updated), decay)
-            same = updated.live.tobytes() == self.live.tobytes()
-            inverse = self.known if same and isinstance(self.known, RunningInverse) else None
-            return updated._with_inverse(inverse, centred, decay)
+        moments, varies, live, centred = with_batch(self.moments.decayed(decay), features, scores)
+        updated = IncrementalMoments(moments, varies)
+        if not follow or live == 0:
+            return updated
+        if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
+            return updated._with_interpolation(self.known.with_rows(features, scores))
+        if moments.rows <= live:
+            return updated
+        if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
+            return updated._with_bound(self._bound_of(updated), decay)
+        same = updated.live.tobytes() == self.live.tobytes()
+        inverse = self.known if same and isinstance(self.known, RunningInverse) else None
+        return updated._with_inverse(inverse, centred, decay)
 
     def grown_to(self, moments: Moments, decay: float = 1.0, *, follow: bool = True) -> "IncrementalMoments":
         """Return moments that are these, their weight multiplied by `decay`, with rows added.
 
         It is for sums that are at hand. A bound on their eigenvalues comes with them where it is of use.
         """
-        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
-            grown = IncrementalMoments.of(moments)
-            live = np.count_nonzero(grown.live)
-            if not follow or live == 0 or moments.rows <= live:
-                return grown
-            return grown._with_bound(self._bound_of(grown), decay)
+        grown = IncrementalMoments.of(moments)
+        live = np.count_nonzero(grown.live)
+        if not follow or live == 0 or moments.rows <= live:
+            return grown
+        return grown._with_bound(self._bound_of(grown), decay)
 
     def _bound_of(self, updated: "IncrementalMoments") -> EigenvalueBound | None:
         """Return the bound that there is, if it is of the columns that vary now."""
@@ -257,16 +283,10 @@ class IncrementalMoments:
             return moments.solve(intercept, components)
         if self.known is None or isinstance(self.known, LeadingSubspace):
             return moments.solve()
-        with one_thread():
-            if isinstance(self.known, Interpolation):
-                coef: Floats | None = self.known.coef
-                rank = self.known.rows - 1
-            else:
-                coef = self.known.solve(moments.comoment, self.live)
-                rank = len(self.known.norm)
-            if coef is None:
-                return moments.solve()
-            return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
+        if isinstance(self.known, Interpolation):
+            return _fit_of_full_rank(moments, self.known.coef, self.known.rows - 1)
+        fit_by_known = self.known.solve(moments, self.live)
+        return moments.solve() if fit_by_known is None else fit_by_known
 
     def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
         """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
@@ -279,19 +299,35 @@ class IncrementalMoments:
 
     def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
-        squares, rounding = self.moments.comoment.diagonal()[:-1][self.live], self.moments.rounding
-        if rounding.any() and (rounding[:-1][self.live] / squares).sum() > CHOLESKY_EIGENVALUE:
+        growth, rounding = self._growth_and_rounding(bound)
+        if rounding > CHOLESKY_EIGENVALUE:
             return self
-        if bound is not None and bound.suffices(squares, decay):
+        if bound is not None and bound.suffices(growth, decay):
             return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
         return IncrementalMoments(self.moments, self.live, EigenvalueBound.of(self._live_comoment()))
 
+    def _growth_and_rounding(self, bound: EigenvalueBound | None) -> tuple[float, float]:
+        """Return how many times squares have grown since a bound was found, at most, and what rounding is of them."""
+        comoment, rounding = self.moments.comoment, self.moments.rounding
+        kernels = _kernels.kernels
+        if kernels is not None and bound is not None:
+            found = np.empty(2)
+            numbers = (np.ascontiguousarray(rounding), self.live, bound.norm, found)
+            kernels("find_growth", _kernels.readable(comoment), *numbers)
+            growth, share = found.tolist()
+            return growth, share
+        squares = comoment.diagonal()[:-1][self.live]
+        with np.errstate(over="ignore"):
+            growth = np.inf if bound is None else float((squares / bound.norm / bound.norm).max())
+            return growth, float((rounding[:-1][self.live] / squares).sum())
+
     def _with_inverse(self, inverse: RunningInverse | None, centred: Floats, decay: float) -> "IncrementalMoments":
         """Return these with an earlier inverse, updated by the centred rows of a batch (b, d), or a new one."""
-        if inverse is not None:
-            inverse = inverse.updated(centred if self.live.all() else centred[:, self.live], decay)
-        if inverse is None or not inverse.inverts(self.moments.comoment[:-1, :-1], self.live):
-            inverse = RunningInverse.of(self._live_comoment())
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            if inverse is not None:
+                inverse = inverse.updated(centred if self.live.all() else centred[:, self.live], decay)
+            if inverse is None or not inverse.inverts(self.moments.comoment[:-1, :-1], self.live):
+                inverse = RunningInverse.of(self._live_comoment())
         return IncrementalMoments(self.moments, self.live, inverse)
 
     def _live_comoment(self) -> Floats:
@@ -313,32 +349,111 @@ def _scattered(values: Floats, live: Bools) -> Floats:
     return scattered
 
 
-def _with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Floats]:
-    """Return the moments with a batch of b rows, and the rows of features whose squares it has added.
+def _fit_of_full_rank(moments: Moments, coef: Floats, rank: int) -> LinearFit:
+    """Return the fit with these coefficients (d,), which use every direction that there is."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        with one_thread():
+            return moments._linear_fit(_of_full_rank(coef, rank), True, moments.mean[:-1])
+    found = np.empty(2)
+    kernels("find_errors", _kernels.readable(moments.comoment), moments.mean, coef, np.empty(len(coef) + 1), found)
+    return _fit_with_errors(moments, coef, rank, *found.tolist())
 
-    These are the b rows about their mean, and the step from the mean before to theirs, weighed.
+
+def _fit_with_errors(moments: Moments, coef: Floats, rank: int, mean_error: float, square: float) -> LinearFit:
+    """Return the fit with these coefficients (d,), given its error at the mean and the sum of squares about that."""
+    explained = moments._share_without(square_in_range(square))
+    return moments._with_constant(_of_full_rank(coef, rank), True, -mean_error, explained)
+
+
+def _of_full_rank(coef: Floats, rank: int) -> Solution:
+    return Solution(coef, rank, rank, CHOLESKY_ROUNDING)
+
+
+def with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, int, Floats]:
+    """Return the moments with a batch of b rows, which columns (d,) vary, how many do, and the rows that were added.
+
+    The squares of the latter are what the co-moment grows by: the b rows about their mean, and the step from the mean
+    before to theirs, weighed; without scores.
     """
+    kernels = _kernels.kernels
+    added = _added_plainly(old, features, scores) if kernels is None else _added(kernels, old, features, scores)
+    d = features.shape[1]
+    rows = old.rows + len(features)
+    if not added.trace <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
+        raise ValueError("features must be finite when learned, and scores: they have changed since their check")
+    # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
+    parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
+    (mean, mean_low), (comoment, comoment_low) = added.mean, added.comoment
+    moments = Moments(rows, mean, comoment, mean_low, comoment_low, old.rounding, parts)
+    return moments, added.varies, added.live, added.block[:, :d]
+
+
+class _Added(NamedTuple):
+    """Mean and co-moment with a batch, each with the digits that follow, and the co-moment's trace.
+
+    `block` are the rows whose squares were added, scores included, `varies` which columns do, and `live` how many.
+    """
+
+    mean: tuple[Floats, Floats]
+    comoment: tuple[Floats, Floats]
+    trace: float
+    block: Floats
+    varies: Bools
+    live: int
+
+
+def _added(kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Floats) -> _Added:
+    """Return what `_added_plainly` does, by a compiled kernel."""
+    b, d = features.shape
+    if features.dtype == np.float16:  # Which the kernel takes to be finite.
+        features = features.astype(np.float64)
+    mean, comoment, block = np.empty((2, d + 1)), np.empty((2 * (d + 1), d + 1)), np.empty((b + 1, d + 1))
+    varies, found = np.empty(d, dtype=bool), np.empty(2)
+    kernels(
+        "add_batch",
+        _kernels.readable(features),
+        np.ascontiguousarray(scores),
+        float(old.rows),
+        np.ascontiguousarray(old.mean),
+        np.ascontiguousarray(old.mean_low),
+        _kernels.readable(old.comoment),
+        _kernels.readable(old.comoment_low),
+        np.ascontiguousarray(old.rounding),
+        CONSTANT_TOLERANCE,
+        UNDERFLOWING_SQUARE,
+        mean,
+        comoment,
+        block,
+        found if b == 1 else np.empty((b + 1) * (d + _PANEL)),
+        varies,
+        found,
+    )
+    trace, live = found.tolist()
+    high, low = comoment[: d + 1], comoment[d + 1 :]
+    return _Added((mean[0], mean[1]), (high, low), trace, block[1:] if b == 1 else block, varies, int(live))
+
+
+def _added_plainly(old: Moments, features: Matrix, scores: Floats) -> _Added:
+    """Return the sums with a batch added."""
     b, d = features.shape
     rows = old.rows + b
     block = np.empty((b + 1, d + 1))
     batch = block[:b]
-    batch[:, :d], batch[:, d] = features, scores
-    batch -= old.mean
-    middle = np.add.reduce(batch)
-    middle /= b
-    step = middle - old.mean_low
-    # The merge of two sets of moments adds the square of the step between their means: one row more.
-    block[b] = step * sqrt(old.rows * b / rows)
-    if b == 1:
-        block = block[1:]  # Less its own mean, one row leaves nothing.
-    else:
-        batch -= middle
-    mean, error = two_sum(old.mean, step * (b / rows))
-    # Of one row NumPy's matmul takes three times as long as its dot, and of several less.
-    products = np.dot(block.T, block) if len(block) == 1 else block.T @ block
-    comoment, low = compensated(old.comoment, old.comoment_low, products)
-    if not comoment.trace() <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
-        raise ValueError("features must be finite when learned, and scores: they have changed since their check")
-    # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
-    parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
-    return Moments(rows, mean, comoment, old.mean_low + error, low, old.rounding, parts), block[:, :d]
+    with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+        batch[:, :d], batch[:, d] = features, scores
+        batch -= old.mean
+        middle = np.add.reduce(batch)
+        middle /= b
+        step = middle - old.mean_low
+        # The merge of two sets of moments adds the square of the step between their means: one row more.
+        block[b] = step * sqrt(old.rows * b / rows)
+        if b == 1:
+            block = block[1:]  # Less its own mean, one row leaves nothing.
+        else:
+            batch -= middle
+        mean, error = two_sum(old.mean, step * (b / rows))
+        comoment = compensated(old.comoment, old.comoment_low, block.T @ block)
+        varies = varying(rows, mean, comoment[0], old.rounding)
+    trace, live = float(comoment[0].trace()), int(np.count_nonzero(varies))
+    return _Added((mean, old.mean_low + error), comoment, trace, block, varies, live)

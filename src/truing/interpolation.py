@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import _linalg
+from . import _kernels, _linalg
+from ._blas import one_thread
 from ._check import Bools, Floats, Matrix
 from .least_squares import RANK_TOLERANCE
 
@@ -72,6 +73,43 @@ class Interpolation:
         b, m = len(features), len(self.basis)
         if m + b > features.shape[1]:
             return None
+        kernels = _kernels.kernels
+        if kernels is not None and b == 1:
+            return self._with_row(kernels, features, float(scores[0]))
+        with one_thread(), np.errstate(invalid="ignore", over="ignore"):
+            return self._with_rows(features, scores)
+
+    def _with_row(self, kernels: _kernels.Kernels, features: Matrix, score: float) -> Interpolation | None:
+        """Return that of one row (1, d) as well, or None if it depends on the others."""
+        m, d = self.basis.shape
+        if features.dtype == np.float16:  # Which the kernel takes to be finite.
+            features = features.astype(np.float64)
+        coef, varied, found = np.empty(d), self.varied.copy(), np.empty(2)
+        basis, inverse = np.empty((m + 1, d)), np.empty((m + 1, m + 1))
+        kernels(
+            "add_to_interpolation",
+            _kernels.readable(features),
+            score,
+            self.origin,
+            self.origin_score,
+            self.coef,
+            _kernels.readable(self.basis),
+            _kernels.readable(self.inverse),
+            coef,
+            basis,
+            inverse,
+            varied,
+            np.empty(d + 2 * m),
+            found,
+        )
+        is_independent, more = found.tolist()
+        if not is_independent:
+            return None
+        trace = self.inverse_trace + more
+        return Interpolation(self.origin, self.origin_score, coef, basis, inverse, trace, varied)
+
+    def _with_rows(self, features: Matrix, scores: Floats) -> Interpolation | None:
+        b, m = len(features), len(self.basis)
         rows = features - self.origin
         coordinates, rest = self._coordinates_and_rest(rows)
         factored = _factored(rest)

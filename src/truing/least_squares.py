@@ -47,11 +47,11 @@ CHOLESKY_EIGENVALUE = 1e-7
 CHOLESKY_ROUNDING = RANK_TOLERANCE / CHOLESKY_EIGENVALUE
 
 # A column varies when its standard deviation is above this share of its mean: rounding leaves less of a constant.
-_CONSTANT_TOLERANCE = 1000 * EPS
+CONSTANT_TOLERANCE = 1000 * EPS
 
 # Squares below this have lost digits to underflow: a column that varies by less than 1e-145 counts as constant, and one
 # whose numbers are all smaller as zero.
-_UNDERFLOWING_SQUARE = 1e-290
+UNDERFLOWING_SQUARE = 1e-290
 
 # Entries of null vectors, in units of the columns' standard deviations, up to which they count as zero; where rounding
 # has made the null space less exact than that, up to more, but never more than the second.
@@ -177,7 +177,7 @@ def minimum_norm(
     norm = np.sqrt(np.where(vary, comoment.diagonal()[:-1], 0.0) + ridge)
     if not intercept:  # A constant column makes up for it.
         norm = np.where(live, norm, np.abs(mean[:-1]) * np.sqrt(rows))
-        live = norm > np.sqrt(_UNDERFLOWING_SQUARE)
+        live = norm > np.sqrt(UNDERFLOWING_SQUARE)
     lost_columns = int(np.count_nonzero(~live & (rounding[:-1] > 0)))
     problem = _Standardised.of(rows, mean, comoment, rounding, norm, live, ridge)
     if not live.any():
@@ -203,8 +203,8 @@ def minimum_norm(
 def varying(rows: float, mean: Floats, comoment: Floats, rounding: Floats) -> Bools:
     """Return which features (d,) vary by more than rounding does, and by enough to be squared."""
     squares = comoment.diagonal()[:-1]
-    enough = np.maximum(rows * (_CONSTANT_TOLERANCE * mean[:-1]) ** 2, rounding[:-1])
-    live: Bools = squares > np.maximum(enough, _UNDERFLOWING_SQUARE)
+    enough = np.maximum(rows * (CONSTANT_TOLERANCE * mean[:-1]) ** 2, rounding[:-1])
+    live: Bools = squares > np.maximum(enough, UNDERFLOWING_SQUARE)
     return live
 
 

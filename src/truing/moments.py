@@ -228,14 +228,20 @@ class Moments:
         error_weights[-1] = -1.0
         mean_error = float(self.mean @ error_weights)
         constant = -mean_error if intercept else -float(origin @ found.coef)
-        explained = self._explained(error_weights, mean_error + constant)
+        return self._with_constant(found, intercept, constant, self._explained(error_weights, mean_error + constant))
+
+    def _with_constant(self, found: Solution, intercept: bool, constant: float, explained: float) -> LinearFit:
+        """Return the fit with these coefficients and this constant, which explains that share of variance."""
         for_want_of_rows = found.rank == self.rows - intercept  # Then directions are missing that depend on nothing.
         collinear = 0 if for_want_of_rows else found.full_rank - found.rank
         return LinearFit(found.coef, constant, self.rows, found.rank, explained, collinear, found.rounding)
 
     def _explained(self, error_weights: Floats, mean_error: float) -> float:
         """Return the share of the score's variance that a fit with these errors explains."""
-        residual_square = self._residual_square(error_weights, mean_error)
+        return self._share_without(self._residual_square(error_weights, mean_error))
+
+    def _share_without(self, residual_square: float) -> float:
+        """Return the share of the score's variance that is not left over."""
         total_square = float(self.comoment[-1, -1])
         return 1.0 - residual_square / total_square if total_square > 0.0 else float(residual_square <= 0.0)
 
@@ -243,11 +249,15 @@ class Moments:
         """Return the sum of squared errors, infinity where no double holds it."""
         with np.errstate(over="ignore", invalid="ignore"):
             about_mean = float(error_weights @ (self.comoment @ error_weights))
-        total = max(about_mean, 0.0) + self.rows * mean_error * mean_error
-        return total if math.isfinite(about_mean) else math.inf  # Overflown terms may add up to -inf, or to NaN.
+        return square_in_range(about_mean) + self.rows * mean_error * mean_error
 
     def _possible_rounding(self) -> Floats:
         return np.maximum(self.rounding, _SUM_ROUNDING * np.abs(np.diagonal(self.comoment)))
+
+
+def square_in_range(square: float) -> float:
+    """Return a sum of products that is a square: 0 where rounding left less, infinity where no double holds it."""
+    return max(square, 0.0) if math.isfinite(square) else math.inf  # Overflown terms may add up to -inf, or to NaN.
 
 
 def check_bounds(moments: Moments) -> None:

@@ -336,8 +336,10 @@ class ContrastState:
         if settings.window is not None:
             window = (self.window or self.empty_window(settings.window)).with_batch(rows.copied())
             return ContrastState(parts, window.total, self.keys, window, guards=self.guards)
-        sums = ClassMoments.of(parts.columns, rows)
-        learned = sums if self.learned is None else self.learned.decayed(settings.decay) + sums
+        if self.learned is None:
+            learned = ClassMoments.of(parts.columns, rows)
+        else:
+            learned = self.learned.decayed(settings.decay).with_batch(parts.columns, rows)
         return ContrastState(parts, learned, self.keys, merged=self.merged, guards=self.guards)
 
     def empty_window(self, size: int) -> Window[ScoredRows, ClassMoments]:

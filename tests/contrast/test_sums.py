@@ -104,3 +104,12 @@ def test_rows_that_change_sides_after_the_sampled_ones_lose_no_digits(rng, shift
     rows = columns.scored(truing.Outputs.concatenate([outputs(rng, 64), outputs_to_one_side(rng, 6000)]))
     assert_are_two_passes(ClassMoments.of(columns, rows), columns.matrix(rows), rows.classes)
     assert len(shifts) == 2
+
+
+@pytest.mark.parametrize("size", [1, 7, 200, 300])
+def test_a_batch_that_is_added_is_summed_as_all_rows_are(rng, size):
+    columns, _ = Columns.of(outputs(rng, 200), "gen")
+    before, batch = (columns.scored(outputs(rng, rows, offset=3.0)) for rows in (100, size))
+    found = ClassMoments.of(columns, before).with_batch(columns, batch)
+    matrix = np.concatenate([columns.matrix(rows) for rows in (before, batch)])
+    assert_are_two_passes(found, matrix, np.concatenate((before.classes, batch.classes)))

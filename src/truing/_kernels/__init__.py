@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,8 @@ BLAS = ("dgemm", "dsyrk", "dgemv", "dtrsv", "dpotrf")
 Argument = NDArray[Any] | int | float
 
 
-class _Matrix(ctypes.Structure):
-    """`matrix` of numbers.h."""
-
-    _fields_ = (
-        ("first", ctypes.c_void_p),
-        ("rows", ctypes.c_ssize_t),
-        ("columns", ctypes.c_ssize_t),
-        ("stride", ctypes.c_ssize_t),
-        ("bytes", ctypes.c_ssize_t),
-    )
+# `matrix` of numbers.h: where it begins, rows, columns, bytes from row to row, bytes of a number.
+_Matrix = Struct("@5n")
 
 
 class Kernels:
@@ -47,11 +40,15 @@ class Kernels:
 
         A matrix must be as `readable` returns it, and a vector in one piece.
         """
-        function = self._functions.get(name)
-        if function is None:
-            function = self._functions[name] = getattr(self._library, name)
-            function.restype = None
+        function = self._functions.get(name) or self._with_types(name, arguments)
         function(*[_as_c(argument) for argument in arguments])
+
+    def _with_types(self, name: str, arguments: tuple[Argument, ...]) -> Callable[..., None]:
+        """Return a function that knows what it takes, by the arguments of its first call: half the time of each."""
+        function: Any = getattr(self._library, name)
+        function.restype = None
+        function.argtypes = [_type(argument) for argument in arguments]
+        return self._functions.setdefault(name, function)
 
     def with_blas(self, name: str, *arguments: Argument) -> None:
         """Call a function that uses those of blas.h, which are SciPy's; the caller has seen to one BLAS thread."""
@@ -73,14 +70,27 @@ def readable(matrix: NDArray[Any]) -> NDArray[Any]:
     return np.array(matrix, dtype=matrix.dtype.newbyteorder("="), order="C")
 
 
-def _as_c(argument: Argument) -> Any:
+def _type(argument: Argument) -> Any:
     if isinstance(argument, np.ndarray):
-        address = argument.__array_interface__["data"][0]
-        if argument.ndim == 1:
-            return ctypes.c_void_p(address)
-        rows, columns = argument.shape
-        return ctypes.byref(_Matrix(address, rows, columns, argument.strides[0], argument.itemsize))
-    return ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_ssize_t(argument)
+        return ctypes.c_void_p
+    return ctypes.c_double if isinstance(argument, float) else ctypes.c_ssize_t
+
+
+def _as_c(argument: Argument) -> int | float | bytes:
+    """Return a number as it is, the address of a vector, or what `matrix` of numbers.h holds."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    try:
+        address = ctypes.addressof(_FIRST_BYTE(argument))
+    except (BufferError, TypeError, ValueError):  # It is read-only, or not in one piece: this takes four times as long.
+        address = argument.ctypes.data
+    if argument.ndim == 1:
+        return address
+    rows, columns = argument.shape
+    return _Matrix.pack(address, rows, columns, argument.strides[0], argument.itemsize)
+
+
+_FIRST_BYTE: Any = ctypes.c_char.from_buffer
 
 
 def _address(capsule: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,31 +31,36 @@ def choose_prior(problem: Problem, names: tuple[str, ...], *, by_class: bool) ->
     """
     p = len(problem.products) - 2
     weights = {name: np.eye(1, p, p - len(names) + place)[0] for place, name in enumerate(names)}
-    base = weights[names[0]]
-    if not base @ problem.products[1:-1, 1:-1] @ base > 0:
+    if not problem.products[-1 - len(names), -1 - len(names)] > 0:
         raise ValueError(f"the base score {names[0]} must vary, got the same for every row")
-    ratio = class_ratio(problem, base) if by_class else 0.0
-    left = problem.without_classes(ratio)
-    products = left[1:, 1:] - np.outer(left[0, 1:], left[0, 1:]) / left[0, 0]
-    chosen = names[0]
-    for name in names[1:]:
-        if _williams(products, weights[chosen], weights[name], problem.rows) > _CLEAR:
-            chosen = name
-    if chosen != names[0] and by_class:
-        ratio = class_ratio(problem, weights[chosen])
-    return Prior(chosen, weights[chosen], ratio)
+    ratio = class_ratio(problem, weights[names[0]]) if by_class else 0.0
+    products = _of_scores(problem, len(names)).without_classes(ratio)
+    products = products[1:, 1:] - np.outer(products[0, 1:], products[0, 1:]) / products[0, 0]
+    chosen = 0
+    for place in range(1, len(names)):
+        if _williams(products, chosen, place, problem.rows) > _CLEAR:
+            chosen = place
+    name = names[chosen]
+    if chosen and by_class:
+        ratio = class_ratio(problem, weights[name])
+    return Prior(name, weights[name], ratio)
 
 
-def _williams(products: Floats, one: Floats, other: Floats, rows: float) -> float:
+def _of_scores(problem: Problem, number: int) -> Problem:
+    """Return the problem of the last columns alone, which are scores."""
+    some = [0, *range(-1 - number, 0)]
+    return Problem(problem.products[some][:, some], problem.class_sums[:, some], problem.counts)
+
+
+def _williams(products: Floats, one: int, other: int, rows: float) -> float:
     """Return Williams' t for the correlation of y, the last column, with the other over that with the one."""
-    onto = np.zeros((3, len(products)))
-    onto[0, :-1], onto[1, :-1], onto[2, -1] = one, other, 1.0
-    covariance = onto @ products @ onto.T
-    norms = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
-    if not norms.all() or rows <= 3:
+    some = (one, other, -1)
+    squares = [float(products[place, place]) for place in some]
+    if not min(squares) > 0 or rows <= 3:
         return 0.0
-    (_, between, first), (_, _, second), _ = covariance / np.outer(norms, norms)
+    pairs = ((0, 1), (0, 2), (1, 2))
+    between, first, second = (float(products[some[i], some[j]]) / math.sqrt(squares[i] * squares[j]) for i, j in pairs)
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between
     middle = (first + second) / 2
     scale = 2 * (rows - 1) / (rows - 3) * max(determinant, 0.0) + middle**2 * (1 - between) ** 3
-    return float((second - first) * np.sqrt((rows - 1) * (1 + between) / scale)) if scale > 1e-12 else 0.0
+    return (second - first) * math.sqrt((rows - 1) * (1 + between) / scale) if scale > 1e-12 else 0.0

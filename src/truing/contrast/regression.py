@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from .. import _linalg
+from .. import _kernels
 from .._blas import one_thread
 from .._check import Floats
 
@@ -38,6 +39,9 @@ _SPREADS = 20
 # Ratios of class effects that are tried, as logarithms: none and a wide grid, then a fine one about its best point.
 _COARSE = np.append(-np.inf, np.linspace(-24.0, 6.0, 31))
 _FINE = np.linspace(-1.0, 1.0, 17)
+
+# The places of the numbers in a symmetric matrix (3, 3) that differ.
+_DISTINCT = np.triu_indices(3)
 
 # A residual below this share of what there was is rounding.
 _SMALLEST = 1e-14
@@ -86,26 +90,7 @@ def class_ratio(problem: Problem, prior: Floats) -> float:
     """Return the ratio ρ of class effects that maximises the marginal likelihood of the prior score alone (step 2)."""
     onto = _with_prior(prior)
     products, sums = onto.T @ problem.products @ onto, problem.class_sums @ onto
-    squares = (sums[:, :, None] * sums[:, None, :]).reshape(len(sums), 9)  # Of each class.
-    degrees = problem.rows - 2
-
-    def log_likelihood(logarithms: Floats) -> Floats:
-        ratio = np.exp(logarithms)[:, None]
-        taken = ratio / (1 + ratio * problem.counts)
-        left = products - (taken @ squares).reshape(-1, 3, 3)
-        determinant = left[:, 0, 0] * left[:, 1, 1] - left[:, 0, 1] ** 2
-        determinant = np.maximum(determinant, _SMALLEST * left[:, 0, 0] * left[:, 1, 1])
-        explained = (
-            left[:, 1, 1] * left[:, 0, 2] ** 2
-            - 2 * left[:, 0, 1] * left[:, 0, 2] * left[:, 1, 2]
-            + left[:, 0, 0] * left[:, 1, 2] ** 2
-        ) / determinant
-        residual = np.maximum(left[:, 2, 2] - explained, _SMALLEST * problem.rows)
-        volume = np.log1p(ratio * problem.counts).sum(axis=1) + np.log(determinant)
-        value: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
-        return value
-
-    return float(np.exp(_maximum(log_likelihood)))
+    return float(np.exp(_maximum(partial(_class_likelihoods, products, sums, problem.counts))))
 
 
 def posterior(problem: Problem, prior: Floats, ratio: float, within: Floats | None = None) -> Posterior:
@@ -161,7 +146,7 @@ class _Departure:
         slopes = np.linalg.solve(constant_and_prior, across)
         left = left - across.T @ slopes
         with one_thread():
-            variances, basis = _linalg.eigh(left[:-1, :-1], driver="evd", check_finite=False)
+            variances, basis = np.linalg.eigh(left[:-1, :-1])
         return cls(
             np.where(variances > _SMALLEST * problem.rows, variances, 0.0),
             basis,
@@ -182,14 +167,53 @@ class _Departure:
         total = powers @ self.variances
         explains_all = np.where(total > 0, self.degrees / np.where(total > 0, total, 1.0), 0.0)
         shares = np.exp(np.linspace(-np.log(max(self.degrees, 1.0)), 0.0, _SPREADS))
-        spreads = (shares * explains_all[:, None])[..., None] * powers[:, None, :]
-        grown = 1 + spreads * self.variances
-        explained = (spreads / grown) @ self.along**2
-        residual = np.maximum(1 - explained / self.total, _SMALLEST)
-        gains = -0.5 * (self.degrees * np.log(residual) + np.log(grown).sum(axis=-1))
+        factors = shares * explains_all[:, None]
+        gains = self._gains(powers, factors)
         best = np.unravel_index(np.argmax(gains), gains.shape)
         log_evidence = gains[best] + np.log(np.exp(gains - gains[best]).mean())
-        return spreads[best], float(_POWERS[best[0]]), float(log_evidence)
+        return factors[best] * powers[best[0]], float(_POWERS[best[0]]), float(log_evidence)
+
+    def _gains(self, powers: Floats, factors: Floats) -> Floats:
+        """Return the log Bayes factor of each prior variance: of a row of powers (n, k), times each factor (n, m)."""
+        squares = self.along**2
+        kernels = _kernels.kernels
+        if kernels is not None:
+            gains = np.empty_like(factors)
+            of_y = (squares, self.total, self.degrees, _SMALLEST)
+            kernels("departure_gains", powers, self.variances, *of_y, factors, gains)
+            return gains
+        spreads = factors[..., None] * powers[:, None, :]
+        grown = 1 + spreads * self.variances
+        residual = np.maximum(1 - (spreads / grown) @ squares / self.total, _SMALLEST)
+        plain: Floats = -0.5 * (self.degrees * np.log(residual) + np.log(grown).sum(axis=-1))
+        return plain
+
+
+def _class_likelihoods(products: Floats, sums: Floats, counts: Floats, logarithms: Floats) -> Floats:
+    """Return the log likelihood of the prior score alone at each ratio of class effects, given as logarithms (m,).
+
+    `products` (3, 3) are those of [1, prior score, y], `sums` (c, 3) theirs by class, and `counts` (c,) rows by class.
+    """
+    rows = float(products[0, 0])
+    kernels = _kernels.kernels
+    if kernels is not None:
+        values, distinct = np.empty(len(logarithms)), products[_DISTINCT]
+        kernels("class_likelihoods", distinct, sums, counts, rows, _SMALLEST, logarithms, len(logarithms), values)
+        return values
+    ratio, degrees = np.exp(logarithms)[:, None], rows - 2
+    taken = ratio / (1 + ratio * counts)
+    left = products - np.einsum("mc,ci,cj->mij", taken, sums, sums)
+    most = left[:, 0, 0] * left[:, 1, 1]
+    determinant = np.maximum(most - left[:, 0, 1] ** 2, _SMALLEST * most)
+    explained = (
+        left[:, 1, 1] * left[:, 0, 2] ** 2
+        - 2 * left[:, 0, 1] * left[:, 0, 2] * left[:, 1, 2]
+        + left[:, 0, 0] * left[:, 1, 2] ** 2
+    ) / determinant
+    residual = np.maximum(left[:, 2, 2] - explained, _SMALLEST * rows)
+    volume = np.log1p(ratio * counts).sum(axis=1) + np.log(determinant)
+    plain: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
+    return plain
 
 
 def _with_prior(prior: Floats) -> Floats:
