@@ -14,6 +14,8 @@ from hypothesis import settings
 import truing
 from truing import _kernels
 
+from .kernel_prototypes import check_call
+
 ROOT = Path(__file__).parent.parent
 DATA = (ROOT / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 
@@ -22,6 +24,20 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 settings.register_profile("truing", deadline=None, derandomize=True)
 settings.load_profile("truing")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_call_of_a_kernel_gives_what_its_source_takes() -> Iterator[None]:
+    """C cannot tell an array of another type from its own: all calls by tests in this process are checked."""
+    with pytest.MonkeyPatch.context() as patch:
+        call = _kernels.Kernels.__call__
+
+        def checked(self: _kernels.Kernels, name: str, *arguments: Any) -> None:
+            check_call(name, arguments)
+            call(self, name, *arguments)
+
+        patch.setattr(_kernels.Kernels, "__call__", checked)
+        yield
 
 
 @pytest.fixture(scope="session")

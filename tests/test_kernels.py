@@ -1,6 +1,7 @@
 """The compiled kernels are there where there is a compiler, and NumPy does the same without them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import pytest
 
 from truing import _kernels
 
+from . import kernel_prototypes
 from .conftest import DATA, ROOT
+from .kernel_prototypes import prototypes
 
 # The tests of what uses kernels.
 USERS = [
@@ -106,3 +109,29 @@ def test_an_array_of_no_numbers_or_for_reading_alone_can_be_given():
     array = np.ones((2, 3))
     array.flags.writeable = False
     assert _kernels._as_c(array) == _kernels._as_c(array.view())
+
+
+def test_every_function_that_a_module_calls_is_in_the_source():
+    named = set()
+    for path in (ROOT / "src" / "truing").rglob("*.py"):
+        named |= set(re.findall(r"""kernels(?:\.with_blas)?\(\s*"(\w+)\"""", path.read_text()))
+    assert named
+    assert named <= set(prototypes())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (np.ones((2, 2)), np.ones((2, 2))),
+        (np.ones((2, 2)), np.ones(2, dtype=np.float32)),
+        (np.ones((2, 4))[:, ::2], np.ones(2)),
+        (np.ones((2, 2), dtype=np.int64), np.ones(2)),
+        (np.ones((2, 2)), np.ones(4)[::2]),
+        (np.ones((2, 2)),),
+    ],
+)
+def test_a_call_with_arguments_of_another_kind_is_found(wrong, monkeypatch):
+    monkeypatch.setattr(kernel_prototypes, "prototypes", lambda: {"f": ["matrix *", "double *"]})
+    kernel_prototypes.check_call("f", (np.ones((2, 2)), np.ones(2)))
+    with pytest.raises(AssertionError, match="f"):
+        kernel_prototypes.check_call("f", wrong)
