@@ -1,7 +1,7 @@
 """What a contrast costs beside a direct fit of the same columns, and a batch of its stream beside Online DLR.
 
-The limit of the whole job is one pass to make the columns, one to sum their products, and one to score; of a batch,
-the eigenvectors of d + 4 columns.
+The limit of the whole job is one pass to make the columns and sum their products, and one to score; of a batch, the
+eigenvectors of d + 4 columns.
 """
 
 from collections.abc import Iterator

@@ -130,7 +130,8 @@ def row_products(matrix: Matrix, coef: Floats) -> Floats:
     if matrix.size <= BLOCK_NUMBERS:
         _multiply(matrix, weights, products)
     else:
-        parts = row_blocks(matrix, most=BLOCK_NUMBERS if _kernels.kernels is None else KERNEL_NUMBERS)
+        is_plain = _kernels.kernels is None
+        parts = row_blocks(matrix, copies=2) if is_plain else row_blocks(matrix, most=KERNEL_NUMBERS)
         map_blocks(lambda rows: _multiply(matrix[rows], weights, products[rows]), parts, uses_blas=False)
     return products
 
