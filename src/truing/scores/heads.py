@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .. import _kernels
 from .._blas import one_thread
 from .._check import Floats, Matrix, as_block, as_matrix, as_number, as_vector, by_rows, check_same_rows, row_blocks
+from .._largest import largest_of_rows
 from .._threads import map_blocks
-from .exponentials import log_sum_exp, softmax
-from .logits import as_logits, as_temperature
+from .exponentials import log_sum_exp, softmax_scores
+from .logits import as_logits, as_logits_unchecked, as_temperature
 from .tiles import ROWS_AT_ONCE, by_tiles, check_defined
 
 
@@ -23,13 +25,9 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     array([0.])
     """
     T = as_temperature(temperature)
-    z, f = as_matrix(features, "features"), as_logits(logits)
+    z, f = as_matrix(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
-    return by_rows(
-        lambda z, f: np.abs(z).sum(axis=1) * np.abs(softmax(f / T) - 1 / f.shape[1]).sum(axis=1) / T,
-        z,
-        f,
-    )
+    return _sums_of_sizes(z) * softmax_scores(["from_uniform"], f, T)[:, 0] / T
 
 
 def scale(
@@ -135,7 +133,7 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     if len(W) > _MANY_CLASSES:
         scores = by_tiles(lambda z, f: formula(z, f, _between_weights(W, squares, f.argmax(axis=1))), z, f)
     else:
-        table, place = _between_classes(W, squares, _predicted_classes(f))
+        table, place = _between_classes(W, squares, largest_of_rows(f)[1])
         scores = np.empty(len(f))
 
         def fill(rows: slice) -> None:
@@ -234,15 +232,18 @@ def _check_apart(W: Floats) -> None:
             raise ValueError(f"weight must differ between classes for the score fdbd, got rows {own} and {row} alike")
 
 
-def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
-    """Return the class (n,) of each row's largest logit."""
-    classes = np.empty(len(f), dtype=np.intp)
+def _sums_of_sizes(z: Matrix) -> Floats:
+    """Return the sum of |z| of each row (n,)."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        return by_rows(lambda z: np.abs(z).sum(axis=1), z)
+    sums = np.empty(len(z))
 
     def fill(rows: slice) -> None:
-        as_block(f[rows]).argmax(axis=1, out=classes[rows])
+        kernels("sums_of_sizes", _kernels.readable(z[rows]), sums[rows], np.empty(z.shape[1]))
 
-    map_blocks(fill, row_blocks(f), uses_blas=False)
-    return classes
+    map_blocks(fill, row_blocks(z), uses_blas=False)
+    return sums
 
 
 def _between_classes(W: Floats, squares: Floats, predicted: NDArray[np.intp]) -> tuple[Floats, NDArray[np.intp]]:
