@@ -208,34 +208,40 @@ static void take_both_exponentials(const double *f, ptrdiff_t classes, double sc
         for (ptrdiff_t lane = 0; lane < LANES; lane++) {
             double difference = f[j * LANES + lane] - s->largest[lane];
             equals[lane] += difference < 0 ? 0.0 : 1.0;
-            powers[j * LANES + lane] = exponential(gamma * below_largest(difference, scale));
+            exponentials[j * LANES + lane] = below_largest(difference, scale);
         }
-    for (ptrdiff_t j = 0; j < classes; j++)
-        if (gamma == 0.1) {
 #pragma omp simd
-            for (ptrdiff_t lane = 0; lane < LANES; lane++)
-                exponentials[j * LANES + lane] = tenth_power(powers[j * LANES + lane]);
-        } else {
+    for (ptrdiff_t i = 0; i < classes * LANES; i++)
+        powers[i] = exponential(gamma * exponentials[i]);
+    if (gamma == 0.1) {
+        for (ptrdiff_t j = 0; j < classes; j++)
 #pragma omp simd
-            for (ptrdiff_t lane = 0; lane < LANES; lane++)
-                exponentials[j * LANES + lane] =
-                    exponential(below_largest(f[j * LANES + lane] - s->largest[lane], scale));
-        }
-    for (ptrdiff_t j = 0; j < classes; j++)
+            for (ptrdiff_t lane = 0; lane < LANES; lane++) {
+                double e = tenth_power(powers[j * LANES + lane]);
+                exponentials[j * LANES + lane] = e;
+                below[lane] += e;
+            }
+    } else {
+        for (ptrdiff_t j = 0; j < classes; j++)
 #pragma omp simd
-        for (ptrdiff_t lane = 0; lane < LANES; lane++)
-            below[lane] += exponentials[j * LANES + lane];
+            for (ptrdiff_t lane = 0; lane < LANES; lane++) {
+                double e = exponential(exponentials[j * LANES + lane]);
+                exponentials[j * LANES + lane] = e;
+                below[lane] += e;
+            }
+    }
     memcpy(s->equals, equals, sizeof equals);
     memcpy(s->below, below, sizeof below);
 }
 
-/* Keep those of n numbers that are above a bound, in their order, and return how many they are. */
-static ptrdiff_t keep_above(double *numbers, ptrdiff_t n, double bound)
+/* Write those of n numbers that are above a bound, in their order, in the place of the numbers if that is given, and
+   return how many they are. */
+static ptrdiff_t keep_above(const double *numbers, ptrdiff_t n, double bound, double *kept)
 {
     ptrdiff_t count = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
         double number = numbers[i];
-        numbers[count] = number;
+        kept[count] = number;
         count += number > bound;
     }
     return count;
@@ -271,8 +277,8 @@ static double bound_of_largest(const double *numbers, ptrdiff_t n, ptrdiff_t r)
     return count_above(numbers, n, low) < r ? low : high; /* No number lies between the two. */
 }
 
-/* Bring the r largest of n > r numbers to the front. */
-static void select_largest(double *numbers, ptrdiff_t n, ptrdiff_t r)
+/* Write the r largest of n > r numbers; there is room for n of them. */
+static void select_largest(const double *numbers, ptrdiff_t n, ptrdiff_t r, double *selected)
 {
     if (n >= 4 * SAMPLE) { /* A few of the numbers tell a bound that somewhat more than r are likely to be above. */
         double sample[SAMPLE];
@@ -280,25 +286,30 @@ static void select_largest(double *numbers, ptrdiff_t n, ptrdiff_t r)
             sample[i] = numbers[i * n / SAMPLE];
         double expected = (double)r * SAMPLE / (double)n;
         ptrdiff_t rank = (ptrdiff_t)(expected + 2.0 * sqrt(expected)) + 1;
-        double bound = rank < SAMPLE ? bound_of_largest(sample, SAMPLE, rank) : -HUGE_VAL;
-        if (count_above(numbers, n, bound) > r)
-            n = keep_above(numbers, n, bound);
+        ptrdiff_t count = 0;
+        if (rank < SAMPLE)
+            count = keep_above(numbers, n, bound_of_largest(sample, SAMPLE, rank), selected);
+        if (count > r) {
+            numbers = selected;
+            n = count;
+        }
     }
     double bound = bound_of_largest(numbers, n, r);
-    for (ptrdiff_t count = keep_above(numbers, n, bound); count < r; count++)
-        numbers[count] = bound;
+    for (ptrdiff_t count = keep_above(numbers, n, bound, selected); count < r; count++)
+        selected[count] = bound;
 }
 
-/* Write the `top` largest f of each row. `row` has room for a row. */
-static void select_lanes(const matrix *logits, ptrdiff_t first, ptrdiff_t count, ptrdiff_t top, double *row,
+/* Write the `top` largest f of each row. `rows` has room for two rows. */
+static void select_lanes(const matrix *logits, ptrdiff_t first, ptrdiff_t count, ptrdiff_t top, double *rows,
                          double *selected)
 {
+    double *of_row = rows + logits->columns;
     memset(selected, 0, (size_t)(top * LANES) * sizeof *selected);
     for (ptrdiff_t lane = 0; lane < count; lane++) {
-        read_row(logits, first + lane, row);
-        select_largest(row, logits->columns, top);
+        read_row(logits, first + lane, rows);
+        select_largest(rows, logits->columns, top, of_row);
         for (ptrdiff_t j = 0; j < top; j++)
-            selected[j * LANES + lane] = row[j];
+            selected[j * LANES + lane] = of_row[j];
     }
 }
 
@@ -371,13 +382,13 @@ static void add_largest(const double *below, const double *log_others, double ga
 }
 
 /* Write GEN of each row, and how many logits are refused. `power` are the coefficients of (1 - p)^(gamma / 2^squarings),
-   and `scratch` has room for 3 LANES + 1 rows of doubles. */
+   and `scratch` has room for 3 LANES rows of doubles. */
 void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top, const double *power,
                            ptrdiff_t squarings, double *scores, double *scratch, int64_t *refused)
 {
     ptrdiff_t classes = logits->columns, few = top < classes ? top : classes;
     double *f = scratch, *powers = f + classes * LANES, *exponentials = powers + classes * LANES;
-    double *row = exponentials + classes * LANES, scale = 1.0 / temperature;
+    double scale = 1.0 / temperature;
     entropy g = {gamma, power, squarings};
     *refused = 0;
     for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
@@ -391,7 +402,7 @@ void generalised_entropies(const matrix *logits, double temperature, double gamm
         } else {
             sum_exponentials(f, classes, scale, exponentials, &s);
             add_others(&s);
-            select_lanes(logits, first, count, few, row, exponentials);
+            select_lanes(logits, first, count, few, powers, exponentials);
             take_both_exponentials(exponentials, few, scale, gamma, powers, exponentials, &s);
         }
         take_log_of_others(f, classes, scale, &s, log_others);

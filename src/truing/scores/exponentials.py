@@ -47,7 +47,7 @@ def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top:
     power, squarings = _power_of_rest(gamma)
 
     def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
-        scratch = np.empty((3 * _kernels.LANES + 1) * block.shape[1])
+        scratch = np.empty(3 * _kernels.LANES * block.shape[1])
         few = min(top, block.shape[1])
         kernels(
             "generalised_entropies", block, temperature, gamma, few, power, squarings, scores[rows], scratch, refused
