@@ -53,6 +53,13 @@ static int64_t count_refused(const double *numbers, ptrdiff_t n, double size)
     return refused;
 }
 
+/* How many of the classes from `start` on are read together, and summed before they are added to the others: a sum that
+   goes on and on loses digits. */
+static ptrdiff_t part_of(ptrdiff_t classes, ptrdiff_t start)
+{
+    return classes - start < COLUMNS_AT_ONCE ? classes - start : COLUMNS_AT_ONCE;
+}
+
 /* Write n numbers of a row into a lane. */
 static void read_lane(const char *row, ptrdiff_t bytes, ptrdiff_t n, double *restrict lane)
 {
@@ -78,7 +85,7 @@ static void read_lanes(const matrix *m, ptrdiff_t first, ptrdiff_t count, double
     if (count < LANES)
         memset(f, 0, (size_t)(classes * LANES) * sizeof *f);
     for (ptrdiff_t start = 0; start < classes; start += COLUMNS_AT_ONCE) {
-        ptrdiff_t columns = classes - start < COLUMNS_AT_ONCE ? classes - start : COLUMNS_AT_ONCE;
+        ptrdiff_t columns = part_of(classes, start);
         const char *corner = m->first + first * m->stride + start * m->bytes;
         for (ptrdiff_t lane = 0; lane < count; lane++)
             read_lane(corner + lane * m->stride, m->bytes, columns, f + start * LANES + lane);
@@ -109,8 +116,15 @@ static inline double below_largest(double difference, double scale)
     return difference < 0 ? difference * scale : -HUGE_VAL;
 }
 
-/* Write e^x, in the place of f if that is given, and sum up. */
-static void sum_exponentials(const double *f, ptrdiff_t classes, double scale, double *exponentials, sums *restrict s)
+static void add_to(double *restrict total, const double *restrict more)
+{
+#pragma omp simd
+    for (ptrdiff_t lane = 0; lane < LANES; lane++)
+        total[lane] += more[lane];
+}
+
+/* Write e^x, in the place of f if that is given, and add it up. */
+static void sum_part(const double *f, ptrdiff_t classes, double scale, double *exponentials, sums *restrict s)
 {
     double equals[LANES] = {0}, sum[LANES] = {0}, below[LANES] = {0};
     for (ptrdiff_t j = 0; j < classes; j++)
@@ -123,9 +137,18 @@ static void sum_exponentials(const double *f, ptrdiff_t classes, double scale, d
             below[lane] += e;
             exponentials[j * LANES + lane] = e;
         }
-    memcpy(s->equals, equals, sizeof equals);
-    memcpy(s->sum, sum, sizeof sum);
-    memcpy(s->below, below, sizeof below);
+    add_to(s->equals, equals);
+    add_to(s->sum, sum);
+    add_to(s->below, below);
+}
+
+static void sum_exponentials(const double *f, ptrdiff_t classes, double scale, double *exponentials, sums *restrict s)
+{
+    memset(s->equals, 0, sizeof s->equals);
+    memset(s->sum, 0, sizeof s->sum);
+    memset(s->below, 0, sizeof s->below);
+    for (ptrdiff_t start = 0; start < classes; start += COLUMNS_AT_ONCE)
+        sum_part(f + start * LANES, part_of(classes, start), scale, exponentials + start * LANES, s);
 }
 
 static void add_others(sums *s)
@@ -197,10 +220,10 @@ static inline double tenth_power(double u)
     return u4 * u4 * u2;
 }
 
-/* Write e^(gamma x) and e^x, the latter in the place of f if that is given, and sum up. With the authors' gamma the
+/* Write e^(gamma x) and e^x, the latter in the place of f if that is given, and add up. With the authors' gamma the
    latter is a power of the former, and one exponential serves for both. */
-static void take_both_exponentials(const double *f, ptrdiff_t classes, double scale, double gamma,
-                                   double *restrict powers, double *exponentials, sums *restrict s)
+static void take_both_of_part(const double *f, ptrdiff_t classes, double scale, double gamma,
+                              double *restrict powers, double *exponentials, sums *restrict s)
 {
     double equals[LANES] = {0}, below[LANES] = {0};
     for (ptrdiff_t j = 0; j < classes; j++)
@@ -230,8 +253,18 @@ static void take_both_exponentials(const double *f, ptrdiff_t classes, double sc
                 below[lane] += e;
             }
     }
-    memcpy(s->equals, equals, sizeof equals);
-    memcpy(s->below, below, sizeof below);
+    add_to(s->equals, equals);
+    add_to(s->below, below);
+}
+
+static void take_both_exponentials(const double *f, ptrdiff_t classes, double scale, double gamma, double *powers,
+                                   double *exponentials, sums *restrict s)
+{
+    memset(s->equals, 0, sizeof s->equals);
+    memset(s->below, 0, sizeof s->below);
+    for (ptrdiff_t start = 0; start < classes; start += COLUMNS_AT_ONCE)
+        take_both_of_part(f + start * LANES, part_of(classes, start), scale, gamma, powers + start * LANES,
+                          exponentials + start * LANES, s);
 }
 
 /* Write those of n numbers that are above a bound, in their order, in the place of the numbers if that is given, and

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _kernels
-from .._check import Floats, Matrix, as_block, check_finite, row_blocks
+from .._check import Floats, Matrix, as_block, check_finite, row_blocks, rows_of_block, slices
 from .._threads import map_blocks
 
 # In the order of logits.c.
@@ -85,7 +85,13 @@ def _by_blocks(by_kernel: Callable[..., None], plainly: Callable[..., None], log
         if refused[0]:
             check_finite(logits, "logits")
 
-    map_blocks(fill, row_blocks(logits, copies=1 if kernels else 4), uses_blas=False)
+    map_blocks(fill, row_blocks(logits, copies=4) if kernels is None else _blocks_of_lanes(logits), uses_blas=False)
+
+
+def _blocks_of_lanes(logits: Matrix) -> list[slice]:
+    """Return the rows a block at a time, each as many rows as logits.c reads at once, or a multiple."""
+    rows = rows_of_block(len(logits), logits.shape[1])
+    return slices(len(logits), max(rows // _kernels.LANES, 1) * _kernels.LANES)
 
 
 def _plain_score(name: str, f: Floats, T: float) -> Floats:
