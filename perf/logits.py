@@ -1,9 +1,9 @@
 """Base scores of the logits, on one thread, against plain passes of max, exp and sum, and torch's logsumexp.
 
 Three plain passes, of which the fastest counts: over the whole array in its own type, as most would write it; a block
-of rows at a time; and with each column of a block in one piece. The last two compute in float32; ours take exponentials
-in float32 and sum them in float64. What the same passes take in float64 stands beside: without AVX-512 NumPy's exp of a
-double takes three times that of a float. GEN takes a logarithm and a second exponential for every class that it sums.
+of rows at a time; and with each column of a block in one piece. The last two compute in float32, ours in float64. What
+the same passes take in float64 stands beside: without AVX-512 NumPy's exp of a double takes three times that of a
+float. GEN takes two powers of every probability that it sums.
 """
 
 from collections.abc import Callable, Iterator

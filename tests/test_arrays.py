@@ -1,5 +1,7 @@
 """Arrays of other libraries enter by the one door, without a copy where there need be none."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -207,3 +209,26 @@ def test_tables_and_columns_of_polars_enter():
     for table in (polars.DataFrame({"a": [1.0], "b": ["x"]}), polars.LazyFrame({"a": [1.0]})):
         with pytest.raises(TypeError, match="features must be numbers"):
             as_matrix(table, "features")
+
+
+@pytest.mark.parametrize("way", ["kernels", "plain"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.1e100])
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f2", ">f8"])
+@pytest.mark.parametrize("lay", [np.copy, np.asfortranarray, lambda rows: np.repeat(rows, 2, axis=1)[:, ::2]])
+def test_the_first_number_that_is_not_finite_is_named_with_its_row(rng, lay, kind, bad, way, request):
+    if way == "plain":
+        request.getfixturevalue("plain")
+    rows = rng.normal(size=(700, 9))
+    rows[0, 0], rows[0, 1] = (6e4, -6e4) if "f2" in kind else (1e38, -1e38)
+    as_matrix(lay(rows.astype(kind)), "features")
+    as_vector(lay(rows.astype(kind))[:, 3], "features")
+    if bad == 1.1e100 and "f8" not in kind:
+        return
+    rows[699, 8] = np.nan
+    for row, column in ((0, 0), (313, 8), (698, 3)):
+        wrong = rows.copy()
+        wrong[row, column] = bad
+        with pytest.raises(ValueError, match=rf"got {re.escape(str(bad))} in row {row}$"):
+            as_matrix(lay(wrong.astype(kind)), "features")
+        with pytest.raises(ValueError, match=rf"got {re.escape(str(bad))} in row {row}$"):
+            as_vector(lay(wrong.astype(kind))[:, column], "features")

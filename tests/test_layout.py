@@ -24,6 +24,7 @@ CORE = [
     "io",
     "_arrays",
     "_check",
+    "_largest",
     "_double",
     "_json",
     "_html",

@@ -14,10 +14,9 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.neighbors import NearestNeighbors
 
 import truing
-from tests.conftest import DATA, ROOT
+from tests.conftest import DATA, ROOT, without_kernels
 from truing import _check
 from truing.scores import NEEDS, base_scores, exponentials, gen_energy_msp, heads
-from truing.scores import logits as logit_scores
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
@@ -80,31 +79,10 @@ def test_scores_of_one_softmax_that_are_found_at_once_have_the_bits_of_each_by_i
         np.testing.assert_array_equal(score, network.score(name))
 
 
-@pytest.mark.parametrize("classes", [3, 40])
-def test_gen_of_small_exponentials_beside_large_ones_is_that_of_each_row(classes):
-    """No row has a probability that float32 cannot hold, but the smallest of one over the sum of another is one."""
-    logits = np.zeros((2, classes), dtype=np.float32)
-    logits[0] = np.linspace(-60, 0, classes)
-    logits[1] = np.linspace(50, 60, classes)
-    np.testing.assert_array_equal(truing.gen(logits), [*truing.gen(logits[:1]), *truing.gen(logits[1:])])
-    np.testing.assert_allclose(truing.gen(logits), truing.gen(logits.astype(np.float64)), rtol=1e-6)
-
-
 @pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.gen])
 def test_logits_at_both_ends_of_float32_warn_of_nothing(score):
     ends = np.array([[3e38, -3e38, 0.0]], dtype=np.float32)
-    np.testing.assert_allclose(score(ends), score(ends.astype(np.float64)), rtol=1e-6, atol=1e-30)
-
-
-def test_gen_at_the_edge_of_float32_is_the_same_beside_any_other_rows(rng):
-    """Rows whose smallest probability is that below which float64 is used, to a rounding or two."""
-    first = rng.uniform(17, 30, 4000)
-    second = first - rng.uniform(0.1, 5, 4000)
-    last = np.logaddexp(first, second) + np.log(logit_scores._SMALLEST_SINGLE)
-    rows = np.column_stack([first, second, last]).astype(np.float32)
-    opener = np.array([[60, -64, 0]], dtype=np.float32)  # Of which the smallest probability is far below.
-    alone = np.concatenate([truing.gen(row[None]) for row in rows])
-    np.testing.assert_array_equal(truing.gen(np.vstack([rows, opener]))[:-1], alone)
+    np.testing.assert_array_equal(score(ends), score(ends.astype(np.float64)))
 
 
 @every_score
@@ -130,14 +108,13 @@ SUMMED = {"msp": truing.msp, "energy": truing.energy, "kl_uniform": truing.kl_un
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_rows_of_fewer_digits_are_scored_in_double(name, dtype, rng):
     network = Network(rng, rows=300, dtype=dtype)
-    given = {"temperature": 2.0} if name in SUMMED else {}  # Without one these take their exponentials in float32.
-    found = network.score(name, **given)
+    found = network.score(name)
     wide = (
         truing.Outputs(part.features.astype(np.float64), part.logits.astype(np.float64), scores=part.scores)
         for part in (network.outputs, network.bank)
     )
     network.outputs, network.bank = wide
-    np.testing.assert_array_equal(found, network.score(name, **given))
+    np.testing.assert_array_equal(found, network.score(name))
 
 
 @given(logits=many_logits, temperature=st.floats(0.01, 1e3))
@@ -633,12 +610,13 @@ def test_a_bank_or_head_that_is_none_is_told_by_name(rng):
 
 
 def literal_softmax_scores(logits, temperature):
-    """Each as SciPy's functions give it, without a thought for speed."""
-    scaled = logits.astype(np.float64) / temperature
+    """Each as SciPy's functions give it; the largest is subtracted before a division rounds."""
+    largest = logits.max(axis=1, keepdims=True)
+    scaled = (logits.astype(np.float64) - largest) / temperature
     log_p = log_softmax(scaled, axis=1)
     return {
         "msp": np.exp(log_p.max(axis=1)),
-        "energy": temperature * logsumexp(scaled, axis=1),
+        "energy": largest[:, 0] + temperature * logsumexp(scaled, axis=1),
         "kl_uniform": -log_p.mean(axis=1) - np.log(logits.shape[1]),
     }
 
@@ -666,42 +644,14 @@ def test_sums_of_exponentials_agree_with_scipy_to_twelve_digits(seed, classes, s
 @pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.gen])
 @pytest.mark.parametrize("classes", [2, 10, 32, 33])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_row_has_the_same_score_alone_among_few_and_among_many(rng, score, classes, kind):
+@pytest.mark.parametrize("way", ["kernels", "plain"])
+def test_a_row_has_the_same_score_alone_among_few_and_among_many(rng, score, classes, kind, way, request):
+    if way == "plain":
+        request.getfixturevalue("plain")
     logits = (rng.normal(size=(300, classes)) * 9).astype(kind)
     many = score(logits)
     np.testing.assert_array_equal(np.concatenate([score(row[None]) for row in logits]), many)
     np.testing.assert_array_equal(np.concatenate([score(part) for part in np.split(logits, 5)]), many)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    seed=seeds,
-    classes=st.sampled_from([2, 3, 10, 32, 33, 100, 300]),
-    size=st.sampled_from([1e-3, 1.0, 10.0, 60.0, 1e3, 1e6]),
-    level=st.sampled_from([0.0, 63.0, -65.0, 700.0]),
-)
-def test_scores_of_single_precision_agree_with_those_in_double(seed, classes, size, level):
-    """An exponential in float32 errs by 2.2e-7 of its size; so does what is left of 1, and a power errs by less."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(40, classes)) * size * rng.choice([1.0, 0.01], size=(40, 1)) + level
-    single = logits.astype(np.float32)
-    single[::7, 0] = single[::7].max(axis=1)  # Two largest ones.
-    double = single.astype(np.float64)
-    msp = truing.msp(double)
-    assert (np.abs(truing.msp(single) - msp) <= 4e-7 * msp * (1 - msp) + 1e-15).all()
-    rounding = 1e-15 * np.abs(double).max(axis=1)
-    assert (np.abs(truing.energy(single) - truing.energy(double)) <= 3e-7 + rounding).all()
-    assert (np.abs(truing.kl_uniform(single) - truing.kl_uniform(double)) <= 3e-7 + rounding).all()
-    np.testing.assert_allclose(truing.gen(single), truing.gen(double), rtol=1e-6)
-    np.testing.assert_allclose(truing.gen(single, gamma=1.0, top=5), truing.gen(double, gamma=1.0, top=5), rtol=1e-5)
-
-
-@pytest.mark.parametrize("gamma", [1e-50, 1e-3, 1.0, 3.0, 10.0, 1e60])
-def test_any_gamma_serves_logits_of_single_precision(rng, gamma):
-    logits = (rng.normal(size=(40, 2)) * 10).astype(np.float32)
-    np.testing.assert_allclose(
-        truing.gen(logits, gamma=gamma), truing.gen(logits.astype(float), gamma=gamma), rtol=1e-5
-    )
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100])
@@ -715,33 +665,10 @@ def test_rows_nearly_uniform_keep_the_digits_of_their_divergence(rng, classes, d
     np.testing.assert_allclose(truing.kl_uniform(np.full((3, classes), 1.1, dtype)), 0.0, atol=1e-15)
 
 
-def test_single_precision_changes_no_ranking_that_the_logits_tell(bank):
-    """Of the real rows, what float32 exponentials change in an AUROC is less than one pair of rows in a million."""
-    inside, outside = (bank("cifar10-resnet56", name).logits.astype(np.float32) for name in ("cifar10-test", "svhn"))
-    for score in SUMMED.values():
-        single = truing.auroc(score(inside), score(outside))
-        double = truing.auroc(*(score(logits.astype(np.float64)) for logits in (inside, outside)))
-        assert single == pytest.approx(double, abs=1e-6)
-
-
 @given(below=st.floats(1.0, 700.0))
 def test_an_energy_near_zero_keeps_its_digits(below):
     """The logarithm of 1 + 1e-13 has three digits, that of the sum beside the largest has all."""
     assert truing.energy([[0.0, -below]]) == pytest.approx([math.log1p(math.exp(-below))], rel=1e-14)
-
-
-@pytest.mark.parametrize("name", SUMMED)
-@pytest.mark.parametrize("classes", [10, 32, 33, 300])
-@pytest.mark.parametrize(("largest", "temperature"), [(20.0, 1.0), (20.0, 0.1), (6e4, 1.0), (6e4, 700.0)])
-def test_halves_that_are_looked_up_have_the_bits_of_halves_that_are_computed(name, classes, largest, temperature, rng):
-    rows = exponentials._MANY_HALVES // classes + 1
-    scale = np.where(rng.random((rows, 1)) < 0.5, largest, 1.0)
-    half = (rng.uniform(-1, 1, size=(rows, classes)) * scale).astype(np.float16)
-    half[::7, 0] = -0.0
-    looked_up = SUMMED[name](half, temperature)
-    np.testing.assert_array_equal(looked_up, SUMMED[name](half.astype(np.float32), temperature))
-    np.testing.assert_array_equal(looked_up[:50], SUMMED[name](half[:50], temperature))
-    np.testing.assert_array_equal(looked_up, SUMMED[name](half.astype(">f2"), temperature))
 
 
 @settings(max_examples=30)
@@ -751,3 +678,155 @@ def test_gen_of_many_classes_is_the_entropy_of_the_largest(seed, top, scale):
     logits = rng.normal(size=(3, rng.choice([20, 50]))) * scale
     found = truing.gen(logits, top=top)
     np.testing.assert_allclose(found, [literal_gen(row, top=top) for row in logits], rtol=1e-11)
+
+
+# The kernels, and the formulas they stand for.
+
+LAYOUTS = [
+    lambda rows: rows,
+    np.asfortranarray,
+    lambda rows: rows[::-1],
+    lambda rows: np.repeat(rows, 2, axis=1)[:, ::2],
+    lambda rows: np.vstack([rows, rows])[: len(rows), ::-1],
+    lambda rows: rows.astype(rows.dtype.newbyteorder(">")),
+]
+
+
+def rows_of_any_kind(rng, classes):
+    """Rows of ordinary, extreme, equal and nearly equal logits, of any type and layout."""
+    kind = rng.choice(["f2", "f4", "f8"])
+    largest = {"f2": 6e4, "f4": 3e38, "f8": 1e100}[kind]
+    size = rng.choice([1e-6, 1.0, 10.0, 500.0, 3e4, largest / 9], size=(int(rng.integers(1, 40)), 1))
+    rows = np.clip(rng.normal(size=(len(size), classes)) * size, -largest, largest)
+    some = rng.random((6, len(rows))) < 0.2
+    rows[some[0]] = rows[some[0]].round()  # Equal ones among them.
+    rows[some[1]] = rows[some[1], :1]  # All equal.
+    rows[some[2], rng.integers(classes)] = largest
+    rows[some[3], rng.integers(classes)] = -largest
+    rows[some[4], 0] = rows[some[4], -1] = rows[some[4]].max(axis=1)  # Two largest ones.
+    rows[some[5]] = rng.choice([0.0, -0.0, 6e-8, -3e-6, 5e-324], size=(some[5].sum(), classes))
+    return LAYOUTS[rng.integers(len(LAYOUTS))](rows.astype(kind))
+
+
+@settings(max_examples=150)
+@given(
+    seed=seeds,
+    classes=st.sampled_from([2, 3, 10, 16, 63, 64, 65, 100, 101, 300, 1000, 5000]),
+    temperature=st.sampled_from([1.0, 0.3, 1000.0, 1e-100, 1e100]),
+    gamma=st.sampled_from([0.1, 0.5, 1.0, 3.0, 1e-50, 1e-3, 10.0, 1e60]),
+    top=st.sampled_from([1, 2, 10, 100, 10**9]),
+)
+def test_the_kernels_give_what_the_plain_formulas_give(seed, classes, temperature, gamma, top):
+    rng = np.random.default_rng(seed)
+    logits = rows_of_any_kind(rng, classes)
+    features = rng.normal(size=(len(logits), 5)).astype(logits.dtype)
+
+    def scores():
+        return {
+            "msp": truing.msp(logits, temperature),
+            "energy": truing.energy(logits, temperature),
+            "kl_uniform": truing.kl_uniform(logits, temperature),
+            "gradnorm": truing.gradnorm(features, logits, temperature),
+            "gen": truing.gen(logits, temperature, gamma=gamma, top=top),
+        }
+
+    found = scores()
+    with without_kernels():
+        plain = scores()
+    wide = logits.astype(np.float64)
+    largest, mean = wide.max(axis=1), np.abs((wide - wide.max(axis=1, keepdims=True)) / temperature).mean(axis=1)
+    slack = {
+        "msp": 0.0,
+        "energy": 1e-13 * (np.abs(largest) + temperature * np.log(classes)),
+        "kl_uniform": 1e-13 * (1 + mean),
+        "gradnorm": 1e-13 * np.abs(features.astype(np.float64)).sum(axis=1) / temperature,
+        "gen": 1e-290,
+    }
+    for name, score in found.items():
+        assert (np.abs(score - plain[name]) <= 1e-12 * np.abs(plain[name]) + slack[name]).all(), name
+
+
+def test_scores_of_extreme_logits_are_their_limits():
+    ends = [[1e100, -1e100]]
+    for temperature in (1e-100, 1.0, 1e50):
+        assert truing.energy(ends, temperature) == [1e100]
+        assert truing.msp(ends, temperature) == [1.0]
+        assert truing.gen(ends, temperature) == [0.0]
+    assert truing.energy(ends, 1e100) == pytest.approx([1e100 * np.log(np.exp(1) + np.exp(-1))], rel=1e-15)
+    assert truing.msp(ends, 1e100) == pytest.approx([1 / (1 + np.exp(-2))], rel=1e-15)
+    assert truing.energy([[1e100, 1e100]], 1e-100) == [1e100]
+    assert truing.msp([[1e100, 1e100]], 1e-100) == [0.5]
+    assert truing.kl_uniform([[1e100, 1e100]], 1e-100) == [0.0]
+    assert truing.gen([[1e100, 1e100]], 1e-100, gamma=0.5) == pytest.approx([-1.0], rel=1e-15)
+
+
+@pytest.mark.parametrize("way", ["kernels", "plain"])
+@pytest.mark.parametrize("classes", [2, 10, 150])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_equal_rows_have_equal_scores_with_any_number_of_threads(rng, classes, kind, way, request):
+    if way == "plain":
+        request.getfixturevalue("plain")
+    logits = (rng.normal(size=(2**20 // classes, classes)) * 9).astype(kind)
+    places = rng.integers(0, len(logits), 50)
+    logits[places] = logits[0]
+    for score in SUMMED.values():
+        found = []
+        for count in (1, 2, 3, 8):
+            truing.threads(count)
+            found.append(score(logits))
+            truing.threads(None)
+        assert (found[0][places] == found[0][0]).all()
+        for other in found[1:]:
+            np.testing.assert_array_equal(other, found[0])
+
+
+@of_logits
+@pytest.mark.parametrize("way", ["kernels", "plain"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f4"])
+def test_logits_that_are_not_finite_are_refused_with_their_row(rng, score, bad, kind, way, request):
+    if way == "plain":
+        request.getfixturevalue("plain")
+    logits = rng.normal(size=(40, 130)).astype(kind)
+    for row, column in ((0, 0), (7, 129), (39, 64)):
+        wrong = logits.copy()
+        wrong[row, column] = bad
+        with pytest.raises(
+            ValueError, match=f"logits must be finite and at most 1e.100 in size, got {bad} in row {row}"
+        ):
+            score(wrong)
+    too_large = logits.astype(np.float64)
+    too_large[3, 3] = -1.1e100
+    with pytest.raises(ValueError, match=r"logits must be finite and at most 1e\+100 in size, got -1.1e\+100 in row 3"):
+        score(too_large)
+
+
+@settings(max_examples=50)
+@given(seed=seeds, classes=st.sampled_from([2, 3, 10, 65, 300]))
+def test_the_class_predicted_is_the_first_of_the_largest_logits(seed, classes):
+    logits = rows_of_any_kind(np.random.default_rng(seed), classes)
+    outputs = truing.Outputs(np.ones((len(logits), 1)), logits)
+    expected = logits.astype(np.float64).argmax(axis=1)
+    np.testing.assert_array_equal(outputs._predicted_classes(), expected)
+    np.testing.assert_array_equal(truing.max_logit(logits), logits.astype(np.float64).max(axis=1))
+    with without_kernels():
+        np.testing.assert_array_equal(outputs._predicted_classes(), expected)
+        np.testing.assert_array_equal(truing.max_logit(logits), logits.astype(np.float64).max(axis=1))
+
+
+@pytest.mark.parametrize("gamma", [1e-50, 0.1, 0.37, 1.0, 1.5, 1000.0])
+def test_powers_of_what_a_probability_leaves_are_a_polynomial_to_rounding(gamma):
+    coefficients, squarings = exponentials._power_of_rest(gamma)
+    p = np.linspace(0, 0.5, 1001)
+    exact = [float((1 - mpmath.mpf(value)) ** (mpmath.mpf(gamma) / 2**squarings)) for value in p]
+    np.testing.assert_allclose(np.polyval(coefficients, 4 * p - 1), exact, rtol=2e-15)
+    assert 2 ** (squarings - 1) < gamma <= 2**squarings or squarings == 0
+
+
+@pytest.mark.parametrize("top", [1, 3, 100, 299])
+@pytest.mark.parametrize("make", [np.sort, lambda rows: np.sort(rows)[:, ::-1], np.round, np.zeros_like])
+def test_gen_finds_the_largest_of_rows_in_order_and_of_equal_ones(rng, top, make):
+    logits = make(rng.normal(size=(20, 300)) * 3)
+    with without_kernels():
+        plain = truing.gen(logits, top=top)
+    np.testing.assert_allclose(truing.gen(logits, top=top), plain, rtol=1e-13)

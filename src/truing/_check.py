@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import _kernels
 from ._arrays import as_numpy
 from ._threads import add_blocks, map_blocks
 
@@ -36,8 +37,9 @@ KERNEL_NUMBERS = 2**19
 # Of a float16: all but its sign, and those of infinity, above which are NaN's.
 _BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
 
-# Of so few numbers a sum of squares tells soonest that all are finite.
+# Of so few numbers a sum of squares tells soonest that all are finite; many are checked so many at a time.
 _FEW_NUMBERS = 2**12
+_CHECKED_NUMBERS = 2**20
 
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
@@ -81,7 +83,7 @@ def check_finite(matrix: Matrix, name: str) -> None:
             row, value = rows.start + where[0], block[tuple(where)]
             raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
 
-    map_blocks(check, row_blocks(matrix), uses_blas=False)
+    map_blocks(check, slices(len(matrix), max(1, _CHECKED_NUMBERS // matrix.shape[1])), uses_blas=False)
 
 
 def as_number(
@@ -208,6 +210,11 @@ def sum_of_blocks(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 
 
 def _are_finite(block: Matrix) -> bool:
+    if _kernels.kernels is not None:
+        are_finite = np.empty(1, dtype=np.int64)
+        in_rows = block.T if block.shape[1] == 1 else block
+        _kernels.kernels("are_finite", _kernels.readable(in_rows), LARGEST, are_finite)
+        return bool(are_finite[0])
     if block.dtype == np.float16:  # NumPy compares halves one at a time, but not their bits.
         return bool((block.view(np.int16) & _BITS_OF_SIZE).max() < _BITS_OF_INFINITY)
     largest = LARGEST if block.dtype.itemsize == 8 else float(np.finfo(block.dtype).max)

@@ -24,10 +24,9 @@ from ._check import (
     as_vector,
     check_same_rows,
     counted,
-    row_blocks,
 )
 from ._html import facts
-from ._threads import map_blocks
+from ._largest import largest_of_rows
 from .io.columns import NAMES, read_columns, write_columns
 
 
@@ -123,7 +122,7 @@ class Outputs:
         if labels.min() < 0 or labels.max() >= logits.shape[1]:
             found = f"{labels.min()} to {labels.max()}"
             raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, as the logits have it, got {found}")
-        right: Bools = logits.argmax(axis=1) == labels
+        right: Bools = self._predicted_classes() == labels
         return right
 
     def _copied(self) -> Outputs:
@@ -135,13 +134,7 @@ class Outputs:
         """Return the predicted class (n,) of each row: its largest logit, and 0 where there are none."""
         if self.logits is None:
             return np.zeros(len(self), dtype=np.intp)
-        logits, classes = self.logits, np.empty(len(self), dtype=np.intp)
-
-        def fill(rows: slice) -> None:
-            logits[rows].argmax(axis=1, out=classes[rows])
-
-        map_blocks(fill, row_blocks(logits), uses_blas=False)
-        return classes
+        return largest_of_rows(self.logits)[1]
 
     def __len__(self) -> int:
         return len(self.features)

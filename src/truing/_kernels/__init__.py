@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 # The functions of blas.h.
 BLAS = ("dgemm", "dsyrk", "dgemv", "dtrsv", "dpotrf")
 
+# How many rows logits.c lays side by side; what it calls lanes has room for so many.
+LANES = 16
+
 # What a kernel takes: matrices (n, d) of 16-, 32- or 64-bit floating numbers, vectors, whole numbers, numbers.
 Argument = NDArray[Any] | int | float
 

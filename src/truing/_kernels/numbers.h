@@ -52,29 +52,64 @@ static inline void read_row(const matrix *m, ptrdiff_t i, double *restrict out)
     }
 }
 
-/* e^x for x <= 709, to 1 unit in the last place; 0 below -708, where no probability matters.
+/* e^x for x <= 709, to 1.4 units in the last place; 0 below -708.7, where no probability matters.
 
-   x = k ln 2 + r with |r| <= ln 2 / 2 (Cody & Waite 1980), e^r by its Taylor polynomial of degree 13, whose remainder
-   is below 2^-57, and 2^k by the bits of the exponent. */
+   x = k ln 2 + r with |r| <= ln 2 / 2 (Cody & Waite 1980), e^r = 1 + r + r^2 q(r) with q of degree 9, interpolated at
+   Chebyshev points, so that it is right to 2^-55, and 2^k by the bits of the exponent, which are none at k = -1023. */
 static inline double exponential(double x)
 {
     const double to_integer = 0x1.8p52; /* Adding it rounds to an integer, which then stands in the lowest bits. */
     const double log2e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
-    double clipped = x < -708.0 ? -708.0 : x;
+    const double least = -1023 * 0x1.62e42fefa39efp-1;
+    double clipped = least > x ? least : x;
     double shifted = clipped * log2e + to_integer;
     double k = shifted - to_integer;
     double r = (clipped - k * ln2_high) - k * ln2_low;
-    double r2 = r * r, r4 = r2 * r2, r8 = r4 * r4;
-    double p = (1.0 + r) + r2 * (1.0 / 2 + r * (1.0 / 6)) +
-               r4 * ((1.0 / 24 + r * (1.0 / 120)) + r2 * (1.0 / 720 + r * (1.0 / 5040))) +
-               r8 * ((1.0 / 40320 + r * (1.0 / 362880)) + r2 * (1.0 / 3628800 + r * (1.0 / 39916800)) +
-                     r4 * (1.0 / 479001600 + r * (1.0 / 6227020800)));
+    double r2 = r * r, r4 = r2 * r2;
+    double q = (0x1.0000000000001p-1 + r * 0x1.5555555555556p-3) +
+               r2 * (0x1.5555555553d63p-5 + r * 0x1.11111111109b3p-7) +
+               r4 * ((0x1.6c16c1788bd90p-10 + r * 0x1.a01a01a7c41d5p-13) +
+                     r2 * (0x1.a019b90d2ae7ap-16 + r * 0x1.71de0dae63bb3p-19) +
+                     r4 * (0x1.289185613a3d6p-22 + r * 0x1.af38a9b0ec855p-26));
+    double p = (1.0 + r) + r2 * q;
     uint64_t bits;
     double power;
     memcpy(&bits, &shifted, sizeof bits);
     bits = (bits + 1023) << 52;
     memcpy(&power, &bits, sizeof power);
-    return x < -708.0 ? 0.0 : p * power;
+    return p * power;
+}
+
+/* ln x for normal x > 0, to 1 unit in the last place.
+
+   x = 2^k m with m from sqrt(1/2) to sqrt(2), ln m = ln(1 + f) by a polynomial in s = f / (2 + f), with the coefficients
+   of fdlibm's log (Sun Microsystems 1993). */
+static inline double logarithm(double x)
+{
+    const double ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;
+    const uint64_t root_of_half = 0x3fe6a09e00000000, exponent = 0xfff0000000000000;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint64_t k_bits = (bits - root_of_half) & exponent; /* Of x / sqrt(1/2), whose exponent without its bias is k. */
+    uint64_t m_bits = bits - k_bits;
+    uint64_t shifted = ((k_bits >> 52) ^ 0x800) | 0x4330000000000000; /* 2^52 + 2048 + k: the bits of k, signed. */
+    double k, m;
+    memcpy(&k, &shifted, sizeof k);
+    memcpy(&m, &m_bits, sizeof m);
+    k -= 0x1p52 + 2048;
+    double f = m - 1.0, s = f / (2.0 + f), s2 = s * s, s4 = s2 * s2;
+    double odd = s2 * (0x1.5555555555593p-1 +
+                       s4 * (0x1.2492494229359p-2 + s4 * (0x1.7466496cb03dep-3 + s4 * 0x1.2f112df3e5244p-3)));
+    double even = s4 * (0x1.999999997fa04p-2 + s4 * (0x1.c71c51d8e78afp-3 + s4 * 0x1.39a09d078c69fp-3));
+    double half = 0.5 * f * f;
+    return k * ln2_high - ((half - (s * (half + (odd + even)) + k * ln2_low)) - f);
+}
+
+/* ln(1 + x) for 0 <= x < 2^52: what is lost when 1 is added is put back. */
+static inline double logarithm_of_1_plus(double x)
+{
+    double sum = 1.0 + x, lost = x - (sum - 1.0);
+    return logarithm(sum) + lost / sum;
 }
 
 #endif

@@ -1,185 +1,63 @@
-r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, of which softmax and free energy are made.
+r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, of which softmax and free energy are made, in float64.
 
-Where a row's largest $f_j / T$ is moderate nothing overflows, and the exponentials are summed as they are; in other
-rows the largest is subtracted first. Sums are in float64. So are exponentials, but for those of moderate logits that
-have no more digits than a float32 and are not divided by a temperature: these are taken in float32, each to
-2.2e-7 of its size; rounding a logit of 4 or more to a float32 has changed that by as much. Which it is depends on the
-row alone, and so does every bit.
+A row's largest logit is subtracted first. Its own exponential is then 1, and what is summed are the others', so that
+nothing is lost where it is nearly all: $\log \sum_j e^{f_j / T} = \max_j f_j / T + \log(1 + \mathrm{others})$.
+Logits come unchecked, since what reads them can tell: such as are not finite are refused here.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import lru_cache
+from math import ceil, cos, fsum, log2, pi
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._check import Bools, Floats, Matrix, row_blocks
+from .. import _kernels
+from .._check import Floats, Matrix, as_block, check_finite, row_blocks, rows_of_block, slices
 from .._threads import map_blocks
 
-# The largest |f / T| that is not subtracted: rounding it changes an exponential by 1e-14 of its size.
-_MODERATE = 64.0
+# In the order of logits.c.
+_NAMES = ("msp", "energy", "kl_uniform", "from_uniform")
 
-# With so few columns NumPy is faster when each is in one piece.
-_FEW_COLUMNS = 32
-
-# Of so few rows NumPy finds all partial sums sooner than a loop over the columns finds the last (measured).
-_FEW_ROWS = 64
-
-# From so many halves on it is worth to look up the exponentials of the 65,536 there are.
-_MANY_HALVES = 2**18
-_BITS_OF_SIZE = 0x7FFF
-
-# A logarithm below this has lost digits, being that of a number near 1.
-_NEAR_ZERO = 2.0**-6
+# Of the polynomial that logits.c has for (1 - p)^gamma.
+_DEGREE = 18
 
 
-class Exponentials:
-    """The exponentials of a block of rows of logits, divided by the temperature: `terms`.
+def softmax_scores(names: Sequence[str], logits: Matrix, temperature: float) -> Floats:
+    """Return msp, energy, kl_uniform or the distance of softmax(f / T) from uniform of every row, as named (n, s)."""
+    scores = np.empty((len(logits), len(names)))
+    numbers = np.array([_NAMES.index(name) for name in names], dtype=np.int64)
 
-    `is_single` says that the logits have no more digits than a float32; the terms may be in float32 then.
-    """
+    def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
+        lanes = np.empty(_kernels.LANES * block.shape[1])
+        kernels("softmax_scores", block, temperature, numbers, scores[rows], lanes, refused)
 
-    def __init__(self, logits: Matrix, temperature: float, of_halves: Matrix | None = None) -> None:
-        self.classes = logits.shape[1]
-        self._axis = 0 if self.classes <= _FEW_COLUMNS else 1
-        self._given = logits.T if self._axis == 0 else logits
-        self._temperature = temperature
-        self.is_single = temperature == 1.0 and logits.dtype.itemsize <= np.dtype(np.float32).itemsize
-        self._shift: Floats | None = None
-        self.terms: Matrix
-        if of_halves is not None and _size_of_halves(logits) <= _MODERATE * temperature:
-            self.terms = np.take(of_halves, self._given.view(np.uint16))  # An index would keep the layout.
-        elif self.scaled.max() <= _MODERATE and self.scaled.min() >= -_MODERATE:
-            self.terms = np.exp(self.scaled)
-        else:
-            self.terms = self._shifted_terms()
+    def plainly(block: Floats, rows: slice) -> None:
+        for column, name in enumerate(names):
+            scores[rows, column] = _plain_score(name, block, temperature)
 
-    @cached_property
-    def scaled(self) -> Matrix:
-        """The logits divided by the temperature, a row or a column in one piece."""
-        scaled: Matrix = np.array(self._given, dtype=np.float32 if self.is_single else np.float64, order="C")
-        if self._temperature != 1.0:
-            scaled /= self._temperature
-        return scaled
-
-    def _shifted_terms(self) -> Floats:
-        """Return the exponentials of rows of which some are not moderate, these less their largest value."""
-        largest = self.scaled.max(axis=self._axis)
-        shift = np.where(np.abs(largest) <= _MODERATE, largest.dtype.type(0), largest)
-        with np.errstate(over="ignore"):  # A difference beyond all float32 is that of a term of zero.
-            terms: Floats = np.exp(self.scaled - self.beside(shift)).astype(np.float64, copy=False)
-        self._shift = shift.astype(np.float64)
-        if self.is_single:  # A difference of large numbers has fewer digits in float32.
-            wide = np.flatnonzero(shift)
-            exponentials = np.exp(self.rows(self.scaled, wide).astype(np.float64) - self._shift[wide, None])
-            self.rows(terms, slice(None))[wide] = exponentials
-        return terms
-
-    @cached_property
-    def total(self) -> Floats:
-        """The sum of each row, as is `largest`, by the exponential of what was subtracted."""
-        return self.sum(self.terms)
-
-    @cached_property
-    def largest(self) -> Floats:
-        """The largest of each row."""
-        largest: Floats = self.terms.max(axis=self._axis).astype(np.float64)
-        return largest
-
-    @property
-    def smallest(self) -> Floats:
-        """The smallest of each row."""
-        smallest: Floats = self.terms.min(axis=self._axis).astype(np.float64)
-        return smallest
-
-    @property
-    def log_total(self) -> Floats:
-        """The logarithm of the whole sum of each row."""
-        total = np.log(self.total)
-        if self._shift is not None:
-            total += self._shift
-        near = np.flatnonzero(np.abs(total) < _NEAR_ZERO)
-        if len(near):
-            total[near] = log_sum_exp(self.rows(self.scaled, near))
-        return total
-
-    @property
-    def mean_logit(self) -> Floats:
-        """The mean of each row of logits, divided by the temperature."""
-        is_half = self.is_single and self._given.dtype == np.float16
-        values = self._given if is_half else self.scaled  # Halves that were looked up are not scaled for this alone.
-        return np.asarray(self.sum(np.asarray(values, dtype=np.float64, order="C")) / self.classes)
-
-    @property
-    def where_largest(self) -> tuple[NDArray[np.intp], ...]:
-        """The index of the largest value of each row, the first of equal ones."""
-        largest = self.scaled.argmax(axis=self._axis)
-        each = np.arange(len(largest))
-        return (largest, each) if self._axis == 0 else (each, largest)
-
-    def rows(self, values: NDArray[Any], index: NDArray[np.intp] | slice) -> Any:
-        """Return the values of the rows at `index`, a row after the other."""
-        return values[:, index].T if self._axis == 0 else values[index]
-
-    def count(self, claims: Bools) -> NDArray[np.intp]:
-        """Return of how many classes of each row a claim is true."""
-        counts: NDArray[np.intp] = np.count_nonzero(claims, axis=self._axis)
-        return counts
-
-    def leading(self, values: Matrix, count: int) -> Matrix:
-        """Return the `count` largest values of each row."""
-        ordered = np.partition(values, -count, axis=self._axis)
-        return ordered[-count:] if self._axis == 0 else ordered[:, -count:]
-
-    def sum(self, values: Matrix) -> Floats:
-        """Return the sum of each row in float64, in an order that does not depend on the other rows."""
-        total: Floats
-        if self._axis == 1:
-            total = values.sum(axis=1, dtype=np.float64)
-            return total
-        if values.shape[1] <= _FEW_ROWS:
-            total = np.add.accumulate(values, axis=0, dtype=np.float64)[-1]  # One after another, as in the loop below.
-            return total
-        total = values[0].astype(np.float64)
-        for column in values[1:]:
-            total += column
-        return total
-
-    def beside(self, numbers: Matrix) -> Matrix:
-        """Return one number per row, to go with the values of the rows."""
-        return np.asarray(np.expand_dims(numbers, self._axis))
-
-
-def by_exponentials(formula: Callable[[Exponentials], Floats], logits: Matrix, temperature: float) -> Floats:
-    """Return `formula` of every row (n,), a block of rows at a time, on all cores."""
-    return several_by_exponentials([formula], logits, temperature)[:, 0]
-
-
-def several_by_exponentials(
-    formulas: Sequence[Callable[[Exponentials], Floats]], logits: Matrix, temperature: float
-) -> Floats:
-    """Return each of several formulas of every row (n, s), of exponentials that are taken once."""
-    scores = np.empty((len(logits), len(formulas)))
-    of_halves = _of_halves(temperature) if logits.dtype == np.float16 and logits.size >= _MANY_HALVES else None
-
-    def fill(rows: slice) -> None:
-        exponentials = Exponentials(logits[rows], temperature, of_halves)
-        for place, formula in enumerate(formulas):
-            scores[rows, place] = formula(exponentials)
-
-    map_blocks(fill, row_blocks(logits, copies=2), uses_blas=False)
+    _by_blocks(by_kernel, plainly, logits)
     return scores
 
 
-def largest_of_rows(logits: Matrix) -> Matrix:
-    """Return the largest value of each row (n,)."""
-    values = logits.astype(np.float64) if logits.dtype == np.float16 else logits  # NumPy is slow with halves.
-    if logits.shape[1] <= _FEW_COLUMNS:
-        largest: Matrix = np.ascontiguousarray(values.T).max(axis=0)
-    else:
-        largest = values.max(axis=1)
-    return largest
+def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top: int) -> Floats:
+    r"""Return $\sum_j p_j^\gamma (1 - p_j)^\gamma$ over the largest probabilities of every row, negated (n,)."""
+    scores = np.empty(len(logits))
+    power, squarings = _power_of_rest(gamma)
+
+    def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
+        scratch = np.empty(3 * _kernels.LANES * block.shape[1])
+        few = min(top, block.shape[1])
+        kernels(
+            "generalised_entropies", block, temperature, gamma, few, power, squarings, scores[rows], scratch, refused
+        )
+
+    def plainly(block: Floats, rows: slice) -> None:
+        scores[rows] = -_plain_entropy(block, temperature, gamma, top)
+
+    _by_blocks(by_kernel, plainly, logits)
+    return scores
 
 
 def log_sum_exp(rows: ArrayLike) -> Floats:
@@ -192,23 +70,90 @@ def log_sum_exp(rows: ArrayLike) -> Floats:
     return np.asarray(largest + np.log1p(others.sum(axis=1)))
 
 
-def softmax(rows: Floats) -> Floats:
-    """Return the exponentials of each row, divided by their sum."""
-    terms: Floats = np.exp(rows - rows.max(axis=1, keepdims=True))
-    terms /= terms.sum(axis=1, keepdims=True)
-    return terms
+def _by_blocks(by_kernel: Callable[..., None], plainly: Callable[..., None], logits: Matrix) -> None:
+    """Have one of the two fill in every block of rows, on all cores, and refuse logits that are not finite."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        check_finite(logits, "logits")
+
+    def fill(rows: slice) -> None:
+        if kernels is None:
+            plainly(as_block(logits[rows]), rows)
+            return
+        refused = np.empty(1, dtype=np.int64)
+        by_kernel(kernels, _kernels.readable(logits[rows]), rows, refused)
+        if refused[0]:
+            check_finite(logits, "logits")
+
+    map_blocks(fill, row_blocks(logits, copies=4) if kernels is None else _blocks_of_lanes(logits), uses_blas=False)
 
 
-def _of_halves(temperature: float) -> Matrix:
-    """Return the exponentials of all halves, by their bits."""
-    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if temperature == 1.0:
-            return np.exp(halves.astype(np.float32))
-        exponentials: Floats = np.exp(halves.astype(np.float64) / temperature)
-    return exponentials
+def _blocks_of_lanes(logits: Matrix) -> list[slice]:
+    """Return the rows a block at a time, each as many rows as logits.c reads at once, or a multiple."""
+    rows = rows_of_block(len(logits), logits.shape[1])
+    return slices(len(logits), max(rows // _kernels.LANES, 1) * _kernels.LANES)
 
 
-def _size_of_halves(halves: NDArray[Any]) -> float:
-    largest = (halves.view(np.uint16) & _BITS_OF_SIZE).max()
-    return float(largest.view(np.float16))
+def _plain_score(name: str, f: Floats, T: float) -> Floats:
+    """Return a score of `softmax_scores`, by its formula."""
+    classes = f.shape[1]
+    where = np.arange(len(f)), f.argmax(axis=1)
+    largest = f[where]
+    x = (f - largest[:, None]) / T
+    exponentials = np.exp(x)
+    exponentials[where] = 0.0
+    others = exponentials.sum(axis=1)
+    score: Floats
+    if name == "msp":
+        score = 1 / (1 + others)
+    elif name == "energy":
+        score = largest + T * np.log1p(others)
+    elif name == "kl_uniform":
+        score = np.log1p(others) - x.mean(axis=1) - np.log1p(classes - 1)
+    else:
+        exponentials[where] = 1.0
+        score = np.abs(exponentials / (1 + others)[:, None] - 1 / classes).sum(axis=1)
+    return score
+
+
+def _plain_entropy(f: Floats, T: float, gamma: float, top: int) -> Floats:
+    """Return the entropy of each row from the logarithms of its probabilities, which never underflow."""
+    where = np.arange(len(f)), f.argmax(axis=1)
+    x = (f - f[where][:, None]) / T
+    x[where] = -np.inf
+    log_others = log_sum_exp(x)
+    log_sum = np.log1p(np.exp(log_others))
+    # Of the largest, what it leaves to the others would be lost in 1 − p.
+    entropy: Floats = np.exp(gamma * (log_others - 2 * log_sum))
+    if top > 1:
+        log_p = x - log_sum[:, None]
+        if f.shape[1] > top:
+            log_p = np.partition(log_p, 1 - top, axis=1)[:, 1 - top :]
+        entropy += np.exp(gamma * (log_p + np.log1p(-np.exp(log_p)))).sum(axis=1)
+    return entropy
+
+
+@lru_cache(maxsize=16)
+def _power_of_rest(gamma: float) -> tuple[Floats, int]:
+    r"""Return a polynomial for $(1 - p)^{\gamma / 2^k}$, and the k >= 0 with which that is a root or the number itself.
+
+    It is in $t = 4 p - 1$, for p from 0 to 1/2, where the probabilities are that are not the largest, interpolated at
+    Chebyshev points and right to rounding; the coefficient of its highest power comes first.
+    """
+    squarings = max(0, ceil(log2(gamma)))
+    exponent = gamma / 2.0**squarings
+    points = _DEGREE + 1
+
+    def cosine(k: int) -> float:
+        return cos(pi * (k % (4 * points)) / (2 * points))
+
+    places = range(1, 2 * points, 2)
+    values = [(0.75 - cosine(place) / 4) ** exponent for place in places]
+    series = [
+        (2 if k else 1) / points * fsum(value * cosine(k * place) for value, place in zip(values, places, strict=True))
+        for k in range(points)
+    ]
+    coefficients: Any = np.zeros(points)
+    polynomial = np.polynomial.chebyshev.cheb2poly(series)
+    coefficients[points - len(polynomial) :] = polynomial[::-1]
+    return coefficients, squarings

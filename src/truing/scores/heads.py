@@ -9,9 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _kernels
 from .._blas import one_thread
-from .._check import Floats, Matrix, as_block, as_matrix, as_number, as_vector, by_rows, check_same_rows
-from .exponentials import log_sum_exp, softmax
-from .logits import as_logits, as_temperature
+from .._check import Floats, Matrix, as_block, as_matrix, as_number, as_vector, by_rows, check_same_rows, row_blocks
+from .._largest import largest_of_rows
+from .._threads import map_blocks
+from .exponentials import log_sum_exp, softmax_scores
+from .logits import as_logits, as_logits_unchecked, as_temperature
 from .tiles import ROWS_AT_ONCE, by_blocks, by_tiles, check_defined, empty_tile
 
 
@@ -25,13 +27,9 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     array([0.])
     """
     T = as_temperature(temperature)
-    z, f = as_matrix(features, "features"), as_logits(logits)
+    z, f = as_matrix(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
-    return by_rows(
-        lambda z, f: np.abs(z).sum(axis=1) * np.abs(softmax(f / T) - 1 / f.shape[1]).sum(axis=1) / T,
-        z,
-        f,
-    )
+    return _sums_of_sizes(z) * softmax_scores(["from_uniform"], f, T)[:, 0] / T
 
 
 def scale(
@@ -221,7 +219,21 @@ def _check_apart(W: Floats) -> None:
 
 def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
     """Return the classes that are the largest logit of any row, in order."""
-    return np.unique(as_block(f).argmax(axis=1))
+    return np.unique(largest_of_rows(f)[1])
+
+
+def _sums_of_sizes(z: Matrix) -> Floats:
+    """Return the sum of |z| of each row (n,)."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        return by_rows(lambda z: np.abs(z).sum(axis=1), z)
+    sums = np.empty(len(z))
+
+    def fill(rows: slice) -> None:
+        kernels("sums_of_sizes", _kernels.readable(z[rows]), sums[rows], np.empty(z.shape[1]))
+
+    map_blocks(fill, row_blocks(z), uses_blas=False)
+    return sums
 
 
 def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
