@@ -16,6 +16,7 @@ _FUNCTION = re.compile(r"^(?:void|int) (\w+)\(([^)]*)\)\s*\{", re.MULTILINE)
 _VECTORS = {
     "double *": (np.float64,),
     "ptrdiff_t *": (np.intp,),
+    "int64_t *": (np.int64,),
     "unsigned char *": (np.bool_, np.uint8),
 }
 
