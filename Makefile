@@ -56,7 +56,7 @@ docs: .venv/docs.stamp  ## make a site of the pages in site/, which needs no net
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-* site truing-demo.html
+	rm -rf .venv .venv-* site truing-demo.html src/truing/_kernels/*.so
 
 .venv/%.stamp: pyproject.toml constraints.txt hatch_build.py $(wildcard src/truing/_kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

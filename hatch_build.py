@@ -10,6 +10,8 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 KERNELS = Path(__file__).parent / "src" / "truing" / "_kernels"
 
 # Loops become vector code, sums only where the source says so: no option here lets a compiler reorder arithmetic.
-FLAGS = (
-    "-std=c11 -O3 -fPIC -shared -s -fopenmp-simd -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra"
-)
+FLAGS = "-std=c11 -O3 -fPIC -shared -fopenmp-simd -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra"
+if sys.platform != "darwin":
+    FLAGS += " -s -Wl,-Bsymbolic"  # Our names are ours, whatever other libraries of the process export.
 
-# For processors from 2013 on (AVX2, FMA), and for all others; which of the two fits is asked when truing is imported.
-LEVELS = {"compiled-v3.so": "-march=x86-64-v3", "compiled.so": ""}
+# For any processor, and for those with AVX2 and FMA; which of the two fits is asked when truing is imported.
+LIBRARIES = {"compiled.so": "", "compiled-avx2.so": "-mavx2 -mfma -mbmi2"}
 
 
 class CompiledKernels(BuildHookInterface[Any]):
@@ -32,32 +34,45 @@ class CompiledKernels(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and tag the wheel with this platform where that worked."""
         if self.target_name == "wheel" and compile_kernels():
+            on = sysconfig.get_platform().replace("universal2", platform.machine())
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+            build_data["tag"] = f"py3-none-{on.replace('-', '_').replace('.', '_')}"
 
 
 def compile_kernels() -> bool:
     """Write the shared libraries beside their source, and return whether there are any."""
-    if os.name != "posix":
-        return False
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    sources = sorted(str(path) for path in KERNELS.glob("*.c"))
-    for name, level in LEVELS.items():
-        if level and platform.machine() != "x86_64":
-            continue
-        # Elsewhere first: a library that is in use keeps its file.
-        new = KERNELS / f"{name}.new"
-        command = [*compiler, *FLAGS.split(), *level.split(), "-o", str(new), *sources, "-lm"]
+    compiled = False
+    for name, options in LIBRARIES.items():
+        path = KERNELS / name
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+            if os.name != "posix" or (options and (platform.machine() != "x86_64" or not compiled)):
+                raise OSError("not for this platform")
+            _compile(path, options)
+            compiled = True
         except (OSError, subprocess.CalledProcessError) as error:
-            why = getattr(error, "stderr", "") or error
-            print(f"truing: no compiled kernels, NumPy does their work: {why}", file=sys.stderr)
-            for path in KERNELS.glob("*.so*"):  # Those of other sources do not fit this Python code.
-                path.unlink()
-            return False
-        new.replace(KERNELS / name)
-    return True
+            print(f"truing: {name} is not compiled: {getattr(error, 'stderr', '') or error}", file=sys.stderr)
+            path.unlink(missing_ok=True)  # One of other sources must not go into a wheel.
+    return compiled
+
+
+def _compile(path: Path, options: str) -> None:
+    """Compile all C files into a library, which takes the place of an old one when it is whole."""
+    sources = sorted(str(source) for source in KERNELS.glob("*.c"))
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    with tempfile.TemporaryDirectory(dir=KERNELS, prefix="building-") as folder:
+        new = Path(folder) / path.name
+        told = f'-DSOURCES="{digest_of_sources()}"'
+        command = [*compiler, *FLAGS.split(), *options.split(), told, "-o", str(new), *sources, "-lm"]
+        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+        new.replace(path)
+
+
+def digest_of_sources() -> str:
+    """Return what tells the C files from others, which `_kernels` looks for in a library."""
+    digest = blake2b(digest_size=16)
+    for path in sorted(KERNELS.glob("*.[ch]")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 if __name__ == "__main__":

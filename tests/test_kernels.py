@@ -5,29 +5,41 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from truing import _kernels
+import truing
+from truing import _kernels, incremental, moments
+from truing.huber_regression import design
+from truing.scores import exponentials
 
 from . import kernel_prototypes
 from .conftest import DATA, ROOT
 from .kernel_prototypes import prototypes
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None or os.environ.get("TRUING_KERNELS") == "plain",
+    reason="no C compiler, or kernels not wanted",
+)
 
 # The tests of what uses kernels.
 USERS = [
     f"tests/{name}"
     for name in (
         "contrast",
+        "test_arrays.py",
         "test_detection.py",
         "test_detector.py",
         "test_fits.py",
         "test_huber_kernels.py",
         "test_huber_regression.py",
         "test_incremental.py",
+        "test_interpolation.py",
         "test_least_squares.py",
         "test_moments.py",
+        "test_ranks.py",
         "test_score_kernels.py",
         "test_scores.py",
         "test_subspace.py",
@@ -36,22 +48,107 @@ USERS = [
 ]
 
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("cc") is None or os.environ.get("TRUING_KERNELS") == "plain",
-    reason="no C compiler, or kernels not wanted",
-)
-
-
 @needs_compiler
 def test_the_kernels_are_compiled_where_there_is_a_compiler():
     assert _kernels.kernels is not None
 
 
+def run_with(kernels, program, **options):
+    asked = {**os.environ, "TRUING_KERNELS": kernels}
+    return subprocess.run([sys.executable, "-c", program], env=asked, capture_output=True, text=True, **options)
+
+
 def test_the_kernels_are_left_alone_on_request():
-    asked = {**os.environ, "TRUING_KERNELS": "plain"}
-    program = "from truing import _kernels; print(_kernels.kernels)"
-    told = subprocess.run([sys.executable, "-c", program], env=asked, check=True, capture_output=True, text=True)
+    told = run_with("plain", "from truing import _kernels; print(_kernels.kernels)", check=True)
     assert told.stdout == "None\n"
+
+
+@needs_compiler
+def test_the_kernels_for_any_processor_are_taken_on_request():
+    program = "from truing import _kernels; print(_kernels.kernels._library._name)"
+    assert run_with("baseline", program, check=True).stdout.endswith("compiled.so\n")
+
+
+def test_another_choice_of_kernels_is_refused_by_name():
+    told = run_with("none", "import truing", check=False)
+    assert "TRUING_KERNELS must be plain, baseline or nothing, got 'none'" in told.stderr
+
+
+@needs_compiler
+def test_a_library_of_other_sources_is_left_alone(monkeypatch):
+    monkeypatch.setattr(_kernels, "digest_of_sources", lambda folder: "0" * 32)
+    assert _kernels._load() is None
+
+
+@needs_compiler
+def test_names_that_other_libraries_export_are_not_taken_for_ours(tmp_path):
+    source, library = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text("".join(f"void {name}(void) {{}}\n" for name in (*_kernels.BLAS, "find_errors", "lengths_along")))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    program = (
+        f"import ctypes; ctypes.CDLL({str(library)!r}, mode=ctypes.RTLD_GLOBAL); import numpy as np, truing;"
+        "print(truing.knn(np.eye(3), np.eye(3)))"
+    )
+    told = run_with("", program, check=True)
+    np.testing.assert_allclose(np.fromstring(told.stdout.strip("[]\n"), sep=" "), 0.0, atol=1e-7)
+
+
+CONSTANTS = {
+    ("logits.c", "LANES"): _kernels.LANES,
+    ("logits.c", "DEGREE"): exponentials._DEGREE,
+    ("stream.c", "PANEL"): incremental._PANEL,
+    ("huber.c", "TOGETHER"): design._ROWS_TOGETHER,
+}
+
+
+@pytest.mark.parametrize(("file", "name"), CONSTANTS)
+def test_what_room_is_made_for_in_python_is_what_the_c_source_uses(file, name):
+    text = (kernel_prototypes.FOLDER / file).read_text()
+    (found,) = set(re.findall(rf"\b{name} = (\d+)|#define {name} (\d+)", text))
+    assert int("".join(found)) == CONSTANTS[file, name]
+
+
+def test_the_room_for_products_has_columns_for_whole_tiles():
+    text = (kernel_prototypes.FOLDER / "products.h").read_text()
+    panel, *tiles = (int(number) for number in re.findall(r"#define (?:PANEL|TILE) (\d+)", text))
+    at_once, room = moments.ProductSums(np.zeros(4)).room(7)
+    width = 5 + panel * max(tiles) - 1
+    assert at_once == 7
+    assert len(room) >= width * (width + at_once + 3) + panel - 1
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_kernels_for_any_processor_pass_the_same_tests():
+    environment = {**os.environ, "TRUING_KERNELS": "baseline", "TRUING_DATA": str(DATA)}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-m", "not slow", *USERS]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-5000:]
+
+
+@needs_compiler
+def test_vectors_of_other_types_and_layouts_are_read_as_the_numbers_they_hold(rng):
+    numbers = np.round(rng.normal(size=40), 2).astype(np.float32)
+    raw = np.zeros(1 + 8 * 40, dtype=np.uint8)
+    unaligned = raw[1:].view(np.float64)
+    unaligned[:] = numbers
+    rows = rng.normal(size=(3, 40))
+    expected = truing.LinearFit(numbers.astype(np.float64), 0.0, 1.0, 1, 1.0).predict(rows)
+    for coef in (numbers, numbers.astype(">f8"), np.repeat(numbers.astype(float), 2)[::2], unaligned):
+        np.testing.assert_array_equal(truing.LinearFit(coef, 0.0, 1.0, 1, 1.0).predict(rows), expected)
+    with pytest.raises(ValueError, match=r"coef must be 1-D \(d,\), got shape \(40, 1\)"):
+        truing.LinearFit(numbers[:, None], 0.0, 1.0, 1, 1.0).predict(rows)
+
+
+def test_moments_of_narrower_numbers_grow_as_those_of_doubles(rng):
+    z, s = rng.normal(size=(50, 6)), rng.normal(size=50)
+    sums = truing.Moments.of(z, s)
+    names = ("mean", "comoment", "mean_low", "comoment_low", "rounding")
+    narrow = replace(sums, **{name: getattr(sums, name).astype(np.float32) for name in names})
+    wide = replace(sums, **{name: getattr(narrow, name).astype(np.float64) for name in names})
+    grown = [incremental.IncrementalMoments.of(one).updated(z[:5], s[:5], 1.0).moments for one in (narrow, wide)]
+    np.testing.assert_array_equal(grown[0].comoment, grown[1].comoment)
+    np.testing.assert_array_equal(grown[0].mean, grown[1].mean)
 
 
 @pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", ">f4", ">f8"])

@@ -89,8 +89,8 @@ class EigenvalueBound:
         coef, found = np.empty(d), np.empty(3)
         kernels(
             "solve_by_factor",
-            _kernels.readable(moments.comoment),
-            moments.mean,
+            _kernels.doubles(moments.comoment),
+            _kernels.doubles(moments.mean),
             live,
             np.empty(d + 1, dtype=np.intp),
             np.empty((k + _PANEL) ** 2),
@@ -312,8 +312,8 @@ class IncrementalMoments:
         kernels = _kernels.kernels
         if kernels is not None and bound is not None:
             found = np.empty(2)
-            numbers = (np.ascontiguousarray(rounding), self.live, bound.norm, found)
-            kernels("find_growth", _kernels.readable(comoment), *numbers)
+            numbers = (_kernels.doubles(rounding), self.live, bound.norm, found)
+            kernels("find_growth", _kernels.doubles(comoment), *numbers)
             growth, share = found.tolist()
             return growth, share
         squares = comoment.diagonal()[:-1][self.live]
@@ -356,7 +356,8 @@ def _fit_of_full_rank(moments: Moments, coef: Floats, rank: int) -> LinearFit:
         with one_thread():
             return moments._linear_fit(_of_full_rank(coef, rank), True, moments.mean[:-1])
     found = np.empty(2)
-    kernels("find_errors", _kernels.readable(moments.comoment), moments.mean, coef, np.empty(len(coef) + 1), found)
+    sums = _kernels.doubles(moments.comoment), _kernels.doubles(moments.mean)
+    kernels("find_errors", *sums, coef, np.empty(len(coef) + 1), found)
     return _fit_with_errors(moments, coef, rank, *found.tolist())
 
 
@@ -413,13 +414,13 @@ def _added(kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Fl
     kernels(
         "add_batch",
         _kernels.readable(features),
-        np.ascontiguousarray(scores),
+        _kernels.doubles(scores),
         float(old.rows),
-        np.ascontiguousarray(old.mean),
-        np.ascontiguousarray(old.mean_low),
-        _kernels.readable(old.comoment),
-        _kernels.readable(old.comoment_low),
-        np.ascontiguousarray(old.rounding),
+        _kernels.doubles(old.mean),
+        _kernels.doubles(old.mean_low),
+        _kernels.doubles(old.comoment),
+        _kernels.doubles(old.comoment_low),
+        _kernels.doubles(old.rounding),
         CONSTANT_TOLERANCE,
         UNDERFLOWING_SQUARE,
         mean,

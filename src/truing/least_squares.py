@@ -112,6 +112,8 @@ class LinearFit:
     def predict(self, features: ArrayLike) -> Floats:
         """Return the trued score of every row (n,); rows that are equal get the same score, to the bit."""
         matrix = as_matrix_unchecked(features, "features")
+        if self.coef.ndim != 1:
+            raise ValueError(f"coef must be 1-D (d,), got shape {self.coef.shape}")
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         scores = row_products(matrix, self.coef)
@@ -126,7 +128,7 @@ class LinearFit:
 
 def row_products(matrix: Matrix, coef: Floats) -> Floats:
     """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
-    products, weights = np.empty(len(matrix)), np.ascontiguousarray(coef)
+    products, weights = np.empty(len(matrix)), _kernels.doubles(coef)
     if matrix.size <= BLOCK_NUMBERS:
         _multiply(matrix, weights, products)
     else:

@@ -325,7 +325,7 @@ class ProductSums:
         kernels = _kernels.kernels if self.by_kernel else None
         if kernels is None:
             return self.of_block(np.column_stack((features, scores, np.ones(len(scores)))))
-        rows, scores = _kernels.readable(features), np.ascontiguousarray(scores)
+        rows, scores = _kernels.readable(features), _kernels.doubles(scores)
         products = np.empty_like(self._sum)
         kernels("sum_products", rows, scores, self.shift, *self.room(len(rows)), products)
         return products

@@ -52,7 +52,7 @@ class Ranks:
         return self._counted("known_below", "left")
 
     def _counted(self, kernel: str, side: Literal["left", "right"]) -> Counts:
-        ordered, scores = self.ordered, np.ascontiguousarray(self.scores)
+        ordered, scores = _kernels.doubles(self.ordered), _kernels.doubles(self.scores)
         counts, kernels = np.empty(len(scores), dtype=np.intp), _kernels.kernels
 
         def look_up(part: slice) -> None:

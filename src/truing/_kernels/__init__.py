@@ -1,14 +1,15 @@
 """Row passes in C, where NumPy would go over the same rows many times.
 
-The C files beside this one are compiled when truing is installed. They hold arithmetic alone: no memory is kept,
-nothing is checked and nothing fails, so what they are given has been checked before. A call lets other threads run
-until it returns. Without them, where there was no compiler or TRUING_KERNELS is "plain", NumPy does the same work, by
-the formula that stands beside each use; results then differ by rounding.
+The C files beside this one are compiled when truing is installed. They hold arithmetic alone: no memory is kept and
+nothing fails, and what they are given has been checked before, or they count what is not finite. A call lets other
+threads run until it returns. Without them, where there was no compiler or TRUING_KERNELS is "plain", NumPy does the
+same work, by the formula that stands beside each use; results then differ by rounding.
 """
 
 import ctypes
 import os
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -18,6 +19,9 @@ from numpy.typing import NDArray
 
 # The functions of blas.h.
 BLAS = ("dgemm", "dsyrk", "dgemv", "dtrsv", "dpotrf")
+
+# Of what a library says of the C files that it was compiled of.
+_DIGEST_CHARACTERS = 32
 
 # How many rows logits.c lays side by side; what it calls lanes has room for so many.
 LANES = 16
@@ -37,6 +41,9 @@ class Kernels:
         self._library = library
         self._functions: dict[str, Callable[..., None]] = {}
         self._has_blas = False
+
+    def __repr__(self) -> str:
+        return f"Kernels({Path(self._library._name).name})"
 
     def __call__(self, name: str, *arguments: Argument) -> None:
         """Call a function of the library, which writes its results into some of the arguments.
@@ -73,6 +80,14 @@ def readable(matrix: NDArray[Any]) -> NDArray[Any]:
     return np.array(matrix, dtype=matrix.dtype.newbyteorder("="), order="C")
 
 
+def doubles(array: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a vector or a matrix, or a copy if it is not of such numbers as C calls doubles, a row in one piece."""
+    dtype = array.dtype
+    if dtype.char == "d" and dtype.isnative and array.flags.aligned and array.strides[-1] == dtype.itemsize:
+        return array
+    return np.array(array, dtype=np.float64, order="C")
+
+
 def _type(argument: Argument) -> Any:
     if isinstance(argument, np.ndarray):
         return ctypes.c_void_p
@@ -107,16 +122,32 @@ def _address(capsule: object) -> int:
 
 
 def _load() -> Kernels | None:
-    if os.environ.get("TRUING_KERNELS") == "plain":
-        return None
+    chosen = os.environ.get("TRUING_KERNELS", "")
+    if chosen not in ("", "plain", "baseline"):
+        raise ValueError(f"TRUING_KERNELS must be plain, baseline or nothing, got {chosen!r}")
+    library = None if chosen == "plain" else _library("compiled.so")
+    if library is not None and chosen != "baseline" and library.has_avx2_and_fma():
+        library = _library("compiled-avx2.so") or library
+    return None if library is None else Kernels(library)
+
+
+def _library(name: str) -> ctypes.CDLL | None:
+    """Return a library that was compiled of the C files as they are now: others take other arguments."""
     folder = Path(__file__).parent
     try:
-        library = ctypes.CDLL(str(folder / "compiled.so"))
-        if library.has_avx2_and_fma():
-            library = ctypes.CDLL(str(folder / "compiled-v3.so"))
-    except OSError:  # They were not compiled, or for another kind of processor.
+        library = ctypes.CDLL(str(folder / name))
+        compiled_of = (ctypes.c_char * _DIGEST_CHARACTERS).in_dll(library, "sources").value
+    except (OSError, ValueError):  # It was not compiled, or for another kind of processor.
         return None
-    return Kernels(library)
+    return library if compiled_of.decode() == digest_of_sources(folder) else None
+
+
+def digest_of_sources(folder: Path) -> str:
+    """Return what tells C files from others, as hatch_build.py writes it into what it compiles of them."""
+    digest = blake2b(digest_size=_DIGEST_CHARACTERS // 2)
+    for path in sorted(folder.glob("*.[ch]")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 kernels = _load()

@@ -1,4 +1,6 @@
-/* Which of the compiled libraries this processor can run. */
+/* What a library was compiled of, and which of the libraries this processor can run. */
+
+const char sources[] = SOURCES;
 
 int has_avx2_and_fma(void)
 {

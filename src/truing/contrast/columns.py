@@ -153,20 +153,20 @@ class Columns:
     def products(self, rows: ScoredRows, coef: Floats, of_class: Floats) -> Floats:
         """Return the columns' products with `coef`, and what is added for each class (c,); equal rows get the same."""
         products, kernels = np.empty(len(rows)), _kernels.kernels
-        weights = np.ascontiguousarray(coef)
+        weights, offsets = _kernels.doubles(coef), _kernels.doubles(of_class)
 
         def fill(part: slice) -> None:
             if kernels is None:
                 products[part] = row_products(self.block(rows, part), coef) + of_class[rows.classes[part]]
             else:
-                kernels("score_columns", *self.for_kernel(rows, part), weights, of_class, products[part])
+                kernels("score_columns", *self.for_kernel(rows, part), weights, offsets, products[part])
 
         map_blocks(fill, self.slices(rows), uses_blas=False)
         return products
 
     def for_kernel(self, rows: ScoredRows, part: slice) -> tuple[NDArray[Any], ...]:
         """Return what a kernel makes the columns of some rows of."""
-        features, scores = (_kernels.readable(matrix[part]) for matrix in (rows.features, rows.scores))
+        features, scores = _kernels.readable(rows.features[part]), _kernels.doubles(rows.scores[part])
         return features, scores, np.ascontiguousarray(rows.classes[part]), *self._numbers_of_kernel
 
     def _made(self, features: Matrix, scores: Floats) -> Floats:
@@ -195,7 +195,7 @@ class Columns:
     @cached_property
     def _numbers_of_kernel(self) -> tuple[Floats, ...]:
         numbers = self.origin, self._factor, self.score_origin, self.score_scale, self._bounds
-        return tuple(np.ascontiguousarray(vector) for vector in numbers)
+        return tuple(_kernels.doubles(vector) for vector in numbers)
 
 
 def scores_beside(base: str, classes: int) -> tuple[str, ...]:

@@ -223,9 +223,9 @@ def _newton_in_one_call(
     is_bounded = np.empty(1)
     kernels.with_blas(
         "huber_newton",
-        np.ascontiguousarray(problem.rows),
+        _kernels.doubles(problem.rows),
         problem.residual.copy(),
-        np.ascontiguousarray(problem.quadratic),
+        _kernels.doubles(problem.quadratic),
         problem.linear.copy(),
         float(width),
         float(wider),

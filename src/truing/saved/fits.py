@@ -30,7 +30,8 @@ def restore_fit(header: Header, arrays: Arrays) -> LinearFit:
     """Return the linear fit of a header and arrays."""
     coef = arrays["coef"]
     intercept = as_number(header["intercept"], "intercept", at_least=-math.inf, at_most=math.inf)
-    check_numbers(np.append(coef, intercept), "coef and intercept", (len(coef) + 1,))
+    check_numbers(coef, "coef", (len(coef),))
+    check_numbers(np.array([intercept]), "intercept", (1,))
     rank, collinear = (_up_to(len(coef), header[name], name) for name in ("rank", "collinear"))
     if not isinstance(header["explained"], str):
         raise TypeError(f"explained must be a share as text, got {type(header['explained']).__name__}")
