@@ -232,3 +232,25 @@ def test_a_call_with_arguments_of_another_kind_is_found(wrong, monkeypatch):
     kernel_prototypes.check_call("f", (np.ones((2, 2)), np.ones(2)))
     with pytest.raises(AssertionError, match="f"):
         kernel_prototypes.check_call("f", wrong)
+
+
+@needs_compiler
+def test_every_half_is_read_as_the_number_it_is():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)][:, None]
+    fit = truing.LinearFit(np.ones(1), 0.0, 1.0, 1, 1.0)
+    np.testing.assert_array_equal(fit.predict(halves), halves[:, 0].astype(np.float64))
+    for bad in (np.inf, -np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"features must be finite.*got {bad} in row 1"):
+            fit.predict(np.array([[1.0], [bad]], dtype=np.float16))
+
+
+@needs_compiler
+def test_small_halves_are_read_where_subnormal_numbers_are_flushed_to_zero():
+    program = """
+import numpy as np, torch, truing
+torch.set_flush_denormal(True)
+print(truing.max_logit(np.full((20, 50), 5e-6, np.float16))[0] > 4e-6)
+"""
+    pytest.importorskip("torch")
+    assert run_with("", program, check=True).stdout == "True\n"

@@ -830,3 +830,8 @@ def test_gen_finds_the_largest_of_rows_in_order_and_of_equal_ones(rng, top, make
     with without_kernels():
         plain = truing.gen(logits, top=top)
     np.testing.assert_allclose(truing.gen(logits, top=top), plain, rtol=1e-13)
+
+
+def test_an_unknown_base_score_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"base must be one of msp, energy, .*, got 'zzz'"):
+        truing.scores.base_scores(truing.Outputs(features=np.ones((2, 2)), logits=np.ones((2, 2))), "zzz")

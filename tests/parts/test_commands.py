@@ -176,6 +176,8 @@ WRONG = {
     "ids": (["detect", "logs", "--id", "name", "-o", "x"], "--id goes with rows in one file"),
     "a page": (["detect", "logs", "--report", "x.html", "-o", "x"], "--report goes with rows in one file"),
     "twice": (["merge", "m.npz", "m.npz", "-o", "x.npz"], "each file of moments must be given once"),
+    "a copy": (["merge", "m.npz", "copy.npz", "-o", "x.npz"], "copy.npz must hold other rows than those before it"),
+    "rows that a sum has": (["merge", "sum.npz", "m.npz", "-o", "x.npz"], "m.npz must hold other rows than those"),
     "a fit among moments": (["merge", "m.npz", "fit.npz", "-o", "x.npz"], "fit.npz must hold moments"),
     "another score": (["merge", "m.npz", "energy.npz", "-o", "x.npz"], "must hold moments of the base 'msp'"),
     "another width": (["merge", "m.npz", "narrow.npz", "-o", "x.npz"], "must hold moments of 64 features"),
@@ -200,6 +202,9 @@ def test_what_will_not_do_gets_one_line_and_writes_nothing(run: Run) -> None:
     run("fit", "logs/part-1.parquet", "--base", "energy", "--moments", "energy.npz", "-o", "fit.npz")
     run("fit", "logs/part-1.parquet", "--moments", "other.npz", "--model", "wrn", "-o", "fit.npz")
     run("fit", "logs", "--moments", "all-m.npz", "-o", "fit.npz")
+    Path("copy.npz").write_bytes(Path("m.npz").read_bytes())
+    run("fit", "logs/part-1.parquet", "--moments", "next.npz", "-o", "fit.npz")
+    run("merge", "m.npz", "next.npz", "-o", "sum.npz")
     narrow = truing.Outputs.load("all.npz")
     truing.Outputs(narrow.features[:, :5], narrow.logits).save("narrow-rows.npz")
     run("fit", "narrow-rows.npz", "--moments", "narrow.npz", "-o", "narrow-fit.npz")

@@ -19,19 +19,17 @@ typedef struct {
     ptrdiff_t bytes;
 } matrix;
 
-/* The exponent of a half is moved to where a float has it, and scaled by the difference of their biases, which also
-   makes subnormal halves come out right; infinities and NaN have the largest exponent in both. */
+/* The exponent of a half is moved to where a float has it; infinities and NaN have the largest exponent in both. A
+   subnormal half is a whole number of units of 2^-24: no float on the way is subnormal, which some processes set to 0. */
 static inline float half_as_float(uint16_t half)
 {
-    uint32_t bits = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
-    uint32_t not_finite = (half & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
-    float size;
-    memcpy(&size, &bits, sizeof size);
-    size *= 0x1p112f;
-    memcpy(&bits, &size, sizeof bits);
-    bits |= sign | not_finite;
-    memcpy(&size, &bits, sizeof size);
-    return size;
+    uint32_t bits = half & 0x7fff, sign = (uint32_t)(half & 0x8000) << 16, subnormal_bits;
+    uint32_t normal_bits = ((bits << 13) + (112u << 23)) | (bits >= 0x7c00 ? 0x7f800000 : 0);
+    float number = (float)(int32_t)bits * 0x1p-24f;
+    memcpy(&subnormal_bits, &number, sizeof bits);
+    bits = (bits < 0x400 ? subnormal_bits : normal_bits) | sign;
+    memcpy(&number, &bits, sizeof number);
+    return number;
 }
 
 /* Write row i as doubles. */

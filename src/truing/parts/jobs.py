@@ -349,7 +349,7 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> None:
             return
         what = ", ".join(key for key in identity if not isinstance(found, dict) or found.get(key) != identity[key])
         raise ValueError(
-            f"{folder} holds results of another job (its {what} differ): give another folder, or remove it"
+            f"{folder} holds results of another job, with a difference in {what}: give another folder, or remove it"
         )
     others = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
     if others:

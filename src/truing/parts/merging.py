@@ -9,7 +9,7 @@ from pathlib import Path
 from ..io.archive import archive_bytes, read_archive, write_archive
 from ..io.drafts import AnyPath
 from ..io.npz import Source
-from ..moments import Moments
+from ..moments import UNTOLD, Moments
 from ..saved.sums import restore_moments, store_moments
 
 
@@ -65,10 +65,12 @@ def read_moments(path: Source) -> tuple[Moments, Origin]:
 def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Moments, Origin]:
     """Return the sum of the moments in some files, less those in others, all of them of the same scores.
 
-    A file that is given twice is refused: its rows would count twice.
+    A file that is given twice is refused, and so is a copy of it: its rows would count twice.
     """
-    if len({Path(path).resolve() for path in (*paths, *minus)}) < len(paths) + len(minus):
-        raise ValueError("each file of moments must be given once, got one twice")
+    resolved = [Path(path).resolve() for path in (*paths, *minus)]
+    for place in resolved:
+        if resolved.count(place) > 1:
+            raise ValueError(f"each file of moments must be given once, got {place.name} twice")
     whole, origin = read_moments(paths[0])
     for sign, path in [(1, path) for path in paths[1:]] + [(-1, path) for path in minus]:
         more, its_origin = read_moments(path)
@@ -76,6 +78,8 @@ def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Mom
             wanted = f"{whole.dimensions} features, as those before it"
             raise ValueError(f"{path} must hold moments of {wanted}, got {more.dimensions}")
         origin = origin.joined(its_origin, path)
+        if sign > 0 and (whole.parts & more.parts) - {UNTOLD}:
+            raise ValueError(f"{path} must hold other rows than those before it, got some of the same")
         try:
             whole = whole + more if sign > 0 else whole - more
         except ValueError as error:

@@ -82,7 +82,7 @@ def base_scores(
             needed["head"] = head
         if "bank" in NEEDS.get(base, ()):
             needed |= {"bank": bank, "leave_out": leave_out}
-        return SCORES[base](outputs, temperature=temperature, **needed)
+        return as_choice(base, "base", SCORES)(outputs, temperature=temperature, **needed)
     _refuse_temperature("of your own", temperature)
     scores = as_vector(base(outputs), "what base returns")
     if len(scores) != len(outputs):
