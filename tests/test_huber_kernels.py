@@ -142,7 +142,7 @@ def test_a_line_search_ends_where_the_plain_one_does(m, width, linear, quadratic
 
 
 @pytest.mark.parametrize("penalty", [1e-7, 1e-3, 0.1, 1.0, 100.0])
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (40, 1), (60, 25), (300, 40), (200, 190), (50, 50), (3000, 12)])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (40, 1), (60, 25), (300, 40), (120, 110), (50, 50), (3000, 12)])
 @pytest.mark.parametrize("quadratic", [0.0, 1.0])
 def test_newton_in_one_call_finds_the_loss_that_newton_finds(rng, n, k, penalty, quadratic):
     rows, residual = rng.standard_normal((n, k)), rng.standard_t(2, n)

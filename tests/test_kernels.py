@@ -246,6 +246,7 @@ def test_every_half_is_read_as_the_number_it_is():
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_small_halves_are_read_where_subnormal_numbers_are_flushed_to_zero():
     program = """
 import numpy as np, torch, truing
