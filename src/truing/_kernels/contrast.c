@@ -9,6 +9,12 @@ static inline double *row(const matrix *m, ptrdiff_t i)
     return (double *)(m->first + i * m->stride);
 }
 
+/* A number, but no less than the least; NaN, of which this is not known, stays. */
+static inline double no_less(double number, double least)
+{
+    return number < least ? least : number;
+}
+
 /* Columns [1, prior score, y] and their products, of which a symmetric matrix has six that differ. */
 enum { ONE_ONE, ONE_PRIOR, ONE_Y, PRIOR_PRIOR, PRIOR_Y, Y_Y, PRODUCTS };
 
@@ -17,12 +23,12 @@ enum { ONE_ONE, ONE_PRIOR, ONE_Y, PRIOR_PRIOR, PRIOR_Y, Y_Y, PRODUCTS };
 static double log_likelihood(const double *left, double log_determinant, double rows, double smallest)
 {
     double degrees = rows - 2, most = left[ONE_ONE] * left[PRIOR_PRIOR];
-    double determinant = fmax(most - left[ONE_PRIOR] * left[ONE_PRIOR], smallest * most);
+    double determinant = no_less(most - left[ONE_PRIOR] * left[ONE_PRIOR], smallest * most);
     double explained = (left[PRIOR_PRIOR] * left[ONE_Y] * left[ONE_Y] -
                         2 * left[ONE_PRIOR] * left[ONE_Y] * left[PRIOR_Y] +
                         left[ONE_ONE] * left[PRIOR_Y] * left[PRIOR_Y]) /
                        determinant;
-    double residual = fmax(left[Y_Y] - explained, smallest * rows);
+    double residual = no_less(left[Y_Y] - explained, smallest * rows);
     return -0.5 * (degrees * log(residual / degrees) + log_determinant + log(determinant));
 }
 
@@ -83,7 +89,7 @@ void departure_gains(const matrix *spreads, const double *variances, const doubl
             double explained, log_determinant;
             explain(row(spreads, i), variances, squares, spreads->columns, row(factors, i)[j], &explained,
                     &log_determinant);
-            double residual = fmax(1 - explained / total, smallest);
+            double residual = no_less(1 - explained / total, smallest);
             row(gains, i)[j] = -0.5 * (degrees * log(residual) + log_determinant);
         }
 }
