@@ -327,6 +327,7 @@ void huber_newton(const matrix *rows, double *residual, const matrix *quadratic,
     p.hessian = p.gram + k * k;
     p.gradient = p.hessian + k * k;
     p.step = p.gradient + k;
+    memset(p.gram, 0, (size_t)(k * k) * sizeof(double)); /* What BLAS leaves alone is read too, and not used. */
     double terms = sum_of_sizes(linear, INFINITY, k), length = 0;
     *is_bounded = 1;
     extrapolate(&p, width, wider, x);

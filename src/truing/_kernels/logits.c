@@ -30,15 +30,13 @@ typedef struct {
     double log_sum[LANES]; /* ln(1 + others) */
 } sums;
 
-/* What GEN is asked for. */
+/* (1 - p)^gamma as a polynomial, squared so many times. */
 typedef struct {
-    double gamma;
-    const double *power; /* the coefficients of (1 - p)^(gamma / 2^squarings), the highest first */
+    const double *coefficients; /* of (1 - p)^(gamma / 2^squarings), the highest first */
     ptrdiff_t squarings;
-} entropy;
+} power;
 
-/* The largest size a number of so many bytes may have: 1e100, or all that are finite; halves that are not come out of
-   half_as_float above theirs. */
+/* The largest size a number of so many bytes may have: 1e100, or the largest that is finite. */
 static double largest_size(ptrdiff_t bytes)
 {
     return bytes == 8 ? 1e100 : bytes == 4 ? 0x1.fffffep127 : 65504.0;
@@ -178,7 +176,7 @@ static void differ_from_uniform(const double *exponentials, ptrdiff_t classes, c
         out[lane] = 2.0 * excess[lane];
 }
 
-/* One of the scores of eight rows, whose exponentials are given. */
+/* One of the scores of LANES rows, whose exponentials are given. */
 static void softmax_score(int64_t name, const double *exponentials, ptrdiff_t classes, double temperature,
                           const sums *s, double *restrict out)
 {
@@ -360,11 +358,11 @@ static double log_of_tiny(const double *f, ptrdiff_t classes, double largest, do
 }
 
 /* The sum of e^(gamma x) (1 - p)^gamma of each row. */
-static void sum_powers(const double *powers, const double *exponentials, ptrdiff_t classes, const entropy *g,
+static void sum_powers(const double *powers, const double *exponentials, ptrdiff_t classes, const power *of_rest,
                        const sums *s, double *restrict total)
 {
     double scale[LANES], sum[LANES] = {0}, c[DEGREE + 1];
-    memcpy(c, g->power, sizeof c);
+    memcpy(c, of_rest->coefficients, sizeof c);
     for (ptrdiff_t lane = 0; lane < LANES; lane++)
         scale[lane] = 4.0 / (1.0 + s->others[lane]);
     for (ptrdiff_t j = 0; j < classes; j++) {
@@ -379,7 +377,7 @@ static void sum_powers(const double *powers, const double *exponentials, ptrdiff
             }
             rest[lane] = (even * t2 + c[DEGREE]) + odd * t;
         }
-        for (ptrdiff_t squaring = 0; squaring < g->squarings; squaring++)
+        for (ptrdiff_t squaring = 0; squaring < of_rest->squarings; squaring++)
 #pragma omp simd
             for (ptrdiff_t lane = 0; lane < LANES; lane++)
                 rest[lane] *= rest[lane];
@@ -414,32 +412,33 @@ static void add_largest(const double *below, const double *log_others, double ga
     }
 }
 
-/* Write GEN of each row, and how many logits are refused. `power` are the coefficients of (1 - p)^(gamma / 2^squarings),
-   and `scratch` has room for 3 LANES rows of doubles. */
-void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top, const double *power,
-                           ptrdiff_t squarings, double *scores, double *scratch, int64_t *refused)
+/* Write GEN of each row over its `top` largest logits, all of them or fewer, and how many logits are refused.
+   `coefficients` are those of (1 - p)^(gamma / 2^squarings), and `scratch` has room for 3 LANES rows of doubles. */
+void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
+                           const double *coefficients, ptrdiff_t squarings, double *scores, double *scratch,
+                           int64_t *refused)
 {
-    ptrdiff_t classes = logits->columns, few = top < classes ? top : classes;
+    ptrdiff_t classes = logits->columns;
     double *f = scratch, *powers = f + classes * LANES, *exponentials = powers + classes * LANES;
     double scale = 1.0 / temperature;
-    entropy g = {gamma, power, squarings};
+    power of_rest = {coefficients, squarings};
     *refused = 0;
     for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
         ptrdiff_t count = logits->rows - first < LANES ? logits->rows - first : LANES;
         double sum[LANES], log_others[LANES], out[LANES];
         sums s;
         *refused += read_logits(logits, first, count, f, &s);
-        if (few == classes) {
+        if (top == classes) {
             take_both_exponentials(f, classes, scale, gamma, powers, exponentials, &s);
             add_others(&s);
         } else {
             sum_exponentials(f, classes, scale, exponentials, &s);
             add_others(&s);
-            select_lanes(logits, first, count, few, powers, exponentials);
-            take_both_exponentials(exponentials, few, scale, gamma, powers, exponentials, &s);
+            select_lanes(logits, first, count, top, powers, exponentials);
+            take_both_exponentials(exponentials, top, scale, gamma, powers, exponentials, &s);
         }
         take_log_of_others(f, classes, scale, &s, log_others);
-        sum_powers(powers, exponentials, few, &g, &s, sum);
+        sum_powers(powers, exponentials, top, &of_rest, &s, sum);
         add_largest(sum, log_others, gamma, &s, out);
         memcpy(scores + first, out, (size_t)count * sizeof *out);
     }

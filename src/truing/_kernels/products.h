@@ -19,8 +19,8 @@
 /* Numbers between two panels. A power of two from one to the next would leave them few places in the cache. */
 #define APART 8
 
-/* A row of a panel. */
-typedef double numbers __attribute__((vector_size(8 * PANEL)));
+/* A row of a panel, which is also read and written as single doubles. */
+typedef double numbers __attribute__((vector_size(8 * PANEL), may_alias));
 
 /* Where the sums of p columns are made: a row, the sums themselves, `width` numbers each, and panels of `rows` rows.
    What is there beside the p columns is 0, to make whole tiles. */

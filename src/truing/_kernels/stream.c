@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "blas.h"
 #include "numbers.h"
 
 /* Columns whose products are found at once, in registers. */

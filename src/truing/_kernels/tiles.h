@@ -36,7 +36,8 @@ static inline ptrdiff_t read_tile(const matrix *rows, ptrdiff_t first, const mat
     return count;
 }
 
-/* Write the products of every row of a tile with the first `count` rows of `others` into a row of `products`. */
+/* Write the products of every row of a tile with the first `count` rows of `others` into a row of `products`. All three
+   are whole arrays, no slices of one row, whose stride may be anything: BLAS wants it to be no less than their width. */
 static inline void multiply(const matrix *tile, const matrix *others, ptrdiff_t count, const matrix *products)
 {
     int m = (int)count, n = (int)tile->rows, k = (int)others->columns;
