@@ -55,7 +55,7 @@ static int64_t count_refused(const double *numbers, ptrdiff_t n, double size)
    goes on and on loses digits. */
 static ptrdiff_t part_of(ptrdiff_t classes, ptrdiff_t start)
 {
-    return classes - start < COLUMNS_AT_ONCE ? classes - start : COLUMNS_AT_ONCE;
+    return smaller_of(COLUMNS_AT_ONCE, classes - start);
 }
 
 /* Write n numbers of a row into a lane. */
@@ -84,7 +84,7 @@ static void read_lanes(const matrix *m, ptrdiff_t first, ptrdiff_t count, double
         memset(f, 0, (size_t)(classes * LANES) * sizeof *f);
     for (ptrdiff_t start = 0; start < classes; start += COLUMNS_AT_ONCE) {
         ptrdiff_t columns = part_of(classes, start);
-        const char *corner = m->first + first * m->stride + start * m->bytes;
+        const char *corner = bytes_of_row(m, first) + start * m->bytes;
         for (ptrdiff_t lane = 0; lane < count; lane++)
             read_lane(corner + lane * m->stride, m->bytes, columns, f + start * LANES + lane);
     }
@@ -198,7 +198,7 @@ void softmax_scores(const matrix *logits, double temperature, const int64_t *nam
     ptrdiff_t classes = logits->columns;
     *refused = 0;
     for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
-        ptrdiff_t count = logits->rows - first < LANES ? logits->rows - first : LANES;
+        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
         double out[LANES];
         sums s;
         *refused += read_logits(logits, first, count, lanes, &s);
@@ -207,7 +207,7 @@ void softmax_scores(const matrix *logits, double temperature, const int64_t *nam
         for (ptrdiff_t column = 0; column < scores->columns; column++) {
             softmax_score(names[column], lanes, classes, temperature, &s, out);
             for (ptrdiff_t lane = 0; lane < count; lane++)
-                ((double *)(scores->first + (first + lane) * scores->stride))[column] = out[lane];
+                row_of(scores, first + lane)[column] = out[lane];
         }
     }
 }
@@ -424,7 +424,7 @@ void generalised_entropies(const matrix *logits, double temperature, double gamm
     power of_rest = {coefficients, squarings};
     *refused = 0;
     for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
-        ptrdiff_t count = logits->rows - first < LANES ? logits->rows - first : LANES;
+        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
         double sum[LANES], log_others[LANES], out[LANES];
         sums s;
         *refused += read_logits(logits, first, count, f, &s);
@@ -464,7 +464,7 @@ static void find_first(const double *f, ptrdiff_t classes, const double *restric
 void largest_of_rows(const matrix *m, double *values, int64_t *columns, double *lanes)
 {
     for (ptrdiff_t first = 0; first < m->rows; first += LANES) {
-        ptrdiff_t count = m->rows - first < LANES ? m->rows - first : LANES;
+        ptrdiff_t count = smaller_of(LANES, m->rows - first);
         double largest[LANES], place[LANES];
         read_lanes(m, first, count, lanes);
         find_largest(lanes, m->columns, largest);
@@ -473,18 +473,5 @@ void largest_of_rows(const matrix *m, double *values, int64_t *columns, double *
             values[first + lane] = largest[lane];
             columns[first + lane] = (int64_t)place[lane];
         }
-    }
-}
-
-/* Write the sum of the sizes of each row's numbers. `row` has room for a row of doubles. */
-void sums_of_sizes(const matrix *m, double *sums_of_rows, double *row)
-{
-    for (ptrdiff_t i = 0; i < m->rows; i++) {
-        double sum = 0.0;
-        read_row(m, i, row);
-#pragma omp simd reduction(+ : sum)
-        for (ptrdiff_t j = 0; j < m->columns; j++)
-            sum += fabs(row[j]);
-        sums_of_rows[i] = sum;
     }
 }

@@ -88,7 +88,7 @@ static inline void write_products(const products *all, const matrix *out)
 {
     ptrdiff_t p = out->columns;
     for (ptrdiff_t i = 0; i < p; i++) {
-        double *row = (double *)(out->first + i * out->stride);
+        double *row = row_of(out, i);
         memcpy(row, all->sums + i * all->width, (size_t)(i + 1) * sizeof(double));
         for (ptrdiff_t j = i + 1; j < p; j++)
             row[j] = all->sums[j * all->width + i];
