@@ -93,18 +93,6 @@ void lengths_along(const matrix *features, const double *origin, const matrix *d
     }
 }
 
-/* Energies less virtual logits: what `lengths_along` gives, times alpha, taken from log(sum of e^f). There is a row of
-   classes + 3 numbers to spare. */
-void less_virtual_logits(const matrix *features, const matrix *logits, const double *origin, const matrix *directions,
-                         double alpha, const matrix *tile, const matrix *products, double *spare, double *scores)
-{
-    lengths_along(features, origin, directions, tile, products, scores);
-    for (ptrdiff_t i = 0; i < logits->rows; i++) {
-        read_row(logits, i, spare);
-        scores[i] = log_sum_exp(spare, logits->columns) - alpha * scores[i];
-    }
-}
-
 /* The mean distance to the boundaries between the class predicted and all others, over the distance of the features to
    their mean (fDBD). For a class 1 / the distances of its weights to those of all others stand in the row of `inverses`
    that `places` says, with 1 for its own. There are d + classes numbers to spare. */
