@@ -4,7 +4,8 @@
 
 #include "rows.h"
 
-/* Columns whose products are found at once, in registers. */
+/* Columns whose products are found at once, in registers. The panels of products.h are narrower, and made for many rows
+   whose sums are kept from block to block; here a Cholesky factor is in panels too, and both need the same products. */
 enum { PANEL = 8 };
 
 /* total + error = a + b (Knuth 1969). */
@@ -139,7 +140,7 @@ static void find_products(const double *packed, ptrdiff_t rows, const matrix *to
 }
 
 /* The co-moment grows by the products of the block's columns, which wait where what follows its digits will be. */
-static void add_products(const double *packed, ptrdiff_t rows, const matrix *old, const matrix *old_low,
+static void grow_comoment(const double *packed, ptrdiff_t rows, const matrix *old, const matrix *old_low,
                          const matrix *new, const matrix *new_low)
 {
     find_products(packed, rows, new_low);
@@ -184,7 +185,7 @@ void add_batch(const matrix *features, const double *scores, double before, cons
         add_square(row_of(block, b), comoment, comoment_low, &high, &low);
     } else {
         pack(block, packed);
-        add_products(packed, b + 1, comoment, comoment_low, &high, &low);
+        grow_comoment(packed, b + 1, comoment, comoment_low, &high, &low);
     }
     high.rows = d + 1;
     found[0] = 0.0;
