@@ -407,8 +407,6 @@ class _Added(NamedTuple):
 def _added(kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Floats) -> _Added:
     """Return what `_added_plainly` does, by a compiled kernel."""
     b, d = features.shape
-    if features.dtype == np.float16:  # Which the kernel takes to be finite.
-        features = features.astype(np.float64)
     mean, comoment, block = np.empty((2, d + 1)), np.empty((2 * (d + 1), d + 1)), np.empty((b + 1, d + 1))
     varies, found = np.empty(d, dtype=bool), np.empty(2)
     kernels(

@@ -82,8 +82,6 @@ class Interpolation:
     def _with_row(self, kernels: _kernels.Kernels, features: Matrix, score: float) -> Interpolation | None:
         """Return that of one row (1, d) as well, or None if it depends on the others."""
         m, d = self.basis.shape
-        if features.dtype == np.float16:  # Which the kernel takes to be finite.
-            features = features.astype(np.float64)
         coef, varied, found = np.empty(d), self.varied.copy(), np.empty(2)
         basis, inverse = np.empty((m + 1, d)), np.empty((m + 1, m + 1))
         kernels(

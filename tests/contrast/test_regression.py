@@ -160,3 +160,17 @@ def test_a_determinant_beyond_all_doubles_has_a_logarithm(rng):
     left = regression._Departure(np.full(k, 1e9), np.eye(k), np.ones(k), 1e12, 1e6, np.zeros(k + 1), 1.0)
     gains = left._gains(np.ones((1, k)), np.ones((1, 1)))
     assert gains[0, 0] == pytest.approx(-0.5 * (k * np.log1p(1e9) + 1e6 * np.log1p(-k / (1 + 1e9) / 1e12)))
+
+
+@pytest.mark.usefixtures("each_way")
+def test_nan_is_no_likelihood(rng):
+    _, _, _, problem = make(rng)
+    onto = regression._with_prior(np.eye(5)[4])
+    products = onto.T @ problem.products @ onto
+    products[2, 2] = np.nan
+    assert np.isnan(
+        regression._class_likelihoods(products, problem.class_sums @ onto, problem.counts, np.ones(3))
+    ).all()
+    k = 3
+    left = regression._Departure(np.ones(k), np.eye(k), np.full(k, np.nan), 1.0, 10.0, np.zeros(k + 1), 1.0)
+    assert np.isnan(left._gains(np.ones((1, k)), np.ones((1, 1)))).all()

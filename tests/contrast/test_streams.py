@@ -275,3 +275,17 @@ def test_class_sums_are_those_of_each_class(rng, rows):
     block, classes = rng.normal(size=(rows, 5)), rng.integers(0, 7, rows)
     expected = np.array([block[classes == each].sum(axis=0) for each in range(8)])
     np.testing.assert_allclose(sums._sums_by_class(block, classes, 8), expected, atol=1e-12)
+
+
+@pytest.mark.usefixtures("each_way")
+def test_scores_of_a_stream_have_the_same_bits_however_rows_lie_in_memory(rows, known):
+    def scored(lay):
+        detector = detector_of(truing.Outputs(lay(known.features), lay(known.logits)))
+        for start in (0, 30, 60):
+            batch = rows[start : start + 30]
+            detector.learn(truing.Outputs(lay(batch.features), lay(batch.logits)))
+        return detector.score(truing.Outputs(lay(rows.features), lay(rows.logits)))
+
+    expected = scored(np.ascontiguousarray)
+    for lay in (np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2]):
+        np.testing.assert_array_equal(scored(lay), expected)

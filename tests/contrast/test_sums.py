@@ -113,3 +113,24 @@ def test_a_batch_that_is_added_is_summed_as_all_rows_are(rng, size):
     found = ClassMoments.of(columns, before).with_batch(columns, batch)
     matrix = np.concatenate([columns.matrix(rows) for rows in (before, batch)])
     assert_are_two_passes(found, matrix, np.concatenate((before.classes, batch.classes)))
+
+
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", [1, 30, 300])
+def test_a_batch_leaves_the_same_bits_however_its_rows_lie_in_memory(rng, rows, kind):
+    columns, known = Columns.of(truing.Outputs(rng.normal(size=(500, 37)), rng.normal(size=(500, CLASSES))), "gen")
+    before = ClassMoments.of(columns, known)
+    features, logits = rng.normal(size=(rows, 37)).astype(kind), rng.normal(size=(rows, CLASSES)).astype(kind)
+    found = [
+        before.with_batch(columns, columns.scored(truing.Outputs(lay(features), lay(logits))))
+        for lay in (
+            np.ascontiguousarray,
+            np.asfortranarray,
+            lambda x: np.repeat(np.repeat(x, 2, axis=1), 2, axis=0)[::2, ::2],
+        )
+    ]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.moments.mean, found[0].moments.mean)
+        np.testing.assert_array_equal(other.moments.comoment, found[0].moments.comoment)
+        np.testing.assert_array_equal(other.sums, found[0].sums)

@@ -35,6 +35,6 @@ void are_finite(const matrix *m, double size, int64_t *are)
     }
     int64_t exceed = 0;
     for (ptrdiff_t i = 0; i < rows; i++)
-        exceed |= some_exceed(m->first + i * m->stride, columns, m->bytes, size);
+        exceed |= some_exceed(bytes_of_row(m, i), columns, m->bytes, size);
     *are = !exceed;
 }

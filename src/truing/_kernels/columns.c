@@ -57,7 +57,7 @@ INLINE void sums_of_rows(const matrix *features, ptrdiff_t first, ptrdiff_t coun
                          const double *origin, const double *factor, const double *coef, sums *restrict out)
 {
     for (ptrdiff_t i = 0; i < count; i++) {
-        const char *row = row_of(features, first + i);
+        const char *row = bytes_of_row(features, first + i);
         out[i] = sums_of_row(row, bytes, features->columns, origin, factor, 0, coef);
         if (!(out[i].square <= SQUARABLE * SQUARABLE))
             out[i] = sums_of_row(row, bytes, features->columns, origin, factor, 1, coef);
@@ -98,7 +98,7 @@ INLINE double write_scaled(const char *row, ptrdiff_t bytes, ptrdiff_t d, const 
 static double scaled_row(const matrix *features, ptrdiff_t i, const double *origin, const double *factor,
                          double *restrict out)
 {
-    const char *row = row_of(features, i);
+    const char *row = bytes_of_row(features, i);
     ptrdiff_t d = features->columns, bytes = features->bytes;
     double square = bytes == 8   ? write_scaled(row, 8, d, origin, factor, out)
                     : bytes == 4 ? write_scaled(row, 4, d, origin, factor, out)
@@ -107,7 +107,7 @@ static double scaled_row(const matrix *features, ptrdiff_t i, const double *orig
         return sqrt(square);
     for (ptrdiff_t j = 0; j < d; j++)
         out[j] = clipped(out[j], SQUARABLE);
-    return sqrt(dot((const char *)out, 8, out, d));
+    return sqrt(sum_of_squares(out, d));
 }
 
 /* Score k of a row in its own deviations; those beside the first are bounded. */
@@ -128,10 +128,10 @@ void sum_columns(const matrix *features, const matrix *scores, const ptrdiff_t *
     products all = no_products(scratch, p, at_once);
     double *row = all.row;
     for (ptrdiff_t first = 0; first < features->rows; first += at_once) {
-        ptrdiff_t count = at_most(at_once, features->rows - first);
+        ptrdiff_t count = smaller_of(at_once, features->rows - first);
         for (ptrdiff_t i = 0; i < count; i++) {
-            const double *own = (const double *)row_of(scores, first + i);
-            double *restrict sums = (double *)row_of(by_class, classes[first + i]);
+            const double *own = row_of(scores, first + i);
+            double *restrict sums = row_of(by_class, classes[first + i]);
             double distance = scaled_row(features, first + i, origin, factor, row);
             double per_length = 1 / (distance > 0 ? distance : 1.0);
             row[d] = distance > bounds[0] ? bounds[0] : distance;
@@ -162,10 +162,10 @@ void score_columns(const matrix *features, const matrix *scores, const ptrdiff_t
     sums found[ROWS];
     const double *beside = coef + features->columns;
     for (ptrdiff_t first = 0; first < features->rows; first += ROWS) {
-        ptrdiff_t count = at_most(ROWS, features->rows - first);
+        ptrdiff_t count = smaller_of(ROWS, features->rows - first);
         find_sums(features, first, count, origin, factor, coef, found);
         for (ptrdiff_t i = 0; i < count; i++) {
-            const double *own = (const double *)row_of(scores, first + i);
+            const double *own = row_of(scores, first + i);
             double distance = sqrt(found[i].square);
             double sum = found[i].product / (distance > 0 ? distance : 1.0);
             sum = MULTIPLY_ADD(beside[0], distance > bounds[0] ? bounds[0] : distance, sum);

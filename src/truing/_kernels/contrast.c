@@ -4,9 +4,10 @@
 
 #include "numbers.h"
 
-static inline double *row(const matrix *m, ptrdiff_t i)
+/* A number, but no less than the least; NaN, of which this is not known, stays. */
+static inline double no_less(double number, double least)
 {
-    return (double *)(m->first + i * m->stride);
+    return number < least ? least : number;
 }
 
 /* Columns [1, prior score, y] and their products, of which a symmetric matrix has six that differ. */
@@ -17,12 +18,12 @@ enum { ONE_ONE, ONE_PRIOR, ONE_Y, PRIOR_PRIOR, PRIOR_Y, Y_Y, PRODUCTS };
 static double log_likelihood(const double *left, double log_determinant, double rows, double smallest)
 {
     double degrees = rows - 2, most = left[ONE_ONE] * left[PRIOR_PRIOR];
-    double determinant = fmax(most - left[ONE_PRIOR] * left[ONE_PRIOR], smallest * most);
+    double determinant = no_less(most - left[ONE_PRIOR] * left[ONE_PRIOR], smallest * most);
     double explained = (left[PRIOR_PRIOR] * left[ONE_Y] * left[ONE_Y] -
                         2 * left[ONE_PRIOR] * left[ONE_Y] * left[PRIOR_Y] +
                         left[ONE_ONE] * left[PRIOR_Y] * left[PRIOR_Y]) /
                        determinant;
-    double residual = fmax(left[Y_Y] - explained, smallest * rows);
+    double residual = no_less(left[Y_Y] - explained, smallest * rows);
     return -0.5 * (degrees * log(residual / degrees) + log_determinant + log(determinant));
 }
 
@@ -35,7 +36,7 @@ void class_likelihoods(const double *products, const matrix *sums, const double 
         double ratio = exp(logarithms[trial]), log_determinant = 0.0, left[PRODUCTS];
         memcpy(left, products, sizeof left);
         for (ptrdiff_t k = 0; k < sums->rows; k++) {
-            const double *s = row(sums, k);
+            const double *s = row_of(sums, k);
             double grown = ratio * counts[k], taken = ratio / (1 + grown);
             left[ONE_ONE] -= taken * s[0] * s[0];
             left[ONE_PRIOR] -= taken * s[0] * s[1];
@@ -81,9 +82,9 @@ void departure_gains(const matrix *spreads, const double *variances, const doubl
     for (ptrdiff_t i = 0; i < factors->rows; i++)
         for (ptrdiff_t j = 0; j < factors->columns; j++) {
             double explained, log_determinant;
-            explain(row(spreads, i), variances, squares, spreads->columns, row(factors, i)[j], &explained,
+            explain(row_of(spreads, i), variances, squares, spreads->columns, row_of(factors, i)[j], &explained,
                     &log_determinant);
-            double residual = fmax(1 - explained / total, smallest);
-            row(gains, i)[j] = -0.5 * (degrees * log(residual) + log_determinant);
+            double residual = no_less(1 - explained / total, smallest);
+            row_of(gains, i)[j] = -0.5 * (degrees * log(residual) + log_determinant);
         }
 }

@@ -22,14 +22,14 @@ static double log_sum_exp(double *f, ptrdiff_t n)
 /* The sum of what n numbers are above another. */
 static double sum_above(double other, const double *x, ptrdiff_t n)
 {
-    double lanes[LANES] = {0};
-    ptrdiff_t whole = n - n % LANES;
-    for (ptrdiff_t j = 0; j < whole; j += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] += x[j + l] > other ? x[j + l] - other : 0.0;
-    for (ptrdiff_t j = whole; j < n; j++)
-        lanes[j - whole] += x[j] > other ? x[j] - other : 0.0;
-    return sum_of_lanes(lanes);
+    double lanes[LANES] = {0}, rest = 0;
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (ptrdiff_t k = 0; k < LANES; k++)
+            lanes[k] += x[j + k] > other ? x[j + k] - other : 0.0;
+    for (; j < n; j++)
+        rest += x[j] > other ? x[j] - other : 0.0;
+    return sum_of_lanes(lanes) + rest;
 }
 
 static void set_to_zero_below(double least, double *x, ptrdiff_t n)
@@ -93,18 +93,6 @@ void lengths_along(const matrix *features, const double *origin, const matrix *d
     }
 }
 
-/* Energies less virtual logits: what `lengths_along` gives, times alpha, taken from log(sum of e^f). There is a row of
-   classes + 3 numbers to spare. */
-void less_virtual_logits(const matrix *features, const matrix *logits, const double *origin, const matrix *directions,
-                         double alpha, const matrix *tile, const matrix *products, double *spare, double *scores)
-{
-    lengths_along(features, origin, directions, tile, products, scores);
-    for (ptrdiff_t i = 0; i < logits->rows; i++) {
-        read_row(logits, i, spare);
-        scores[i] = log_sum_exp(spare, logits->columns) - alpha * scores[i];
-    }
-}
-
 /* The mean distance to the boundaries between the class predicted and all others, over the distance of the features to
    their mean (fDBD). For a class 1 / the distances of its weights to those of all others stand in the row of `inverses`
    that `places` says, with 1 for its own. There are d + classes numbers to spare. */
@@ -140,6 +128,15 @@ void collapse_scores(const matrix *features, const matrix *logits, const matrix 
         double size = sum_of_sizes(z, d);
         for (ptrdiff_t j = 0; j < d; j++)
             z[j] -= mean[j];
-        scores[i] = sum_of_products(w, z, d) / sqrt(sum_of_squares(z, d)) + alpha * size;
+        scores[i] = dot(w, z, d) / sqrt(sum_of_squares(z, d)) + alpha * size;
+    }
+}
+
+/* Write the sum of the sizes of each row's numbers. `row` has room for a row of doubles. */
+void sums_of_sizes(const matrix *m, double *sums, double *row)
+{
+    for (ptrdiff_t i = 0; i < m->rows; i++) {
+        read_row(m, i, row);
+        sums[i] = sum_of_sizes(row, m->columns);
     }
 }

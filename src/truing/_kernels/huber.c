@@ -4,10 +4,9 @@
    columns in one piece, such a matrix (m, k) is its own transpose (k, m). */
 
 #include <float.h>
-#include <math.h>
 
 #include "blas.h"
-#include "numbers.h"
+#include "rows.h"
 
 /* As in continuation.py and hessian.py, which say what they are. */
 #define GRADIENT_TOLERANCE 1e-13
@@ -46,40 +45,37 @@ static void clip_all(const double values[TOGETHER], double width, double clipped
         clipped_values[r] = clipped(values[r], width);
 }
 
-/* In lanes, so that an addition need not wait for the one before. */
-#define LANES 16
+/* Numbers of a row, one after another, that are added up side by side: their order is no compiler's choice. */
+typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
 
-static double dot(const double *a, const double *b, ptrdiff_t n)
+static inline double sum_of_four(const four *numbers)
 {
-    double lanes[LANES] = {0}, sum = 0;
-    ptrdiff_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] += a[j + l] * b[j + l];
-    for (; j < n; j++)
-        sum += a[j] * b[j];
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int l = 0; l < half; l++)
-            lanes[l] += lanes[l + half];
-    return lanes[0] + sum;
+    return ((*numbers)[0] + (*numbers)[2]) + ((*numbers)[1] + (*numbers)[3]);
 }
 
-/* The products of some rows with a vector. The sum of each row is taken in the same order, whichever rows are beside. */
-static void dots(const double *const rows[TOGETHER], const double *restrict x, ptrdiff_t n, double products[TOGETHER])
+/* The products of some rows with a vector. Each row is summed in the same order, whichever rows are beside it. */
+static void dots(const double *const rows[TOGETHER], const double *x, ptrdiff_t n, double products[TOGETHER])
 {
-    const double *restrict a = rows[0], *restrict b = rows[1], *restrict c = rows[2], *restrict d = rows[3];
-    double ax = 0, bx = 0, cx = 0, dx = 0;
-#pragma omp simd reduction(+ : ax, bx, cx, dx)
-    for (ptrdiff_t j = 0; j < n; j++) {
-        ax += a[j] * x[j];
-        bx += b[j] * x[j];
-        cx += c[j] * x[j];
-        dx += d[j] * x[j];
+    const double *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
+    four ax = {0}, bx = {0}, cx = {0}, dx = {0};
+    ptrdiff_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        four here = *(const four *)(x + j);
+        ax += *(const four *)(a + j) * here;
+        bx += *(const four *)(b + j) * here;
+        cx += *(const four *)(c + j) * here;
+        dx += *(const four *)(d + j) * here;
     }
-    products[0] = ax;
-    products[1] = bx;
-    products[2] = cx;
-    products[3] = dx;
+    products[0] = sum_of_four(&ax);
+    products[1] = sum_of_four(&bx);
+    products[2] = sum_of_four(&cx);
+    products[3] = sum_of_four(&dx);
+    for (; j < n; j++) {
+        products[0] += a[j] * x[j];
+        products[1] += b[j] * x[j];
+        products[2] += c[j] * x[j];
+        products[3] += d[j] * x[j];
+    }
 }
 
 static void add_rows(double *restrict sums, const double weights[TOGETHER], const double *const rows[TOGETHER],
@@ -91,7 +87,7 @@ static void add_rows(double *restrict sums, const double weights[TOGETHER], cons
         sums[j] += (weights[0] * a[j] + weights[1] * b[j]) + (weights[2] * c[j] + weights[3] * d[j]);
 }
 
-static double sum_of_sizes(const double *values, double width, ptrdiff_t n)
+static double sum_of_clipped(const double *values, double width, ptrdiff_t n)
 {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -327,15 +323,16 @@ void huber_newton(const matrix *rows, double *residual, const matrix *quadratic,
     p.hessian = p.gram + k * k;
     p.gradient = p.hessian + k * k;
     p.step = p.gradient + k;
-    double terms = sum_of_sizes(linear, INFINITY, k), length = 0;
+    memset(p.gram, 0, (size_t)(k * k) * sizeof(double)); /* What BLAS leaves alone is read too, and not used. */
+    double terms = sum_of_sizes(linear, k), length = 0;
     *is_bounded = 1;
     extrapolate(&p, width, wider, x);
     for (ptrdiff_t attempt = 0; attempt < 50 + 4 * k; attempt++) {
         for (ptrdiff_t i = 0; i < m; i++)
             p.weight[i] = clipped(residual[i], width);
         find_gradient(&p);
-        double terms_here = terms + sum_of_sizes(residual, width, m);
-        if (sum_of_sizes(p.gradient, INFINITY, k) <= GRADIENT_TOLERANCE * terms_here)
+        double terms_here = terms + sum_of_clipped(residual, width, m);
+        if (sum_of_sizes(p.gradient, k) <= GRADIENT_TOLERANCE * terms_here)
             return;
         if (attempt > 0 && (length == 0 || (rough && length == 1)))
             return;
@@ -351,11 +348,6 @@ void huber_newton(const matrix *rows, double *residual, const matrix *quadratic,
     }
 }
 
-static ptrdiff_t fewer(ptrdiff_t one, ptrdiff_t other)
-{
-    return one < other ? one : other;
-}
-
 /* The residual after a step, and the sum of all rows times it, clipped to the width, or for no width times its signs. */
 void huber_move(const matrix *design, const double *residual, const double *step, double width, double *moved,
                 double *sums)
@@ -363,11 +355,11 @@ void huber_move(const matrix *design, const double *residual, const double *step
     ptrdiff_t k = design->columns;
     memset(sums, 0, (size_t)k * sizeof(double));
     for (ptrdiff_t i = 0; i < design->rows; i += TOGETHER) {
-        ptrdiff_t count = fewer(TOGETHER, design->rows - i);
+        ptrdiff_t count = smaller_of(TOGETHER, design->rows - i);
         const double *rows[TOGETHER];
         double fitted[TOGETHER], here[TOGETHER] = {0}, weights[TOGETHER];
         for (ptrdiff_t r = 0; r < TOGETHER; r++)
-            rows[r] = (const double *)(design->first + (i + fewer(r, count - 1)) * design->stride);
+            rows[r] = row_of(design, i + smaller_of(r, count - 1));
         dots(rows, step, k, fitted);
         for (ptrdiff_t r = 0; r < count; r++)
             here[r] = residual[i + r] - fitted[r];
@@ -395,7 +387,7 @@ void write_rows(const matrix *features, const double *scale, const double *facto
                 const matrix *out)
 {
     for (ptrdiff_t i = 0; i < features->rows; i++)
-        read_scaled(features, i, scale[i], factors, origin, (double *)(out->first + i * out->stride));
+        read_scaled(features, i, scale[i], factors, origin, row_of(out, i));
 }
 
 /* The sum of the squares of each row, of which there is room for one. */
@@ -416,11 +408,11 @@ void huber_descend(const matrix *features, const double *scale, const double *fa
     ptrdiff_t d = features->columns;
     memset(sums, 0, (size_t)(d + 1) * sizeof(double));
     for (ptrdiff_t i = 0; i < features->rows; i += TOGETHER) {
-        ptrdiff_t count = fewer(TOGETHER, features->rows - i);
+        ptrdiff_t count = smaller_of(TOGETHER, features->rows - i);
         const double *rows[TOGETHER];
         double fitted[TOGETHER], here[TOGETHER] = {0}, weights[TOGETHER];
         for (ptrdiff_t r = 0; r < TOGETHER; r++) {
-            ptrdiff_t at = i + fewer(r, count - 1);
+            ptrdiff_t at = i + smaller_of(r, count - 1);
             rows[r] = room + r * d;
             read_scaled(features, at, scale[at], factors, origin, room + r * d);
         }

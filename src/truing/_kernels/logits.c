@@ -30,15 +30,13 @@ typedef struct {
     double log_sum[LANES]; /* ln(1 + others) */
 } sums;
 
-/* What GEN is asked for. */
+/* (1 - p)^gamma as a polynomial, squared so many times. */
 typedef struct {
-    double gamma;
-    const double *power; /* the coefficients of (1 - p)^(gamma / 2^squarings), the highest first */
+    const double *coefficients; /* of (1 - p)^(gamma / 2^squarings), the highest first */
     ptrdiff_t squarings;
-} entropy;
+} power;
 
-/* The largest size a number of so many bytes may have: 1e100, or all that are finite; halves that are not come out of
-   half_as_float above theirs. */
+/* The largest size a number of so many bytes may have: 1e100, or the largest that is finite. */
 static double largest_size(ptrdiff_t bytes)
 {
     return bytes == 8 ? 1e100 : bytes == 4 ? 0x1.fffffep127 : 65504.0;
@@ -57,7 +55,7 @@ static int64_t count_refused(const double *numbers, ptrdiff_t n, double size)
    goes on and on loses digits. */
 static ptrdiff_t part_of(ptrdiff_t classes, ptrdiff_t start)
 {
-    return classes - start < COLUMNS_AT_ONCE ? classes - start : COLUMNS_AT_ONCE;
+    return smaller_of(COLUMNS_AT_ONCE, classes - start);
 }
 
 /* Write n numbers of a row into a lane. */
@@ -86,7 +84,7 @@ static void read_lanes(const matrix *m, ptrdiff_t first, ptrdiff_t count, double
         memset(f, 0, (size_t)(classes * LANES) * sizeof *f);
     for (ptrdiff_t start = 0; start < classes; start += COLUMNS_AT_ONCE) {
         ptrdiff_t columns = part_of(classes, start);
-        const char *corner = m->first + first * m->stride + start * m->bytes;
+        const char *corner = bytes_of_row(m, first) + start * m->bytes;
         for (ptrdiff_t lane = 0; lane < count; lane++)
             read_lane(corner + lane * m->stride, m->bytes, columns, f + start * LANES + lane);
     }
@@ -178,7 +176,7 @@ static void differ_from_uniform(const double *exponentials, ptrdiff_t classes, c
         out[lane] = 2.0 * excess[lane];
 }
 
-/* One of the scores of eight rows, whose exponentials are given. */
+/* One of the scores of LANES rows, whose exponentials are given. */
 static void softmax_score(int64_t name, const double *exponentials, ptrdiff_t classes, double temperature,
                           const sums *s, double *restrict out)
 {
@@ -200,7 +198,7 @@ void softmax_scores(const matrix *logits, double temperature, const int64_t *nam
     ptrdiff_t classes = logits->columns;
     *refused = 0;
     for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
-        ptrdiff_t count = logits->rows - first < LANES ? logits->rows - first : LANES;
+        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
         double out[LANES];
         sums s;
         *refused += read_logits(logits, first, count, lanes, &s);
@@ -209,7 +207,7 @@ void softmax_scores(const matrix *logits, double temperature, const int64_t *nam
         for (ptrdiff_t column = 0; column < scores->columns; column++) {
             softmax_score(names[column], lanes, classes, temperature, &s, out);
             for (ptrdiff_t lane = 0; lane < count; lane++)
-                ((double *)(scores->first + (first + lane) * scores->stride))[column] = out[lane];
+                row_of(scores, first + lane)[column] = out[lane];
         }
     }
 }
@@ -360,11 +358,11 @@ static double log_of_tiny(const double *f, ptrdiff_t classes, double largest, do
 }
 
 /* The sum of e^(gamma x) (1 - p)^gamma of each row. */
-static void sum_powers(const double *powers, const double *exponentials, ptrdiff_t classes, const entropy *g,
+static void sum_powers(const double *powers, const double *exponentials, ptrdiff_t classes, const power *of_rest,
                        const sums *s, double *restrict total)
 {
     double scale[LANES], sum[LANES] = {0}, c[DEGREE + 1];
-    memcpy(c, g->power, sizeof c);
+    memcpy(c, of_rest->coefficients, sizeof c);
     for (ptrdiff_t lane = 0; lane < LANES; lane++)
         scale[lane] = 4.0 / (1.0 + s->others[lane]);
     for (ptrdiff_t j = 0; j < classes; j++) {
@@ -379,7 +377,7 @@ static void sum_powers(const double *powers, const double *exponentials, ptrdiff
             }
             rest[lane] = (even * t2 + c[DEGREE]) + odd * t;
         }
-        for (ptrdiff_t squaring = 0; squaring < g->squarings; squaring++)
+        for (ptrdiff_t squaring = 0; squaring < of_rest->squarings; squaring++)
 #pragma omp simd
             for (ptrdiff_t lane = 0; lane < LANES; lane++)
                 rest[lane] *= rest[lane];
@@ -414,32 +412,33 @@ static void add_largest(const double *below, const double *log_others, double ga
     }
 }
 
-/* Write GEN of each row, and how many logits are refused. `power` are the coefficients of (1 - p)^(gamma / 2^squarings),
-   and `scratch` has room for 3 LANES rows of doubles. */
-void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top, const double *power,
-                           ptrdiff_t squarings, double *scores, double *scratch, int64_t *refused)
+/* Write GEN of each row over its `top` largest logits, all of them or fewer, and how many logits are refused.
+   `coefficients` are those of (1 - p)^(gamma / 2^squarings), and `scratch` has room for 3 LANES rows of doubles. */
+void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
+                           const double *coefficients, ptrdiff_t squarings, double *scores, double *scratch,
+                           int64_t *refused)
 {
-    ptrdiff_t classes = logits->columns, few = top < classes ? top : classes;
+    ptrdiff_t classes = logits->columns;
     double *f = scratch, *powers = f + classes * LANES, *exponentials = powers + classes * LANES;
     double scale = 1.0 / temperature;
-    entropy g = {gamma, power, squarings};
+    power of_rest = {coefficients, squarings};
     *refused = 0;
     for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
-        ptrdiff_t count = logits->rows - first < LANES ? logits->rows - first : LANES;
+        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
         double sum[LANES], log_others[LANES], out[LANES];
         sums s;
         *refused += read_logits(logits, first, count, f, &s);
-        if (few == classes) {
+        if (top == classes) {
             take_both_exponentials(f, classes, scale, gamma, powers, exponentials, &s);
             add_others(&s);
         } else {
             sum_exponentials(f, classes, scale, exponentials, &s);
             add_others(&s);
-            select_lanes(logits, first, count, few, powers, exponentials);
-            take_both_exponentials(exponentials, few, scale, gamma, powers, exponentials, &s);
+            select_lanes(logits, first, count, top, powers, exponentials);
+            take_both_exponentials(exponentials, top, scale, gamma, powers, exponentials, &s);
         }
         take_log_of_others(f, classes, scale, &s, log_others);
-        sum_powers(powers, exponentials, few, &g, &s, sum);
+        sum_powers(powers, exponentials, top, &of_rest, &s, sum);
         add_largest(sum, log_others, gamma, &s, out);
         memcpy(scores + first, out, (size_t)count * sizeof *out);
     }
@@ -465,7 +464,7 @@ static void find_first(const double *f, ptrdiff_t classes, const double *restric
 void largest_of_rows(const matrix *m, double *values, int64_t *columns, double *lanes)
 {
     for (ptrdiff_t first = 0; first < m->rows; first += LANES) {
-        ptrdiff_t count = m->rows - first < LANES ? m->rows - first : LANES;
+        ptrdiff_t count = smaller_of(LANES, m->rows - first);
         double largest[LANES], place[LANES];
         read_lanes(m, first, count, lanes);
         find_largest(lanes, m->columns, largest);
@@ -474,18 +473,5 @@ void largest_of_rows(const matrix *m, double *values, int64_t *columns, double *
             values[first + lane] = largest[lane];
             columns[first + lane] = (int64_t)place[lane];
         }
-    }
-}
-
-/* Write the sum of the sizes of each row's numbers. `row` has room for a row of doubles. */
-void sums_of_sizes(const matrix *m, double *sums_of_rows, double *row)
-{
-    for (ptrdiff_t i = 0; i < m->rows; i++) {
-        double sum = 0.0;
-        read_row(m, i, row);
-#pragma omp simd reduction(+ : sum)
-        for (ptrdiff_t j = 0; j < m->columns; j++)
-            sum += fabs(row[j]);
-        sums_of_rows[i] = sum;
     }
 }

@@ -19,6 +19,23 @@ typedef struct {
     ptrdiff_t bytes;
 } matrix;
 
+static inline ptrdiff_t smaller_of(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Where row i begins. */
+static inline const char *bytes_of_row(const matrix *m, ptrdiff_t i)
+{
+    return m->first + i * m->stride;
+}
+
+/* Row i of a matrix of doubles, to be written to if the matrix may. */
+static inline double *row_of(const matrix *m, ptrdiff_t i)
+{
+    return (double *)bytes_of_row(m, i);
+}
+
 /* The exponent of a half is moved to where a float has it; infinities and NaN have the largest exponent in both. A
    subnormal half is a whole number of units of 2^-24: no float on the way is subnormal, which some processes set to 0. */
 static inline float half_as_float(uint16_t half)
@@ -35,7 +52,7 @@ static inline float half_as_float(uint16_t half)
 /* Write row i as doubles. */
 static inline void read_row(const matrix *m, ptrdiff_t i, double *restrict out)
 {
-    const char *row = m->first + i * m->stride;
+    const char *row = bytes_of_row(m, i);
     ptrdiff_t n = m->columns;
     if (m->bytes == 8) {
         memcpy(out, row, (size_t)n * 8);

@@ -9,7 +9,7 @@
 #include "numbers.h"
 
 /* Columns of a panel, and the panels that a tile is wide: as many sums as there are registers for. */
-#define PANEL 4
+#define PANEL_COLUMNS 4
 #if defined(__AVX2__) || defined(__aarch64__)
 #define TILE 3
 #else
@@ -19,8 +19,8 @@
 /* Numbers between two panels. A power of two from one to the next would leave them few places in the cache. */
 #define APART 8
 
-/* A row of a panel. */
-typedef double numbers __attribute__((vector_size(8 * PANEL)));
+/* A row of a panel, which is also read and written as single doubles. */
+typedef double numbers __attribute__((vector_size(8 * PANEL_COLUMNS), may_alias));
 
 /* Where the sums of p columns are made: a row, the sums themselves, `width` numbers each, and panels of `rows` rows.
    What is there beside the p columns is 0, to make whole tiles. */
@@ -38,15 +38,15 @@ static inline products no_products(double *scratch, ptrdiff_t p, ptrdiff_t rows)
 {
     products all;
     uintptr_t unit = sizeof(numbers);
-    all.panels = (p + PANEL - 1) / PANEL;
-    all.width = (p + PANEL * TILE - 1) / (PANEL * TILE) * PANEL * TILE;
-    all.from_panel_to_panel = rows * PANEL + APART;
+    all.panels = (p + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+    all.width = (p + PANEL_COLUMNS * TILE - 1) / (PANEL_COLUMNS * TILE) * PANEL_COLUMNS * TILE;
+    all.from_panel_to_panel = rows * PANEL_COLUMNS + APART;
     all.row = (double *)(((uintptr_t)scratch + unit - 1) / unit * unit);
     all.sums = all.row + all.width;
     all.first_panel = all.sums + all.width * all.width;
     memset(all.row, 0, (size_t)(all.first_panel - all.row) * sizeof(double));
     double *end = all.first_panel + all.panels * all.from_panel_to_panel;
-    memset(end, 0, (size_t)((all.width / PANEL - all.panels) * all.from_panel_to_panel) * sizeof(double));
+    memset(end, 0, (size_t)((all.width / PANEL_COLUMNS - all.panels) * all.from_panel_to_panel) * sizeof(double));
     return all;
 }
 
@@ -54,7 +54,7 @@ static inline products no_products(double *scratch, ptrdiff_t p, ptrdiff_t rows)
 static inline void lay_row(const products *all, ptrdiff_t i)
 {
     for (ptrdiff_t q = 0; q < all->panels; q++)
-        *(numbers *)(all->first_panel + q * all->from_panel_to_panel + i * PANEL) = ((numbers *)all->row)[q];
+        *(numbers *)(all->first_panel + q * all->from_panel_to_panel + i * PANEL_COLUMNS) = ((numbers *)all->row)[q];
 }
 
 /* Add panel q times the panels of a tile from r on, over so many rows. */
@@ -62,14 +62,14 @@ static inline void add_tile(const products *all, ptrdiff_t rows, ptrdiff_t q, pt
 {
     const double *left = all->first_panel + q * all->from_panel_to_panel;
     const numbers *right = (const numbers *)(all->first_panel + r * all->from_panel_to_panel);
-    ptrdiff_t next = all->from_panel_to_panel / PANEL;
-    numbers tile[PANEL][TILE] = {{{0}}};
+    ptrdiff_t next = all->from_panel_to_panel / PANEL_COLUMNS;
+    numbers tile[PANEL_COLUMNS][TILE] = {{{0}}};
     for (ptrdiff_t k = 0; k < rows; k++)
-        for (ptrdiff_t i = 0; i < PANEL; i++)
+        for (ptrdiff_t i = 0; i < PANEL_COLUMNS; i++)
             for (ptrdiff_t j = 0; j < TILE; j++)
-                tile[i][j] += left[k * PANEL + i] * right[k + j * next];
-    for (ptrdiff_t i = 0; i < PANEL; i++) {
-        numbers *sums = (numbers *)(all->sums + (q * PANEL + i) * all->width) + r;
+                tile[i][j] += left[k * PANEL_COLUMNS + i] * right[k + j * next];
+    for (ptrdiff_t i = 0; i < PANEL_COLUMNS; i++) {
+        numbers *sums = (numbers *)(all->sums + (q * PANEL_COLUMNS + i) * all->width) + r;
         for (ptrdiff_t j = 0; j < TILE; j++)
             sums[j] += tile[i][j];
     }
@@ -88,7 +88,7 @@ static inline void write_products(const products *all, const matrix *out)
 {
     ptrdiff_t p = out->columns;
     for (ptrdiff_t i = 0; i < p; i++) {
-        double *row = (double *)(out->first + i * out->stride);
+        double *row = row_of(out, i);
         memcpy(row, all->sums + i * all->width, (size_t)(i + 1) * sizeof(double));
         for (ptrdiff_t j = i + 1; j < p; j++)
             row[j] = all->sums[j * all->width + i];

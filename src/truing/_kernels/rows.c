@@ -7,13 +7,13 @@
 void row_products(const matrix *rows, const double *coef, double *restrict products)
 {
     for (ptrdiff_t i = 0; i < rows->rows; i++) {
-        const char *row = row_of(rows, i);
+        const char *row = bytes_of_row(rows, i);
         if (rows->bytes == 8)
-            products[i] = dot(row, 8, coef, rows->columns);
+            products[i] = product(row, 8, coef, rows->columns);
         else if (rows->bytes == 4)
-            products[i] = dot(row, 4, coef, rows->columns);
+            products[i] = product(row, 4, coef, rows->columns);
         else
-            products[i] = dot(row, 2, coef, rows->columns);
+            products[i] = product(row, 2, coef, rows->columns);
     }
 }
 
@@ -24,7 +24,7 @@ void sum_products(const matrix *features, const double *scores, const double *sh
     ptrdiff_t d = features->columns;
     products all = no_products(scratch, d + 2, at_once);
     for (ptrdiff_t first = 0; first < features->rows; first += at_once) {
-        ptrdiff_t count = at_most(at_once, features->rows - first);
+        ptrdiff_t count = smaller_of(at_once, features->rows - first);
         for (ptrdiff_t i = 0; i < count; i++) {
             read_row(features, first + i, all.row);
             for (ptrdiff_t j = 0; j < d; j++)

@@ -3,10 +3,13 @@
 #ifndef TRUING_ROWS_H
 #define TRUING_ROWS_H
 
+#include <math.h>
+
 #include "numbers.h"
 
 /* Terms of a sum are added in so many lanes, by their place in the row, the lanes in pairs, and what fills no lanes
-   behind them. */
+   behind them. A compiler turns lanes into vector code, and may not change their order, as it may that of a reduction,
+   by where a row lies in memory. */
 #define LANES 16
 
 /* Called with constants, each of which makes a function of its own. */
@@ -19,16 +22,6 @@
 #else
 #define MULTIPLY_ADD(x, y, z) ((x) * (y) + (z))
 #endif
-
-static inline ptrdiff_t at_most(ptrdiff_t most, ptrdiff_t number)
-{
-    return number < most ? number : most;
-}
-
-static inline const char *row_of(const matrix *m, ptrdiff_t i)
-{
-    return m->first + i * m->stride;
-}
 
 /* Number j of a row of numbers of so many bytes: a constant, where this is called. */
 static inline double number_of(const char *row, ptrdiff_t bytes, ptrdiff_t j)
@@ -48,17 +41,50 @@ static inline double sum_of_lanes(double *lanes)
     return lanes[0];
 }
 
-/* The product of a row with coef. */
-INLINE double dot(const char *row, ptrdiff_t bytes, const double *coef, ptrdiff_t n)
+/* The product of a row of numbers of so many bytes, a constant, with coef. */
+INLINE double product(const char *row, ptrdiff_t bytes, const double *coef, ptrdiff_t n)
 {
-    double lanes[LANES] = {0};
+    double lanes[LANES] = {0}, rest = 0;
     ptrdiff_t j = 0;
     for (; j + LANES <= n; j += LANES)
         for (ptrdiff_t k = 0; k < LANES; k++)
             lanes[k] = MULTIPLY_ADD(number_of(row, bytes, j + k), coef[j + k], lanes[k]);
-    double rest = 0;
     for (; j < n; j++)
         rest = MULTIPLY_ADD(number_of(row, bytes, j), coef[j], rest);
+    return sum_of_lanes(lanes) + rest;
+}
+
+static inline double dot(const double *x, const double *y, ptrdiff_t n)
+{
+    return product((const char *)x, sizeof *x, y, n);
+}
+
+static inline double sum_of_squares(const double *x, ptrdiff_t n)
+{
+    return dot(x, x, n);
+}
+
+static inline double sum(const double *x, ptrdiff_t n)
+{
+    double lanes[LANES] = {0}, rest = 0;
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (ptrdiff_t k = 0; k < LANES; k++)
+            lanes[k] += x[j + k];
+    for (; j < n; j++)
+        rest += x[j];
+    return sum_of_lanes(lanes) + rest;
+}
+
+static inline double sum_of_sizes(const double *x, ptrdiff_t n)
+{
+    double lanes[LANES] = {0}, rest = 0;
+    ptrdiff_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (ptrdiff_t k = 0; k < LANES; k++)
+            lanes[k] += fabs(x[j + k]);
+    for (; j < n; j++)
+        rest += fabs(x[j]);
     return sum_of_lanes(lanes) + rest;
 }
 

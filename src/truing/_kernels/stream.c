@@ -2,42 +2,11 @@
 
    Matrices here are of doubles. A co-moment is symmetric, so that its rows are as good as its columns. */
 
-#include <math.h>
+#include "rows.h"
 
-#include "blas.h"
-#include "numbers.h"
-
-/* Columns whose products are found at once, in registers. */
+/* Columns whose products are found at once, in registers. The panels of products.h are narrower, and made for many rows
+   whose sums are kept from block to block; here a Cholesky factor is in panels too, and both need the same products. */
 enum { PANEL = 8 };
-
-static inline double *row(const matrix *m, ptrdiff_t i)
-{
-    return (double *)(m->first + i * m->stride);
-}
-
-/* Sums of LANES numbers each that are added up side by side: one alone would have every addition wait for the last. */
-enum { LANES = 16 };
-
-static double added_up(const double *lanes)
-{
-    double sum = 0.0;
-    for (int c = 0; c < LANES; c++)
-        sum += lanes[c];
-    return sum;
-}
-
-static double dot(const double *restrict a, const double *restrict b, ptrdiff_t n)
-{
-    double sums[LANES] = {0.0};
-    ptrdiff_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-#pragma omp simd
-        for (int c = 0; c < LANES; c++)
-            sums[c] += a[j + c] * b[j + c];
-    for (int c = 0; j < n; j++, c++)
-        sums[c] += a[j] * b[j];
-    return added_up(sums);
-}
 
 /* total + error = a + b (Knuth 1969). */
 static inline double two_sum(double a, double b, double *error)
@@ -62,10 +31,10 @@ static void centre(const matrix *features, const double *scores, double before, 
                    const double *mean_low, double *middle, const matrix *block)
 {
     ptrdiff_t b = features->rows, d = features->columns;
-    double weight = sqrt(before * (double)b / (before + (double)b)), *step = row(block, b);
+    double weight = sqrt(before * (double)b / (before + (double)b)), *step = row_of(block, b);
     memset(middle, 0, (size_t)(d + 1) * sizeof *middle);
     for (ptrdiff_t i = 0; i < b; i++) {
-        double *restrict x = row(block, i);
+        double *restrict x = row_of(block, i);
         read_row(features, i, x);
         x[d] = scores[i];
         for (ptrdiff_t j = 0; j <= d; j++) {
@@ -76,7 +45,7 @@ static void centre(const matrix *features, const double *scores, double before, 
     for (ptrdiff_t j = 0; j <= d; j++)
         middle[j] /= (double)b;
     for (ptrdiff_t i = 0; i < b; i++) {
-        double *restrict x = row(block, i);
+        double *restrict x = row_of(block, i);
         for (ptrdiff_t j = 0; j <= d; j++)
             x[j] -= middle[j];
     }
@@ -104,8 +73,8 @@ static void add_square(const double *restrict x, const matrix *old, const matrix
                        const matrix *new_low)
 {
     for (ptrdiff_t i = 0; i < old->rows; i++) {
-        const double *restrict high = row(old, i), *restrict low = row(old_low, i);
-        double *restrict total = row(new, i), *restrict rest = row(new_low, i);
+        const double *restrict high = row_of(old, i), *restrict low = row_of(old_low, i);
+        double *restrict total = row_of(new, i), *restrict rest = row_of(new_low, i);
         for (ptrdiff_t j = 0; j < old->columns; j++)
             total[j] = compensated(high[j], low[j], x[i] * x[j], &rest[j]);
     }
@@ -115,10 +84,10 @@ static void add_square(const double *restrict x, const matrix *old, const matrix
 static void pack(const matrix *block, double *restrict packed)
 {
     for (ptrdiff_t j = 0; j < block->columns; j += PANEL) {
-        ptrdiff_t n = block->columns - j < PANEL ? block->columns - j : PANEL;
+        ptrdiff_t n = smaller_of(PANEL, block->columns - j);
         for (ptrdiff_t i = 0; i < block->rows; i++, packed += PANEL)
             for (ptrdiff_t c = 0; c < PANEL; c++)
-                packed[c] = c < n ? row(block, i)[j + c] : 0.0;
+                packed[c] = c < n ? row_of(block, i)[j + c] : 0.0;
     }
 }
 
@@ -142,10 +111,10 @@ static void panel_products(const double *restrict one, const double *restrict ot
 /* Products of two panels' columns, to where they belong in a matrix (p, p) from row i and column j on. */
 static void put(const double *restrict products, ptrdiff_t i, ptrdiff_t j, const matrix *to)
 {
-    ptrdiff_t m = to->columns - i < PANEL ? to->columns - i : PANEL;
-    ptrdiff_t n = to->columns - j < PANEL ? to->columns - j : PANEL;
+    ptrdiff_t m = smaller_of(PANEL, to->columns - i);
+    ptrdiff_t n = smaller_of(PANEL, to->columns - j);
     for (ptrdiff_t a = 0; a < m; a++)
-        memcpy(row(to, i + a) + j, products + a * PANEL, (size_t)n * sizeof *products);
+        memcpy(row_of(to, i + a) + j, products + a * PANEL, (size_t)n * sizeof *products);
 }
 
 static void transpose(const double *restrict products, double *restrict mirrored)
@@ -171,13 +140,13 @@ static void find_products(const double *packed, ptrdiff_t rows, const matrix *to
 }
 
 /* The co-moment grows by the products of the block's columns, which wait where what follows its digits will be. */
-static void add_products(const double *packed, ptrdiff_t rows, const matrix *old, const matrix *old_low,
+static void grow_comoment(const double *packed, ptrdiff_t rows, const matrix *old, const matrix *old_low,
                          const matrix *new, const matrix *new_low)
 {
     find_products(packed, rows, new_low);
     for (ptrdiff_t i = 0; i < old->rows; i++) {
-        const double *restrict high = row(old, i), *restrict low = row(old_low, i);
-        double *restrict total = row(new, i), *restrict rest = row(new_low, i);
+        const double *restrict high = row_of(old, i), *restrict low = row_of(old_low, i);
+        double *restrict total = row_of(new, i), *restrict rest = row_of(new_low, i);
         for (ptrdiff_t j = 0; j < old->columns; j++)
             total[j] = compensated(high[j], low[j], rest[j], &rest[j]);
     }
@@ -192,7 +161,7 @@ static ptrdiff_t find_varying(const matrix *comoment, const double *mean, const 
     for (ptrdiff_t j = 0; j < d; j++) {
         double least = constant * mean[j];
         double enough = fmax(fmax(rows * (least * least), rounding[j]), underflowing);
-        varies[j] = row(comoment, j)[j] > enough;
+        varies[j] = row_of(comoment, j)[j] > enough;
         many += varies[j];
     }
     return many;
@@ -210,19 +179,19 @@ void add_batch(const matrix *features, const double *scores, double before, cons
     double after = before + (double)b;
     matrix high = *new_comoment, low = *new_comoment;
     low.first += (d + 1) * low.stride;
-    centre(features, scores, before, mean, mean_low, row(new_mean, 0), block);
-    move_mean(mean, mean_low, (double)b / after, d + 1, row(new_mean, 0), row(new_mean, 1));
+    centre(features, scores, before, mean, mean_low, row_of(new_mean, 0), block);
+    move_mean(mean, mean_low, (double)b / after, d + 1, row_of(new_mean, 0), row_of(new_mean, 1));
     if (b == 1) {
-        add_square(row(block, b), comoment, comoment_low, &high, &low);
+        add_square(row_of(block, b), comoment, comoment_low, &high, &low);
     } else {
         pack(block, packed);
-        add_products(packed, b + 1, comoment, comoment_low, &high, &low);
+        grow_comoment(packed, b + 1, comoment, comoment_low, &high, &low);
     }
     high.rows = d + 1;
     found[0] = 0.0;
     for (ptrdiff_t j = 0; j <= d; j++)
-        found[0] += row(&high, j)[j];
-    found[1] = (double)find_varying(&high, row(new_mean, 0), rounding, after, constant, underflowing, varies);
+        found[0] += row_of(&high, j)[j];
+    found[1] = (double)find_varying(&high, row_of(new_mean, 0), rounding, after, constant, underflowing, varies);
 }
 
 /* Of the columns that vary: the largest sum of squares over the square of the column's norm before, and what rounding
@@ -233,7 +202,7 @@ void find_growth(const matrix *comoment, const double *rounding, const unsigned 
     found[0] = found[1] = 0.0;
     for (ptrdiff_t j = 0, k = 0; j < comoment->rows - 1; j++)
         if (varies[j]) {
-            double square = row(comoment, j)[j];
+            double square = row_of(comoment, j)[j];
             found[0] = fmax(found[0], square / norm[k] / norm[k]);
             found[1] += rounding[j] / square;
             k++;
@@ -253,7 +222,7 @@ static ptrdiff_t gather(const matrix *comoment, const unsigned char *varies, ptr
     for (ptrdiff_t i = 0; i < columns; i++) {
         double *to = packed + i / PANEL * PANEL * columns + i % PANEL;
         for (ptrdiff_t j = 0; j <= i; j++)
-            to[j * PANEL] = i < k ? row(comoment, which[i])[which[j]] : i == j;
+            to[j * PANEL] = i < k ? row_of(comoment, which[i])[which[j]] : i == j;
     }
     return k;
 }
@@ -335,7 +304,7 @@ void find_errors(const matrix *comoment, const double *mean, const double *coef,
     found[0] = dot(mean, error_weights, d + 1);
     found[1] = 0.0;
     for (ptrdiff_t i = 0; i <= d; i++)
-        found[1] += error_weights[i] * dot(row(comoment, i), error_weights, d + 1);
+        found[1] += error_weights[i] * dot(row_of(comoment, i), error_weights, d + 1);
 }
 
 /* Least-squares coefficients (d,) of the columns that vary, 0 for the others, from a co-moment that has a factor.
@@ -372,11 +341,11 @@ static void add_times(double factor, const double *restrict x, ptrdiff_t n, doub
 static void take_projection(const matrix *basis, double *restrict coordinates, double *again, double *restrict rest)
 {
     for (ptrdiff_t i = 0; i < basis->rows; i++) {
-        again[i] = dot(row(basis, i), rest, basis->columns);
+        again[i] = dot(row_of(basis, i), rest, basis->columns);
         coordinates[i] += again[i];
     }
     for (ptrdiff_t i = 0; i < basis->rows; i++)
-        add_times(-again[i], row(basis, i), basis->columns, rest);
+        add_times(-again[i], row_of(basis, i), basis->columns, rest);
 }
 
 /* One more row of an interpolation of m rows: its basis, its inverse, its coefficients, the columns that varied.
@@ -390,7 +359,7 @@ void add_to_interpolation(const matrix *features, double score, const double *or
 {
     ptrdiff_t d = features->columns, m = basis->rows;
     double *x = room, *coordinates = room + d, *again = coordinates + m;
-    double *direction = row(new_basis, m), *beside = row(new_inverse, m);
+    double *direction = row_of(new_basis, m), *beside = row_of(new_inverse, m);
     read_row(features, 0, x);
     for (ptrdiff_t j = 0; j < d; j++) {
         x[j] -= origin[j];
@@ -410,10 +379,10 @@ void add_to_interpolation(const matrix *features, double score, const double *or
     }
     memset(beside, 0, (size_t)m * sizeof *beside);
     for (ptrdiff_t i = 0; i < m; i++) {
-        memcpy(row(new_basis, i), row(basis, i), (size_t)d * sizeof *x);
-        memcpy(row(new_inverse, i), row(inverse, i), (size_t)m * sizeof *x);
-        row(new_inverse, i)[m] = 0.0;
-        add_times(-coordinates[i] / length, row(inverse, i), i + 1, beside);
+        memcpy(row_of(new_basis, i), row_of(basis, i), (size_t)d * sizeof *x);
+        memcpy(row_of(new_inverse, i), row_of(inverse, i), (size_t)m * sizeof *x);
+        row_of(new_inverse, i)[m] = 0.0;
+        add_times(-coordinates[i] / length, row_of(inverse, i), i + 1, beside);
     }
     beside[m] = 1.0 / length;
     double sum = 0.0;

@@ -1,29 +1,13 @@
-/* Tiles of rows, which are multiplied by a matrix in products of one shape, and what is summed or selected of a row.
+/* Tiles of rows, which are multiplied by a matrix in products of one shape, and what is selected of a row.
 
-   A tile is a matrix of doubles that Python has made room for. Sums are kept in LANES partial sums, which a compiler
-   turns into vector code: their order, and so every bit, is that of the columns and nothing else. Where a compiler may
-   choose the order, which may then depend on where a row lies in memory, no rounding does: counts, and extremes. */
+   A tile is a matrix of doubles that Python has made room for. A compiler may choose the order only where no rounding
+   depends on it: of counts, and extremes. */
 
 #ifndef TRUING_TILES_H
 #define TRUING_TILES_H
 
-#include <math.h>
-
 #include "blas.h"
-#include "numbers.h"
-
-#define LANES 8
-
-static inline ptrdiff_t smaller_of(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Row i of a matrix of doubles that may be written to. */
-static inline double *row_of(const matrix *tile, ptrdiff_t i)
-{
-    return (double *)(tile->first + i * tile->stride);
-}
+#include "rows.h"
 
 /* Read rows from `first` on into a tile, which is filled up with zeros, and return how many there were. */
 static inline ptrdiff_t read_tile(const matrix *rows, ptrdiff_t first, const matrix *tile)
@@ -36,7 +20,8 @@ static inline ptrdiff_t read_tile(const matrix *rows, ptrdiff_t first, const mat
     return count;
 }
 
-/* Write the products of every row of a tile with the first `count` rows of `others` into a row of `products`. */
+/* Write the products of every row of a tile with the first `count` rows of `others` into a row of `products`. All three
+   are whole arrays: BLAS wants a stride no less than the width, and that of a slice of one row may be anything. */
 static inline void multiply(const matrix *tile, const matrix *others, ptrdiff_t count, const matrix *products)
 {
     int m = (int)count, n = (int)tile->rows, k = (int)others->columns;
@@ -45,52 +30,6 @@ static inline void multiply(const matrix *tile, const matrix *others, ptrdiff_t 
     double one = 1.0, zero = 0.0;
     dgemm("T", "N", &m, &n, &k, &one, row_of(others, 0), &between_others, row_of(tile, 0), &between_rows, &zero,
           row_of(products, 0), &between_products);
-}
-
-static inline double sum_of_lanes(const double *lanes)
-{
-    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-}
-
-static inline double sum(const double *x, ptrdiff_t n)
-{
-    double lanes[LANES] = {0};
-    ptrdiff_t whole = n - n % LANES;
-    for (ptrdiff_t j = 0; j < whole; j += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] += x[j + l];
-    for (ptrdiff_t j = whole; j < n; j++)
-        lanes[j - whole] += x[j];
-    return sum_of_lanes(lanes);
-}
-
-static inline double sum_of_sizes(const double *x, ptrdiff_t n)
-{
-    double lanes[LANES] = {0};
-    ptrdiff_t whole = n - n % LANES;
-    for (ptrdiff_t j = 0; j < whole; j += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] += fabs(x[j + l]);
-    for (ptrdiff_t j = whole; j < n; j++)
-        lanes[j - whole] += fabs(x[j]);
-    return sum_of_lanes(lanes);
-}
-
-static inline double sum_of_products(const double *x, const double *y, ptrdiff_t n)
-{
-    double lanes[LANES] = {0};
-    ptrdiff_t whole = n - n % LANES;
-    for (ptrdiff_t j = 0; j < whole; j += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] += x[j + l] * y[j + l];
-    for (ptrdiff_t j = whole; j < n; j++)
-        lanes[j - whole] += x[j] * y[j];
-    return sum_of_lanes(lanes);
-}
-
-static inline double sum_of_squares(const double *x, ptrdiff_t n)
-{
-    return sum_of_products(x, x, n);
 }
 
 /* The largest of n numbers, of which NaN is none. */

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _kernels
-from .._check import BLOCK_NUMBERS, KERNEL_NUMBERS, Floats, Matrix, rows_of_block, slices
+from .._check import BLOCK_NUMBERS, KERNEL_NUMBERS, Floats, Matrix, as_block, rows_of_block, slices
 from .._threads import map_blocks
 from ..least_squares import row_products
 from ..outputs import Outputs
@@ -171,6 +171,7 @@ class Columns:
 
     def _made(self, features: Matrix, scores: Floats) -> Floats:
         """Return the columns (n, p): the formula above."""
+        features = as_block(features)
         with np.errstate(over="ignore"):
             scaled = (features - self.origin) * self._factor
             if not (np.abs(scaled) <= _SQUARABLE).all():
@@ -229,7 +230,7 @@ def _usable(deviation: Floats) -> Floats:
 
 def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:
     """Return the mean and the standard deviation of each column, 0 where that is but rounding."""
-    rows = matrix.astype(np.float64)
+    rows = matrix.astype(np.float64, order="C")  # Sums do not depend on how it lies in memory.
     first = rows[0].copy()
     rows -= first  # About a row's own value nothing is left of a constant column.
     about_first = rows.mean(axis=0)

@@ -44,14 +44,12 @@ def softmax_scores(names: Sequence[str], logits: Matrix, temperature: float) -> 
 def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top: int) -> Floats:
     r"""Return $\sum_j p_j^\gamma (1 - p_j)^\gamma$ over the largest probabilities of every row, negated (n,)."""
     scores = np.empty(len(logits))
-    power, squarings = _power_of_rest(gamma)
+    power = _power_of_rest(gamma)
+    few = min(top, logits.shape[1])
 
     def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
         scratch = np.empty(3 * _kernels.LANES * block.shape[1])
-        few = min(top, block.shape[1])
-        kernels(
-            "generalised_entropies", block, temperature, gamma, few, power, squarings, scores[rows], scratch, refused
-        )
+        kernels("generalised_entropies", block, temperature, gamma, few, *power, scores[rows], scratch, refused)
 
     def plainly(block: Floats, rows: slice) -> None:
         scores[rows] = -_plain_entropy(block, temperature, gamma, top)

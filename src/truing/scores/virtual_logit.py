@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from .. import _kernels, _linalg
 from .._blas import one_thread
 from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
-from .exponentials import log_sum_exp
+from .exponentials import softmax_scores
 from .heads import as_head
 from .known import check_known
 from .logits import as_logits, max_logit
@@ -81,21 +81,11 @@ def vim(
 
 def _less_virtual_logit(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
     """Return the energy of every row less its virtual logit (n,)."""
-    scores = _energies_less_lengths(z, f, origin, residual, alpha)
+    energies = softmax_scores(["energy"], f, 1.0)[:, 0]
+    lengths = _lengths(z, origin, residual)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = energies - alpha * lengths
     return check_defined(scores, "features must not be too far from the known ones")
-
-
-def _energies_less_lengths(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
-    kernels = _kernels.kernels
-    if kernels is None:
-        return by_tiles(lambda z, f: log_sum_exp(f) - alpha * _plain_lengths(z, origin, residual), z, f)
-
-    def fill(rows: slice, scores: Floats) -> None:
-        given = _kernels.readable(z[rows]), _kernels.readable(f[rows]), origin, residual, alpha
-        room = empty_tile(z.shape[1]), empty_tile(len(residual)), np.empty(f.shape[1] + 3)
-        kernels.with_blas("less_virtual_logits", *given, *room, scores)
-
-    return by_blocks(fill, len(z), z.shape[1] + f.shape[1])
 
 
 def _lengths(z: Matrix, origin: Floats, residual: Floats) -> Floats:
