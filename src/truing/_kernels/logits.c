@@ -461,7 +461,7 @@ static void find_first(const double *f, ptrdiff_t classes, const double *restric
 }
 
 /* Write the largest number of each row and its column, the first of equal ones. `lanes` has room for LANES rows. */
-void largest_of_rows(const matrix *m, double *values, int64_t *columns, double *lanes)
+void largest_of_rows(const matrix *m, double *values, ptrdiff_t *columns, double *lanes)
 {
     for (ptrdiff_t first = 0; first < m->rows; first += LANES) {
         ptrdiff_t count = smaller_of(LANES, m->rows - first);
