@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _kernels
-from ._check import Floats, Matrix, as_block, row_blocks
+from ._check import KERNEL_NUMBERS, Floats, Matrix, as_block, row_blocks
 from ._threads import map_blocks
 
 # Of so few numbers NumPy tells it before a kernel is called.
@@ -26,5 +26,5 @@ def largest_of_rows(matrix: Matrix) -> tuple[Floats, NDArray[np.intp]]:
         wide.argmax(axis=1, out=columns[rows])
         values[rows] = wide[np.arange(len(wide)), columns[rows]]
 
-    map_blocks(fill, row_blocks(matrix), uses_blas=False)
+    map_blocks(fill, row_blocks(matrix, most=KERNEL_NUMBERS), uses_blas=False)
     return values, columns

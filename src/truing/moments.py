@@ -378,7 +378,7 @@ class ProductSums:
 
 def _summed_about(shift: Floats, rows: Rows, scores: Floats) -> ProductSums:
     n, sums = len(scores), ProductSums(shift)
-    most = KERNEL_NUMBERS if sums.by_kernel else BLOCK_NUMBERS
+    most = KERNEL_NUMBERS if sums.by_kernel and rows.is_plain else BLOCK_NUMBERS  # Others are copied.
     size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, rows_of_block(n, len(sums.shift), most))))
     add_blocks(lambda where: sums.of(rows.unwidened(where), scores[where]), slices(n, size), sums.add)
     return sums

@@ -52,13 +52,13 @@ class Rows:
 
     def block(self, rows: slice) -> Floats:
         """Return those rows; a view of the features where nothing is to be done to them."""
-        if self._is_plain and self.features.dtype == np.float64:
+        if self.is_plain and self.features.dtype == np.float64:
             return np.asarray(self.features[rows], dtype=np.float64)
         return self._read(rows)
 
     def unwidened(self, rows: slice) -> Matrix:
         """Return those rows, of the features' own type where nothing is to be done to them."""
-        return self.features[rows] if self._is_plain else self.block(rows)
+        return self.features[rows] if self.is_plain else self.block(rows)
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield (rows, those rows)."""
@@ -107,7 +107,8 @@ class Rows:
         )
 
     @property
-    def _is_plain(self) -> bool:
+    def is_plain(self) -> bool:
+        """Whether the rows are the features as they are."""
         return self.scale is None and self.exponents is None and self.origin is None
 
     def _read(self, rows: slice | NDArray[np.intp]) -> Floats:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _kernels
-from .._check import Floats, Matrix, as_block, check_finite, row_blocks, rows_of_block, slices
+from .._check import KERNEL_NUMBERS, Floats, Matrix, as_block, check_finite, row_blocks, rows_of_block, slices
 from .._threads import map_blocks
 
 # In the order of logits.c.
@@ -88,7 +88,7 @@ def _by_blocks(by_kernel: Callable[..., None], plainly: Callable[..., None], log
 
 def _blocks_of_lanes(logits: Matrix) -> list[slice]:
     """Return the rows a block at a time, each as many rows as logits.c reads at once, or a multiple."""
-    rows = rows_of_block(len(logits), logits.shape[1])
+    rows = rows_of_block(len(logits), logits.shape[1], KERNEL_NUMBERS)
     return slices(len(logits), max(rows // _kernels.LANES, 1) * _kernels.LANES)
 
 

@@ -9,7 +9,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _kernels
 from .._blas import one_thread
-from .._check import Floats, Matrix, as_block, as_matrix, as_number, as_vector, by_rows, check_same_rows, row_blocks
+from .._check import (
+    KERNEL_NUMBERS,
+    Floats,
+    Matrix,
+    as_block,
+    as_matrix,
+    as_number,
+    as_vector,
+    by_rows,
+    check_same_rows,
+    row_blocks,
+)
 from .._largest import largest_of_rows
 from .._threads import map_blocks
 from .exponentials import log_sum_exp, softmax_scores
@@ -232,7 +243,7 @@ def _sums_of_sizes(z: Matrix) -> Floats:
     def fill(rows: slice) -> None:
         kernels("sums_of_sizes", _kernels.readable(z[rows]), sums[rows], np.empty(z.shape[1]))
 
-    map_blocks(fill, row_blocks(z), uses_blas=False)
+    map_blocks(fill, row_blocks(z, most=KERNEL_NUMBERS), uses_blas=False)
     return sums
 
 
