@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -41,36 +42,38 @@ class CompiledKernels(BuildHookInterface[Any]):
 
 def compile_kernels() -> bool:
     """Write the shared libraries beside their source, and return whether there are any."""
-    compiled = False
+    compiled = []
     for name, options in LIBRARIES.items():
-        path = KERNELS / name
+        if os.name != "posix" or (options and platform.machine() != "x86_64"):
+            continue
         try:
-            if os.name != "posix" or (options and (platform.machine() != "x86_64" or not compiled)):
-                raise OSError("not for this platform")
-            _compile(path, options)
-            compiled = True
-        except (OSError, subprocess.CalledProcessError) as error:
+            _compile(KERNELS / name, options)
+            compiled.append(name)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
             print(f"truing: {name} is not compiled: {getattr(error, 'stderr', '') or error}", file=sys.stderr)
-            path.unlink(missing_ok=True)  # One of other sources must not go into a wheel.
-    return compiled
+    with suppress(OSError):  # Of a tree that cannot be written to.
+        for path in KERNELS.glob("*.so"):
+            if path.name not in compiled:
+                path.unlink()  # One of other sources must not go into a wheel.
+    return "compiled.so" in compiled
 
 
 def _compile(path: Path, options: str) -> None:
     """Compile all C files into a library, which takes the place of an old one when it is whole."""
-    sources = sorted(str(source) for source in KERNELS.glob("*.c"))
+    sources = sorted(str(source) for source in KERNELS.glob("[!.]*.c"))
     compiler = shlex.split(os.environ.get("CC") or "cc")
     with tempfile.TemporaryDirectory(dir=KERNELS, prefix="building-") as folder:
         new = Path(folder) / path.name
         told = f'-DSOURCES="{digest_of_sources()}"'
         command = [*compiler, *FLAGS.split(), *options.split(), told, "-o", str(new), *sources, "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace")  # noqa: S603
         new.replace(path)
 
 
 def digest_of_sources() -> str:
     """Return what tells the C files from others, which `_kernels` looks for in a library."""
     digest = blake2b(digest_size=16)
-    for path in sorted(KERNELS.glob("*.[ch]")):
+    for path in sorted(KERNELS.glob("[!.]*.[ch]")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

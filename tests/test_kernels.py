@@ -110,7 +110,8 @@ def test_what_room_is_made_for_in_python_is_what_the_c_source_uses(file, name):
 
 def test_the_room_for_products_has_columns_for_whole_tiles():
     text = (kernel_prototypes.FOLDER / "products.h").read_text()
-    panel, *tiles = (int(number) for number in re.findall(r"#define (?:PANEL|TILE) (\d+)", text))
+    panel, *tiles = (int(number) for number in re.findall(r"#define (?:PANEL_COLUMNS|TILE) (\d+)", text))
+    assert (panel, max(tiles)) == (4, 3)
     at_once, room = moments.ProductSums(np.zeros(4)).room(7)
     width = 5 + panel * max(tiles) - 1
     assert at_once == 7

@@ -178,6 +178,10 @@ WRONG = {
     "twice": (["merge", "m.npz", "m.npz", "-o", "x.npz"], "each file of moments must be given once"),
     "a copy": (["merge", "m.npz", "copy.npz", "-o", "x.npz"], "copy.npz must hold other rows than those before it"),
     "rows that a sum has": (["merge", "sum.npz", "m.npz", "-o", "x.npz"], "m.npz must hold other rows than those"),
+    "a copy taken away": (
+        ["merge", "all-m.npz", "--minus", "m.npz", "copy.npz", "-o", "x.npz"],
+        "copy.npz must hold other rows than those before it",
+    ),
     "a fit among moments": (["merge", "m.npz", "fit.npz", "-o", "x.npz"], "fit.npz must hold moments"),
     "another score": (["merge", "m.npz", "energy.npz", "-o", "x.npz"], "must hold moments of the base 'msp'"),
     "another width": (["merge", "m.npz", "narrow.npz", "-o", "x.npz"], "must hold moments of 64 features"),

@@ -136,16 +136,16 @@ def _library(name: str) -> ctypes.CDLL | None:
     folder = Path(__file__).parent
     try:
         library = ctypes.CDLL(str(folder / name))
-        compiled_of = (ctypes.c_char * _DIGEST_CHARACTERS).in_dll(library, "sources").value
+        compiled_of = (ctypes.c_char * _DIGEST_CHARACTERS).in_dll(library, "sources").value.decode()
+        return library if compiled_of == digest_of_sources(folder) else None
     except (OSError, ValueError):  # It was not compiled, or for another kind of processor.
         return None
-    return library if compiled_of.decode() == digest_of_sources(folder) else None
 
 
 def digest_of_sources(folder: Path) -> str:
     """Return what tells C files from others, as hatch_build.py writes it into what it compiles of them."""
     digest = blake2b(digest_size=_DIGEST_CHARACTERS // 2)
-    for path in sorted(folder.glob("*.[ch]")):
+    for path in sorted(folder.glob("[!.]*.[ch]")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -223,9 +223,9 @@ def _newton_in_one_call(
     is_bounded = np.empty(1)
     kernels.with_blas(
         "huber_newton",
-        _kernels.doubles(problem.rows),
+        np.ascontiguousarray(problem.rows, dtype=np.float64),
         problem.residual.copy(),
-        _kernels.doubles(problem.quadratic),
+        np.ascontiguousarray(problem.quadratic, dtype=np.float64),
         problem.linear.copy(),
         float(width),
         float(wider),

@@ -65,21 +65,24 @@ def read_moments(path: Source) -> tuple[Moments, Origin]:
 def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Moments, Origin]:
     """Return the sum of the moments in some files, less those in others, all of them of the same scores.
 
-    A file that is given twice is refused, and so is a copy of it: its rows would count twice.
+    A file that is given twice is refused, and so is a copy of one, as far as moments tell their parts: its rows would
+    count twice.
     """
     resolved = [Path(path).resolve() for path in (*paths, *minus)]
     for place in resolved:
         if resolved.count(place) > 1:
             raise ValueError(f"each file of moments must be given once, got {place.name} twice")
     whole, origin = read_moments(paths[0])
+    seen = {1: set(whole.parts), -1: set()}  # The parts of what was added, and of what was taken away.
     for sign, path in [(1, path) for path in paths[1:]] + [(-1, path) for path in minus]:
         more, its_origin = read_moments(path)
         if more.dimensions != whole.dimensions:
             wanted = f"{whole.dimensions} features, as those before it"
             raise ValueError(f"{path} must hold moments of {wanted}, got {more.dimensions}")
         origin = origin.joined(its_origin, path)
-        if sign > 0 and (whole.parts & more.parts) - {UNTOLD}:
+        if (seen[sign] & more.parts) - {UNTOLD}:
             raise ValueError(f"{path} must hold other rows than those before it, got some of the same")
+        seen[sign] |= more.parts
         try:
             whole = whole + more if sign > 0 else whole - more
         except ValueError as error:
