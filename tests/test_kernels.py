@@ -179,11 +179,13 @@ def test_no_kernel_reads_or_writes_outside_its_arrays_or_does_what_c_leaves_unde
     shutil.copy(ROOT / "hatch_build.py", tmp_path)
     watched = {"CC": "gcc -g -fsanitize=address,undefined -fno-sanitize-recover=all"}
     subprocess.run([sys.executable, "hatch_build.py"], cwd=tmp_path, env={**os.environ, **watched}, check=True)
-    sanitizer = subprocess.run(["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    # The second is for torch, whose exceptions the first looks for there.
+    asks = [["gcc", f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so")]
+    preloaded = [subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip() for ask in asks]
     environment = {
         **os.environ,
         "PYTHONPATH": str(tmp_path / "src"),
-        "LD_PRELOAD": sanitizer.stdout.strip(),
+        "LD_PRELOAD": " ".join(preloaded),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps what it has.
         "TRUING_DATA": str(DATA),
     }

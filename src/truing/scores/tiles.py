@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .. import _kernels
 from .._check import Floats, Matrix, rows_of_block, slices
 from .._threads import map_blocks
 
@@ -25,7 +26,8 @@ def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int) ->
     """
     scores = np.empty(rows)
     in_cache = rows_of_block(rows, width)
-    together = max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
+    is_plain = _kernels.kernels is None  # Copies are made of a block then.
+    together = in_cache if is_plain else max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
     step = max(1, together // ROWS_AT_ONCE) * ROWS_AT_ONCE
     map_blocks(lambda block: fill(block, scores[block]), slices(rows, step))
     return scores
