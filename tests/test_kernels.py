@@ -141,6 +141,7 @@ def test_vectors_of_other_types_and_layouts_are_read_as_the_numbers_they_hold(rn
         truing.LinearFit(numbers[:, None], 0.0, 1.0, 1, 1.0).predict(rows)
 
 
+@needs_compiler
 def test_moments_of_narrower_numbers_grow_as_those_of_doubles(rng):
     z, s = rng.normal(size=(50, 6)), rng.normal(size=50)
     sums = truing.Moments.of(z, s)

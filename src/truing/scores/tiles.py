@@ -25,9 +25,11 @@ def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int) ->
     Of a row it reads and makes `width` numbers.
     """
     scores = np.empty(rows)
-    in_cache = rows_of_block(rows, width)
-    is_plain = _kernels.kernels is None  # Copies are made of a block then.
-    together = in_cache if is_plain else max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
+    if _kernels.kernels is None:  # Several copies are made of a block then.
+        together = rows_of_block(rows, 4 * width)
+    else:
+        in_cache = rows_of_block(rows, width)
+        together = max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
     step = max(1, together // ROWS_AT_ONCE) * ROWS_AT_ONCE
     map_blocks(lambda block: fill(block, scores[block]), slices(rows, step))
     return scores
