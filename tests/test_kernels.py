@@ -12,7 +12,7 @@ import pytest
 
 import truing
 from truing import _kernels, incremental, moments
-from truing.huber_regression import design
+from truing.huber_regression import continuation, design, hessian
 from truing.scores import exponentials
 
 from . import kernel_prototypes
@@ -98,14 +98,21 @@ CONSTANTS = {
     ("logits.c", "DEGREE"): exponentials._DEGREE,
     ("stream.c", "PANEL"): incremental._PANEL,
     ("huber.c", "TOGETHER"): design._ROWS_TOGETHER,
+    ("huber.c", "GRADIENT_TOLERANCE"): continuation.GRADIENT_TOLERANCE,
+    ("huber.c", "SLOPE_TOLERANCE"): continuation._SLOPE_TOLERANCE,
+    ("huber.c", "UNBOUNDED_RATIO"): continuation._UNBOUNDED_RATIO,
+    ("huber.c", "MAX_TRIALS"): continuation._MAX_TRIALS,
+    ("huber.c", "RIDGE"): hessian.RIDGE,
+    ("huber.c", "FEW_CHANGED"): hessian._FEW_CHANGED,
+    ("huber.c", "MUCH_LESS"): hessian._MUCH_LESS,
 }
 
 
 @pytest.mark.parametrize(("file", "name"), CONSTANTS)
-def test_what_room_is_made_for_in_python_is_what_the_c_source_uses(file, name):
+def test_a_constant_that_stands_in_python_too_is_that_of_the_c_source(file, name):
     text = (kernel_prototypes.FOLDER / file).read_text()
-    (found,) = set(re.findall(rf"\b{name} = (\d+)|#define {name} (\d+)", text))
-    assert int("".join(found)) == CONSTANTS[file, name]
+    (found,) = set(re.findall(rf"\b{name} = ([\d.e-]+)|#define {name} ([\d.e-]+)", text))
+    assert float("".join(found)) == CONSTANTS[file, name]
 
 
 def test_the_room_for_products_has_columns_for_whole_tiles():
