@@ -16,7 +16,11 @@ def main() -> int:
     """Load the command line and run it."""
     _set_streams()
     end_if_interrupted()
-    from truing.cli import main
+    try:
+        from truing.cli import main
+    except ValueError as error:  # Of a variable of the environment.
+        print(f"truing: {error}", file=sys.stderr)
+        return 1
 
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)

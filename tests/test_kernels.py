@@ -72,6 +72,11 @@ def test_the_kernels_for_any_processor_are_taken_on_request():
 def test_another_choice_of_kernels_is_refused_by_name():
     told = run_with("none", "import truing", check=False)
     assert "TRUING_KERNELS must be plain, baseline or nothing, got 'none'" in told.stderr
+    told = run_with("none", "import sys, truing_command; sys.exit(truing_command.main())", check=False)
+    assert (told.returncode, told.stderr) == (
+        1,
+        "truing: TRUING_KERNELS must be plain, baseline or nothing, got 'none'\n",
+    )
 
 
 @needs_compiler
