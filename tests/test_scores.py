@@ -79,6 +79,29 @@ def test_scores_of_one_softmax_that_are_found_at_once_have_the_bits_of_each_by_i
         np.testing.assert_array_equal(score, network.score(name))
 
 
+OF_LOGITS = ("msp", "energy", "kl_uniform", "max_logit", "gen")
+OF_BOTH = ("gradnorm", "fdbd", "nci")
+
+
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("classes", [3, 2100])  # Of more than 2,048 fdbd finds the distances a block at a time.
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [(name, "logits") for name in OF_LOGITS + OF_BOTH] + [(name, "features") for name in OF_BOTH],
+)
+def test_a_number_that_is_not_finite_is_refused_by_its_row_wherever_it_is(name, given, classes, rng):
+    arrays = {"logits": rng.normal(size=(800, classes))}
+    if name in OF_BOTH:
+        arrays["features"] = rng.normal(size=(800, 2))
+    settings = {"weight": rng.normal(size=(classes, 2)), "mean": np.zeros(2)} if name in ("fdbd", "nci") else {}
+    for wrong in (np.nan, np.inf, -np.inf, 2e100):
+        row, column = rng.integers(arrays[given].shape)
+        arrays[given][row, column], right = wrong, arrays[given][row, column]
+        with pytest.raises(ValueError, match=rf"^{given} must be finite .*, got {re.escape(str(wrong))} in row {row}$"):
+            getattr(truing, name)(**arrays, **settings)
+        arrays[given][row, column] = right
+
+
 @pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.gen])
 def test_logits_at_both_ends_of_float32_warn_of_nothing(score):
     ends = np.array([[3e38, -3e38, 0.0]], dtype=np.float32)

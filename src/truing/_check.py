@@ -86,6 +86,12 @@ def check_finite(matrix: Matrix, name: str) -> None:
     map_blocks(check, slices(len(matrix), max(1, _CHECKED_NUMBERS // matrix.shape[1])), uses_blas=False)
 
 
+def check_rows(matrix: Matrix, rows: slice, name: str) -> None:
+    """Refuse what `check_finite` does if it is among these rows: whoever reads them next finds them in the cache."""
+    if not _are_finite(matrix[rows]):
+        check_finite(matrix, name)
+
+
 def as_number(
     value: float, name: str, *, above: float | None = None, at_least: float = -LARGEST, at_most: float = LARGEST
 ) -> float:

@@ -134,7 +134,7 @@ class Outputs:
         """Return the predicted class (n,) of each row: its largest logit, and 0 where there are none."""
         if self.logits is None:
             return np.zeros(len(self), dtype=np.intp)
-        return largest_of_rows(self.logits)[1]
+        return largest_of_rows(self.logits, "logits")[1]
 
     def __len__(self) -> int:
         return len(self.features)

@@ -460,14 +460,17 @@ static void find_first(const double *f, ptrdiff_t classes, const double *restric
     }
 }
 
-/* Write the largest number of each row and its column, the first of equal ones. `lanes` has room for LANES rows. */
-void largest_of_rows(const matrix *m, double *values, ptrdiff_t *columns, double *lanes)
+/* Write the largest number of each row and its column, the first of equal ones, and how many numbers are refused.
+   `lanes` has room for LANES rows. */
+void largest_of_rows(const matrix *m, double *values, ptrdiff_t *columns, double *lanes, int64_t *refused)
 {
+    *refused = 0;
     for (ptrdiff_t first = 0; first < m->rows; first += LANES) {
         ptrdiff_t count = smaller_of(LANES, m->rows - first);
         double largest[LANES], place[LANES];
         read_lanes(m, first, count, lanes);
         find_largest(lanes, m->columns, largest);
+        *refused += count_refused(lanes, m->columns * LANES, largest_size(m->bytes));
         find_first(lanes, m->columns, largest, place);
         for (ptrdiff_t lane = 0; lane < count; lane++) {
             values[first + lane] = largest[lane];

@@ -10,21 +10,19 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _kernels
 from .._blas import one_thread
 from .._check import (
-    KERNEL_NUMBERS,
     Floats,
     Matrix,
     as_block,
     as_matrix,
+    as_matrix_unchecked,
     as_number,
     as_vector,
-    by_rows,
+    check_finite,
     check_same_rows,
-    row_blocks,
 )
 from .._largest import largest_of_rows
-from .._threads import map_blocks
 from .exponentials import log_sum_exp, softmax_scores
-from .logits import as_logits, as_logits_unchecked, as_temperature
+from .logits import as_logits_unchecked, as_temperature
 from .tiles import ROWS_AT_ONCE, by_blocks, by_tiles, check_defined, empty_tile
 
 
@@ -38,7 +36,7 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     array([0.])
     """
     T = as_temperature(temperature)
-    z, f = as_matrix(features, "features"), as_logits_unchecked(logits)
+    z, f = as_matrix_unchecked(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
     return _sums_of_sizes(z) * softmax_scores(["from_uniform"], f, T)[:, 0] / T
 
@@ -121,14 +119,19 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     _check_apart(W)
     W = W - W.mean(axis=0)  # Differences stay, and what all classes share does not drown them.
     squares = np.einsum("ij,ij->i", W, W)
-    of_all_rows = _between_classes(W, squares, _classes_to_come(f)) if len(W) <= _MANY_CLASSES else None
+    of_all_rows = None
+    if len(W) <= _MANY_CLASSES:
+        of_all_rows = _between_classes(W, squares, _classes_to_come(f))
+    else:
+        check_finite(f, "logits")  # Before a block of them is looked at, whose rows have other numbers.
 
     def fill(rows: slice, scores: Floats) -> None:
         between = of_all_rows or _between_classes(W, squares, _predicted_classes(f[rows]))
         _write_boundary_distances(z[rows], f[rows], mu, between, scores)
 
     return check_defined(
-        by_blocks(fill, len(z), z.shape[1] + f.shape[1]), f"features must be {_APART} for the score fdbd"
+        by_blocks(fill, len(z), z.shape[1] + f.shape[1], features=z, logits=f),
+        f"features must be {_APART} for the score fdbd",
     )
 
 
@@ -208,8 +211,8 @@ def _shaped(z: Floats, kept: int, is_pruned: bool) -> Floats:
 def _as_centred(
     features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike
 ) -> tuple[Matrix, Matrix, Floats, Floats]:
-    """Return what fDBD and NCI take, checked against one another."""
-    z, f = as_matrix(features, "features"), as_logits(logits)
+    """Return what fDBD and NCI take, checked against one another; features and logits may still not be finite."""
+    z, f = as_matrix_unchecked(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
     W, mu = np.array(as_matrix(weight, "weight"), dtype=np.float64, order="C"), np.array(as_vector(mean, "mean"))
     if W.shape != (f.shape[1], z.shape[1]):
@@ -230,21 +233,20 @@ def _check_apart(W: Floats) -> None:
 
 def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
     """Return the classes that are the largest logit of any row, in order."""
-    return np.unique(largest_of_rows(f)[1])
+    return np.flatnonzero(np.bincount(largest_of_rows(f, "logits")[1]))
 
 
 def _sums_of_sizes(z: Matrix) -> Floats:
-    """Return the sum of |z| of each row (n,)."""
+    """Return the sum of |z| of each row (n,), which may still not be finite."""
     kernels = _kernels.kernels
-    if kernels is None:
-        return by_rows(lambda z: np.abs(z).sum(axis=1), z)
-    sums = np.empty(len(z))
 
-    def fill(rows: slice) -> None:
-        kernels("sums_of_sizes", _kernels.readable(z[rows]), sums[rows], np.empty(z.shape[1]))
+    def fill(rows: slice, sums: Floats) -> None:
+        if kernels is None:
+            np.abs(as_block(z[rows])).sum(axis=1, out=sums)
+        else:
+            kernels("sums_of_sizes", _kernels.readable(z[rows]), sums, np.empty(z.shape[1]))
 
-    map_blocks(fill, row_blocks(z, most=KERNEL_NUMBERS), uses_blas=False)
-    return sums
+    return by_blocks(fill, *z.shape, features=z)
 
 
 def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
@@ -310,13 +312,13 @@ def _collapse_scores(z: Matrix, f: Matrix, W: Floats, mu: Floats, alpha: float) 
         along = (W[f.argmax(axis=1)] * centred).sum(axis=1) / np.linalg.norm(centred, axis=1)
         return np.asarray(along + alpha * np.abs(z).sum(axis=1))
 
-    if kernels is None:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return by_rows(formula, z, f)
-
     def fill(rows: slice, scores: Floats) -> None:
+        if kernels is None:
+            scores[:] = formula(as_block(z[rows]), as_block(f[rows]))
+            return
         spare = np.empty(z.shape[1] + f.shape[1])
         given = _kernels.readable(z[rows]), _kernels.readable(f[rows])
         kernels("collapse_scores", *given, W, mu, alpha, spare, scores)
 
-    return by_blocks(fill, len(z), z.shape[1] + f.shape[1])
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return by_blocks(fill, len(z), z.shape[1] + f.shape[1], features=z, logits=f)

@@ -54,7 +54,7 @@ def max_logit(logits: ArrayLike) -> Floats:
     >>> max_logit([[1.0, 3.0]])
     array([3.])
     """
-    return largest_of_rows(as_logits(logits))[0]
+    return largest_of_rows(as_logits_unchecked(logits), "logits")[0]
 
 
 def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = _GAMMA, top: int = _TOP) -> Floats:

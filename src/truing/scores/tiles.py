@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import _kernels
-from .._check import Floats, Matrix, rows_of_block, slices
+from .._check import Floats, Matrix, check_rows, rows_of_block, slices
 from .._threads import map_blocks
 
 # A multiple of the rows that BLAS kernels take at a time; with 96 a product is about as fast as in one piece.
@@ -19,19 +19,25 @@ _MANY_TIMES = 4
 _ENOUGH_BLOCKS = 32
 
 
-def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int) -> Floats:
+def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int, **unchecked: Matrix) -> Floats:
     """Return scores of so many rows that `fill` writes for a block of them, whole tiles, at a time, on all cores.
 
-    Of a row it reads and makes `width` numbers.
+    Of a row it reads and makes `width` numbers. Matrices that come unchecked are checked a block at a time, by name.
     """
     scores = np.empty(rows)
+
+    def check_and_fill(block: slice) -> None:
+        for name, matrix in unchecked.items():
+            check_rows(matrix, block, name)
+        fill(block, scores[block])
+
     if _kernels.kernels is None:  # Several copies are made of a block then.
         together = rows_of_block(rows, 4 * width)
     else:
         in_cache = rows_of_block(rows, width)
         together = max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
     step = max(1, together // ROWS_AT_ONCE) * ROWS_AT_ONCE
-    map_blocks(lambda block: fill(block, scores[block]), slices(rows, step))
+    map_blocks(check_and_fill, slices(rows, step))
     return scores
 
 
