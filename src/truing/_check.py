@@ -175,6 +175,8 @@ def slices(rows: int, step: int) -> list[slice]:
     >>> slices(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
+    if 0 < rows <= step:
+        return [slice(0, rows)]
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
@@ -231,8 +233,7 @@ def _have_small_squares(matrix: Matrix) -> bool:
     """Return whether a sum of squares shows that all numbers are finite and not too large; where not, they may be."""
     if matrix.dtype == np.float16:  # Which NumPy sums one at a time.
         return False
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.vdot(matrix, matrix)) <= LARGEST**2  # NaN fails this comparison too.
+    return float(np.vdot(matrix, matrix)) <= LARGEST**2  # NaN fails this comparison too. No product of rows warns.
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:

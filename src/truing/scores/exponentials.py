@@ -5,6 +5,8 @@ nothing is lost where it is nearly all: $\log \sum_j e^{f_j / T} = \max_j f_j / 
 Logits come unchecked, since what reads them can tell: such as are not finite are refused here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import ceil, cos, fsum, log2, pi
