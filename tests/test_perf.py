@@ -237,8 +237,8 @@ def test_the_arithmetic_alone_scores_rows_as_a_detector_does():
 def test_work_on_two_threads_is_timed_and_the_number_put_back(monkeypatch):
     threads, seen = script("threads"), []
     monkeypatch.setenv("TRUING_THREADS", "5")
-    monkeypatch.setattr(threads, "bare", lambda threads: None)
-    threads.gain(lambda: seen.append(_threads.count()))
+    monkeypatch.setattr(threads, "bare", lambda threads, work: None)
+    threads.gain(lambda: seen.append(_threads.count()), np.zeros(4, dtype=np.float32))
     assert seen == [2, 1] * 5
     assert _threads.count() == 5
 
