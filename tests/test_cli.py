@@ -344,8 +344,8 @@ def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):
         (["fit", "test.npz", "--same-mix", "-o", "f.npz"], "--same-mix goes with --method contrast"),
         (["detect", "test.npz", "--same-mix", "--method", "dlr"], "--same-mix goes with --method contrast"),
         (["detect", "test.npz", "--method", "contrast"], "method contrast needs a reference"),
-        (["detect", "test.npz", "--base", "scale"], "needs the network's last layer"),
-        (["score", "test.npz", "--base", "knn", "-o", "s.npy"], "needs known in-distribution rows"),
+        (["detect", "test.npz", "--base", "scale"], "--base scale needs --head: the weight and bias of the last layer"),
+        (["score", "test.npz", "--base", "knn", "-o", "s.npy"], "--base knn needs --bank: known in-distribution rows"),
         (["detect", "test.npz", "--base", "scale", "--head", "held.npz"], "weight"),
         (
             ["fit", "test.npz", "--method", "contrast", "--reference", "held.npz", "--no-intercept", "-o", "f.npz"],

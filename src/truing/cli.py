@@ -74,7 +74,7 @@ def run_detect(args: argparse.Namespace) -> None:
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
     _refuse(args, ("same_mix",), args.method not in ("auto", "contrast"), "--method contrast")
-    _refuse_unused(args, "head")
+    _check_needs(args, "head")
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
     if args.is_table:
         _refuse(args, ("batch", "order"), True, "rows in one file")
@@ -100,7 +100,7 @@ def run_detect(args: argparse.Namespace) -> None:
 
 def run_score(args: argparse.Namespace) -> None:
     """Write the base score of every row."""
-    _refuse_unused(args, "head", "bank")
+    _check_needs(args, "head", "bank")
     check_ending(_apart(args, "output", "outputs", "head", "bank"))
     outputs, head = _rows(args, args.outputs), _head(args.head)
     bank = None if args.bank is None else _rows(args, args.bank)
@@ -116,7 +116,7 @@ def run_fit(args: argparse.Namespace) -> None:
         raise ValueError("--method contrast needs --reference: known in-distribution rows")
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
-    _refuse_unused(args, "head")
+    _check_needs(args, "head")
     check_named(_apart(args, "output", "outputs", "reference", "head", "moments"), ".npz")
     if args.moments is not None:
         check_named(_apart(args, "moments", "outputs", "head"), ".npz")
@@ -355,11 +355,14 @@ def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, wit
             raise ValueError(f"{_given_as(name)} goes with {with_what}")
 
 
-def _refuse_unused(args: argparse.Namespace, *options: str) -> None:
-    """Refuse a head or a bank that the base score does not look at."""
+def _check_needs(args: argparse.Namespace, *options: str) -> None:
+    """Refuse a head or a bank that the base score does not look at, and ask for one that it needs."""
     for name in options:
         users = [base for base, needed in NEEDS.items() if name in needed]
         _refuse(args, (name,), args.base not in users, f"--base {', '.join(users[:-1])} or {users[-1]}")
+        if args.base in users and getattr(args, name) is None:
+            said = {"head": "the weight and bias of the last layer", "bank": "known in-distribution rows"}
+            raise ValueError(f"--base {args.base} needs --{name}: {said[name]}")
 
 
 def _apart(args: argparse.Namespace, output: str, *others: str) -> Path:
