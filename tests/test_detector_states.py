@@ -114,7 +114,7 @@ def either(request, monkeypatch):
         monkeypatch.setattr(incremental, "_MIN_COLUMNS_PER_ROW", 0)
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 6))
 def test_a_restored_detector_goes_on_to_the_same_bits(either, tmp_path, data, d):
     check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)

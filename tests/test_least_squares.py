@@ -268,7 +268,7 @@ WINDOWS = ["as they are", "other units", "dependent", "small features, large sco
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_a_window_that_slides_is_a_fresh_fit_of_its_rows(bank, kind):
-    check_window(bank, 1000, kind)
+    check_window(bank, 300, kind)
 
 
 @pytest.mark.slow
