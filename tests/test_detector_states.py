@@ -201,7 +201,7 @@ def check_threads(batch_count, d):
 
 @pytest.mark.parametrize("d", [3, 150])
 def test_eight_threads_learn_what_one_would(d):
-    check_threads(60, d)
+    check_threads(30, d)
 
 
 @pytest.mark.slow

@@ -277,7 +277,7 @@ def read_or_refused(part, rows, contents):
 
 
 @every_layout
-@settings(in_one_folder, max_examples=60)
+@settings(in_one_folder, max_examples=25)
 @given(where=st.floats(0, 1, exclude_max=True), rows=st.integers(1, 30))
 def test_a_part_cut_anywhere_is_refused_by_its_name(tmp_path, layout, where, rows):
     part = LAYOUTS[layout](tmp_path, made(20, 3, np.float32), 7)

@@ -56,7 +56,7 @@ def assert_refused(path: Path, contents: bytes) -> None:
 
 
 @every_kind
-@settings(in_one_folder, max_examples=150)
+@settings(in_one_folder, max_examples=100)
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_refused(tmp_path, name, where, bit):
     contents = bytearray(written(name))
@@ -145,10 +145,7 @@ def sealed_tail() -> bytes:
 WORDS = [seal.BEFORE, seal.AFTER, seal.BLANK, b"0" * 64, b"PK\x05\x06", b"PAR1", b"ARROW1", sealed_tail()]
 
 
-@pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow", "x.feather"])
-@settings(in_one_folder, max_examples=60, deadline=None)
-@given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), where=st.floats(0, 1, exclude_max=True))
-def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tmp_path, name, words, where):
+def check_words(tmp_path, name, words, where):
     if name != "x.npz":
         pytest.importorskip("pyarrow")
     text = b"".join(words)
@@ -158,6 +155,29 @@ def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tm
     contents = bytearray((tmp_path / name).read_bytes())
     contents[int(where * len(contents))] ^= 1
     assert_refused(tmp_path / name, contents)
+
+
+files_of_outputs = pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow", "x.feather"])
+words_of_a_seal = given(
+    words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), where=st.floats(0, 1, exclude_max=True)
+)
+
+
+@files_of_outputs
+@settings(in_one_folder, max_examples=25)
+@words_of_a_seal
+def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tmp_path, name, words, where):
+    check_words(tmp_path, name, words, where)
+
+
+@pytest.mark.slow
+@files_of_outputs
+@settings(in_one_folder, max_examples=500)
+@words_of_a_seal
+def test_hundreds_of_files_that_hold_the_words_of_a_seal_are_read_and_their_damage_is_seen(
+    tmp_path, name, words, where
+):
+    check_words(tmp_path, name, words, where)
 
 
 @settings(in_one_folder, max_examples=40)
