@@ -121,10 +121,7 @@ FINE = {
 }
 
 
-@every_function
-@settings(max_examples=220)
-@given(data=st.data())
-def test_bad_input_is_refused_by_name(name, data):
+def check_bad_input(name, data):
     function, arguments = GOOD[name]
     argument = data.draw(st.sampled_from(sorted(arguments)))
     bad = data.draw(wrong(arguments[argument], any_number=(name, argument) in ANY_NUMBER))
@@ -132,6 +129,21 @@ def test_bad_input_is_refused_by_name(name, data):
     with pytest.raises((ValueError, TypeError)) as caught:
         function(**{**arguments, argument: bad})
     assert argument in str(caught.value)
+
+
+@every_function
+@settings(max_examples=60)
+@given(data=st.data())
+def test_bad_input_is_refused_by_name(name, data):
+    check_bad_input(name, data)
+
+
+@pytest.mark.slow
+@every_function
+@settings(max_examples=1000)
+@given(data=st.data())
+def test_bad_input_of_a_thousand_kinds_is_refused_by_name(name, data):
+    check_bad_input(name, data)
 
 
 def tables(name: str) -> list[str]:

@@ -181,6 +181,16 @@ ENDS = {
 }
 
 
+# One of each kind of end: by the parser, with its help or an error, and by a command, with an answer or an error.
+KINDS = {
+    words: ENDS[words]
+    for words in [("--version",), ("--help",), ("threshold", "scores.npy"), (), ("detect", "gone.npz")]
+}
+kinds_or_all = pytest.mark.parametrize(
+    "ends", [KINDS, pytest.param(ENDS, marks=pytest.mark.slow)], ids=["kinds", "all"]
+)
+
+
 def forked(folder: Path, cases: list[tuple[tuple[str, ...], str, str, str]]) -> list[list[object]]:
     np.save(folder / "scores.npy", np.arange(9.0))
     done = python(FORKED, json.dumps(cases), cwd=folder)
@@ -189,20 +199,22 @@ def forked(folder: Path, cases: list[tuple[tuple[str, ...], str, str, str]]) -> 
     return found
 
 
+@kinds_or_all
 @pytest.mark.parametrize("way", ["broken", "full"])
-def test_a_stream_that_takes_no_more_changes_nothing_but_an_answer_that_finds_no_room_is_an_error(tmp_path, way):
-    whole = forked(tmp_path, [(words, "read", "read", "utf-8") for words in ENDS])
+def test_a_stream_that_takes_no_more_changes_nothing_but_an_answer_that_finds_no_room_is_an_error(tmp_path, way, ends):
+    streams = [("read", "read"), ("read", way), (way, "read"), (way, way)]
+    found = forked(tmp_path, [(words, out, err, "utf-8") for out, err in streams for words in ends])
+    whole, without_stderr, without_stdout, without_both = (
+        found[start : start + len(ends)] for start in range(0, len(found), len(ends))
+    )
     assert [(code, bool(out), bool(err)) for code, out, err in whole] == [
-        (code, not code, code) for code in ENDS.values()
+        (code, not code, code) for code in ends.values()
     ]
-    without_stderr = forked(tmp_path, [(words, "read", way, "utf-8") for words in ENDS])
     assert without_stderr == [[code, out] for code, out, _ in whole]
-    without_stdout = forked(tmp_path, [(words, way, "read", "utf-8") for words in ENDS])
     no_room = [1, "truing: [Errno 28] No space left on device: 'standard output'\n"]
     expected = [no_room if out and way == "full" else [code, err] for code, out, err in whole]
     assert without_stdout == expected
-    without_both = forked(tmp_path, [(words, way, way, "utf-8") for words in ENDS])
-    assert without_both == [found[:1] for found in expected]
+    assert without_both == [one[:1] for one in expected]
 
 
 def test_a_reader_that_goes_away_stops_no_work(tmp_path):
@@ -212,11 +224,12 @@ def test_a_reader_that_goes_away_stops_no_work(tmp_path):
     assert len(np.load(tmp_path / "out.npy")) == 4
 
 
-def test_no_encoding_makes_a_command_fail(tmp_path):
-    encodings = ("ascii", "latin-1", "cp1252", "utf-8")
-    found = forked(tmp_path, [(words, "read", "read", encoding) for words in ENDS for encoding in encodings])
-    expected = [code for code in ENDS.values() for _ in encodings]
-    assert [code for code, _, _ in found] == expected
+@pytest.mark.parametrize(
+    "encoding", ["ascii", *(pytest.param(name, marks=pytest.mark.slow) for name in ("latin-1", "cp1252", "utf-8"))]
+)
+def test_no_encoding_makes_a_command_fail(tmp_path, encoding):
+    found = forked(tmp_path, [(words, "read", "read", encoding) for words in ENDS])
+    assert [code for code, _, _ in found] == list(ENDS.values())
 
 
 # Many commands in one process, each followed by its code and a mark.
@@ -285,7 +298,7 @@ def check_that_stdout_is_json(folder: Path, count: int) -> None:
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path):
-    check_that_stdout_is_json(tmp_path, 150)
+    check_that_stdout_is_json(tmp_path, 60)
 
 
 @pytest.mark.slow

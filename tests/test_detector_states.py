@@ -114,7 +114,7 @@ def either(request, monkeypatch):
         monkeypatch.setattr(incremental, "_MIN_COLUMNS_PER_ROW", 0)
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 6))
 def test_a_restored_detector_goes_on_to_the_same_bits(either, tmp_path, data, d):
     check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)
@@ -201,7 +201,7 @@ def check_threads(batch_count, d):
 
 @pytest.mark.parametrize("d", [3, 150])
 def test_eight_threads_learn_what_one_would(d):
-    check_threads(60, d)
+    check_threads(30, d)
 
 
 @pytest.mark.slow

@@ -55,11 +55,14 @@ def test_a_kernel_gives_what_the_plain_formula_does_of_the_known_rows(name, seed
     check_agrees(lambda: network.score(name, network.bank, **leave_out), atol=COINCIDING if name == "knn" else 1e-11)
 
 
+@pytest.fixture(scope="module", params=[np.float16, np.float32])
+def wide(request):
+    return Network(np.random.default_rng(7), rows=120, d=1280, c=1000, bank_rows=1300, dtype=request.param)
+
+
 @of_features
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_many_classes_and_wide_features_are_no_exception(name, dtype, rng):
-    network = Network(rng, rows=120, d=1280, c=1000, bank_rows=1300, dtype=dtype)
-    check_agrees(lambda: network.score(name), rtol=1e-9, atol=1e-9)
+def test_many_classes_and_wide_features_are_no_exception(wide, name):
+    check_agrees(lambda: wide.score(name), rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=60)

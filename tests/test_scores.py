@@ -438,7 +438,9 @@ def test_on_real_rows_known_and_unknown_ones_score_alike_when_the_known_leave_th
 FIELD = {"SCALE": "scale", "ASH": "ash", "fDBD": "fdbd", "ViM": "vim", "KNN": "knn"}
 
 
-@pytest.mark.parametrize("detector", FIELD)
+@pytest.mark.parametrize(
+    "detector", [pytest.param(name, marks=pytest.mark.slow) if name == "KNN" else name for name in FIELD]
+)
 def test_real_rows_have_the_auroc_that_pytorch_ood_has_of_them(detector, bank):
     rows = map(json.loads, (ROOT / "docs" / "results" / "field.jsonl").read_text().splitlines())
     wanted = ("cifar10-resnet56", detector, "pytorch-ood")
@@ -783,9 +785,15 @@ def test_scores_of_extreme_logits_are_their_limits():
     assert truing.gen([[1e100, 1e100]], 1e-100, gamma=0.5) == pytest.approx([-1.0], rel=1e-15)
 
 
-@pytest.mark.parametrize("way", ["kernels", "plain"])
 @pytest.mark.parametrize("classes", [2, 10, 150])
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        *(("kernels", kind) for kind in (np.float16, np.float32, np.float64)),
+        ("plain", np.float32),
+        *(pytest.param("plain", kind, marks=pytest.mark.slow) for kind in (np.float16, np.float64)),
+    ],
+)
 def test_equal_rows_have_equal_scores_with_any_number_of_threads(rng, classes, kind, way, request):
     if way == "plain":
         request.getfixturevalue("plain")

@@ -13,6 +13,7 @@ from .conftest import ROOT
 
 pytest.importorskip("mkdocs", reason="needs mkdocs: pip install '.[docs]'")
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "image": "href"}
+WIDTHS = (390, 1280)
 
 
 class Loads(HTMLParser):
@@ -79,19 +80,20 @@ def test_the_api_page_says_once_what_is_said_of_several_parameters(site):
         assert len(told) == len(set(told)), name
 
 
-@pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["index", "start", "concepts", "contrast", "api", "gallery", "perf"])
-def test_a_page_fits_the_window_and_asks_for_nothing_but_the_site(browser, site, name, width):
-    asked = []
-    page = browser.new_page(viewport={"width": width, "height": 800})
+def test_a_page_fits_the_window_and_asks_for_nothing_but_the_site(browser, site, name):
+    asked, shown, cut = [], {}, {}
+    page = browser.new_page()
     page.on("request", lambda request: asked.append(request.url))
     page.goto((site / f"{name}.html").as_uri())
-    shown = page.evaluate("document.documentElement.scrollWidth")
     codes = "[...document.querySelectorAll('.language-python pre > code')]"
-    cut = page.evaluate(f"{codes}.filter(code => code.scrollWidth > code.clientWidth).length")
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        shown[width] = page.evaluate("document.documentElement.scrollWidth")
+        cut[width] = page.evaluate(f"{codes}.filter(code => code.scrollWidth > code.clientWidth).length")
     pictures = page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     page.close()
-    assert shown == width
-    assert cut == 0
+    assert shown == {width: width for width in WIDTHS}
+    assert cut == dict.fromkeys(WIDTHS, 0)
     assert pictures
     assert [url for url in asked if not url.startswith((site.as_uri(), "data:", "blob:"))] == []

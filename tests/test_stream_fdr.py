@@ -44,9 +44,7 @@ def streams(draw):
     return m, np.concatenate(ranks) / (m + 1)
 
 
-@settings(max_examples=30)
-@given(stream=streams(), cuts=st.lists(st.integers(1, 2399), max_size=5))
-def test_rows_are_decided_as_the_rule_is_written_however_a_stream_is_cut_into_batches(stream, cuts):
+def check_cuts(stream, cuts):
     m, p = stream
     guard, decided = StreamFdr(0.05, m), []
     for part in np.split(p, sorted({cut for cut in cuts if cut < len(p)})):
@@ -57,9 +55,23 @@ def test_rows_are_decided_as_the_rule_is_written_however_a_stream_is_cut_into_ba
     assert guard == whole
 
 
-@settings(max_examples=30)
-@given(stream=streams())
-def test_a_refused_row_never_makes_another_one_accepted(stream):
+cuts_of_streams = given(stream=streams(), cuts=st.lists(st.integers(1, 2399), max_size=5))
+
+
+@settings(max_examples=10)
+@cuts_of_streams
+def test_rows_are_decided_as_the_rule_is_written_however_a_stream_is_cut_into_batches(stream, cuts):
+    check_cuts(stream, cuts)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@cuts_of_streams
+def test_rows_of_many_streams_are_decided_as_the_rule_is_written(stream, cuts):
+    check_cuts(stream, cuts)
+
+
+def check_refused(stream):
     """What the proof stands on: a tested row that had not been low leads to no fewer refused rows in all if it is."""
     m, p = stream
     guard = StreamFdr(0.05, m)
@@ -69,6 +81,19 @@ def test_a_refused_row_never_makes_another_one_accepted(stream):
         lower = p.copy()
         lower[place] = 1 / (m + 1)
         assert StreamFdr(0.05, m).updated(lower)[0].refused >= max(1, states[-1].refused)
+
+
+@settings(max_examples=10)
+@given(stream=streams())
+def test_a_refused_row_never_makes_another_one_accepted(stream):
+    check_refused(stream)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(stream=streams())
+def test_a_refused_row_of_many_streams_never_makes_another_one_accepted(stream):
+    check_refused(stream)
 
 
 @settings(max_examples=30)
@@ -101,7 +126,7 @@ def quiet_streams_spent(streams, rows, m, rng):
 
 
 def test_chance_hardly_uses_up_the_tests_of_a_quiet_stream(rng):
-    assert quiet_streams_spent(40, 1_000_000, 2500, rng) <= 1 / 40
+    assert quiet_streams_spent(12, 1_000_000, 2500, rng) <= 1 / 40
 
 
 @pytest.mark.slow
@@ -127,7 +152,7 @@ def mean_false_share(streams, batches, out_share, effect, rng, m=2500):
 
 @pytest.mark.parametrize(("out_share", "effect"), [(0.0, 0.0), (0.1, 4.0), (0.05, 2.5)])
 def test_the_false_discovery_rate_of_a_stream_keeps_its_level(rng, out_share, effect):
-    false_shares, powers = mean_false_share(100, 300, out_share, effect, rng)
+    false_shares, powers = mean_false_share(60, 300, out_share, effect, rng)
     assert false_shares.mean() <= 0.05 + 2 * false_shares.std() / np.sqrt(len(false_shares))
     assert (powers.mean() > 0.3) == (effect == 4.0)
 

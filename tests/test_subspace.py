@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
@@ -47,8 +47,7 @@ def spectrum(kind, rng, d=40):
 KINDS = ("falling", "equal", "nearly equal", "flat", "few", "any")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
+kinds_of_streams = given(
     seed=st.integers(0, 10**6),
     kind=st.sampled_from(KINDS),
     decay=st.sampled_from([1.0, 0.9, 0.5]),
@@ -56,7 +55,9 @@ KINDS = ("falling", "equal", "nearly equal", "flat", "few", "any")
     batch=st.sampled_from([1, 5, 40]),
     jump=st.sampled_from([0.0, 0.0, 30.0]),
 )
-def test_scores_differ_from_the_exact_ones_by_no_more_than_the_bound(seed, kind, decay, tolerance, batch, jump):
+
+
+def check_bound(seed, kind, decay, tolerance, batch, jump):
     rng = np.random.default_rng(seed)
     scale = np.sqrt(spectrum(kind, rng)) * (rng.random(40) > 0.1)  # Some units are dead.
     turn = np.linalg.qr(rng.normal(size=(40, 40)))[0] if seed % 2 else np.eye(40)
@@ -75,6 +76,19 @@ def test_scores_differ_from_the_exact_ones_by_no_more_than_the_bound(seed, kind,
         assert bound <= tolerance
         assert difference(new) <= bound + 1e-9
         sums = new
+
+
+@settings(max_examples=50)
+@kinds_of_streams
+def test_scores_differ_from_the_exact_ones_by_no_more_than_the_bound(seed, kind, decay, tolerance, batch, jump):
+    check_bound(seed, kind, decay, tolerance, batch, jump)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@kinds_of_streams
+def test_scores_of_many_streams_differ_by_no_more_than_the_bound(seed, kind, decay, tolerance, batch, jump):
+    check_bound(seed, kind, decay, tolerance, batch, jump)
 
 
 def test_a_bound_is_met_by_following_and_not_only_by_eigenvectors(rng, monkeypatch):

@@ -376,7 +376,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(run, root, mis
     assert str(error.value) == f"this command needs {missing}: {EXTRA}"
 
 
-@pytest.mark.parametrize("noise", ["uniform-noise", "gaussian-noise"])
+@pytest.mark.parametrize("noise", ["uniform-noise", pytest.param("gaussian-noise", marks=pytest.mark.slow)])
 def test_noise_gives_features_like_those_of_the_shared_bank_and_odin_surer_scores(run, tmp_path, bank, noise):
     held = bank("cifar10-resnet56", noise)
     line = ["extract", "--network", "resnet56", "--weights", DATA / "weights/cifar10-resnet56.safetensors"]

@@ -34,6 +34,12 @@ def svhn(embedded):
 
 
 @pytest.fixture(scope="session")
+def html(ran):
+    """The report of the demo on the small bank."""
+    return demo.report(ran)
+
+
+@pytest.fixture(scope="session")
 def rows_of_svhn():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "SETTING", replace(demo.SETTING, outside={"svhn": "svhn"}))
@@ -94,15 +100,14 @@ def test_without_a_path_the_demo_only_tells(ran, small, capsys):
 
 
 @pytest.mark.usefixtures("on_the_small_bank")
-def test_with_a_path_it_writes_the_report_and_says_where(small, ran, tmp_path, capsys):
+def test_with_a_path_it_writes_the_report_and_says_where(small, ran, html, tmp_path, capsys):
     path = tmp_path / "report.html"
     demo.run(path, small)
     assert capsys.readouterr().out == f"{terminal.text(ran.rows)}\n\nReport: {path}\n"
-    assert path.read_text(encoding="utf-8") == demo.report(ran)
+    assert path.read_text(encoding="utf-8") == html
 
 
-def test_the_report_is_whole_loads_nothing_and_says_where_it_hurts(ran):
-    html = demo.report(ran)
+def test_the_report_is_whole_loads_nothing_and_says_where_it_hurts(ran, html):
     reader = Reader()
     reader.feed(html)
     assert reader.open == []
@@ -113,8 +118,7 @@ def test_the_report_is_whole_loads_nothing_and_says_where_it_hurts(ran):
         assert reader.numbers[terminal.per_cent(row["auroc"])] > 0
 
 
-def test_the_summary_has_every_method_that_the_introduction_names_and_says_what_the_setting_is(ran):
-    html = demo.report(ran)
+def test_the_summary_has_every_method_that_the_introduction_names_and_says_what_the_setting_is(ran, html):
     front = html.partition('<section class="page"')[0]
     summary = front.partition("FPR95, set by set")[0]
     for name in ("msp", "msp + DLR", "msp + RLR", "msp + Online DLR"):
@@ -148,11 +152,12 @@ def test_a_failure_leaves_an_earlier_report_as_it_was(small, monkeypatch, tmp_pa
 
 
 @pytest.mark.usefixtures("on_the_small_bank")
-def test_a_full_disk_names_the_file_behind_the_table(ran, small, monkeypatch, tmp_path, capsys):
+def test_a_full_disk_names_the_file_behind_the_table(ran, html, small, monkeypatch, tmp_path, capsys):
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr(demo, "report", lambda _: html)
     with pytest.raises(OSError, match=r"No space left on device: .*report\.html"):
         demo.run(tmp_path / "report.html", small)
     assert capsys.readouterr().out == terminal.text(ran.rows) + "\n"

@@ -1,5 +1,6 @@
 """Whatever happens to a file of ours, it is never read as something else."""
 
+import functools
 import hashlib
 import re
 import zipfile
@@ -37,11 +38,13 @@ every_kind = pytest.mark.parametrize("name", KINDS)
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def written(folder: Path, name: str) -> bytes:
+@functools.cache
+def written(name: str) -> bytes:
     if name.endswith((".parquet", ".arrow", ".feather")):
         pytest.importorskip("pyarrow")
-    KINDS[name][0](folder / name)
-    return (folder / name).read_bytes()
+    with TemporaryDirectory() as folder:
+        KINDS[name][0](Path(folder) / name)
+        return (Path(folder) / name).read_bytes()
 
 
 def assert_refused(path: Path, contents: bytes) -> None:
@@ -53,27 +56,27 @@ def assert_refused(path: Path, contents: bytes) -> None:
 
 
 @every_kind
-@settings(in_one_folder, max_examples=300)
+@settings(in_one_folder, max_examples=100)
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_refused(tmp_path, name, where, bit):
-    contents = bytearray(written(tmp_path, name))
+    contents = bytearray(written(name))
     contents[int(where * len(contents))] ^= 1 << bit
     assert_refused(tmp_path / name, contents)
 
 
 @every_kind
-@settings(in_one_folder, max_examples=200)
+@settings(in_one_folder, max_examples=80)
 @given(where=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_short_is_refused(tmp_path, name, where):
-    contents = written(tmp_path, name)
+    contents = written(name)
     assert_refused(tmp_path / name, contents[: int(where * len(contents))])
 
 
 @every_kind
-@settings(in_one_folder, max_examples=100)
+@settings(in_one_folder, max_examples=60)
 @given(where=st.floats(0, 1), junk=st.binary(min_size=1, max_size=40))
 def test_bytes_put_in_are_refused(tmp_path, name, where, junk):
-    contents = written(tmp_path, name)
+    contents = written(name)
     place = int(where * len(contents))
     assert_refused(tmp_path / name, contents[:place] + junk + contents[place:])
 
@@ -81,7 +84,7 @@ def test_bytes_put_in_are_refused(tmp_path, name, where, junk):
 @pytest.mark.slow
 @every_kind
 def test_every_flipped_bit_and_every_cut_is_refused(tmp_path, name):
-    contents = written(tmp_path, name)
+    contents = written(name)
     for place in range(len(contents)):
         assert_refused(tmp_path / name, contents[:place])
         for bit in range(8):
@@ -91,8 +94,8 @@ def test_every_flipped_bit_and_every_cut_is_refused(tmp_path, name):
 
 
 @every_kind
-def test_the_seal_is_the_sum_of_all_else_in_the_file(tmp_path, name):
-    contents = written(tmp_path, name)
+def test_the_seal_is_the_sum_of_all_else_in_the_file(name):
+    contents = written(name)
     (sealed,) = re.finditer(b"truing-sha256:([0-9a-f]{64}):truing-sealed", contents)
     others = contents[: sealed.start(1)] + contents[sealed.end(1) :]
     assert hashlib.sha256(others).hexdigest() == sealed[1].decode()
@@ -142,10 +145,7 @@ def sealed_tail() -> bytes:
 WORDS = [seal.BEFORE, seal.AFTER, seal.BLANK, b"0" * 64, b"PK\x05\x06", b"PAR1", b"ARROW1", sealed_tail()]
 
 
-@pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow", "x.feather"])
-@settings(in_one_folder, max_examples=60, deadline=None)
-@given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), where=st.floats(0, 1, exclude_max=True))
-def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tmp_path, name, words, where):
+def check_words(tmp_path, name, words, where):
     if name != "x.npz":
         pytest.importorskip("pyarrow")
     text = b"".join(words)
@@ -155,6 +155,29 @@ def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tm
     contents = bytearray((tmp_path / name).read_bytes())
     contents[int(where * len(contents))] ^= 1
     assert_refused(tmp_path / name, contents)
+
+
+files_of_outputs = pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow", "x.feather"])
+words_of_a_seal = given(
+    words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), where=st.floats(0, 1, exclude_max=True)
+)
+
+
+@files_of_outputs
+@settings(in_one_folder, max_examples=25)
+@words_of_a_seal
+def test_a_file_that_holds_the_words_of_a_seal_is_read_and_its_damage_is_seen(tmp_path, name, words, where):
+    check_words(tmp_path, name, words, where)
+
+
+@pytest.mark.slow
+@files_of_outputs
+@settings(in_one_folder, max_examples=500)
+@words_of_a_seal
+def test_hundreds_of_files_that_hold_the_words_of_a_seal_are_read_and_their_damage_is_seen(
+    tmp_path, name, words, where
+):
+    check_words(tmp_path, name, words, where)
 
 
 @settings(in_one_folder, max_examples=40)

@@ -159,40 +159,47 @@ def test_wide_sums_are_added_on_the_workers(lasting_cluster: Cluster, tmp_path: 
 
 
 class Interrupting(OnDask):
-    """Does something to the cluster after some results."""
+    """Does something to the cluster after each result, of which it is told the number."""
 
-    def __init__(self, client: Any, after: int, harm: Any) -> None:
+    def __init__(self, client: Any, harm: Any) -> None:
         super().__init__(client)
-        self.left, self.harm = after, harm
+        self.results, self.harm = 0, harm
 
     def run(self, task: Any, numbers: Sequence[int], seen: Any) -> Iterator[Any]:
         for result in super().run(task, numbers, seen):
-            self.left -= 1
-            if self.left == 0:
-                self.harm()
+            self.results += 1
+            self.harm(self.results)
             yield result
 
 
-@pytest.mark.parametrize(("lost", "after"), [(1, 12), (2, 2), pytest.param(2, 12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {2: 1, 12: 1},
+        pytest.param({12: 1}, marks=pytest.mark.slow),
+        pytest.param({2: 2}, marks=pytest.mark.slow),
+        pytest.param({12: 2}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_workers_that_die_change_nothing(
     rows: truing.Outputs,
     reference: truing.Outputs,
     cluster: Cluster,
     tmp_path: Path,
-    lost: int,
-    after: int,
+    lost: dict[int, int],
 ) -> None:
-    """In the first pass and in the second; all of them are lost at last, and others come."""
+    """After 2 results, in the first pass, or 12, in the second; once all of both are lost, another comes."""
     table = Table.of(written(tmp_path / "rows", rows, CUTS))
     wanted = parts.detect(table, tmp_path / "here", reference, method="contrast")
 
-    def harm() -> None:
-        cluster.kill_workers(lost)
-        if lost == 2:
+    def harm(results: int) -> None:
+        cluster.kill_workers(lost.get(results, 0))
+        if sum(count for after, count in lost.items() if after <= results) == 2 and results in lost:
             cluster.add_worker()
 
     with cluster.client() as client:
-        runner = Interrupting(client, after, harm)
+        runner = Interrupting(client, harm)
         equal(parts.detect(table, tmp_path / "there", reference, method="contrast", runner=runner), wanted)
 
 
@@ -218,14 +225,14 @@ parts.detect(parts.Table.of(rows), folder, truing.Outputs.load(held), method="dl
 def test_a_driver_that_is_killed_goes_on(
     rows: truing.Outputs,
     reference: truing.Outputs,
-    cluster: Cluster,
+    lasting_cluster: Cluster,
     tmp_path: Path,
 ) -> None:
     folder = written(tmp_path / "rows", rows, CUTS)
     reference.save(tmp_path / "held.npz")
     wanted = parts.detect(Table.of(folder), tmp_path / "here", reference, method="dlr")
     (tmp_path / "driver.py").write_text(DRIVER)
-    arguments = [cluster.file, folder, tmp_path / "there", tmp_path / "held.npz"]
+    arguments = [lasting_cluster.file, folder, tmp_path / "there", tmp_path / "held.npz"]
     driver = subprocess.Popen([sys.executable, tmp_path / "driver.py", *arguments])
     partial = tmp_path / "there" / ".partial"
     while driver.poll() is None and not list(partial.glob("sums-00000[2-9].npz")):
@@ -234,7 +241,7 @@ def test_a_driver_that_is_killed_goes_on(
     driver.wait()
     done = len(list(partial.glob("sums-*.npz")))
     assert 0 < done < len(CUTS) + 1
-    with cluster.client() as client:
+    with lasting_cluster.client() as client:
         equal(
             parts.detect(Table.of(folder), tmp_path / "there", reference, method="dlr", runner=OnDask(client)), wanted
         )

@@ -251,7 +251,7 @@ class Operations(RuleBasedStateMachine):
 
 
 class TestOperations(Operations.TestCase):
-    settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+    settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def service(tmp_path_factory):
 
 cases = st.one_of([SCHEMA.as_strategy(generation_mode=mode) for mode in GenerationMode])
 unhurried = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 

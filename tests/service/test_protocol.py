@@ -228,7 +228,7 @@ def test_a_model_with_a_base_score_of_its_own_takes_no_other():
         decode_request(body, None, own)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=200))
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=60))
 def test_what_came_is_shown_short_and_in_plain_characters(value):
     text = shown(value)
     assert len(text) <= 60

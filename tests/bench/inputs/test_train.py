@@ -42,7 +42,7 @@ def stop_at(step):
     return progress
 
 
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_stopped_anywhere_goes_on_to_the_very_same_parameters(autocast, tiny, tmp_path):
     recipe = replace(RECIPE, autocast=autocast)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
