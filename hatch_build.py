@@ -51,11 +51,13 @@ def compile_kernels() -> bool:
             compiled.append(name)
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             print(f"truing: {name} is not compiled: {getattr(error, 'stderr', '') or error}", file=sys.stderr)
+    if "compiled.so" not in compiled:  # Which is loaded first, and tells the processor.
+        compiled.clear()
     with suppress(OSError):  # Of a tree that cannot be written to.
         for path in KERNELS.glob("*.so"):
             if path.name not in compiled:
                 path.unlink()  # One of other sources must not go into a wheel.
-    return "compiled.so" in compiled
+    return bool(compiled)
 
 
 def _compile(path: Path, options: str) -> None:

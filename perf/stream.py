@@ -1,8 +1,8 @@
 """Online DLR, a batch at a time, against Algorithm 3 read literally: `np.linalg.pinv` of the sums, each batch.
 
 Algorithm 3 is given a column of ones, so that both fit an intercept. `learn_and_score` is timed with its checks, over a
-stream's first 100 batches, its start included, and once it has seen 3 d rows: the median of five whole streams, between
-which the rival has its own. Times are the processor's.
+stream's first 100 batches, its start included, and once it has seen 3 d rows: the median of five whole streams, with
+those of the rival between them. Times are the processor's.
 
 As long as there are fewer rows than columns `pinv` of a sum of squares has no digits to go by, and finds another fit of
 those that interpolate; from there on scores are compared. At 2,048 columns its time is that of two batches.

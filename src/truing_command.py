@@ -16,11 +16,8 @@ def main() -> int:
     """Load the command line and run it."""
     _set_streams()
     end_if_interrupted()
-    try:
-        from truing.cli import main
-    except ValueError as error:  # Of a variable of the environment.
-        print(f"truing: {error}", file=sys.stderr)
-        return 1
+    end_if_misled()
+    from truing.cli import main
 
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,6 +35,22 @@ def end_if_interrupted() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+
+
+def end_if_misled() -> None:
+    """End at once, with one line, where the environment asks for kernels that there are not: nothing would load."""
+    try:
+        chosen_kernels()
+    except ValueError as error:
+        sys.exit(f"truing: {error}")
+
+
+def chosen_kernels() -> str:
+    """Return which kernels TRUING_KERNELS asks for: plain, baseline, or an empty text for the best that there are."""
+    chosen = os.environ.get("TRUING_KERNELS", "")
+    if chosen not in ("", "plain", "baseline"):
+        raise ValueError(f"TRUING_KERNELS must be plain, baseline or nothing, got {chosen!r}")
+    return chosen
 
 
 def is_started_by_name() -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing import _kernels, incremental, moments
+from truing import _check, _kernels, incremental, moments
 from truing.huber_regression import continuation, design, hessian
 from truing.scores import exponentials
 
@@ -72,7 +72,14 @@ def test_the_kernels_for_any_processor_are_taken_on_request():
 def test_another_choice_of_kernels_is_refused_by_name():
     told = run_with("none", "import truing", check=False)
     assert "TRUING_KERNELS must be plain, baseline or nothing, got 'none'" in told.stderr
-    told = run_with("none", "import sys, truing_command; sys.exit(truing_command.main())", check=False)
+
+
+@pytest.mark.parametrize(
+    "words", [["-m", "truing"], ["-c", "import sys, truing_command; sys.exit(truing_command.main())"]]
+)
+def test_another_choice_of_kernels_is_one_line_of_the_command(words):
+    asked = {**os.environ, "TRUING_KERNELS": "none"}
+    told = subprocess.run([sys.executable, *words, "--help"], env=asked, capture_output=True, text=True, check=False)
     assert (told.returncode, told.stderr) == (
         1,
         "truing: TRUING_KERNELS must be plain, baseline or nothing, got 'none'\n",
@@ -101,6 +108,7 @@ def test_names_that_other_libraries_export_are_not_taken_for_ours(tmp_path):
 CONSTANTS = {
     ("logits.c", "LANES"): _kernels.LANES,
     ("logits.c", "DEGREE"): exponentials._DEGREE,
+    ("logits.c", "LARGEST"): _check.LARGEST,
     ("stream.c", "PANEL"): incremental._PANEL,
     ("huber.c", "TOGETHER"): design._ROWS_TOGETHER,
     ("huber.c", "GRADIENT_TOLERANCE"): continuation.GRADIENT_TOLERANCE,

@@ -159,7 +159,7 @@ def test_these_tests_see_imports_however_they_are_spelled(tmp_path, monkeypatch,
 
 
 def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():
-    allowed = {*sys.stdlib_module_names, "numpy", "scipy", "threadpoolctl"}
+    allowed = {*sys.stdlib_module_names, "numpy", "scipy", "threadpoolctl", "truing_command"}
     # Tables need pyarrow, figures matplotlib.
     light = [path for name in CORE for path in files(name) if path.stem not in ("tables", "table_blocks", "plots")]
     for path in light:

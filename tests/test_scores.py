@@ -92,8 +92,8 @@ OF_BOTH = ("gradnorm", "fdbd", "nci")
 def test_a_number_that_is_not_finite_is_refused_by_its_row_wherever_it_is(name, given, classes, rng):
     arrays = {"logits": rng.normal(size=(800, classes))}
     if name in OF_BOTH:
-        arrays["features"] = rng.normal(size=(800, 2))
-    settings = {"weight": rng.normal(size=(classes, 2)), "mean": np.zeros(2)} if name in ("fdbd", "nci") else {}
+        arrays["features"] = rng.normal(size=(800, 200))
+    settings = {"weight": rng.normal(size=(classes, 200)), "mean": np.zeros(200)} if name in ("fdbd", "nci") else {}
     for wrong in (np.nan, np.inf, -np.inf, 2e100):
         row, column = rng.integers(arrays[given].shape)
         arrays[given][row, column], right = wrong, arrays[given][row, column]

@@ -4,10 +4,11 @@ Take the features and logits a network already computes, regress any score on th
 fitted value as the better score. Higher scores are more in-distribution, everywhere.
 """
 
-from truing_command import end_if_interrupted, is_started_by_name
+from truing_command import end_if_interrupted, end_if_misled, is_started_by_name
 
 if is_started_by_name():
     end_if_interrupted()
+    end_if_misled()
 
 from ._threads import threads
 from .contrast import ContrastFit, fit_contrast

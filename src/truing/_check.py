@@ -1,8 +1,8 @@
 """The one door for arrays.
 
-Public functions pass what they are given through here once. What comes out is finite, shaped and of a
-floating type; matrices keep float16 and float32, and `blocks` widens them a few rows at a time, so that
-no float64 copy of a whole input is ever made.
+Public functions pass what they are given through here once. What comes out is shaped and of a floating type, and
+finite once it is checked, here or where it is first read; matrices keep float16 and float32, and `blocks` widens them a
+few rows at a time, so that no float64 copy of a whole input is ever made.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +50,7 @@ def as_matrix(values: ArrayLike, name: str) -> Matrix:
 
 
 def as_matrix_unchecked(values: ArrayLike, name: str) -> Matrix:
-    """Return `values` as such a matrix, unread: whoever sums it up checks the sums, and `check_finite` if they fail."""
+    """Return `values` as such a matrix, unread: whoever reads it checks it, or its sums."""
     matrix = _as_floats(values, name)
     if matrix.ndim != 2:
         raise ValueError(f"{name} must be 2-D (n, d), got shape {matrix.shape}")
@@ -233,7 +233,7 @@ def _have_small_squares(matrix: Matrix) -> bool:
     """Return whether a sum of squares shows that all numbers are finite and not too large; where not, they may be."""
     if matrix.dtype == np.float16:  # Which NumPy sums one at a time.
         return False
-    return float(np.vdot(matrix, matrix)) <= LARGEST**2  # NaN fails this comparison too. No product of rows warns.
+    return float(np.vdot(matrix, matrix)) <= LARGEST**2  # NaN fails this comparison too; vdot never warns.
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:

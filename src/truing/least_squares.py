@@ -142,7 +142,8 @@ def _multiply(rows: Matrix, coef: Floats, out: Floats) -> None:
     """Write the product of every row with `coef` into `out`."""
     kernels = _kernels.kernels
     if kernels is None:  # Not by BLAS, whose last bit depends on a row's neighbours.
-        np.sum(as_block(rows) * coef, axis=1, out=out)
+        with np.errstate(over="ignore", invalid="ignore"):  # Whoever looks at the products finds these.
+            np.sum(as_block(rows) * coef, axis=1, out=out)
     else:
         kernels("row_products", _kernels.readable(rows), coef, out)
 

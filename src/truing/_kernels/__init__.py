@@ -7,7 +7,6 @@ same work, by the formula that stands beside each use; results then differ by ro
 """
 
 import ctypes
-import os
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from truing_command import chosen_kernels
 
 # The functions of blas.h.
 BLAS = ("dgemm", "dsyrk", "dgemv", "dtrsv", "dpotrf")
@@ -122,9 +123,7 @@ def _address(capsule: object) -> int:
 
 
 def _load() -> Kernels | None:
-    chosen = os.environ.get("TRUING_KERNELS", "")
-    if chosen not in ("", "plain", "baseline"):
-        raise ValueError(f"TRUING_KERNELS must be plain, baseline or nothing, got {chosen!r}")
+    chosen = chosen_kernels()
     library = None if chosen == "plain" else _library("compiled.so")
     if library is not None and chosen != "baseline" and library.has_avx2_and_fma():
         library = _library("compiled-avx2.so") or library

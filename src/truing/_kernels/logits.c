@@ -17,6 +17,9 @@ enum { MSP, ENERGY, KL_UNIFORM, FROM_UNIFORM };
 /* (1 - p)^g for p from 0 to 1/2 is a polynomial of this degree in 4 p - 1, to rounding, for g up to 1. */
 enum { DEGREE = 18 };
 
+/* No number may be larger. */
+#define LARGEST 1e100
+
 /* A sum of exponentials below this may have lost some of them. */
 static const double UNDERFLOWING = 1e-280;
 
@@ -36,10 +39,10 @@ typedef struct {
     ptrdiff_t squarings;
 } power;
 
-/* The largest size a number of so many bytes may have: 1e100, or the largest that is finite. */
+/* The largest size a number of so many bytes may have: LARGEST, or the largest that is finite. */
 static double largest_size(ptrdiff_t bytes)
 {
-    return bytes == 8 ? 1e100 : bytes == 4 ? 0x1.fffffep127 : 65504.0;
+    return bytes == 8 ? LARGEST : bytes == 4 ? 0x1.fffffep127 : 65504.0;
 }
 
 /* Return how many of n numbers are larger than that, or NaN, which fails the comparison. */

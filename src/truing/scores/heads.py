@@ -17,7 +17,6 @@ from .._check import (
     as_matrix_unchecked,
     as_number,
     as_vector,
-    check_finite,
     check_same_rows,
 )
 from .._largest import largest_of_rows
@@ -119,18 +118,14 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     _check_apart(W)
     W = W - W.mean(axis=0)  # Differences stay, and what all classes share does not drown them.
     squares = np.einsum("ij,ij->i", W, W)
-    of_all_rows = None
-    if len(W) <= _MANY_CLASSES:
-        of_all_rows = _between_classes(W, squares, _classes_to_come(f))
-    else:
-        check_finite(f, "logits")  # Before a block of them is looked at, whose rows have other numbers.
+    of_all_rows = _between_classes(W, squares, _classes_to_come(f)) if len(W) <= _MANY_CLASSES else None
 
     def fill(rows: slice, scores: Floats) -> None:
         between = of_all_rows or _between_classes(W, squares, _predicted_classes(f[rows]))
         _write_boundary_distances(z[rows], f[rows], mu, between, scores)
 
     return check_defined(
-        by_blocks(fill, len(z), z.shape[1] + f.shape[1], features=z, logits=f),
+        by_blocks(fill, len(z), z.shape[1] + f.shape[1], tile=1, features=z, logits=f),
         f"features must be {_APART} for the score fdbd",
     )
 
@@ -211,7 +206,7 @@ def _shaped(z: Floats, kept: int, is_pruned: bool) -> Floats:
 def _as_centred(
     features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike
 ) -> tuple[Matrix, Matrix, Floats, Floats]:
-    """Return what fDBD and NCI take, checked against one another; features and logits may still not be finite."""
+    """Return what fDBD and NCI take, checked against one another; features and logits are yet to be read."""
     z, f = as_matrix_unchecked(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
     W, mu = np.array(as_matrix(weight, "weight"), dtype=np.float64, order="C"), np.array(as_vector(mean, "mean"))
@@ -237,7 +232,7 @@ def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
 
 
 def _sums_of_sizes(z: Matrix) -> Floats:
-    """Return the sum of |z| of each row (n,), which may still not be finite."""
+    """Return the sum of |z| of each row (n,); z comes unchecked."""
     kernels = _kernels.kernels
 
     def fill(rows: slice, sums: Floats) -> None:
@@ -246,7 +241,7 @@ def _sums_of_sizes(z: Matrix) -> Floats:
         else:
             kernels("sums_of_sizes", _kernels.readable(z[rows]), sums, np.empty(z.shape[1]))
 
-    return by_blocks(fill, *z.shape, features=z)
+    return by_blocks(fill, *z.shape, tile=1, features=z)
 
 
 def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
@@ -321,4 +316,4 @@ def _collapse_scores(z: Matrix, f: Matrix, W: Floats, mu: Floats, alpha: float) 
         kernels("collapse_scores", *given, W, mu, alpha, spare, scores)
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return by_blocks(fill, len(z), z.shape[1] + f.shape[1], features=z, logits=f)
+        return by_blocks(fill, len(z), z.shape[1] + f.shape[1], tile=1, features=z, logits=f)

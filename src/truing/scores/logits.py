@@ -127,4 +127,4 @@ def as_temperature(temperature: float) -> float:
 
 def _are_probabilities(rows: Matrix) -> bool:
     wide = rows.astype(np.float64, copy=False)
-    return bool(wide.min() >= 0 and np.abs(wide.sum(axis=1) - 1).max() <= 1e-2)
+    return bool(wide.min() >= 0 and wide.max() <= 1.01 and np.abs(wide.sum(axis=1) - 1).max() <= 1e-2)

@@ -1,4 +1,7 @@
-"""Formulas with matrix products, a tile of rows at a time: by the kernels of heads.c and neighbours.c, or by NumPy."""
+"""Scores of features, a block of rows at a time, and in it a tile where there are matrix products.
+
+By the kernels of heads.c and neighbours.c, or by NumPy.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,13 @@ ROWS_AT_ONCE = 96
 _MANY_TIMES = 4
 _ENOUGH_BLOCKS = 32
 
+# Copies in float64 that NumPy makes of a block, where it is not taken in tiles.
+_COPIES = 4
 
-def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int, **unchecked: Matrix) -> Floats:
+
+def by_blocks(
+    fill: Callable[[slice, Floats], object], rows: int, width: int, *, tile: int = ROWS_AT_ONCE, **unchecked: Matrix
+) -> Floats:
     """Return scores of so many rows that `fill` writes for a block of them, whole tiles, at a time, on all cores.
 
     Of a row it reads and makes `width` numbers. Matrices that come unchecked are checked a block at a time, by name.
@@ -31,12 +39,12 @@ def by_blocks(fill: Callable[[slice, Floats], object], rows: int, width: int, **
             check_rows(matrix, block, name)
         fill(block, scores[block])
 
-    if _kernels.kernels is None:  # Several copies are made of a block then.
-        together = rows_of_block(rows, 4 * width)
+    if _kernels.kernels is None:
+        together = rows_of_block(rows, _COPIES * width)
     else:
         in_cache = rows_of_block(rows, width)
         together = max(in_cache, min(_MANY_TIMES * in_cache, rows // _ENOUGH_BLOCKS))
-    step = max(1, together // ROWS_AT_ONCE) * ROWS_AT_ONCE
+    step = max(1, together // tile) * tile
     map_blocks(check_and_fill, slices(rows, step))
     return scores
 
