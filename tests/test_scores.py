@@ -473,6 +473,20 @@ def test_no_wide_copy_of_the_rows_is_made(name, rng):
     assert peak < network.outputs.features.size * 8 / 1.2  # What a copy in double would take, and less.
 
 
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("name", ["gradnorm", "nci"])
+def test_no_wide_copy_of_a_few_long_rows_is_made(name, rng):
+    network = Network(rng, rows=96, d=20_000, c=3, bank_rows=2, dtype=np.float32)
+    network.score(name, network.outputs[:2])
+    tracemalloc.start()
+    try:
+        network.score(name)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < network.outputs.features.size * 8 / 2
+
+
 def test_a_head_or_a_bank_is_needed_or_ignored_as_the_table_says(rng):
     network = Network(rng)
     for name, score in truing.SCORES.items():
