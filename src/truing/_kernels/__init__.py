@@ -52,7 +52,7 @@ class Kernels:
         A matrix must be as `readable` returns it, and a vector in one piece.
         """
         function = self._functions.get(name) or self._with_types(name, arguments)
-        function(*map(_as_c, arguments))
+        function(*[_as_c(argument) for argument in arguments])
 
     def _with_types(self, name: str, arguments: tuple[Argument, ...]) -> Callable[..., None]:
         """Return a function that knows what it takes, by the arguments of its first call: half the time of each."""
