@@ -13,8 +13,9 @@ help:  ## list the targets
 demo: .venv/bench.stamp  ## install truing, print the table of methods on real features, write truing-demo.html
 	$(BIN)/truing demo -o truing-demo.html
 
+# A worker for each core needs no threads of BLAS and OpenMP beside it; the slow tests run with as many as there are.
 test: .venv/dev.stamp .venv-clients/stamp  ## install what the tests need and run all but the slow ones
-	$(BIN)/pytest --numprocesses auto -m "not slow"
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto -m "not slow"
 
 test-plain: .venv/dev.stamp  ## run the core's tests with NumPy in the place of the compiled kernels
 	TRUING_KERNELS=plain $(BIN)/pytest --numprocesses auto -m "not slow" $(CORE_TESTS) tests/contrast
