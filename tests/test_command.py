@@ -126,7 +126,7 @@ sys.exit(truing_command.main())
     assert sorted(done.stderr.splitlines()) == ["noise of a library", "noise of the system"]
 
 
-@pytest.mark.parametrize("closed", [1, 2])
+@pytest.mark.parametrize("closed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_closed_streams_get_nothing(tmp_path, closed):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
     code = (
@@ -314,9 +314,14 @@ sys.exit(truing_command.main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
-@pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.parametrize(
-    "command", ["detect test.npz", "fit test.npz -o fit.npz", "apply old.npz test.npz -o trued.npy"]
+    ("command", "is_terminal"),
+    [
+        ("detect test.npz", True),
+        ("detect test.npz", False),
+        pytest.param("fit test.npz -o fit.npz", True, marks=pytest.mark.slow),
+        pytest.param("apply old.npz test.npz -o trued.npy", True, marks=pytest.mark.slow),
+    ],
 )
 def test_long_work_shows_its_passes_on_a_terminal_alone(tmp_path, rng, command, is_terminal):
     rows = truing.Outputs(rng.normal(size=(60_000, 8)), rng.normal(size=(60_000, 5)))

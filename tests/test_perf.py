@@ -214,6 +214,7 @@ def test_the_service_is_sent_the_rows_that_were_made():
     assert int(re.search(rb"Content-Length: (\d+)", head)[1]) == len(body)
 
 
+@pytest.mark.slow
 def test_every_request_to_a_measured_server_is_answered():
     service = script("service")
     request = service.request_of(20, service.Widths(6, 3))

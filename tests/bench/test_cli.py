@@ -387,6 +387,7 @@ def test_noise_gives_features_like_those_of_the_shared_bank_and_odin_surer_score
     assert (ours.scores > msp(ours.logits)).mean() > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "images224").is_dir(), reason=f"no images224 under {DATA}")
 def test_efficientnet_cuts_the_centre_and_resizes_it_as_the_bank_did(run, tmp_path, bank):
     # The stored pictures are what the bank's network was given: here they come twice as large, in a frame of

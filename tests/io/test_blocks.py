@@ -161,6 +161,7 @@ print(json.dumps({name: [peak(Path(name), blocks) for blocks in (15, 150)] for n
 """
 
 
+@pytest.mark.slow  # Its like of tables in parts is not.
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
 def test_ten_times_the_rows_take_no_more_memory(tmp_path):
     pytest.importorskip("pyarrow")

@@ -130,6 +130,7 @@ def test_scores_in_parts_are_evaluated_together(run: Run) -> None:
     assert "there are no files of scores in empty" in run("threshold", "empty", fails=True)
 
 
+@pytest.mark.slow
 def test_a_cluster_of_processes_gives_the_same_files(run: Run) -> None:
     pytest.importorskip("distributed", reason="needs dask's distributed")
     run("detect", "logs", "--reference", "held.npz", "-o", "here")

@@ -90,7 +90,12 @@ def equal(found: parts.TableDetection, wanted: parts.TableDetection) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"method": "dlr"}, {"method": "dlr", "components": 20, "fdr": 0.1}, {"method": "rlr"}, {"method": "contrast"}],
+    [
+        {"method": "dlr", "components": 20, "fdr": 0.1},
+        {"method": "contrast"},
+        pytest.param({"method": "dlr"}, marks=pytest.mark.slow),
+        pytest.param({"method": "rlr"}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_cluster_gives_the_bits_of_one_process(

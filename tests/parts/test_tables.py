@@ -143,7 +143,7 @@ class Counting(Here):
             yield number, arrays
 
 
-@pytest.mark.parametrize("method", ["dlr", "contrast", "rlr"])
+@pytest.mark.parametrize("method", ["contrast", "rlr", pytest.param("dlr", marks=pytest.mark.slow)])
 def test_a_stopped_job_goes_on_where_it_was(
     rows: truing.Outputs, reference: truing.Outputs, tmp_path: Path, method: str
 ) -> None:

@@ -128,7 +128,7 @@ def test_four_kills_lose_nothing_acknowledged_and_count_nothing_twice(tmp_path):
     survive(tmp_path, 4, seed=1)
 
 
-@pytest.mark.parametrize("detector", ["window", "rlr"])
+@pytest.mark.parametrize("detector", ["window", pytest.param("rlr", marks=pytest.mark.slow)])
 def test_kills_lose_nothing_that_the_guards_of_a_stream_saw(tmp_path, detector):
     survive(tmp_path, 4, seed=3, detector=detector)
 
