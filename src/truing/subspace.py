@@ -39,6 +39,7 @@ import numpy as np
 
 from . import _linalg
 from ._check import Floats, Matrix
+from ._threads import map_blocks
 
 # Vectors that are followed, for each component.
 _FOLLOWED = 2
@@ -61,6 +62,9 @@ _WELL_CONDITIONED = 1e-2
 # Mary 2019).
 _ROUNDING = 6.0
 _ROUNDOFF = float(np.finfo(np.float32).eps) / 2
+
+# A product is made of so many blocks of rows, which all cores share.
+_BLOCKS = 8
 
 # With fewer columns, or more components for them, eigenvectors take no longer (measured).
 _MIN_COLUMNS, _MIN_COLUMNS_PER_COMPONENT = 512, 8
@@ -156,7 +160,7 @@ class _Ritz:
     def of(cls, comoment: Floats, orthonormal: Floats, k: int) -> _Ritz:
         """Return the values and vectors within the span of orthonormal vectors (d, p) (step 2)."""
         square, cross = comoment[:-1, :-1], comoment[:-1, -1]
-        products = square @ orthonormal
+        products = _product(square, orthonormal)
         values, rotation = np.linalg.eigh(orthonormal.T @ products)
         values, rotation = values[::-1].copy(), rotation[:, ::-1]
         basis = orthonormal @ rotation
@@ -266,10 +270,22 @@ class _Riccati:
 def _filtered(single: Matrix, basis: Floats, cut: float) -> Floats:
     """Return a Chebyshev polynomial of a matrix times `basis` (d, p), small on eigenvalues from 0 to `cut` (step 1)."""
     before: Matrix = basis.astype(np.float32)
-    now: Matrix = np.float32(2 / cut) * (single @ before) - before
+    now: Matrix = np.float32(2 / cut) * _product(single, before) - before
     for _ in range(_DEGREE - 1):
-        before, now = now, np.float32(4 / cut) * (single @ now) - 2 * now - before
+        before, now = now, np.float32(4 / cut) * _product(single, now) - 2 * now - before
     return now.astype(np.float64)
+
+
+def _product(square: Matrix, vectors: Matrix) -> Matrix:
+    """Return a matrix (d, d) times vectors (d, p), of the same type, on all cores."""
+    product = np.empty_like(vectors)
+    rows = -(-len(square) // _BLOCKS)
+
+    def fill(start: int) -> None:
+        np.matmul(square[start : start + rows], vectors, out=product[start : start + rows])
+
+    map_blocks(fill, range(0, len(square), rows))
+    return product
 
 
 def _orthonormal(vectors: Floats) -> Floats | None:
