@@ -11,6 +11,7 @@ from truing.bench.bank import OUTSIDE, bank
 
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 SETS = ("cifar10-test", *OUTSIDE)
+EXTRACTED = Path(__file__).parent / "extracted"  # What `truing bench extract` wrote there, as README.md says.
 
 Pair = tuple[NDArray[np.floating], NDArray[np.float64]]
 
@@ -31,9 +32,9 @@ def cifar_and_svhn() -> Pair:
         return _stacked([bank().inside, bank().outside["svhn"]])
 
 
-def cifar100_and_svhn() -> Pair:
-    """Return features (12,000, 64) and MSP of CIFAR-100 test and SVHN, by a network that no constant was chosen on."""
-    return _stacked([outputs("cifar100-resnet14", name) for name in ("cifar100-test", "svhn")])
+def untouched() -> Pair:
+    """Return features (12,000, 64) and MSP of CIFAR-10, CIFAR-100 and SVHN, by a network no constant was chosen on."""
+    return _stacked(extracted("resnet20", "cifar10-test-5000", "cifar100-test-5000", "svhn"))
 
 
 def sixty_thousand() -> Pair:
@@ -53,6 +54,23 @@ def imagenet() -> truing.Outputs:
     """Return the 7,700 real rows of 1,280 features and 1,000 logits that the ImageNet bank has."""
     parts = [outputs("imagenet-efficientnet-lite0", name) for name in ("imagenet-val-5000", "dtd10", "scenes")]
     return truing.Outputs(*(np.concatenate([vars(part)[name] for part in parts]) for name in ("features", "logits")))
+
+
+def twenty_thousand_wide() -> truing.Outputs:
+    """Return 20,000 real rows of 1,280 features: those of the ImageNet bank, and its network's of small images."""
+    small = ("cifar10-test-5000", "cifar100-test-5000", "svhn", "tinyimagenet-resize")
+    parts = [imagenet(), *extracted("efficientnet-lite0", *small)]
+    columns = (np.concatenate([vars(part)[name] for part in parts])[:20_000] for name in ("features", "logits"))
+    return truing.Outputs(*columns)
+
+
+def extracted(network: str, *names: str) -> list[truing.Outputs]:
+    """Return what was extracted from images at hand; FileNotFoundError says where to read how."""
+    paths = [EXTRACTED / network / f"{name}.npz" for name in names]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"no perf/extracted/{network}/{path.name}: perf/README.md says how to make it")
+    return [truing.Outputs.load(path) for path in paths]
 
 
 def like_a_network(n: int, d: int, *, seed: int = 0, classes: int = 10, factors: int = 24) -> Pair:

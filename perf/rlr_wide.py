@@ -1,7 +1,8 @@
 """RLR of wide features, 1,280 of them, against itself by continuation alone, as it fits where unknowns are few.
 
-Rows are those of the ImageNet bank, which has 7,700; 20,000 are made (`like_a_network` says how). Both sides are one
-thread and give the same certificate. Continuation takes minutes for many rows and is run once there: --slow does so.
+Rows are those of the ImageNet bank, which has 7,700, and 20,000 with the same network's features of small images. Both
+sides are one thread and give the same certificate. Continuation takes minutes for many rows and is run once there:
+--slow does so.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from math import inf
 import numpy as np
 
 import truing
-from _features import Pair, imagenet, like_a_network
+from _features import Pair, imagenet, twenty_thousand_wide
 from _rows import Row, faster, report, skipped
 from _timing import difference, race
 from truing.huber_regression import solver
@@ -34,22 +35,22 @@ def by_continuation(pair: Pair) -> truing.huber_regression.HuberFit:
         solver.MANY_UNKNOWNS = many
 
 
-def real(n: int) -> Pair:
-    """Return n of the ImageNet bank's rows, evenly spread, and their MSP."""
-    outputs = imagenet()
-    rows = np.linspace(0, len(outputs.features) - 1, n).astype(int)
+def spread(outputs: truing.Outputs, n: int) -> Pair:
+    """Return n of the rows, evenly spread, and their MSP."""
+    rows = np.linspace(0, len(outputs) - 1, n).astype(int)
     return outputs.features[rows].astype(np.float32), truing.msp(outputs.logits[rows])
 
 
 def measure(slow: bool) -> Iterator[Row]:
     truing.threads(1)
-    for n in (3000, 7700):
+    for n, real in ((3000, imagenet), (7700, imagenet), (20_000, twenty_thousand_wide)):
         work = f"RLR's regression, {n:,} × 1,280 real features"
         try:
-            yield compared(work, real(n), run_rival=slow or n == 3000)
+            pair = spread(real(), n)
         except FileNotFoundError as absent:
             yield skipped(work, absent)
-    yield compared("RLR's regression, 20,000 × 1,280 made features", like_a_network(20_000, 1280), run_rival=slow)
+            continue
+        yield compared(work, pair, run_rival=slow or n == 3000)
 
 
 def compared(work: str, pair: Pair, *, run_rival: bool) -> Row:
@@ -57,7 +58,9 @@ def compared(work: str, pair: Pair, *, run_rival: bool) -> Row:
     if not run_rival:
         (mine,) = race(lambda: fits.append(regression(pair)), repeats=3)
         return Row(work, mine, RIVAL, note=f"gap {fits[0].gap:.0e}; --slow runs the rival")
-    mine, theirs = race(lambda: fits.append(regression(pair)), lambda: fits.append(by_continuation(pair)), repeats=2)
+    repeats = 2 if len(pair[1]) <= 3000 else 1
+    ours, continuation = (lambda: fits.append(regression(pair))), (lambda: fits.append(by_continuation(pair)))
+    mine, theirs = race(ours, continuation, repeats=repeats)
     gap = max(fit.gap for fit in fits)
     note = f"gap {gap:.0e}; residuals differ by at most {difference(fits[0].residual, fits[-1].residual):.0e}"
     return faster(work, mine, RIVAL, theirs, 10, also="gap ≤ 1e-8", ok=gap <= 1e-8, note=note)
