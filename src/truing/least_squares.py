@@ -118,7 +118,7 @@ class LinearFit:
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         scores = row_products(matrix, self.coef)
         scores += self.intercept
-        if not np.isfinite(scores).all():
+        if not np.vdot(scores, scores) < np.inf and not np.isfinite(scores).all():  # Of few the first is soonest told.
             check_finite(matrix, "features")
             row = np.flatnonzero(~np.isfinite(scores))[0]
             wanted = "features must be of a size that the fit can score"
