@@ -193,7 +193,8 @@ class IncrementalMoments:
         """Return moments of which no more is known, or what was stored with them."""
         live = varying(moments.rows, moments.mean, moments.comoment, moments.rounding)
         if isinstance(known, Interpolation):
-            return cls(moments, live)._with_interpolation(known)
+            growth = growth_of(moments, live, None)
+            return cls(moments, live)._with_interpolation(known, growth, int(np.count_nonzero(live)))
         if isinstance(known, EigenvalueBound | RunningInverse) and len(known.norm) != np.count_nonzero(live):
             known = None
         if isinstance(known, RunningInverse):
@@ -225,7 +226,7 @@ class IncrementalMoments:
         if not follow or live == 0:
             return updated
         if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
-            return updated._with_interpolation(self.known.with_rows(features, scores))
+            return updated._with_interpolation(self.known.with_rows(features, scores), grown.growth, live)
         if moments.rows <= live:
             return updated
         same = varies.tobytes() == self.live.tobytes()
@@ -286,12 +287,14 @@ class IncrementalMoments:
         fit_by_known = self.known.solve(moments, self.live)
         return moments.solve() if fit_by_known is None else fit_by_known
 
-    def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
-        """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
+    def _with_interpolation(self, known: Interpolation | None, growth: "Growth", live: int) -> "IncrementalMoments":
+        """Return these with an interpolation of their rows, if it is what `moments.solve` would find.
+
+        `growth` is that of so many live columns since no norms were known.
+        """
         if known is None or known.rows != self.moments.rows or known.varied.tobytes() != self.live.tobytes():
             return self
-        squares = self.moments.comoment.diagonal()[:-1][self.live]
-        if squares.size and not known.has_full_rank(squares):
+        if live and not known.has_full_rank(growth.largest, live):
             return self
         return IncrementalMoments(self.moments, self.live, known)
 
@@ -299,7 +302,7 @@ class IncrementalMoments:
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
         if growth.rounding > CHOLESKY_EIGENVALUE:
             return self
-        if bound is not None and bound.suffices(growth.squares, decay):
+        if bound is not None and bound.suffices(growth.largest, decay):
             return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
         return IncrementalMoments(self.moments, self.live, EigenvalueBound.of(self._live_comoment()))
 
@@ -350,13 +353,13 @@ def _fit_with_errors(moments: Moments, coef: Floats, rank: int, mean_error: floa
 
 
 class Growth(NamedTuple):
-    """How many times squares of live columns have grown since their norms were found, at most, and their rounding.
+    """The largest sum of squares of a live column, and what rounding may be of these sums, as shares, added up.
 
-    `squares` is infinite where there were no norms of as many columns. `rounding` is what it may be of the squares, as
-    shares of them, added up.
+    `largest` is a multiple of the square of the column's norm before, where there were norms of as many columns: how
+    many times it has grown.
     """
 
-    squares: float
+    largest: float
     rounding: float
 
 
@@ -365,9 +368,8 @@ def growth_of(moments: Moments, live: Bools, norm: Floats | None) -> Growth:
     squares = moments.comoment.diagonal()[:-1][live]
     with np.errstate(over="ignore"):
         rounding = float((moments.rounding[:-1][live] / squares).sum())
-        if norm is None or len(norm) != len(squares):
-            return Growth(np.inf, rounding)
-        return Growth(float((squares / norm / norm).max(initial=0.0)), rounding)
+        grown = squares if norm is None or len(norm) != len(squares) else squares / norm / norm
+        return Growth(float(grown.max(initial=0.0)), rounding)
 
 
 class Grown(NamedTuple):

@@ -147,14 +147,14 @@ class Interpolation:
         coordinates += again
         return coordinates, rest
 
-    def has_full_rank(self, squares: Floats) -> bool:
-        """Return whether all its directions stand above rounding, given the live columns' sums of squares (k,).
+    def has_full_rank(self, largest_square: float, live: int) -> bool:
+        """Return whether all its directions stand above rounding, given the largest sum of squares of k live columns.
 
         Of the live columns' correlation matrix no eigenvalue is above k, and none that belongs to a direction of the
-        rows below 1 / (inverse_trace · max squares).
+        rows below 1 / (inverse_trace · largest_square).
         """
-        bound = self.inverse_trace * float(squares.max())
-        return _SAFETY_FACTOR * RANK_TOLERANCE * len(squares) * bound < 1.0  # NaN fails this comparison too.
+        bound = self.inverse_trace * largest_square
+        return _SAFETY_FACTOR * RANK_TOLERANCE * live * bound < 1.0  # NaN fails this comparison too.
 
 
 def _factored(rest: Floats) -> tuple[Floats, Floats] | None:

@@ -160,18 +160,16 @@ static ptrdiff_t find_varying(const matrix *comoment, const double *mean, const 
     return many;
 }
 
-/* Of the columns that vary: the largest sum of squares over the square of the column's norm (k,) before, if as many vary
-   now, and what rounding may be of these sums, as shares of them, added up. */
+/* Of the columns that vary: the largest sum of squares, over the square of the column's norm (k,) before if there are
+   norms, and what rounding may be of these sums, as shares of them, added up. */
 static void find_growth(const matrix *comoment, const double *rounding, const unsigned char *varies, const double *norm,
                         int has_norms, double *found)
 {
-    found[0] = has_norms ? 0.0 : INFINITY;
-    found[1] = 0.0;
+    found[0] = found[1] = 0.0;
     for (ptrdiff_t j = 0, k = 0; j < comoment->rows - 1; j++)
         if (varies[j]) {
             double square = row_of(comoment, j)[j];
-            if (has_norms)
-                found[0] = fmax(found[0], square / norm[k] / norm[k]);
+            found[0] = fmax(found[0], has_norms ? square / norm[k] / norm[k] : square);
             found[1] += rounding[j] / square;
             k++;
         }
@@ -180,7 +178,7 @@ static void find_growth(const matrix *comoment, const double *rounding, const un
 /* Moments of `before` rows with a batch of rows added: the mean and what follows its digits, a row of `sums` each, and so
    the co-moment, d + 1 rows each. The block has the rows whose squares were added, and `room` is for (d + 12) (b + 3) + 4
    numbers, where b is not 1. `found` is the sum of all squares, how many columns vary, and what `find_growth` has, given
-   so many norms. */
+   so many norms, if they are of as many columns. */
 void add_batch(const matrix *features, const double *scores, double before, const double *mean, const double *mean_low,
                const matrix *comoment, const matrix *comoment_low, const double *rounding, double constant,
                double underflowing, const double *norm, ptrdiff_t norms, const matrix *sums, const matrix *block,
