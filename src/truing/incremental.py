@@ -220,7 +220,8 @@ class IncrementalMoments:
             more = replace(Moments.of(features, scores), parts=frozenset([UNTOLD]))
             return self.grown_to(self.moments.decayed(decay) + more, decay, follow=follow)
         bound = self.known if isinstance(self.known, EigenvalueBound) else None
-        grown = with_batch(self.moments.decayed(decay), features, scores, None if bound is None else bound.norm)
+        old = self.moments if decay == 1.0 else self.moments.decayed(decay)
+        grown = with_batch(old, features, scores, None if bound is None else bound.norm)
         moments, varies, live = grown.moments, grown.varies, grown.live
         updated = IncrementalMoments(moments, varies)
         if not follow or live == 0:
