@@ -294,6 +294,36 @@ def test_a_stream_is_the_same_with_and_without_kernels(make, seed, d, sizes, dty
 
 
 @settings(max_examples=50)
+@given(
+    seed=st.integers(0, 10**6),
+    d=st.integers(1, 70),
+    b=st.sampled_from([1, 2, 7, 33]),
+    dead=st.booleans(),
+    norms=st.sampled_from(["none", "before", "of others"]),
+)
+def test_columns_grow_by_the_batch_with_and_without_kernels(seed, d, b, dead, norms):
+    rng = np.random.default_rng(seed)
+    features, scores = rng.normal(2, 1, size=(50 + b, d)), rng.normal(size=50 + b)
+    if dead:
+        features[:, :: d + 1] = 5
+    old = replace(truing.Moments.of(features[:50], scores[:50]), rounding=np.full(d + 1, 1e-9))
+    squares = old.comoment.diagonal()[:-1][int(dead) :]
+    norm = {"none": None, "before": np.sqrt(squares), "of others": np.ones(d + 2)}[norms]
+    grown = module.with_batch(old, features[50:], scores[50:], norm)
+    with without_kernels():
+        plain = module.with_batch(old, features[50:], scores[50:], norm)
+    assert grown.live == plain.live == d - dead
+    np.testing.assert_array_equal(grown.varies, plain.varies)
+    np.testing.assert_allclose(grown.centred, plain.centred, atol=1e-12)
+    centred = features[:, int(dead) :] - features[:, int(dead) :].mean(axis=0)
+    after = (centred**2).sum(axis=0)
+    expected = after / squares if norms == "before" else after
+    for found in (grown.growth, plain.growth):
+        assert found.largest == pytest.approx(expected.max(initial=0.0))
+        assert found.rounding == pytest.approx((1e-9 / after).sum())
+
+
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10**6), d=st.integers(1, 70), b=st.sampled_from([1, 2, 7, 33, 64]))
 def test_a_symmetric_comoment_stays_symmetric_to_the_bit(seed, d, b):
     rng = np.random.default_rng(seed)

@@ -109,7 +109,6 @@ CONSTANTS = {
     ("logits.c", "LANES"): _kernels.LANES,
     ("logits.c", "DEGREE"): exponentials._DEGREE,
     ("logits.c", "LARGEST"): _check.LARGEST,
-    ("stream.c", "PANEL"): incremental._PANEL,
     ("huber.c", "TOGETHER"): design._ROWS_TOGETHER,
     ("huber.c", "GRADIENT_TOLERANCE"): continuation.GRADIENT_TOLERANCE,
     ("huber.c", "SLOPE_TOLERANCE"): continuation._SLOPE_TOLERANCE,
@@ -136,6 +135,9 @@ def test_the_room_for_products_has_columns_for_whole_tiles():
     width = 5 + panel * max(tiles) - 1
     assert at_once == 7
     assert len(room) >= width * (width + at_once + 3) + panel - 1
+    assert panel * max(tiles) == incremental._TILE_COLUMNS
+    (apart,) = (int(number) for number in re.findall(r"#define APART (\d+)", text))
+    assert apart / panel == incremental._APART
 
 
 @needs_compiler
@@ -224,12 +226,21 @@ def test_a_vector_is_given_by_its_address(make):
     assert _kernels._as_c(vector) == vector.__array_interface__["data"][0]
 
 
-def test_an_array_of_no_numbers_or_for_reading_alone_can_be_given():
+def test_an_array_of_no_numbers_or_for_reading_alone_can_be_given(tmp_path):
     for array in (np.empty(0), np.empty((0, 3))):
         assert _kernels._as_c(array)
     array = np.ones((2, 3))
     array.flags.writeable = False
     assert _kernels._as_c(array) == _kernels._as_c(array.view())
+    mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="w+", shape=7)
+    assert _kernels._as_c(mapped) == mapped.ctypes.data
+
+
+def test_the_address_that_an_array_holds_is_the_one_that_numpy_tells(monkeypatch):
+    arrays = [np.ones(3), np.ones((4, 5))[1:, 2:], np.ones((2, 3), dtype=np.float32)]
+    found = [_kernels._as_c(array) for array in arrays]
+    monkeypatch.setattr(_kernels, "_IS_CPYTHON", False)
+    assert [_kernels._as_c(array) for array in arrays] == found
 
 
 def test_every_function_that_a_module_calls_is_in_the_source():

@@ -22,6 +22,9 @@ def test_ranks_count_known_scores_however_many_are_looked_up_at_once(scores_in, 
         found = Ranks(scores_in, scores)
         np.testing.assert_array_equal(found.below, (scores_in < scores[:, None]).sum(axis=1))
         np.testing.assert_array_equal(found.up_to, (scores_in <= scores[:, None]).sum(axis=1))
+        of_ordered = Ranks(np.sort(scores_in), scores, is_ordered=True)
+        np.testing.assert_array_equal(of_ordered.below, found.below)
+        np.testing.assert_array_equal(of_ordered.up_to, found.up_to)
     np.testing.assert_array_equal(found.ordered, scores_in[found.order])
     np.testing.assert_allclose(found.p_values(), (1 + found.up_to) / (len(scores_in) + 1))
 

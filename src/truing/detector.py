@@ -361,7 +361,7 @@ class Detector:
             rows: Any = old.read(outputs)
             new = old.with_rows(rows, self.settings)
             found = new.compared(rows, self.settings, with_reference=True)
-            ranks = Ranks(found.scores_in, found.scores)
+            ranks = found.ranks()
             p_values = ranks.p_values()
             residuals = None
             if self.settings.watches_residuals:
@@ -397,12 +397,11 @@ class Detector:
 
     def _decide(self, state: State, rows: Any, rate: Rate, *, with_reference: bool) -> Decision:
         found = state.compared(rows, self.settings, with_reference=with_reference)
-        return self._decided(state, rows, found, rate)
+        return self._decided(state, rows, found, rate, found.ranks())
 
-    def _decided(self, state: State, rows: Any, found: Comparison, rate: Rate, ranks: Ranks | None = None) -> Decision:
-        decision = decide_at(rate, found.scores_in, found.scores, ranks)
-        notes = (*decision.notes, *notes_on_rows(state, rows.features), *found.notes)
-        return replace(decision, notes=notes)
+    def _decided(self, state: State, rows: Any, found: Comparison, rate: Rate, ranks: Ranks) -> Decision:
+        notes = (*notes_on_rows(state, rows.features), *found.notes)
+        return decide_at(rate, found.scores_in, found.scores, ranks, notes)
 
     def _fit(self, state: State, *, with_reference: bool) -> LinearFit | ContrastFit:
         self._check_learned(state)

@@ -47,8 +47,8 @@ _MAX_DRIFT = 1e-3
 _MIN_COLUMNS, _MIN_COLUMNS_PER_ROW = 128, 8
 # A batch of more numbers is summed in blocks and merged: that takes less memory, and no more time (measured).
 _LARGE_BATCH = 4 * BLOCK_NUMBERS
-# Columns in a panel of the compiled kernel, which rounds their number up.
-_PANEL = 8
+# Of products.h: the columns of a tile, of which the last may have fewer, and numbers between panels, for each column.
+_TILE_COLUMNS, _APART = 12, 2
 # A bound is of use while it is this many times what a Cholesky factor needs: it is an estimate.
 _SAFETY_FACTOR = 10
 
@@ -92,10 +92,8 @@ class EigenvalueBound:
             _kernels.doubles(moments.comoment),
             _kernels.doubles(moments.mean),
             live,
-            np.empty(d + 1, dtype=np.intp),
-            np.empty((k + _PANEL) ** 2),
+            np.empty((d + _TILE_COLUMNS) * (d + 6 + _APART) + 4),
             coef,
-            np.empty(d + 1),
             found,
         )
         has_factor, *errors = found.tolist()
@@ -195,7 +193,8 @@ class IncrementalMoments:
         """Return moments of which no more is known, or what was stored with them."""
         live = varying(moments.rows, moments.mean, moments.comoment, moments.rounding)
         if isinstance(known, Interpolation):
-            return cls(moments, live)._with_interpolation(known)
+            growth = growth_of(moments, live, None)
+            return cls(moments, live)._with_interpolation(known, growth, int(np.count_nonzero(live)))
         if isinstance(known, EigenvalueBound | RunningInverse) and len(known.norm) != np.count_nonzero(live):
             known = None
         if isinstance(known, RunningInverse):
@@ -220,19 +219,22 @@ class IncrementalMoments:
         if len(features) > features.shape[1] and features.size > _LARGE_BATCH:
             more = replace(Moments.of(features, scores), parts=frozenset([UNTOLD]))
             return self.grown_to(self.moments.decayed(decay) + more, decay, follow=follow)
-        moments, varies, live, centred = with_batch(self.moments.decayed(decay), features, scores)
+        bound = self.known if isinstance(self.known, EigenvalueBound) else None
+        old = self.moments if decay == 1.0 else self.moments.decayed(decay)
+        grown = with_batch(old, features, scores, None if bound is None else bound.norm)
+        moments, varies, live = grown.moments, grown.varies, grown.live
         updated = IncrementalMoments(moments, varies)
         if not follow or live == 0:
             return updated
         if isinstance(self.known, Interpolation) and decay == 1.0 and moments.rows <= live + 1:
-            return updated._with_interpolation(self.known.with_rows(features, scores))
+            return updated._with_interpolation(self.known.with_rows(features, scores), grown.growth, live)
         if moments.rows <= live:
             return updated
-        if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(centred):
-            return updated._with_bound(self._bound_of(updated), decay)
-        same = updated.live.tobytes() == self.live.tobytes()
+        same = varies.tobytes() == self.live.tobytes()
+        if moments.dimensions <= _MIN_COLUMNS + _MIN_COLUMNS_PER_ROW * len(grown.centred):
+            return updated._with_bound(bound if same else None, grown.growth, decay)
         inverse = self.known if same and isinstance(self.known, RunningInverse) else None
-        return updated._with_inverse(inverse, centred, decay)
+        return updated._with_inverse(inverse, grown.centred, decay)
 
     def grown_to(self, moments: Moments, decay: float = 1.0, *, follow: bool = True) -> "IncrementalMoments":
         """Return moments that are these, their weight multiplied by `decay`, with rows added.
@@ -243,12 +245,10 @@ class IncrementalMoments:
         live = np.count_nonzero(grown.live)
         if not follow or live == 0 or moments.rows <= live:
             return grown
-        return grown._with_bound(self._bound_of(grown), decay)
-
-    def _bound_of(self, updated: "IncrementalMoments") -> EigenvalueBound | None:
-        """Return the bound that there is, if it is of the columns that vary now."""
-        same = updated.live.tobytes() == self.live.tobytes()
-        return self.known if same and isinstance(self.known, EigenvalueBound) else None
+        same = grown.live.tobytes() == self.live.tobytes()
+        bound = self.known if same and isinstance(self.known, EigenvalueBound) else None
+        growth = growth_of(moments, grown.live, None if bound is None else bound.norm)
+        return grown._with_bound(bound, growth, decay)
 
     def with_components(
         self, before: "IncrementalMoments | None", components: int, tolerance: float
@@ -288,38 +288,24 @@ class IncrementalMoments:
         fit_by_known = self.known.solve(moments, self.live)
         return moments.solve() if fit_by_known is None else fit_by_known
 
-    def _with_interpolation(self, known: Interpolation | None) -> "IncrementalMoments":
-        """Return these with an interpolation of their rows, if it is what `moments.solve` would find."""
+    def _with_interpolation(self, known: Interpolation | None, growth: "Growth", live: int) -> "IncrementalMoments":
+        """Return these with an interpolation of their rows, if it is what `moments.solve` would find.
+
+        `growth` is that of so many live columns since no norms were known.
+        """
         if known is None or known.rows != self.moments.rows or known.varied.tobytes() != self.live.tobytes():
             return self
-        squares = self.moments.comoment.diagonal()[:-1][self.live]
-        if squares.size and not known.has_full_rank(squares):
+        if live and not known.has_full_rank(growth.largest, live):
             return self
         return IncrementalMoments(self.moments, self.live, known)
 
-    def _with_bound(self, bound: EigenvalueBound | None, decay: float) -> "IncrementalMoments":
+    def _with_bound(self, bound: EigenvalueBound | None, growth: "Growth", decay: float) -> "IncrementalMoments":
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
-        growth, rounding = self._growth_and_rounding(bound)
-        if rounding > CHOLESKY_EIGENVALUE:
+        if growth.rounding > CHOLESKY_EIGENVALUE:
             return self
-        if bound is not None and bound.suffices(growth, decay):
+        if bound is not None and bound.suffices(growth.largest, decay):
             return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
         return IncrementalMoments(self.moments, self.live, EigenvalueBound.of(self._live_comoment()))
-
-    def _growth_and_rounding(self, bound: EigenvalueBound | None) -> tuple[float, float]:
-        """Return how many times squares have grown since a bound was found, at most, and what rounding is of them."""
-        comoment, rounding = self.moments.comoment, self.moments.rounding
-        kernels = _kernels.kernels
-        if kernels is not None and bound is not None:
-            found = np.empty(2)
-            numbers = (_kernels.doubles(rounding), self.live, bound.norm, found)
-            kernels("find_growth", _kernels.doubles(comoment), *numbers)
-            growth, share = found.tolist()
-            return growth, share
-        squares = comoment.diagonal()[:-1][self.live]
-        with np.errstate(over="ignore"):
-            growth = np.inf if bound is None else float((squares / bound.norm / bound.norm).max())
-            return growth, float((rounding[:-1][self.live] / squares).sum())
 
     def _with_inverse(self, inverse: RunningInverse | None, centred: Floats, decay: float) -> "IncrementalMoments":
         """Return these with an earlier inverse, updated by the centred rows of a batch (b, d), or a new one."""
@@ -354,7 +340,7 @@ def _fit_of_full_rank(moments: Moments, coef: Floats, rank: int) -> LinearFit:
     kernels = _kernels.kernels
     if kernels is None:
         with one_thread():
-            return moments._linear_fit(_of_full_rank(coef, rank), True, moments.mean[:-1])
+            return moments._linear_fit(Solution(coef, rank, rank, CHOLESKY_ROUNDING), True, moments.mean[:-1])
     found = np.empty(2)
     sums = _kernels.doubles(moments.comoment), _kernels.doubles(moments.mean)
     kernels("find_errors", *sums, coef, np.empty(len(coef) + 1), found)
@@ -364,51 +350,51 @@ def _fit_of_full_rank(moments: Moments, coef: Floats, rank: int) -> LinearFit:
 def _fit_with_errors(moments: Moments, coef: Floats, rank: int, mean_error: float, square: float) -> LinearFit:
     """Return the fit with these coefficients (d,), given its error at the mean and the sum of squares about that."""
     explained = moments._share_without(square_in_range(square))
-    return moments._with_constant(_of_full_rank(coef, rank), True, -mean_error, explained)
+    return LinearFit(coef, -mean_error, moments.rows, rank, explained, rounding=CHOLESKY_ROUNDING)
 
 
-def _of_full_rank(coef: Floats, rank: int) -> Solution:
-    return Solution(coef, rank, rank, CHOLESKY_ROUNDING)
+class Growth(NamedTuple):
+    """The largest sum of squares of a live column, and what rounding may be of these sums, as shares, added up.
 
-
-def with_batch(old: Moments, features: Matrix, scores: Floats) -> tuple[Moments, Bools, int, Floats]:
-    """Return the moments with a batch of b rows, which columns (d,) vary, how many do, and the rows that were added.
-
-    The squares of the latter are what the co-moment grows by: the b rows about their mean, and the step from the mean
-    before to theirs, weighed; without scores.
-    """
-    kernels = _kernels.kernels
-    added = _added_plainly(old, features, scores) if kernels is None else _added(kernels, old, features, scores)
-    d = features.shape[1]
-    rows = old.rows + len(features)
-    if not added.trace <= (d + 1) * rows * LARGEST**2:  # NaN fails this comparison too.
-        raise ValueError("features must be finite when learned, and scores: they have changed since their check")
-    # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
-    parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
-    (mean, mean_low), (comoment, comoment_low) = added.mean, added.comoment
-    moments = Moments(rows, mean, comoment, mean_low, comoment_low, old.rounding, parts)
-    return moments, added.varies, added.live, added.block[:, :d]
-
-
-class _Added(NamedTuple):
-    """Mean and co-moment with a batch, each with the digits that follow, and the co-moment's trace.
-
-    `block` are the rows whose squares were added, scores included, `varies` which columns do, and `live` how many.
+    `largest` is a multiple of the square of the column's norm before, where there were norms of as many columns: how
+    many times it has grown.
     """
 
-    mean: tuple[Floats, Floats]
-    comoment: tuple[Floats, Floats]
-    trace: float
-    block: Floats
+    largest: float
+    rounding: float
+
+
+def growth_of(moments: Moments, live: Bools, norm: Floats | None) -> Growth:
+    """Return how the columns have grown whose norms (k,) were these, if there are any."""
+    squares = moments.comoment.diagonal()[:-1][live]
+    with np.errstate(over="ignore"):
+        rounding = float((moments.rounding[:-1][live] / squares).sum())
+        grown = squares if norm is None or len(norm) != len(squares) else squares / norm / norm
+        return Growth(float(grown.max(initial=0.0)), rounding)
+
+
+class Grown(NamedTuple):
+    """Moments with a batch, which of their columns (d,) vary, how many do, and how these have grown.
+
+    The squares of `centred` (b + 1, d) are what the co-moment grew by: the b rows about their mean, and the step from
+    the mean before to theirs, weighed; without scores. Of one row that is the step alone.
+    """
+
+    moments: Moments
     varies: Bools
     live: int
+    growth: Growth
+    centred: Floats
 
 
-def _added(kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Floats) -> _Added:
-    """Return what `_added_plainly` does, by a compiled kernel."""
+def with_batch(old: Moments, features: Matrix, scores: Floats, norm: Floats | None = None) -> Grown:
+    """Return the moments with a batch of b rows, and how their columns have grown since these were their norms."""
+    kernels = _kernels.kernels
+    if kernels is None:
+        return _grown_plainly(old, features, scores, norm)
     b, d = features.shape
-    mean, comoment, block = np.empty((2, d + 1)), np.empty((2 * (d + 1), d + 1)), np.empty((b + 1, d + 1))
-    varies, found = np.empty(d, dtype=bool), np.empty(2)
+    sums, block = np.empty((2 * (d + 2), d + 1)), np.empty((b + 1, d + 1))
+    varies, found = np.empty(d, dtype=bool), np.empty(4)
     kernels(
         "add_batch",
         _kernels.readable(features),
@@ -421,20 +407,22 @@ def _added(kernels: _kernels.Kernels, old: Moments, features: Matrix, scores: Fl
         _kernels.doubles(old.rounding),
         CONSTANT_TOLERANCE,
         UNDERFLOWING_SQUARE,
-        mean,
-        comoment,
+        found if norm is None else norm,
+        -1 if norm is None else len(norm),
+        sums,
         block,
-        found if b == 1 else np.empty((b + 1) * (d + _PANEL)),
+        found if b == 1 else np.empty((d + _TILE_COLUMNS) * (b + 1 + _APART) + 4),
         varies,
         found,
     )
-    trace, live = found.tolist()
-    high, low = comoment[: d + 1], comoment[d + 1 :]
-    return _Added((mean[0], mean[1]), (high, low), trace, block[1:] if b == 1 else block, varies, int(live))
+    trace, live, *growth = found.tolist()
+    parts = sums[0], sums[2 : d + 3], sums[1], sums[d + 3 :]
+    centred = block[b == 1 :, :d]
+    return Grown(_checked_sums(old, b, parts, trace), varies, int(live), Growth(*growth), centred)
 
 
-def _added_plainly(old: Moments, features: Matrix, scores: Floats) -> _Added:
-    """Return the sums with a batch added."""
+def _grown_plainly(old: Moments, features: Matrix, scores: Floats, norm: Floats | None) -> Grown:
+    """Return what `with_batch` does."""
     b, d = features.shape
     rows = old.rows + b
     block = np.empty((b + 1, d + 1))
@@ -452,7 +440,19 @@ def _added_plainly(old: Moments, features: Matrix, scores: Floats) -> _Added:
         else:
             batch -= middle
         mean, error = two_sum(old.mean, step * (b / rows))
-        comoment = compensated(old.comoment, old.comoment_low, block.T @ block)
-        varies = varying(rows, mean, comoment[0], old.rounding)
-    trace, live = float(comoment[0].trace()), int(np.count_nonzero(varies))
-    return _Added((mean, old.mean_low + error), comoment, trace, block, varies, live)
+        comoment, comoment_low = compensated(old.comoment, old.comoment_low, block.T @ block)
+    sums = mean, comoment, old.mean_low + error, comoment_low
+    moments = _checked_sums(old, b, sums, float(comoment.trace()))
+    varies = varying(rows, mean, comoment, old.rounding)
+    growth = growth_of(moments, varies, norm)
+    return Grown(moments, varies, int(np.count_nonzero(varies)), growth, block[:, :d])
+
+
+def _checked_sums(old: Moments, b: int, sums: tuple[Floats, Floats, Floats, Floats], trace: float) -> Moments:
+    """Return old moments with a batch of b rows, given the new sums and the co-moment's trace, which must be finite."""
+    rows = old.rows + b
+    if not trace <= len(old.mean) * rows * LARGEST**2:  # NaN fails this comparison too.
+        raise ValueError("features must be finite when learned, and scores: they have changed since their check")
+    # Digests of all batches would take longer than the batches: those that there are still tell whose sums these are.
+    parts = old.parts if UNTOLD in old.parts else old.parts | {UNTOLD}
+    return Moments(rows, *sums, old.rounding, parts)

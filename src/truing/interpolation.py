@@ -26,6 +26,9 @@ from ._blas import one_thread
 from ._check import Bools, Floats, Matrix
 from .least_squares import RANK_TOLERANCE
 
+# A basis of so few numbers stays in the caches, where the kernel takes less time than BLAS (measured).
+_FEW_NUMBERS = 2**15
+
 # Both sides of the comparison with what rounding leaves of a dependence are rounded themselves.
 _SAFETY_FACTOR = 2
 
@@ -74,20 +77,21 @@ class Interpolation:
         if m + b > features.shape[1]:
             return None
         kernels = _kernels.kernels
-        if kernels is not None and b == 1:
-            return self._with_row(kernels, features, float(scores[0]))
+        if kernels is not None and (m + b) * features.shape[1] <= _FEW_NUMBERS:
+            return self._by_kernel(kernels, features, scores)
         with one_thread(), np.errstate(invalid="ignore", over="ignore"):
             return self._with_rows(features, scores)
 
-    def _with_row(self, kernels: _kernels.Kernels, features: Matrix, score: float) -> Interpolation | None:
-        """Return that of one row (1, d) as well, or None if it depends on the others."""
+    def _by_kernel(self, kernels: _kernels.Kernels, features: Matrix, scores: Floats) -> Interpolation | None:
+        """Return what `_with_rows` does, a row at a time."""
         m, d = self.basis.shape
+        n = m + len(features)
         coef, varied, found = np.empty(d), self.varied.copy(), np.empty(2)
-        basis, inverse = np.empty((m + 1, d)), np.empty((m + 1, m + 1))
+        basis, inverse = np.empty((n, d)), np.empty((n, n))
         kernels(
             "add_to_interpolation",
             _kernels.readable(features),
-            score,
+            _kernels.doubles(scores),
             self.origin,
             self.origin_score,
             self.coef,
@@ -97,7 +101,7 @@ class Interpolation:
             basis,
             inverse,
             varied,
-            np.empty(d + 2 * m),
+            np.empty(d + 2 * n),
             found,
         )
         is_independent, more = found.tolist()
@@ -143,14 +147,14 @@ class Interpolation:
         coordinates += again
         return coordinates, rest
 
-    def has_full_rank(self, squares: Floats) -> bool:
-        """Return whether all its directions stand above rounding, given the live columns' sums of squares (k,).
+    def has_full_rank(self, largest_square: float, live: int) -> bool:
+        """Return whether all its directions stand above rounding, given the largest sum of squares of k live columns.
 
         Of the live columns' correlation matrix no eigenvalue is above k, and none that belongs to a direction of the
-        rows below 1 / (inverse_trace · max squares).
+        rows below 1 / (inverse_trace · largest_square).
         """
-        bound = self.inverse_trace * float(squares.max())
-        return _SAFETY_FACTOR * RANK_TOLERANCE * len(squares) * bound < 1.0  # NaN fails this comparison too.
+        bound = self.inverse_trace * largest_square
+        return _SAFETY_FACTOR * RANK_TOLERANCE * live * bound < 1.0  # NaN fails this comparison too.
 
 
 def _factored(rest: Floats) -> tuple[Floats, Floats] | None:

@@ -116,9 +116,8 @@ class LinearFit:
             raise ValueError(f"coef must be 1-D (d,), got shape {self.coef.shape}")
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
-        scores = row_products(matrix, self.coef)
-        scores += self.intercept
-        if not np.isfinite(scores).all():
+        scores = row_products(matrix, self.coef, float(self.intercept))
+        if not np.vdot(scores, scores) < np.inf and not np.isfinite(scores).all():  # Of few the first is soonest told.
             check_finite(matrix, "features")
             row = np.flatnonzero(~np.isfinite(scores))[0]
             wanted = "features must be of a size that the fit can score"
@@ -126,26 +125,27 @@ class LinearFit:
         return scores
 
 
-def row_products(matrix: Matrix, coef: Floats) -> Floats:
-    """Return the product of every row with `coef` (n,); rows that are equal get the same, to the bit."""
+def row_products(matrix: Matrix, coef: Floats, constant: float = 0.0) -> Floats:
+    """Return the product of every row with `coef`, and a constant (n,); equal rows get the same, to the bit."""
     products, weights = np.empty(len(matrix)), _kernels.doubles(coef)
     if matrix.size <= BLOCK_NUMBERS:
-        _multiply(matrix, weights, products)
+        _multiply(matrix, weights, constant, products)
     else:
         is_plain = _kernels.kernels is None
         parts = row_blocks(matrix, copies=2) if is_plain else row_blocks(matrix, most=KERNEL_NUMBERS)
-        map_blocks(lambda rows: _multiply(matrix[rows], weights, products[rows]), parts, uses_blas=False)
+        map_blocks(lambda rows: _multiply(matrix[rows], weights, constant, products[rows]), parts, uses_blas=False)
     return products
 
 
-def _multiply(rows: Matrix, coef: Floats, out: Floats) -> None:
-    """Write the product of every row with `coef` into `out`."""
+def _multiply(rows: Matrix, coef: Floats, constant: float, out: Floats) -> None:
+    """Write the product of every row with `coef`, and a constant, into `out`."""
     kernels = _kernels.kernels
     if kernels is None:  # Not by BLAS, whose last bit depends on a row's neighbours.
         with np.errstate(over="ignore", invalid="ignore"):  # Whoever looks at the products finds these.
             np.sum(as_block(rows) * coef, axis=1, out=out)
+            out += constant
     else:
-        kernels("row_products", _kernels.readable(rows), coef, out)
+        kernels("row_products", _kernels.readable(rows), coef, constant, out)
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,25 +58,21 @@ class Outputs:
     ) -> None:
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a name, got {type(model).__name__}")
-        object.__setattr__(self, "model", model)
-        checked = {
+        checked: dict[str, Any] = {
             "features": as_matrix(features, "features"),
             "logits": None if logits is None else as_matrix(logits, "logits"),
             "labels": None if labels is None else _as_labels(labels),
             "scores": None if scores is None else as_vector(scores, "scores"),
         }
         check_same_rows(**checked)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(checked, model=model)
 
     @classmethod
     def _of_checked(cls, columns: dict[str, Any], model: str | None) -> Outputs:
         """Return rows whose columns are checked already, such as some of other rows: their numbers are not read."""
         as_matrix_unchecked(columns["features"], "features")
         made = cls.__new__(cls)
-        object.__setattr__(made, "model", model)
-        for name in NAMES:
-            object.__setattr__(made, name, columns.get(name))
+        vars(made).update({name: columns.get(name) for name in NAMES}, model=model)
         return made
 
     @classmethod

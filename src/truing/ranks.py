@@ -23,6 +23,8 @@ _SCORES_AT_ONCE = 2**16
 class Ranks:
     """The ranks of scores (n,) among known ones (m,), each found when it is first asked for.
 
+    `is_ordered` says that the known ones ascend.
+
     >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
     >>> ranks.below.tolist(), ranks.up_to.tolist()
     ([0, 0, 2], [0, 2, 2])
@@ -30,11 +32,12 @@ class Ranks:
 
     scores_in: Floats
     scores: Floats
+    is_ordered: bool = False
 
     @cached_property
     def ordered(self) -> Floats:
         """The known scores in ascending order."""
-        return np.sort(self.scores_in)
+        return self.scores_in if self.is_ordered else np.sort(self.scores_in)
 
     @cached_property
     def order(self) -> Counts:

@@ -32,14 +32,16 @@ class RowKeys:
 
     def notes(self, features: Matrix) -> list[str]:
         """Return a note if some of these rows are among those; none where those repeat rows themselves."""
+        if not self.are_distinct:
+            return []
         some = features[:: stride_of(len(features))]
         return self.notes_on(self.found(some), len(some))
 
     def found(self, features: Matrix) -> int:
         """Return how many of these rows are among those."""
         keys = _made(features)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return int(np.count_nonzero(self.keys[place] == keys))
+        up_to, below = self.keys.searchsorted(keys, "right"), self.keys.searchsorted(keys)
+        return int(np.count_nonzero(up_to > below))
 
     def notes_on(self, found: int, looked_up: int) -> list[str]:
         """Return a note if many of the rows looked up were found; none where those repeat rows themselves."""

@@ -21,6 +21,7 @@ from .least_squares import LinearFit
 from .merged import Digests, digests_of, with_merged
 from .moments import Moments
 from .outputs import Outputs
+from .ranks import Ranks
 from .robust_sums import Batch, RobustSums, Trust
 from .row_keys import RowKeys
 from .scores import Base, Head, base_scores
@@ -70,11 +71,19 @@ class Settings:
 
 
 class Comparison(NamedTuple):
-    """Scores of known rows (m,), scores of rows to decide (n,), and what a user should know of the fit behind both."""
+    """Scores of known rows (m,), scores of rows to decide (n,), and what a user should know of the fit behind both.
+
+    `is_ordered` says that the scores of known rows ascend.
+    """
 
     scores_in: Floats
     scores: Floats
     notes: list[str]
+    is_ordered: bool = False
+
+    def ranks(self) -> Ranks:
+        """Return the ranks of the rows' scores among those of known rows."""
+        return Ranks(self.scores_in, self.scores, self.is_ordered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +134,10 @@ class _LinearState:
         assert self.reference is not None
         fit = self.fit(settings, with_reference=with_reference)
         if with_reference not in self._scores_in:
-            # In ascending order, so that to put them in order for each batch takes next to no time.
+            # In ascending order, so that they are put in order once for all batches.
             self._scores_in[with_reference] = np.sort(fit.predict(self.reference.wide_features))
         scores_in, scores = self._scores_in[with_reference], fit.predict(rows.features)
-        return Comparison(scores_in, scores, fit.notes(settings.components))
+        return Comparison(scores_in, scores, fit.notes(settings.components), is_ordered=True)
 
 
 @dataclass(frozen=True, eq=False)

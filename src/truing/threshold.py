@@ -216,14 +216,29 @@ class Decision:
         return f"Decision({refused} at {self.rate.name} {self.rate.value:g}{''.join('; ' + n for n in self.notes)})"
 
 
-def decide_at(rate: Rate, scores_in: Floats, scores: Floats, ranks: Ranks | None = None) -> Decision:
+def decide_at(
+    rate: Rate,
+    scores_in: Floats,
+    scores: Floats,
+    ranks: Ranks | None = None,
+    more_notes: tuple[str, ...] = (),
+) -> Decision:
     """Return which rows are out, at a rate, against the scores of known in-distribution rows.
 
-    `ranks` are those of the scores among the known ones, where they were found before.
+    Parameters
+    ----------
+    rate
+        The error rate to decide at.
+    scores_in, scores
+        Of the known rows, and of those to decide.
+    ranks
+        Those of the scores among the known ones, where they were found before.
+    more_notes
+        What a user should know beside what the rate says of so many known rows.
     """
     ranks = Ranks(scores_in, scores) if ranks is None else ranks
     p, known = ranks.p_values(), ranks.ordered
-    notes = tuple(rate.notes(len(known)))
+    notes = (*rate.notes(len(known)), *more_notes)
     if rate.name == "fdr":
         return Decision(scores, p, benjamini_hochberg(p, fdr=rate.value), None, rate, notes)
     if rate.name == "accept":

@@ -33,15 +33,21 @@ typedef struct {
     double *first_panel;
 } products;
 
+/* The first place in scratch where a row of a panel may begin; up to three numbers before it are left. */
+static inline double *first_aligned(double *scratch)
+{
+    uintptr_t unit = sizeof(numbers);
+    return (double *)(((uintptr_t)scratch + unit - 1) / unit * unit);
+}
+
 /* Divide up scratch of w (w + rows + 3) + 4 numbers, where w is p + 11; sums are 0 at first. */
 static inline products no_products(double *scratch, ptrdiff_t p, ptrdiff_t rows)
 {
     products all;
-    uintptr_t unit = sizeof(numbers);
     all.panels = (p + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     all.width = (p + PANEL_COLUMNS * TILE - 1) / (PANEL_COLUMNS * TILE) * PANEL_COLUMNS * TILE;
     all.from_panel_to_panel = rows * PANEL_COLUMNS + APART;
-    all.row = (double *)(((uintptr_t)scratch + unit - 1) / unit * unit);
+    all.row = first_aligned(scratch);
     all.sums = all.row + all.width;
     all.first_panel = all.sums + all.width * all.width;
     memset(all.row, 0, (size_t)(all.first_panel - all.row) * sizeof(double));
@@ -57,17 +63,26 @@ static inline void lay_row(const products *all, ptrdiff_t i)
         *(numbers *)(all->first_panel + q * all->from_panel_to_panel + i * PANEL_COLUMNS) = ((numbers *)all->row)[q];
 }
 
-/* Add panel q times the panels of a tile from r on, over so many rows. */
-static inline void add_tile(const products *all, ptrdiff_t rows, ptrdiff_t q, ptrdiff_t r)
+/* Products of each column of one panel with each of those of a tile, TILE panels that are `next` rows apart, over so many
+   rows: they are added up in the order of the rows. */
+static inline void multiply_panels(const double *left, const numbers *right, ptrdiff_t next, ptrdiff_t rows,
+                                   numbers products[PANEL_COLUMNS][TILE])
 {
-    const double *left = all->first_panel + q * all->from_panel_to_panel;
-    const numbers *right = (const numbers *)(all->first_panel + r * all->from_panel_to_panel);
-    ptrdiff_t next = all->from_panel_to_panel / PANEL_COLUMNS;
     numbers tile[PANEL_COLUMNS][TILE] = {{{0}}};
     for (ptrdiff_t k = 0; k < rows; k++)
         for (ptrdiff_t i = 0; i < PANEL_COLUMNS; i++)
             for (ptrdiff_t j = 0; j < TILE; j++)
                 tile[i][j] += left[k * PANEL_COLUMNS + i] * right[k + j * next];
+    memcpy(products, tile, sizeof tile);
+}
+
+/* Add panel q times the panels of a tile from r on, over so many rows. */
+static inline void add_tile(const products *all, ptrdiff_t rows, ptrdiff_t q, ptrdiff_t r)
+{
+    const double *left = all->first_panel + q * all->from_panel_to_panel;
+    const numbers *right = (const numbers *)(all->first_panel + r * all->from_panel_to_panel);
+    numbers tile[PANEL_COLUMNS][TILE];
+    multiply_panels(left, right, all->from_panel_to_panel / PANEL_COLUMNS, rows, tile);
     for (ptrdiff_t i = 0; i < PANEL_COLUMNS; i++) {
         numbers *sums = (numbers *)(all->sums + (q * PANEL_COLUMNS + i) * all->width) + r;
         for (ptrdiff_t j = 0; j < TILE; j++)

@@ -3,17 +3,17 @@
 #include "products.h"
 #include "rows.h"
 
-/* The product of every row with coef. */
-void row_products(const matrix *rows, const double *coef, double *restrict products)
+/* The product of every row with coef, and a constant. */
+void row_products(const matrix *rows, const double *coef, double constant, double *restrict products)
 {
     for (ptrdiff_t i = 0; i < rows->rows; i++) {
         const char *row = bytes_of_row(rows, i);
         if (rows->bytes == 8)
-            products[i] = product(row, 8, coef, rows->columns);
+            products[i] = product(row, 8, coef, rows->columns) + constant;
         else if (rows->bytes == 4)
-            products[i] = product(row, 4, coef, rows->columns);
+            products[i] = product(row, 4, coef, rows->columns) + constant;
         else
-            products[i] = product(row, 2, coef, rows->columns);
+            products[i] = product(row, 2, coef, rows->columns) + constant;
     }
 }
 

@@ -2,11 +2,8 @@
 
    Matrices here are of doubles. A co-moment is symmetric, so that its rows are as good as its columns. */
 
+#include "products.h"
 #include "rows.h"
-
-/* Columns whose products are found at once, in registers. The panels of products.h are narrower, and made for many rows
-   whose sums are kept from block to block; here a Cholesky factor is in panels too, and both need the same products. */
-enum { PANEL = 8 };
 
 /* total + error = a + b (Knuth 1969). */
 static inline double two_sum(double a, double b, double *error)
@@ -80,70 +77,66 @@ static void add_square(const double *restrict x, const matrix *old, const matrix
     }
 }
 
-/* Columns of a block, PANEL of them in one piece at a time, the last ones followed by zeros. */
-static void pack(const matrix *block, double *restrict packed)
+/* Columns of a block in panels, as those of products.h, which are filled up with zeros to make whole tiles. */
+static void pack(const matrix *block, double *restrict packed, ptrdiff_t from_panel_to_panel)
 {
-    for (ptrdiff_t j = 0; j < block->columns; j += PANEL) {
-        ptrdiff_t n = smaller_of(PANEL, block->columns - j);
-        for (ptrdiff_t i = 0; i < block->rows; i++, packed += PANEL)
-            for (ptrdiff_t c = 0; c < PANEL; c++)
-                packed[c] = c < n ? row_of(block, i)[j + c] : 0.0;
+    ptrdiff_t p = block->columns, whole = PANEL_COLUMNS * TILE;
+    for (ptrdiff_t j = 0; j < (p + whole - 1) / whole * whole; j += PANEL_COLUMNS) {
+        double *restrict to = packed + j / PANEL_COLUMNS * from_panel_to_panel;
+        ptrdiff_t n = smaller_of(PANEL_COLUMNS, p - j);
+        for (ptrdiff_t i = 0; i < block->rows; i++, to += PANEL_COLUMNS)
+            for (ptrdiff_t c = 0; c < PANEL_COLUMNS; c++)
+                to[c] = c < n ? row_of(block, i)[j + c] : 0.0;
     }
 }
 
-/* The products of each column of one panel with each of another, over all rows, each added up in the same order: they
-   are symmetric to the bit. Half a panel at a time, so that all sums stay in registers. */
-static void panel_products(const double *restrict one, const double *restrict other, ptrdiff_t rows,
-                           double *restrict products)
-{
-    for (int half = 0; half < PANEL; half += PANEL / 2) {
-        double sums[PANEL / 2][PANEL] = {{0.0}};
-        for (ptrdiff_t i = 0; i < rows; i++)
-            for (int a = 0; a < PANEL / 2; a++)
-#pragma omp simd
-                for (int c = 0; c < PANEL; c++)
-                    sums[a][c] += one[i * PANEL + half + a] * other[i * PANEL + c];
-        for (int a = 0; a < PANEL / 2; a++)
-            memcpy(products + (half + a) * PANEL, sums[a], sizeof sums[a]);
-    }
-}
+/* The rows and columns of a block of products: as many rows of tiles as make it square. */
+enum { SQUARE = PANEL_COLUMNS * TILE };
 
-/* Products of two panels' columns, to where they belong in a matrix (p, p) from row i and column j on. */
+/* Put products (SQUARE, SQUARE) where they belong in a matrix (p, p), from row i and column j on. */
 static void put(const double *restrict products, ptrdiff_t i, ptrdiff_t j, const matrix *to)
 {
-    ptrdiff_t m = smaller_of(PANEL, to->columns - i);
-    ptrdiff_t n = smaller_of(PANEL, to->columns - j);
+    ptrdiff_t m = smaller_of(SQUARE, to->columns - i), n = smaller_of(SQUARE, to->columns - j);
     for (ptrdiff_t a = 0; a < m; a++)
-        memcpy(row_of(to, i + a) + j, products + a * PANEL, (size_t)n * sizeof *products);
+        if (n == SQUARE)
+            memcpy(row_of(to, i + a) + j, products + a * SQUARE, SQUARE * sizeof *products);
+        else
+            memcpy(row_of(to, i + a) + j, products + a * SQUARE, (size_t)n * sizeof *products);
 }
 
 static void transpose(const double *restrict products, double *restrict mirrored)
 {
-    for (int a = 0; a < PANEL; a++)
-        for (int c = 0; c < PANEL; c++)
-            mirrored[c * PANEL + a] = products[a * PANEL + c];
+    for (int a = 0; a < SQUARE; a++)
+        for (int c = 0; c < SQUARE; c++)
+            mirrored[c * SQUARE + a] = products[a * SQUARE + c];
 }
 
-/* The products of a block's columns (p, p). */
-static void find_products(const double *packed, ptrdiff_t rows, const matrix *to)
+/* The products of a block's columns (p, p). Those of two columns are added up in the same order on either side of the
+   diagonal: they are symmetric to the bit. */
+static void find_products(const double *packed, ptrdiff_t from_panel_to_panel, ptrdiff_t rows, const matrix *to)
 {
-    double products[PANEL * PANEL], mirrored[PANEL * PANEL];
-    for (ptrdiff_t i = 0; i < to->columns; i += PANEL)
-        for (ptrdiff_t j = 0; j <= i; j += PANEL) {
-            panel_products(packed + i * rows, packed + j * rows, rows, products);
-            put(products, i, j, to);
+    numbers products[SQUARE][TILE], mirrored[SQUARE][TILE];
+    ptrdiff_t next = from_panel_to_panel / PANEL_COLUMNS;
+    for (ptrdiff_t i = 0; i < to->columns; i += SQUARE)
+        for (ptrdiff_t j = 0; j <= i; j += SQUARE) {
+            const numbers *right = (const numbers *)packed + j / PANEL_COLUMNS * next;
+            for (ptrdiff_t t = 0; t < TILE; t++) {
+                const numbers *left = (const numbers *)packed + (i / PANEL_COLUMNS + t) * next;
+                multiply_panels((const double *)left, right, next, rows, products + t * PANEL_COLUMNS);
+            }
+            put((const double *)products, i, j, to);
             if (i != j) {
-                transpose(products, mirrored);
-                put(mirrored, j, i, to);
+                transpose((const double *)products, (double *)mirrored);
+                put((const double *)mirrored, j, i, to);
             }
         }
 }
 
 /* The co-moment grows by the products of the block's columns, which wait where what follows its digits will be. */
-static void grow_comoment(const double *packed, ptrdiff_t rows, const matrix *old, const matrix *old_low,
-                         const matrix *new, const matrix *new_low)
+static void grow_comoment(const double *packed, ptrdiff_t from_panel_to_panel, ptrdiff_t rows, const matrix *old,
+                          const matrix *old_low, const matrix *new, const matrix *new_low)
 {
-    find_products(packed, rows, new_low);
+    find_products(packed, from_panel_to_panel, rows, new_low);
     for (ptrdiff_t i = 0; i < old->rows; i++) {
         const double *restrict high = row_of(old, i), *restrict low = row_of(old_low, i);
         double *restrict total = row_of(new, i), *restrict rest = row_of(new_low, i);
@@ -167,131 +160,169 @@ static ptrdiff_t find_varying(const matrix *comoment, const double *mean, const 
     return many;
 }
 
-/* Moments of `before` rows with a batch of rows added: the mean, and what follows its digits, in two rows, and so the
-   co-moment. The block has the rows whose squares were added, and `packed` is room for a copy of it, its columns rounded
-   up to panels. `found` is the sum of all squares, and how many columns vary. */
-void add_batch(const matrix *features, const double *scores, double before, const double *mean, const double *mean_low,
-               const matrix *comoment, const matrix *comoment_low, const double *rounding, double constant,
-               double underflowing, const matrix *new_mean, const matrix *new_comoment, const matrix *block,
-               double *packed, unsigned char *varies, double *found)
-{
-    ptrdiff_t b = features->rows, d = features->columns;
-    double after = before + (double)b;
-    matrix high = *new_comoment, low = *new_comoment;
-    low.first += (d + 1) * low.stride;
-    centre(features, scores, before, mean, mean_low, row_of(new_mean, 0), block);
-    move_mean(mean, mean_low, (double)b / after, d + 1, row_of(new_mean, 0), row_of(new_mean, 1));
-    if (b == 1) {
-        add_square(row_of(block, b), comoment, comoment_low, &high, &low);
-    } else {
-        pack(block, packed);
-        grow_comoment(packed, b + 1, comoment, comoment_low, &high, &low);
-    }
-    high.rows = d + 1;
-    found[0] = 0.0;
-    for (ptrdiff_t j = 0; j <= d; j++)
-        found[0] += row_of(&high, j)[j];
-    found[1] = (double)find_varying(&high, row_of(new_mean, 0), rounding, after, constant, underflowing, varies);
-}
-
-/* Of the columns that vary: the largest sum of squares over the square of the column's norm before, and what rounding
-   may be of these sums, as shares of them, added up. */
-void find_growth(const matrix *comoment, const double *rounding, const unsigned char *varies, const double *norm,
-                 double *found)
+/* Of the columns that vary: the largest sum of squares, over the square of the column's norm (k,) before if there are
+   norms, and what rounding may be of these sums, as shares of them, added up. */
+static void find_growth(const matrix *comoment, const double *rounding, const unsigned char *varies, const double *norm,
+                        int has_norms, double *found)
 {
     found[0] = found[1] = 0.0;
     for (ptrdiff_t j = 0, k = 0; j < comoment->rows - 1; j++)
         if (varies[j]) {
             double square = row_of(comoment, j)[j];
-            found[0] = fmax(found[0], square / norm[k] / norm[k]);
+            found[0] = fmax(found[0], has_norms ? square / norm[k] / norm[k] : square);
             found[1] += rounding[j] / square;
             k++;
         }
 }
 
-/* The rows and columns of a co-moment that vary, and the last of each, in panels: PANEL rows at a time, of each column
-   the numbers in these rows, and only up to the diagonal. What is behind the last row is the unit matrix's. */
-static ptrdiff_t gather(const matrix *comoment, const unsigned char *varies, ptrdiff_t *which, double *packed)
+/* Moments of `before` rows with a batch of rows added: the mean and what follows its digits, a row of `sums` each, and so
+   the co-moment, d + 1 rows each. The block has the rows whose squares were added, and `room` is for (d + 12) (b + 3) + 4
+   numbers, where b is not 1. `found` is the sum of all squares, how many columns vary, and what `find_growth` has, given
+   so many norms, if they are of as many columns. */
+void add_batch(const matrix *features, const double *scores, double before, const double *mean, const double *mean_low,
+               const matrix *comoment, const matrix *comoment_low, const double *rounding, double constant,
+               double underflowing, const double *norm, ptrdiff_t norms, const matrix *sums, const matrix *block,
+               double *room, unsigned char *varies, double *found)
+{
+    ptrdiff_t b = features->rows, d = features->columns;
+    double after = before + (double)b;
+    double *new_mean = row_of(sums, 0), *new_mean_low = row_of(sums, 1);
+    matrix high = *sums, low = *sums;
+    high.rows = low.rows = d + 1;
+    high.first = bytes_of_row(sums, 2);
+    low.first = bytes_of_row(sums, d + 3);
+    centre(features, scores, before, mean, mean_low, new_mean, block);
+    move_mean(mean, mean_low, (double)b / after, d + 1, new_mean, new_mean_low);
+    if (b == 1) {
+        add_square(row_of(block, b), comoment, comoment_low, &high, &low);
+    } else {
+        ptrdiff_t from_panel_to_panel = (b + 1) * PANEL_COLUMNS + APART;
+        double *packed = first_aligned(room);
+        pack(block, packed, from_panel_to_panel);
+        grow_comoment(packed, from_panel_to_panel, b + 1, comoment, comoment_low, &high, &low);
+    }
+    found[0] = 0.0;
+    for (ptrdiff_t j = 0; j <= d; j++)
+        found[0] += row_of(&high, j)[j];
+    ptrdiff_t many = find_varying(&high, new_mean, rounding, after, constant, underflowing, varies);
+    found[1] = (double)many;
+    find_growth(&high, rounding, varies, norm, many == norms, found + 2);
+}
+
+/* A symmetric matrix in panels: PANEL_COLUMNS rows at a time, of each column the numbers in these rows, and only up to
+   the diagonal. Behind the last row is the unit matrix's, and then zeros to make a whole tile of every panel. */
+typedef struct {
+    double *first;
+    ptrdiff_t rows;
+    ptrdiff_t panels;
+    ptrdiff_t from_panel_to_panel;
+} lower;
+
+static inline double *panel_of(const lower *square, ptrdiff_t q)
+{
+    return square->first + q * square->from_panel_to_panel;
+}
+
+/* The rows and columns of a co-moment that vary, and the last of each; they are told in `which`. */
+static lower gather(const matrix *comoment, const unsigned char *varies, ptrdiff_t *which, double *room)
 {
     ptrdiff_t d = comoment->rows - 1, k = 0;
     for (ptrdiff_t i = 0; i < d; i++)
         if (varies[i])
             which[k++] = i;
     which[k++] = d;
-    ptrdiff_t columns = (k + PANEL - 1) / PANEL * PANEL;
-    for (ptrdiff_t i = 0; i < columns; i++) {
-        double *to = packed + i / PANEL * PANEL * columns + i % PANEL;
-        for (ptrdiff_t j = 0; j <= i; j++)
-            to[j * PANEL] = i < k ? row_of(comoment, which[i])[which[j]] : i == j;
-    }
-    return k;
+    ptrdiff_t panels = (k + PANEL_COLUMNS - 1) / PANEL_COLUMNS, columns = panels * PANEL_COLUMNS;
+    lower square = {first_aligned(room), k, panels, columns * PANEL_COLUMNS + APART};
+    memset(panel_of(&square, panels), 0, (size_t)((TILE - 1) * square.from_panel_to_panel) * sizeof(double));
+    for (ptrdiff_t j = 0; j < columns; j++)
+        for (ptrdiff_t q = j / PANEL_COLUMNS; q < panels; q++) {
+            const double *row = j < k ? row_of(comoment, which[j]) : NULL;
+            ptrdiff_t first = q * PANEL_COLUMNS;
+            double *to = panel_of(&square, q) + j * PANEL_COLUMNS;
+            if (row && k == d + 1 && first + PANEL_COLUMNS <= k) /* They lie side by side. */
+                memcpy(to, row + first, PANEL_COLUMNS * sizeof *to);
+            else
+                for (ptrdiff_t i = first; i < first + PANEL_COLUMNS; i++)
+                    to[i - first] = row && i < k ? row[which[i]] : i == j;
+        }
+    return square;
 }
 
-/* The Cholesky factor of a square of PANEL numbers, of each column in one piece, of which `products` are taken away
-   first; 1 over its diagonal; and whether there is one. */
-static int factor_square(double *restrict square, const double *products, double *restrict inverse_diagonal)
+/* The Cholesky factor of a square of PANEL_COLUMNS numbers, of each column in one piece, of which `products` are taken
+   away first; 1 over its diagonal; and whether there is one. */
+static int factor_square(double *restrict square, const numbers products[PANEL_COLUMNS][TILE],
+                         double *restrict inverse_diagonal)
 {
-    for (int j = 0; j < PANEL; j++) {
-        for (int i = j; i < PANEL; i++) {
-            double left = square[j * PANEL + i] - products[j * PANEL + i];
+    for (int j = 0; j < PANEL_COLUMNS; j++) {
+        for (int i = j; i < PANEL_COLUMNS; i++) {
+            double left = square[j * PANEL_COLUMNS + i] - products[j][0][i];
             for (int c = 0; c < j; c++)
-                left -= square[c * PANEL + i] * square[c * PANEL + j];
-            square[j * PANEL + i] = left;
+                left -= square[c * PANEL_COLUMNS + i] * square[c * PANEL_COLUMNS + j];
+            square[j * PANEL_COLUMNS + i] = left;
         }
-        if (!(square[j * PANEL + j] > 0.0)) /* NaN fails this comparison too. */
+        if (!(square[j * PANEL_COLUMNS + j] > 0.0)) /* NaN fails this comparison too. */
             return 0;
-        double diagonal = sqrt(square[j * PANEL + j]);
+        double diagonal = sqrt(square[j * PANEL_COLUMNS + j]);
         inverse_diagonal[j] = 1.0 / diagonal;
-        for (int i = j; i < PANEL; i++)
-            square[j * PANEL + i] *= inverse_diagonal[j];
-        square[j * PANEL + j] = diagonal;
+        for (int i = j; i < PANEL_COLUMNS; i++)
+            square[j * PANEL_COLUMNS + i] *= inverse_diagonal[j];
+        square[j * PANEL_COLUMNS + j] = diagonal;
     }
     return 1;
 }
 
-/* PANEL rows of the factor in as many columns, given the factor's square on the diagonal of these columns. */
-static void factor_rows(double *restrict rows, const double *products, const double *square,
-                        const double *inverse_diagonal)
+/* Rows of the factor, those of panel t of a tile, in PANEL_COLUMNS columns, given the factor's square on the diagonal of
+   these columns. */
+static inline void factor_rows(numbers *restrict rows, const numbers products[PANEL_COLUMNS][TILE], ptrdiff_t t,
+                               const double *restrict square, const double *restrict inverse_diagonal)
 {
-    for (int j = 0; j < PANEL; j++) {
-        double left[PANEL];
-        for (int i = 0; i < PANEL; i++)
-            left[i] = rows[j * PANEL + i] - products[j * PANEL + i];
+    for (int j = 0; j < PANEL_COLUMNS; j++) {
+        numbers left = rows[j] - products[j][t];
         for (int c = 0; c < j; c++)
-            for (int i = 0; i < PANEL; i++)
-                left[i] -= rows[c * PANEL + i] * square[c * PANEL + j];
-        for (int i = 0; i < PANEL; i++)
-            rows[j * PANEL + i] = left[i] * inverse_diagonal[j];
+            left -= rows[c] * square[c * PANEL_COLUMNS + j];
+        rows[j] = left * inverse_diagonal[j];
     }
 }
 
 /* The Cholesky factor of a matrix in panels, in its place, and whether there is one. Where all is in the processor's
    caches this takes less time than LAPACK's, which copies parts of the matrix into such panels. */
-static int cholesky(double *packed, ptrdiff_t columns)
+static int cholesky(const lower *square)
 {
-    double products[PANEL * PANEL], inverse_diagonal[PANEL];
-    for (ptrdiff_t j = 0; j < columns; j += PANEL) {
-        double *own = packed + j * columns;
-        panel_products(own, own, j, products);
-        if (!factor_square(own + j * PANEL, products, inverse_diagonal))
-            return 0;
-        for (ptrdiff_t i = j + PANEL; i < columns; i += PANEL) {
-            double *other = packed + i * columns;
-            panel_products(own, other, j, products);
-            factor_rows(other + j * PANEL, products, own + j * PANEL, inverse_diagonal);
+    numbers products[PANEL_COLUMNS][TILE];
+    double inverse_diagonal[PANEL_COLUMNS];
+    ptrdiff_t next = square->from_panel_to_panel / PANEL_COLUMNS;
+    for (ptrdiff_t q = 0; q < square->panels; q++) {
+        ptrdiff_t before = q * PANEL_COLUMNS; /* Columns that are factored. */
+        double *own = panel_of(square, q), *diagonal = own + before * PANEL_COLUMNS;
+        for (ptrdiff_t r = q; r < square->panels; r += TILE) {
+            multiply_panels(own, (const numbers *)panel_of(square, r), next, before, products);
+            if (r == q && !factor_square(diagonal, products, inverse_diagonal))
+                return 0;
+            for (ptrdiff_t t = r == q; t < TILE; t++) {
+                numbers *rows = (numbers *)panel_of(square, r + t) + before;
+                factor_rows(rows, products, t, diagonal, inverse_diagonal);
+            }
         }
     }
     return 1;
 }
 
-/* x (k,) <- L'^-1 x for a factor in panels. */
-static void solve_transposed(const double *packed, ptrdiff_t columns, ptrdiff_t k, double *restrict x)
+/* x <- L'^-1 x for a factor in panels, as many numbers as these have rows. */
+static void solve_transposed(const lower *factor, double *restrict x)
 {
-    for (ptrdiff_t i = k - 1; i >= 0; i--) {
-        const double *restrict l = packed + i / PANEL * PANEL * columns + i % PANEL;
-        x[i] /= l[i * PANEL];
-        for (ptrdiff_t j = 0; j < i; j++)
-            x[j] -= l[j * PANEL] * x[i];
+    for (ptrdiff_t q = factor->panels - 1; q >= 0; q--) {
+        const double *restrict panel = panel_of(factor, q);
+        ptrdiff_t before = q * PANEL_COLUMNS;
+        double own[PANEL_COLUMNS];
+        for (int i = PANEL_COLUMNS - 1; i >= 0; i--) {
+            double left = x[before + i];
+            for (int a = i + 1; a < PANEL_COLUMNS; a++)
+                left -= panel[(before + i) * PANEL_COLUMNS + a] * own[a];
+            x[before + i] = own[i] = left / panel[(before + i) * PANEL_COLUMNS + i];
+        }
+        for (ptrdiff_t j = 0; j < before; j++)
+            for (int a = 0; a < PANEL_COLUMNS; a++)
+                x[j] -= panel[j * PANEL_COLUMNS + a] * own[a];
     }
 }
 
@@ -311,24 +342,28 @@ void find_errors(const matrix *comoment, const double *mean, const double *coef,
 
    With C and c the co-moment of k such columns and theirs with the score, the last row of the Cholesky factor of both is
    L^-1 c, L that of C, and the coefficients are L'^-1 of that. `found` is whether there is a factor, and the
-   fit's errors as `find_errors` has them. */
-void solve_by_factor(const matrix *comoment, const double *mean, const unsigned char *varies, ptrdiff_t *which,
-                     double *packed, double *coef, double *error_weights, double *found)
+   fit's errors as `find_errors` has them; `room` is for (d + 12) (d + 8) + 4 numbers. */
+void solve_by_factor(const matrix *comoment, const double *mean, const unsigned char *varies, double *room, double *coef,
+                     double *found)
 {
-    ptrdiff_t d = comoment->rows - 1, k = gather(comoment, varies, which, packed) - 1;
-    ptrdiff_t columns = (k + PANEL) / PANEL * PANEL;
-    double *last = packed + k / PANEL * PANEL * columns + k % PANEL;
-    last[k * PANEL] = 1.0 + 2.0 * last[k * PANEL]; /* So that there is a factor where scores are fitted exactly, too. */
-    found[0] = cholesky(packed, columns);
+    ptrdiff_t d = comoment->rows - 1, whole = (d + PANEL_COLUMNS) / PANEL_COLUMNS * PANEL_COLUMNS;
+    double *x = first_aligned(room);
+    ptrdiff_t *which = (ptrdiff_t *)(x + whole);
+    lower factor = gather(comoment, varies, which, x + 2 * whole);
+    ptrdiff_t k = factor.rows - 1;
+    double *last = panel_of(&factor, k / PANEL_COLUMNS) + k % PANEL_COLUMNS;
+    last[k * PANEL_COLUMNS] = 1.0 + 2.0 * last[k * PANEL_COLUMNS]; /* So that there is a factor where scores are fitted exactly, too. */
+    found[0] = cholesky(&factor);
     if (!found[0])
         return;
+    memset(x, 0, (size_t)(factor.panels * PANEL_COLUMNS) * sizeof *x);
     for (ptrdiff_t j = 0; j < k; j++)
-        error_weights[j] = last[j * PANEL];
-    solve_transposed(packed, columns, k, error_weights);
+        x[j] = last[j * PANEL_COLUMNS];
+    solve_transposed(&factor, x);
     memset(coef, 0, (size_t)d * sizeof *coef);
     for (ptrdiff_t j = 0; j < k; j++)
-        coef[which[j]] = error_weights[j];
-    find_errors(comoment, mean, coef, error_weights, found + 1);
+        coef[which[j]] = x[j];
+    find_errors(comoment, mean, coef, x, found + 1);
 }
 
 static void add_times(double factor, const double *restrict x, ptrdiff_t n, double *restrict y)
@@ -348,45 +383,53 @@ static void take_projection(const matrix *basis, double *restrict coordinates, d
         add_times(-again[i], row_of(basis, i), basis->columns, rest);
 }
 
-/* One more row of an interpolation of m rows: its basis, its inverse, its coefficients, the columns that varied.
+/* More rows of an interpolation of m rows: its basis, its inverse, its coefficients, the columns that varied.
 
-   As in interpolation.py, for one row. `found` is whether the row is independent of the others, and what it adds to the
-   trace of the inverses; `room` is for d + 2 m numbers. */
-void add_to_interpolation(const matrix *features, double score, const double *origin, double origin_score,
+   As in interpolation.py, a row at a time. `found` is whether the rows are independent of the others, and what they add
+   to the trace of the inverses; `room` is for d + 2 (m + b) numbers. */
+void add_to_interpolation(const matrix *features, const double *scores, const double *origin, double origin_score,
                           const double *coef, const matrix *basis, const matrix *inverse, double *new_coef,
                           const matrix *new_basis, const matrix *new_inverse, unsigned char *varied, double *room,
                           double *found)
 {
-    ptrdiff_t d = features->columns, m = basis->rows;
-    double *x = room, *coordinates = room + d, *again = coordinates + m;
-    double *direction = row_of(new_basis, m), *beside = row_of(new_inverse, m);
-    read_row(features, 0, x);
-    for (ptrdiff_t j = 0; j < d; j++) {
-        x[j] -= origin[j];
-        varied[j] |= x[j] != 0.0;
-    }
-    memcpy(direction, x, (size_t)d * sizeof *x);
-    memset(coordinates, 0, (size_t)m * sizeof *coordinates);
-    take_projection(basis, coordinates, again, direction);
-    take_projection(basis, coordinates, again, direction);
-    double length = sqrt(dot(direction, direction, d)), residual = score - origin_score - dot(x, coef, d);
-    found[0] = length > 0.0; /* NaN fails this comparison too. */
-    if (!found[0])
-        return;
-    for (ptrdiff_t j = 0; j < d; j++) {
-        direction[j] /= length;
-        new_coef[j] = coef[j] + residual / length * direction[j];
-    }
-    memset(beside, 0, (size_t)m * sizeof *beside);
+    ptrdiff_t d = features->columns, m = basis->rows, all = new_basis->rows;
+    double *x = room, *coordinates = room + d, *again = coordinates + all;
+    memcpy(new_coef, coef, (size_t)d * sizeof *coef);
     for (ptrdiff_t i = 0; i < m; i++) {
         memcpy(row_of(new_basis, i), row_of(basis, i), (size_t)d * sizeof *x);
         memcpy(row_of(new_inverse, i), row_of(inverse, i), (size_t)m * sizeof *x);
-        row_of(new_inverse, i)[m] = 0.0;
-        add_times(-coordinates[i] / length, row_of(inverse, i), i + 1, beside);
+        memset(row_of(new_inverse, i) + m, 0, (size_t)(all - m) * sizeof *x);
     }
-    beside[m] = 1.0 / length;
-    double sum = 0.0;
-    for (ptrdiff_t i = 0; i <= m; i++)
-        sum += beside[i];
-    found[1] = dot(beside, beside, m + 1) + sum * sum;
+    found[1] = 0.0;
+    for (ptrdiff_t n = m; n < all; n++) {
+        matrix before = *new_basis;
+        before.rows = n;
+        double *direction = row_of(new_basis, n), *beside = row_of(new_inverse, n);
+        read_row(features, n - m, x);
+        for (ptrdiff_t j = 0; j < d; j++) {
+            x[j] -= origin[j];
+            varied[j] |= x[j] != 0.0;
+        }
+        memcpy(direction, x, (size_t)d * sizeof *x);
+        memset(coordinates, 0, (size_t)n * sizeof *coordinates);
+        take_projection(&before, coordinates, again, direction);
+        take_projection(&before, coordinates, again, direction);
+        double length = sqrt(dot(direction, direction, d));
+        double residual = scores[n - m] - origin_score - dot(x, new_coef, d);
+        found[0] = length > 0.0; /* NaN fails this comparison too. */
+        if (!found[0])
+            return;
+        for (ptrdiff_t j = 0; j < d; j++) {
+            direction[j] /= length;
+            new_coef[j] += residual / length * direction[j];
+        }
+        memset(beside, 0, (size_t)all * sizeof *beside);
+        for (ptrdiff_t i = 0; i < n; i++)
+            add_times(-coordinates[i] / length, row_of(new_inverse, i), i + 1, beside);
+        beside[n] = 1.0 / length;
+        double row_sum = 0.0;
+        for (ptrdiff_t i = 0; i <= n; i++)
+            row_sum += beside[i];
+        found[1] += dot(beside, beside, n + 1) + row_sum * row_sum;
+    }
 }

@@ -59,7 +59,7 @@ class ClassMoments:
         block = columns.block(rows, slice(None))
         counts = np.bincount(rows.classes, minlength=columns.classes)
         by_class = _sums_by_class(block, rows.classes, columns.classes)
-        moments = with_batch(self.moments, block[:, :-1], block[:, -1])[0]
+        moments = with_batch(self.moments, block[:, :-1], block[:, -1]).moments
         return ClassMoments(moments, self.counts + counts, self.sums + by_class)
 
     def __add__(self, more: ClassMoments) -> ClassMoments:

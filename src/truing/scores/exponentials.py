@@ -8,7 +8,7 @@ Logits come unchecked, since what reads them can tell: such as are not finite ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, cos, fsum, log2, pi
 from typing import Any
 
@@ -29,7 +29,7 @@ _DEGREE = 18
 def softmax_scores(names: Sequence[str], logits: Matrix, temperature: float) -> Floats:
     """Return msp, energy, kl_uniform or the distance of softmax(f / T) from uniform of every row, as named (n, s)."""
     scores = np.empty((len(logits), len(names)))
-    numbers = np.array([_NAMES.index(name) for name in names], dtype=np.int64)
+    numbers = _numbers_of(*names)
 
     def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
         lanes = np.empty(_kernels.LANES * block.shape[1])
@@ -41,6 +41,14 @@ def softmax_scores(names: Sequence[str], logits: Matrix, temperature: float) -> 
 
     _by_blocks(by_kernel, plainly, logits)
     return scores
+
+
+@cache
+def _numbers_of(*names: str) -> NDArray[np.int64]:
+    """Return what logits.c calls the scores."""
+    numbers = np.array([_NAMES.index(name) for name in names], dtype=np.int64)
+    numbers.flags.writeable = False  # All who ask for the same names have it.
+    return numbers
 
 
 def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top: int) -> Floats:
