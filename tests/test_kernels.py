@@ -239,7 +239,7 @@ def test_an_array_of_no_numbers_or_for_reading_alone_can_be_given(tmp_path):
 def test_the_address_that_an_array_holds_is_the_one_that_numpy_tells(monkeypatch):
     arrays = [np.ones(3), np.ones((4, 5))[1:, 2:], np.ones((2, 3), dtype=np.float32)]
     found = [_kernels._as_c(array) for array in arrays]
-    monkeypatch.setattr(_kernels, "_IS_CPYTHON", False)
+    monkeypatch.setattr(_kernels, "_IS_BEHIND_HEAD", False)
     assert [_kernels._as_c(array) for array in arrays] == found
 
 

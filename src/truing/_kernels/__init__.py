@@ -100,18 +100,24 @@ def _type(argument: Argument) -> Any:
 
 def _as_c(array: NDArray[Any]) -> int | bytes:
     """Return the address of a vector, or what `matrix` of numbers.h holds."""
-    address: int = _ADDRESS_AT(id(array) + _HEAD).value if _IS_CPYTHON else array.ctypes.data
+    address: int = _ADDRESS_AT(id(array) + _HEAD).value if _IS_BEHIND_HEAD else array.ctypes.data
     if array.ndim == 1:
         return address
     rows, columns = array.shape
     return _Matrix.pack(address, rows, columns, array.strides[0], array.itemsize)
 
 
-# In CPython an object is told by where it is. Behind what all objects begin with, NumPy's arrays have the address of
-# their numbers, where extensions compiled for any release of it read it: to ask for it takes ten times as long.
-_IS_CPYTHON = sys.implementation.name == "cpython"
+# In CPython an object's id is where it is. Behind what all objects begin with, NumPy's arrays have the address of their
+# numbers, where extensions compiled for any release of it read it: to ask for it takes ten times as long.
 _HEAD = object.__basicsize__
 _ADDRESS_AT: Any = ctypes.c_void_p.from_address
+
+
+def _is_behind_head(array: NDArray[Any]) -> bool:
+    return sys.implementation.name == "cpython" and _ADDRESS_AT(id(array) + _HEAD).value == array.ctypes.data
+
+
+_IS_BEHIND_HEAD = _is_behind_head(np.zeros(1))
 
 
 def _address(capsule: object) -> int:
