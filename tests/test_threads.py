@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +197,7 @@ def test_work_in_other_threads_treats_overflow_as_the_calling_one_does():
 
 def test_the_number_is_what_was_set_then_the_variable_then_the_cores(monkeypatch):
     monkeypatch.delenv("TRUING_THREADS", raising=False)
+    monkeypatch.setattr(_threads, "_CONTAINER_LIMIT", Path("none"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert count() == cores
     monkeypatch.setenv("TRUING_THREADS", "5")
@@ -203,6 +205,29 @@ def test_the_number_is_what_was_set_then_the_variable_then_the_cores(monkeypatch
     truing.threads(3)
     assert count() == 3
     truing.threads(None)
+    assert count() == 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [
+        ("100000 100000", 1),
+        ("150000 100000", 2),
+        ("20000 100000", 1),
+        ("9900000 100000", 64),
+        ("max 100000", 64),
+        ("1 0", 64),
+        ("all of them", 64),
+        ("", 64),
+    ],
+)
+def test_the_default_is_no_more_than_the_container_may_use(monkeypatch, tmp_path, limit, cores):
+    monkeypatch.delenv("TRUING_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(_threads, "_CONTAINER_LIMIT", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(limit + "\n")
+    assert count() == cores
+    truing.threads(5)
     assert count() == 5
 
 

@@ -13,7 +13,10 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from math import ceil
 from numbers import Integral
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +39,9 @@ _PATIENCE_SECONDS = 1.0
 # Bytes up to which freed arrays are kept for the next ones: those of a block, but for rows of thousands of columns.
 _LARGEST_KEPT = 2**23
 
+# What Linux says of a container's processors (control groups, version 2): microseconds of them in so many of the clock.
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
 _chosen: int | None = None
 _here = threading.local()  # Whether this thread works on blocks, who helps it, and who watches it.
 _starting = threading.RLock()  # Reentrant, for signal handlers.
@@ -44,8 +50,9 @@ _starting = threading.RLock()  # Reentrant, for signal handlers.
 def threads(n: int | None) -> None:
     """Work on many rows with `n` threads from now on, in this process; with None as many as by default.
 
-    The default is what the variable TRUING_THREADS says, or else the cores that this process may use. No bit of a
-    result depends on the number. With 1 everything stays on the thread that calls.
+    The default is what the variable TRUING_THREADS says, or else the cores that this process may use, or the share of
+    them that its container has. No bit of a result depends on the number. With 1 everything stays on the thread that
+    calls.
 
     >>> threads(2)
     >>> threads(None)
@@ -61,9 +68,9 @@ def count() -> int:
     named = os.environ.get("TRUING_THREADS", "").strip()
     if named:
         return _as_count(int(named) if named.isdecimal() else named, "TRUING_THREADS")
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    container = _cores_of_container(_CONTAINER_LIMIT)
+    return cores if container is None else min(cores, container)
 
 
 def map_blocks(
@@ -360,6 +367,16 @@ def _keep_freed_memory() -> None:
 
 
 _keep_freed_memory()
+
+
+@cache
+def _cores_of_container(limit: Path) -> int | None:
+    """Return how many cores the container of this process may use, if that is limited: more threads would only wait."""
+    try:
+        quota, period = limit.read_text().split()
+        return None if quota == "max" else max(1, ceil(int(quota) / int(period)))
+    except (OSError, ValueError, ZeroDivisionError):  # There is no such file, or it says something else.
+        return None
 
 
 def _as_count(value: object, name: str) -> int:
