@@ -1,5 +1,8 @@
 """The method of multipliers, for many unknowns, finds what continuation finds, and its Hessian is the Hessian."""
 
+import sys
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,6 +121,25 @@ def test_products_with_many_rows_have_the_same_bits_on_any_number_of_threads(rng
     expected = rows @ x, weights @ rows, rows[chosen].T @ rows[chosen]
     for one, other in zip(found[0], expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-8)
+
+
+def test_a_weighted_sum_of_many_rows_lets_other_threads_run(rng):
+    """`@` does not, where what it returns is short."""
+    rows, weights = rng.standard_normal((200_000, 8)), rng.standard_normal(200_000)
+    truing.threads(1)
+    weighted_sum(weights, rows)  # The first call looks for BLAS libraries, in files.
+    begins, has_run = threading.Event(), threading.Event()
+    other = threading.Thread(target=lambda: (begins.wait(), has_run.set()))
+    other.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # No thread is made to give way.
+    try:
+        begins.set()
+        assert any(len(weighted_sum(weights, rows)) and has_run.is_set() for _ in range(1000))
+    finally:
+        sys.setswitchinterval(interval)
+        truing.threads(None)
+        other.join()
 
 
 def test_many_unknowns_have_the_same_bits_on_any_number_of_threads(rng):

@@ -38,6 +38,7 @@ USERS = [
         "test_incremental.py",
         "test_interpolation.py",
         "test_least_squares.py",
+        "test_metrics.py",
         "test_moments.py",
         "test_ranks.py",
         "test_score_kernels.py",

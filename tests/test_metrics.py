@@ -8,6 +8,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import truing
+from truing import ranks
 
 # Few distinct values, so that ties are the rule.
 tied = arrays(np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(float))
@@ -20,14 +21,18 @@ def stacked(scores_in, scores_out):
     return np.repeat([1, 0], [len(scores_in), len(scores_out)]), np.concatenate((scores_in, scores_out))
 
 
-@given(scores_in=either, scores_out=either)
-def test_auroc_and_aupr_are_scikit_learns(scores_in, scores_out):
+@given(scores_in=either, scores_out=either, at_once=st.sampled_from([1, 4, 1000]))
+def test_auroc_and_aupr_are_scikit_learns_in_blocks_of_any_length(scores_in, scores_out, at_once):
     is_in, scores = stacked(scores_in, scores_out)
-    assert truing.auroc(scores_in, scores_out) == pytest.approx(roc_auc_score(is_in, scores), abs=1e-12)
-    expected = average_precision_score(is_in, scores)
-    assert truing.aupr(scores_in, scores_out) == pytest.approx(expected, abs=1e-12)
-    expected = average_precision_score(1 - is_in, -scores)
-    assert truing.aupr_out(scores_in, scores_out) == pytest.approx(expected, abs=1e-12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "_ASCENDING_AT_ONCE", at_once)
+        found = truing.evaluate(scores_in, scores_out)
+        assert truing.auroc(scores_in, scores_out) == found.auroc
+        assert truing.aupr(scores_in, scores_out) == found.aupr
+        assert truing.aupr_out(scores_in, scores_out) == found.aupr_out
+    assert found.auroc == pytest.approx(roc_auc_score(is_in, scores), abs=1e-12)
+    assert found.aupr == pytest.approx(average_precision_score(is_in, scores), abs=1e-12)
+    assert found.aupr_out == pytest.approx(average_precision_score(1 - is_in, -scores), abs=1e-12)
 
 
 @given(scores_in=either, scores_out=either)
@@ -37,8 +42,8 @@ def test_auroc_of_swapped_sets_is_the_complement(scores_in, scores_out):
 
 @given(scores_in=either, scores_out=either)
 def test_metrics_see_only_the_order_of_scores(scores_in, scores_out):
-    ranks = np.unique(np.concatenate((scores_in, scores_out)), return_inverse=True)[1].astype(float)
-    of_ranks = truing.evaluate(ranks[: len(scores_in)], ranks[len(scores_in) :])
+    places = np.unique(np.concatenate((scores_in, scores_out)), return_inverse=True)[1].astype(float)
+    of_ranks = truing.evaluate(places[: len(scores_in)], places[len(scores_in) :])
     assert truing.evaluate(scores_in, scores_out) == of_ranks
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import truing
 import truing._blas as blas
 from truing import _check, _threads
 from truing._check import row_blocks
-from truing._threads import add_blocks, count, map_blocks
+from truing._threads import add_blocks, count, kept_helpers, map_blocks
 from truing.scores import NEEDS, base_scores
 
 COUNTS = (1, 2, 3, 8)
@@ -196,6 +197,7 @@ def test_work_in_other_threads_treats_overflow_as_the_calling_one_does():
 
 def test_the_number_is_what_was_set_then_the_variable_then_the_cores(monkeypatch):
     monkeypatch.delenv("TRUING_THREADS", raising=False)
+    monkeypatch.setattr(_threads, "_CONTAINER_LIMIT", Path("none"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert count() == cores
     monkeypatch.setenv("TRUING_THREADS", "5")
@@ -203,6 +205,29 @@ def test_the_number_is_what_was_set_then_the_variable_then_the_cores(monkeypatch
     truing.threads(3)
     assert count() == 3
     truing.threads(None)
+    assert count() == 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [
+        ("100000 100000", 1),
+        ("150000 100000", 2),
+        ("20000 100000", 1),
+        ("9900000 100000", 64),
+        ("max 100000", 64),
+        ("1 0", 64),
+        ("all of them", 64),
+        ("", 64),
+    ],
+)
+def test_the_default_is_no_more_than_the_container_may_use(monkeypatch, tmp_path, limit, cores):
+    monkeypatch.delenv("TRUING_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(_threads, "_CONTAINER_LIMIT", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(limit + "\n")
+    assert count() == cores
+    truing.threads(5)
     assert count() == 5
 
 
@@ -328,13 +353,15 @@ def test_threads_that_cannot_be_had_are_done_without(monkeypatch):
 
 INTERRUPTED = """
 import os, signal, threading, time
+from contextlib import nullcontext
 import truing
-from truing._threads import map_blocks
+from truing._threads import kept_helpers, map_blocks
 
 truing.threads(3)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    map_blocks(lambda _: time.sleep(0.01), range(100_000))
+    with AROUND():
+        map_blocks(lambda _: time.sleep(0.01), range(100_000))
 except KeyboardInterrupt:
     print("interrupted", threading.active_count())
     print(map_blocks(int, range(10)))
@@ -342,8 +369,10 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such signals here")
-def test_an_interrupt_ends_the_work_and_the_threads():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=True)
+@pytest.mark.parametrize("around", ["nullcontext", "kept_helpers"])
+def test_an_interrupt_ends_the_work_and_the_threads(around):
+    script = INTERRUPTED.replace("AROUND", around)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split("\n")[:2] == ["interrupted 1", str(list(range(10)))]
 
 
@@ -363,6 +392,90 @@ def test_a_forked_child_works_on_as_many_threads(rows):
             os._exit(0 if same and both else 1)
         assert os.waitpid(child, 0)[1] == 0
         busy.result()
+
+
+# Helpers that are kept for many passes.
+
+
+def helped_by(passes=1):
+    """Return the threads that worked on blocks which each wait until all threads have one, pass by pass."""
+    found = []
+    for _ in range(passes):
+        together = threading.Barrier(count(), timeout=20)
+        found.append(
+            set(map_blocks(lambda _, wait=together.wait: (wait(), threading.get_ident())[1], range(2 * count())))
+        )
+    return found
+
+
+def test_helpers_are_kept_for_the_next_passes_and_no_longer():
+    truing.threads(3)
+    with kept_helpers():
+        with kept_helpers():
+            first = helped_by()[0]
+        assert helped_by(20) == 20 * [first]
+        assert len(first) == 3
+    assert not helpers()
+
+
+def test_a_number_that_is_set_between_passes_holds_for_the_next():
+    with kept_helpers():
+        for n in (2, 1, 4, 3):
+            truing.threads(n)
+            assert [len(found) for found in helped_by(3)] == 3 * [n]
+
+
+def test_kept_helpers_go_on_after_an_error():
+    truing.threads(3)
+    with kept_helpers():
+        first = helped_by()[0]
+        for _ in range(20):
+            with pytest.raises(ZeroDivisionError):
+                map_blocks(lambda number: 1 / (number - 7), range(20))
+        assert helped_by() == [first]
+
+
+def test_passes_of_many_threads_that_keep_helpers_share_them(rng):
+    truing.threads(3)
+    numbers = rng.normal(size=60).tolist()
+    most = []
+
+    def work(number):
+        time.sleep(1e-4)
+        most.append(len(helpers()))
+        return number
+
+    def task(_):
+        with kept_helpers():
+            return [map_blocks(work, numbers) for _ in range(5)]
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(task, range(12))) == 12 * [5 * [numbers]]
+    assert max(most) == 2
+
+
+def test_a_helper_that_nobody_ends_ends_by_itself(monkeypatch):
+    monkeypatch.setattr(_threads, "_PATIENCE_SECONDS", 0.05)
+    truing.threads(2)
+    with kept_helpers() as kept:
+        helper = kept.some(1)[0]
+        helper.join(20)
+        assert not helper.is_alive()
+        assert len(helped_by()[0]) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_forked_between_passes_has_helpers_of_its_own():
+    truing.threads(3)
+    with kept_helpers():
+        first = helped_by()[0]
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if [len(found) for found in helped_by(3)] == [3, 3, 3] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert helped_by() == [first]
 
 
 # Who watches is told of the work of one thread.

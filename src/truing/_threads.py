@@ -4,15 +4,20 @@ Work on many rows is cut into fixed blocks, and a few threads, the calling one a
 NumPy and BLAS let other threads run meanwhile. What the blocks give is added up in the order of the blocks, whichever
 thread was first, so that no bit of a result depends on the number of threads. Each thread has one BLAS thread.
 
-Threads live as long as the work they help with, so that there is nothing to lose in a fork or to end with the
-interpreter. Errors are those of a loop: that of the first block that fails.
+Threads live as long as the call they help with, be it one pass over the rows or many (`kept_helpers`), so that there
+is nothing to lose in a fork or to end with the interpreter. Errors are those of a loop: that of the first block that
+fails.
 """
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from math import ceil
 from numbers import Integral
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -28,19 +33,26 @@ FEWEST_BLOCKS = 4
 # Blocks for each thread that may be begun before the first of them is added.
 _AHEAD = 2
 
+# A helper that is asked for nothing for so long ends, should an interrupt have kept its caller from ending it.
+_PATIENCE_SECONDS = 1.0
+
 # Bytes up to which freed arrays are kept for the next ones: those of a block, but for rows of thousands of columns.
 _LARGEST_KEPT = 2**23
 
+# What Linux says of a container's processors (control groups, version 2): microseconds of them in so many of the clock.
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
 _chosen: int | None = None
-_here = threading.local()  # Whether this thread works on blocks, and who watches it.
+_here = threading.local()  # Whether this thread works on blocks, who helps it, and who watches it.
 _starting = threading.RLock()  # Reentrant, for signal handlers.
 
 
 def threads(n: int | None) -> None:
     """Work on many rows with `n` threads from now on, in this process; with None as many as by default.
 
-    The default is what the variable TRUING_THREADS says, or else the cores that this process may use. No bit of a
-    result depends on the number. With 1 everything stays on the thread that calls.
+    The default is what the variable TRUING_THREADS says, or else the cores that this process may use, or the share of
+    them that its container has. No bit of a result depends on the number. With 1 everything stays on the thread that
+    calls.
 
     >>> threads(2)
     >>> threads(None)
@@ -56,9 +68,9 @@ def count() -> int:
     named = os.environ.get("TRUING_THREADS", "").strip()
     if named:
         return _as_count(int(named) if named.isdecimal() else named, "TRUING_THREADS")
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    container = _cores_of_container(_CONTAINER_LIMIT)
+    return cores if container is None else min(cores, container)
 
 
 def map_blocks(
@@ -105,10 +117,29 @@ def add_blocks(
     workers = 1 if is_alone else min(count(), len(waiting))
     with one_thread():
         if workers > 1:
-            _Shared(work, waiting, add, workers).run()
+            with kept_helpers() as helpers:
+                _Shared(work, waiting, add, workers).run(helpers.some(workers - 1))
             return
         for block in waiting:
             add(work(block))
+
+
+@contextmanager
+def kept_helpers() -> Iterator["_Helpers"]:
+    """Keep the threads that help this one with a pass over rows for the next passes, as long as the block runs.
+
+    To start a thread and to wait for its end take as long as a small block does, and many short passes feel it.
+    """
+    outer: _Helpers | None = getattr(_here, "helpers", None)
+    if outer is not None:
+        yield outer
+        return
+    helpers = _here.helpers = _Helpers()
+    try:
+        yield helpers
+    finally:
+        _here.helpers = None
+        helpers.end()
 
 
 @contextmanager
@@ -158,7 +189,48 @@ class _Watcher:
 
 
 class _Helper(threading.Thread):
-    """A thread that takes blocks beside the one that called."""
+    """A thread that takes blocks beside the one that called, of one pass after another."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._passes: SimpleQueue[_Shared[Any, Any] | None] = SimpleQueue()
+
+    def ask(self, blocks: "_Shared[Any, Any] | None") -> None:
+        """Ask for help with these blocks, or for none any more."""
+        self._passes.put(blocks)
+
+    def run(self) -> None:
+        with suppress(Empty):
+            while (blocks := self._passes.get(timeout=_PATIENCE_SECONDS)) is not None:
+                blocks.help()
+                del blocks  # Whoever called may want the memory while this thread waits.
+
+
+class _Helpers:
+    """The helpers of one thread."""
+
+    def __init__(self) -> None:
+        self._all: list[_Helper] = []
+
+    def some(self, wanted: int) -> list[_Helper]:
+        """Return some helpers, old and new: all calls in the process together have no more than `count` says."""
+        self._all = [helper for helper in self._all if helper.is_alive()]  # Those of a forked child's parent are not.
+        with _starting:
+            alive = sum(isinstance(thread, _Helper) for thread in threading.enumerate())
+            try:
+                for _ in range(min(wanted - len(self._all), count() - 1 - alive)):
+                    self._all.append(_Helper())
+                    self._all[-1].start()
+            except RuntimeError:
+                self._all.pop()  # There can be no more threads, and there need not be.
+        return self._all[:wanted]
+
+    def end(self) -> None:
+        for helper in self._all:
+            helper.ask(None)
+        for helper in self._all:
+            if helper.is_alive():
+                helper.join()
 
 
 class _Shared(Generic[Block, Part]):
@@ -176,7 +248,9 @@ class _Shared(Generic[Block, Part]):
         self._blocks = blocks
         self._add = add
         self._workers = workers
+        self._errors: Any = np.geterr()
         self._changed = threading.Condition()
+        self._helping = 0
         self._taken = 0
         self._added = 0
         self._done: dict[int, tuple[Part, None] | tuple[None, BaseException]] = {}
@@ -184,27 +258,41 @@ class _Shared(Generic[Block, Part]):
         self._is_over = False
         self._error: BaseException | None = None
 
-    def run(self) -> None:
-        helpers = [_Helper(target=self._help, args=(np.geterr(),), daemon=True) for _ in range(self._workers - 1)]
+    def run(self, helpers: list[_Helper]) -> None:
         try:
-            _start(helpers)
+            for helper in helpers:
+                helper.ask(self)
             self._take_blocks()
-            _join(helpers)
+            self._wait_for_helpers()
         finally:  # An interrupt may come at any time.
             self._stop(None)
-            _join(helpers)
+            self._wait_for_helpers()
         if self._error is not None:
             try:
                 raise self._error
             finally:
                 self._error = None  # Its traceback holds this object.
 
-    def _help(self, errors: Any) -> None:
+    def help(self) -> None:
+        """Take blocks beside the caller, who waits for all who began before the last block was done, and no others."""
+        with self._changed:
+            if self._is_over:
+                return
+            self._helping += 1
         try:
-            with one_thread(), np.errstate(**errors):
+            with one_thread(), np.errstate(**self._errors):
                 self._take_blocks()
         except BaseException as error:  # Whoever called is to have it.
             self._stop(error)
+        finally:
+            with self._changed:
+                self._helping -= 1
+                self._changed.notify_all()
+
+    def _wait_for_helpers(self) -> None:
+        with self._changed:
+            while self._helping:
+                self._changed.wait()
 
     def _take_blocks(self) -> None:
         _here.is_working = True
@@ -257,23 +345,6 @@ class _Shared(Generic[Block, Part]):
             self._changed.notify_all()
 
 
-def _start(helpers: list[_Helper]) -> None:
-    """Start some of the helpers: all calls in the process together have no more than `count` says."""
-    with _starting:
-        alive = sum(isinstance(thread, _Helper) for thread in threading.enumerate())
-        try:
-            for helper in helpers[: max(0, count() - 1 - alive)]:
-                helper.start()
-        except RuntimeError:
-            pass  # There can be no more threads, and there need not be.
-
-
-def _join(helpers: list[_Helper]) -> None:
-    for helper in helpers:
-        if helper.ident is not None:  # Otherwise it was not started.
-            helper.join()
-
-
 def _after_fork_in_child() -> None:
     global _starting
     _starting = threading.RLock()  # Another thread may have held the old one.
@@ -296,6 +367,16 @@ def _keep_freed_memory() -> None:
 
 
 _keep_freed_memory()
+
+
+@cache
+def _cores_of_container(limit: Path) -> int | None:
+    """Return how many cores the container of this process may use, if that is limited: more threads would only wait."""
+    try:
+        quota, period = limit.read_text().split()
+        return None if quota == "max" else max(1, ceil(int(quota) / int(period)))
+    except (OSError, ValueError, ZeroDivisionError):  # There is no such file, or it says something else.
+        return None
 
 
 def _as_count(value: object, name: str) -> int:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import fsum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._check import Floats, as_choice, as_share, as_vector, check_same_rows, slices
+from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
 from ._html import facts
 from ._json import as_json
 from ._threads import map_blocks
 from .plots import figure_of_report
+from .ranks import Counts, blocks_of_ascending, ranks_of_ascending
 from .threshold import is_out, rows_for, threshold_at
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> auroc([2.0, 3.0], [1.0, 2.0])
     0.875
     """
-    return _auroc(_Sorted.of(scores_in, scores_out))
+    return _auroc_and_aupr(_Sorted.of(scores_in, scores_out))[0]
 
 
 def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -41,7 +43,7 @@ def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> aupr([3.0, 1.0], [2.0])
     0.8333333333333333
     """
-    return _aupr(_Sorted.of(scores_in, scores_out))
+    return _auroc_and_aupr(_Sorted.of(scores_in, scores_out))[1]
 
 
 def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -50,7 +52,7 @@ def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> aupr_out([3.0, 1.0], [2.0])
     0.5
     """
-    return _aupr(_Sorted.of(scores_in, scores_out).seen_from_out())
+    return _auroc_and_aupr(_Sorted.of(scores_in, scores_out).seen_from_out())[1]
 
 
 def fpr_at_tpr(
@@ -144,10 +146,11 @@ def evaluate(
     right = wrong = None
     if correct is not None:
         right, wrong = _refusals(as_vector(scores_in, "scores_in"), np.asarray(correct))
+    auroc, aupr = _auroc_and_aupr(scores)
     report = Report(
-        auroc=_auroc(scores),
-        aupr=_aupr(scores),
-        aupr_out=_aupr(scores.seen_from_out()),
+        auroc=auroc,
+        aupr=aupr,
+        aupr_out=_auroc_and_aupr(scores.seen_from_out())[1],
         fpr95=rule(scores, 0.95),
         convention=convention,
         rows_in=len(scores.inside),
@@ -180,36 +183,28 @@ class _Sorted:
         """Return how many out-of-distribution rows each threshold accepts."""
         return len(self.outside) - np.searchsorted(self.outside, thresholds)
 
-    def firsts(self) -> NDArray[np.intp]:
-        """Return for each in-distribution row the place of the first that scores the same."""
-        places = np.arange(len(self.inside))
-        places[1:][self.inside[1:] == self.inside[:-1]] = 0
+    def firsts(self, rows: slice) -> Counts:
+        """Return for each of these in-distribution rows the place of the first of them that scores the same."""
+        inside, places = self.inside[rows], np.arange(rows.start, rows.stop)
+        places[1:][inside[1:] == inside[:-1]] = 0
         return np.maximum.accumulate(places)
 
 
-def _auroc(scores: _Sorted) -> float:
-    # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
-    def won(rows: slice) -> int:
-        below = np.searchsorted(scores.outside, scores.inside[rows])
-        upto = np.searchsorted(scores.outside, scores.inside[rows], side="right")
-        return int(below.sum() + upto.sum())
+def _auroc_and_aupr(scores: _Sorted) -> tuple[float, float]:
+    """Return both, from one pass over the in-distribution rows."""
+    rows_in, rows_out = len(scores.inside), len(scores.outside)
 
-    return sum(map_blocks(won, slices(len(scores.inside), _MANY_SCORES))) / (
-        2 * len(scores.inside) * len(scores.outside)
-    )
+    def sums(rows: slice) -> tuple[int, float]:
+        below, up_to = ranks_of_ascending(scores.outside, scores.inside[rows])
+        # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
+        won = int(below.sum()) + int(up_to.sum())
+        # The precision at each row's own score.
+        accepted_in = rows_in - scores.firsts(rows)
+        precision = accepted_in / (accepted_in + (rows_out - below))
+        return won, float(precision.sum())
 
-
-def _aupr(scores: _Sorted) -> float:
-    # The precision at each in-distribution row's own score, averaged over these rows.
-    firsts, precision = scores.firsts(), np.empty(len(scores.inside))
-
-    def fill(rows: slice) -> None:
-        accepted_in = len(scores.inside) - firsts[rows]
-        accepted_out = len(scores.outside) - np.searchsorted(scores.outside, scores.inside[rows])
-        precision[rows] = accepted_in / (accepted_in + accepted_out)
-
-    map_blocks(fill, slices(len(scores.inside), _MANY_SCORES))
-    return float(np.mean(precision))
+    won, precision = zip(*map_blocks(sums, blocks_of_ascending(scores.inside), uses_blas=False), strict=True)
+    return sum(won) / (2 * rows_in * rows_out), fsum(precision) / rows_in
 
 
 def _fpr_at_least(scores: _Sorted, tpr: float) -> float:
@@ -219,7 +214,9 @@ def _fpr_at_least(scores: _Sorted, tpr: float) -> float:
 
 def _fpr_nearest(scores: _Sorted, tpr: float) -> float:
     rows = len(scores.inside)
-    refused = np.unique(scores.firsts())  # In-distribution rows below each threshold, from full recall downwards.
+    refused = np.unique(
+        scores.firsts(slice(0, rows))
+    )  # In-distribution rows below each threshold, from full recall downwards.
     if scores.outside[-1] > scores.inside[-1]:
         refused = np.append(refused, rows)
     nearest = refused[np.argmin(np.round(np.abs(1 - refused / rows - tpr), 12))]

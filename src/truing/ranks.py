@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,9 @@ Counts = NDArray[np.intp]
 
 # Scores that are looked up at once.
 _SCORES_AT_ONCE = 2**16
+
+# Ascending scores that are a block, if they do not end within ties.
+_ASCENDING_AT_ONCE = 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +75,28 @@ class Ranks:
         """Return the conformal p-value of each score (n,)."""
         values: Floats = (1 + self.up_to) / (len(self.scores_in) + 1)
         return values
+
+
+def ranks_of_ascending(ordered: Floats, scores: Floats) -> tuple[Counts, Counts]:
+    """Return how many of the ascending numbers are below each of some ascending scores, and how many are up to it.
+
+    >>> below, up_to = ranks_of_ascending(np.array([0.0, 1.0, 2.0]), np.array([1.0, 1.0, 3.0]))
+    >>> below.tolist(), up_to.tolist()
+    ([1, 1, 3], [2, 2, 3])
+    """
+    if _kernels.kernels is None or not len(scores):
+        return np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
+    ordered, scores = _kernels.doubles(ordered), _kernels.doubles(scores)
+    first, last = int(np.searchsorted(ordered, scores[0], "left")), int(np.searchsorted(ordered, scores[-1], "right"))
+    below, up_to = np.empty(len(scores), dtype=np.intp), np.empty(len(scores), dtype=np.intp)
+    _kernels.kernels("known_beside_ascending", ordered, first, last, scores, len(scores), below, up_to)
+    return below, up_to
+
+
+def blocks_of_ascending(scores: Floats) -> list[slice]:
+    """Return ascending scores a block at a time, equal ones in the same block.
+
+    So each of a block's ties is met once, however many there are.
+    """
+    starts = np.unique(np.searchsorted(scores, scores[::_ASCENDING_AT_ONCE])).tolist()
+    return [slice(start, stop) for start, stop in pairwise([*starts, len(scores)])]

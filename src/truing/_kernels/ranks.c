@@ -44,3 +44,38 @@ void known_below(const double *ordered, ptrdiff_t m, const double *scores, ptrdi
 {
     count_all(ordered, m, scores, n, 0, out);
 }
+
+/* Go on from score i and number j: every step takes the next number or the next score. A branch between the two would be
+   guessed wrong as often as not. */
+static inline __attribute__((always_inline)) void merge(const double *ordered, ptrdiff_t j, ptrdiff_t to,
+                                                        const double *scores, ptrdiff_t i, ptrdiff_t n, int with_ties,
+                                                        ptrdiff_t *out)
+{
+    while (i < n && j < to) {
+        int is_counted = counts(ordered[j], scores[i], with_ties);
+        out[i] = j;
+        j += is_counted;
+        i += !is_counted;
+    }
+    for (; i < n; i++)
+        out[i] = j;
+}
+
+/* How many of ascending numbers are below each of n ascending scores, and how many are up to it. Numbers before `from`
+   are known to be, those after `to` not to be. A step waits for the one before, so that both counts go side by side. */
+void known_beside_ascending(const double *ordered, ptrdiff_t from, ptrdiff_t to, const double *scores, ptrdiff_t n,
+                            ptrdiff_t *restrict below, ptrdiff_t *restrict up_to)
+{
+    ptrdiff_t i = 0, j = from, k = 0, l = from;
+    while (i < n && j < to && k < n && l < to) {
+        int is_below = counts(ordered[j], scores[i], 0), is_up_to = counts(ordered[l], scores[k], 1);
+        below[i] = j;
+        up_to[k] = l;
+        j += is_below;
+        i += !is_below;
+        l += is_up_to;
+        k += !is_up_to;
+    }
+    merge(ordered, j, to, scores, i, n, 0, below);
+    merge(ordered, l, to, scores, k, n, 1, up_to);
+}

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from .._blas import one_thread
 from .._check import Floats, as_matrix, as_number, as_truth, as_vector, check_same_rows
+from .._threads import kept_helpers
 from ..rows import Rows
 from .certificate import TOLERANCE
 from .design import Design
@@ -76,7 +77,8 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
     exponent = int(np.frexp(np.abs(target).max())[1])
     target = np.ldexp(target, -exponent)
     scaled = scaled_penalty(penalty, exponent)
-    with one_thread(), np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
+    # What is not finite is refused below.
+    with one_thread(), kept_helpers(), np.errstate(over="ignore", invalid="ignore"):
         design = Design.of(rows, target, centre, exponent, intercept)
         certificate, passes = solve(design, target, scaled)
         coef, constant = design.in_callers_units(certificate.point.theta)

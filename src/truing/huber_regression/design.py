@@ -146,7 +146,7 @@ class Design:
         block = self.rows.block(where)
         values -= block @ coef
         weight = np.clip(values, -width, width)
-        return np.append(weight @ block, weight.sum())
+        return np.append(np.dot(weight, block), weight.sum())  # Not @: see products.py.
 
     def rounding(self, target: Floats, theta: Floats, index: NDArray[np.intp] | None = None) -> Floats:
         """Return what rounding may have added to each residual, or to those at `index`, to within a small factor."""
@@ -187,7 +187,7 @@ class Design:
 
         def products(some: slice) -> Floats:
             part = self._with_ones(index[some])
-            return np.asarray(part.T @ part)
+            return np.asarray(np.dot(part.T, part))  # Not @: see products.py.
 
         add_blocks(products, slices(len(index), ROWS_PER_GATHER), lambda more: np.add(raw, more, out=raw))
         return self.whitening.T @ raw @ self.whitening

@@ -1,4 +1,7 @@
-"""Products with many rows, a block at a time over the cores; few rows are one block, on the thread that calls."""
+"""Products with many rows, a block at a time over the cores; few rows are one block, on the thread that calls.
+
+A block's sum is `np.dot`'s: `@`, of the same bits, lets no other thread run where what it returns is short.
+"""
 
 from typing import TypeVar
 
@@ -13,7 +16,8 @@ Number = TypeVar("Number", np.float32, np.float64)
 
 _PASS_NUMBERS = 2**20  # Numbers in a block of a pass, at most,
 _BLOCKS_OF_A_PASS, _FEWEST_ROWS = 16, 2048  # and fewer where there would be fewer blocks, but not fewer rows.
-_GRAM_ROWS_PER_COLUMN = 8  # Rows of a block for each column, at least: adding the parts then costs little.
+_GRAM_NUMBERS = 2**16  # Numbers in a block of a Gram matrix, at least,
+_GRAM_ROWS_PER_COLUMN = 8  # and its rows for each column: adding the parts then costs little.
 
 
 def fitted_values(rows: NDArray[Number], x: NDArray[Number]) -> NDArray[Number]:
@@ -35,7 +39,9 @@ def weighted_sum(weights: NDArray[Number], rows: NDArray[Number]) -> NDArray[Num
         return weights @ rows
     total = np.zeros(rows.shape[1], dtype=rows.dtype)
     add_blocks(
-        lambda where: weights[where] @ rows[where], row_blocks(rows), lambda part: np.add(total, part, out=total)
+        lambda where: np.dot(weights[where], rows[where]),
+        row_blocks(rows),
+        lambda part: np.add(total, part, out=total),
     )
     return total
 
@@ -49,7 +55,7 @@ def moved_residual(rows: Floats, residual: Floats, step: Floats, width: float = 
         if _kernels.kernels is None:
             here = moved[where] = residual[where] - rows[where] @ step
             weights = np.clip(here, -width, width) if width > 0 else np.sign(here)
-            return np.asarray(weights @ rows[where])
+            return np.asarray(np.dot(weights, rows[where]))
         part = np.empty(rows.shape[1])
         some = _kernels.readable(rows[where])
         _kernels.kernels("huber_move", some, residual[where], step, float(width), moved[where], part)
@@ -68,22 +74,21 @@ def pass_blocks(rows: int, columns: int) -> list[slice]:
 
 def gram_of_chosen(rows: Floats, chosen: Bools) -> Floats:
     """Return Σ rowᵢ rowᵢᵀ over the chosen rows."""
-    n, k = rows.shape
-    step = max(BLOCK_NUMBERS // max(k, 1), _GRAM_ROWS_PER_COLUMN * k)
-    if n < FEWEST_BLOCKS * step:
-        return _gram(rows.compress(chosen, axis=0))
+    k = rows.shape[1]
+    index = np.flatnonzero(chosen)
     total = np.zeros((k, k))
 
-    def products(start: int) -> Floats:
-        where = slice(start, start + step)
-        return _gram(rows[where].compress(chosen[where], axis=0))
+    def products(where: slice) -> Floats:
+        some = rows.take(index[where], axis=0)
+        return np.asarray(np.dot(some.T, some))
 
-    add_blocks(products, range(0, n, step), lambda part: np.add(total, part, out=total))
+    add_blocks(products, _gram_blocks(len(index), k), lambda part: np.add(total, part, out=total), fewest=2)
     return total
 
 
-def _gram(rows: Floats) -> Floats:
-    return np.asarray(rows.T @ rows)
+def _gram_blocks(rows: int, columns: int) -> list[slice]:
+    numbers = min(max(rows * columns // _BLOCKS_OF_A_PASS, _GRAM_NUMBERS), BLOCK_NUMBERS)
+    return slices(rows, max(numbers // max(columns, 1), _GRAM_ROWS_PER_COLUMN * columns, 1))
 
 
 def are_few(rows: NDArray[Number]) -> bool:

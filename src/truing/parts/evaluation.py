@@ -85,7 +85,9 @@ class Evaluation:
 
     def _sums(self, rows: Floats, target: Floats, residual: Floats) -> Arrays:
         clipped = np.clip(residual, -self.band.width, self.band.width)
-        sums: Arrays = {"gradient": np.append(clipped @ rows, clipped.sum())}
+        sums: Arrays = {
+            "gradient": np.append(np.dot(clipped, rows), clipped.sum())
+        }  # Lets other threads run, as @ would not.
         far_inliers = np.abs(residual) < self.band.width - self.band.reach
         if far_inliers.any():
             chosen = np.column_stack((rows[far_inliers], np.ones(np.count_nonzero(far_inliers))))
@@ -138,7 +140,7 @@ class Gap:
         own = dual[others]
         return {
             "gap": np.array(duality_gap(residual[others], own, self.penalty)),
-            "infeasibility": np.append(own @ rows[others], own.sum()),
+            "infeasibility": np.append(np.dot(own, rows[others]), own.sum()),
             "loss": np.array(huber_loss(residual, self.penalty)),
             "rounding": np.array(slope @ rounding_of(rows, target, self.residuals.coef, self.rounding_level)),
             "norm": np.array(norm(residual)),
