@@ -11,8 +11,8 @@
 
 enum { LANES = 16, COLUMNS_AT_ONCE = 64, SAMPLE = 64 };
 
-/* The scores of `softmax_scores`, in the order of scores/exponentials.py. */
-enum { MSP, ENERGY, KL_UNIFORM, FROM_UNIFORM };
+/* The scores of `softmax_scores`, in the order of scores/exponentials.py, and GEN. */
+enum { MSP, ENERGY, KL_UNIFORM, FROM_UNIFORM, GEN };
 
 /* (1 - p)^g for p from 0 to 1/2 is a polynomial of this degree in 4 p - 1, to rounding, for g up to 1. */
 enum { DEGREE = 18 };
@@ -415,34 +415,61 @@ static void add_largest(const double *below, const double *log_others, double ga
     }
 }
 
+/* How GEN is taken of logits, and room for LANES rows of doubles, three times. */
+typedef struct {
+    double temperature;
+    double gamma;
+    ptrdiff_t top; /* Only so many of the largest logits count. */
+    power of_rest;
+    double *f;
+    double *powers;
+    double *exponentials;
+} entropy;
+
+static entropy entropy_of(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
+                          const double *coefficients, ptrdiff_t squarings, double *scratch)
+{
+    ptrdiff_t numbers = logits->columns * LANES;
+    return (entropy){temperature, gamma, top, {coefficients, squarings}, scratch, scratch + numbers, scratch + 2 * numbers};
+}
+
+/* Write GEN of up to LANES rows, and the sums that it is made of; return how many logits are refused. */
+static int64_t take_entropies(const entropy *e, const matrix *logits, ptrdiff_t first, ptrdiff_t count, sums *s,
+                              double *restrict out)
+{
+    ptrdiff_t classes = logits->columns;
+    double scale = 1.0 / e->temperature, sum[LANES], log_others[LANES];
+    int64_t refused = read_logits(logits, first, count, e->f, s);
+    if (e->top == classes) {
+        take_both_exponentials(e->f, classes, scale, e->gamma, e->powers, e->exponentials, s);
+        add_others(s);
+    } else {
+        sum_exponentials(e->f, classes, scale, e->exponentials, s);
+        add_others(s);
+        sums of_top = *s;
+        select_lanes(logits, first, count, e->top, e->powers, e->exponentials);
+        take_both_exponentials(e->exponentials, e->top, scale, e->gamma, e->powers, e->exponentials, &of_top);
+        memcpy(s->equals, of_top.equals, sizeof s->equals);
+    }
+    take_log_of_others(e->f, classes, scale, s, log_others);
+    sum_powers(e->powers, e->exponentials, e->top, &e->of_rest, s, sum);
+    add_largest(sum, log_others, e->gamma, s, out);
+    return refused;
+}
+
 /* Write GEN of each row over its `top` largest logits, all of them or fewer, and how many logits are refused.
    `coefficients` are those of (1 - p)^(gamma / 2^squarings), and `scratch` has room for 3 LANES rows of doubles. */
 void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
                            const double *coefficients, ptrdiff_t squarings, double *scores, double *scratch,
                            int64_t *refused)
 {
-    ptrdiff_t classes = logits->columns;
-    double *f = scratch, *powers = f + classes * LANES, *exponentials = powers + classes * LANES;
-    double scale = 1.0 / temperature;
-    power of_rest = {coefficients, squarings};
+    entropy e = entropy_of(logits, temperature, gamma, top, coefficients, squarings, scratch);
     *refused = 0;
     for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
         ptrdiff_t count = smaller_of(LANES, logits->rows - first);
-        double sum[LANES], log_others[LANES], out[LANES];
+        double out[LANES];
         sums s;
-        *refused += read_logits(logits, first, count, f, &s);
-        if (top == classes) {
-            take_both_exponentials(f, classes, scale, gamma, powers, exponentials, &s);
-            add_others(&s);
-        } else {
-            sum_exponentials(f, classes, scale, exponentials, &s);
-            add_others(&s);
-            select_lanes(logits, first, count, top, powers, exponentials);
-            take_both_exponentials(exponentials, top, scale, gamma, powers, exponentials, &s);
-        }
-        take_log_of_others(f, classes, scale, &s, log_others);
-        sum_powers(powers, exponentials, top, &of_rest, &s, sum);
-        add_largest(sum, log_others, gamma, &s, out);
+        *refused += take_entropies(&e, logits, first, count, &s, out);
         memcpy(scores + first, out, (size_t)count * sizeof *out);
     }
 }
@@ -459,6 +486,34 @@ static void find_first(const double *f, ptrdiff_t classes, const double *restric
         for (ptrdiff_t lane = 0; lane < LANES; lane++) {
             double here = f[j * LANES + lane] == largest[lane] ? number : last;
             place[lane] = here < place[lane] ? here : place[lane];
+        }
+    }
+}
+
+/* Write those of GEN, ENERGY and MSP that are named, a column of each, at a temperature of 1, and the class of each
+   row's largest logit: of one pass over the logits, and of the same exponentials. The rest is as above. */
+void gen_energy_msp(const matrix *logits, double gamma, ptrdiff_t top, const double *coefficients, ptrdiff_t squarings,
+                    const int64_t *names, const matrix *scores, ptrdiff_t *predicted, double *scratch,
+                    int64_t *refused)
+{
+    ptrdiff_t classes = logits->columns;
+    entropy e = entropy_of(logits, 1.0, gamma, top, coefficients, squarings, scratch);
+    *refused = 0;
+    for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
+        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
+        double gen[LANES], out[LANES], place[LANES];
+        sums s;
+        *refused += take_entropies(&e, logits, first, count, &s, gen);
+        find_first(e.f, classes, s.largest, place);
+        for (ptrdiff_t lane = 0; lane < count; lane++)
+            predicted[first + lane] = (int64_t)place[lane];
+        for (ptrdiff_t column = 0; column < scores->columns; column++) {
+            if (names[column] == GEN)
+                memcpy(out, gen, sizeof out);
+            else
+                softmax_score(names[column], e.exponentials, classes, 1.0, &s, out);
+            for (ptrdiff_t lane = 0; lane < count; lane++)
+                row_of(scores, first + lane)[column] = out[lane];
         }
     }
 }
