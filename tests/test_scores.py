@@ -79,7 +79,7 @@ def test_scores_of_one_softmax_that_are_found_at_once_are_those_of_each_by_itsel
     scores, predicted = gen_energy_msp(logits, few)
     np.testing.assert_array_equal(predicted, logits.argmax(axis=1))
     for name, score in zip(few, scores.T, strict=True):
-        np.testing.assert_allclose(score, network.score(name), rtol=1e-13)
+        np.testing.assert_allclose(score, network.score(name), rtol=0.0 if name == "gen" else 1e-13)
     with without_kernels():
         plain, of_plain = gen_energy_msp(logits, few)
     np.testing.assert_allclose(scores, plain, rtol=1e-13)

@@ -22,7 +22,7 @@ from .outputs import Outputs, as_outputs, check_same_model
 from .placements import Placements, chance_alike, class_weights, placements
 from .plots import MOST, figure_of_detection
 from .ranks import Ranks
-from .row_keys import RowKeys
+from .row_keys import RowKeys, may_be_shared
 from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
 from .threshold import Rate, decide_at, out_share_of_counts
 
@@ -316,6 +316,12 @@ class _Found:
         for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
             found.put(part, more)
 
+    def may_share_rows(self) -> bool:
+        """Return whether rows may be among the known ones: they then have the same features, and so the same score."""
+        if self.ranks is None or not isinstance(self.fit, LinearFit):
+            return True
+        return may_be_shared(self.ranks.below != self.ranks.up_to)
+
     def notes_on_order(self) -> Iterator[str]:
         """Yield what the order of known rows and rows says; its standard errors only where it may say something."""
         assert self.base_scores_in is not None
@@ -500,7 +506,8 @@ def _notes(
         yield from found.fit.notes()
     if found.base_scores_in is not None and detection.rate is not None:
         yield from detection.rate.notes(len(found.base_scores_in))
-        yield from RowKeys.of(*known).notes(features)
+        if found.may_share_rows() or len(known) > 1:  # Of two halves one is decided against, and has scores.
+            yield from RowKeys.of(*known).notes(features)
         if found.p_value_counts is not None:
             yield from notes.on_out_share(found.p_value_counts)
         if len(found.scores) >= notes.ROWS_TO_COMPARE:

@@ -327,6 +327,7 @@ class ContrastState:
             )
         known, held = known._copied(), held._copied()
         parts = SplitReference.of(known, held, settings.base, settings.temperature, settings.head)
+        parts = replace(parts, held_scored=parts.held_scored.widened())
         return ContrastState(parts, None, RowKeys.of(known.features, held.features))
 
     def read(self, outputs: Outputs) -> ScoredRows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,12 @@ class ScoredRows:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def widened(self) -> ScoredRows:
+        """Return the same rows, their features in float64 where they are few: each fit of a stream scores them anew."""
+        if self.features.size > BLOCK_NUMBERS:
+            return self
+        return replace(self, features=np.asarray(self.features, dtype=np.float64))
 
     def copied(self) -> ScoredRows:
         """Return a copy, which nobody else can change."""
@@ -226,8 +232,8 @@ def _all_scores(
     leave_out: bool = False,
 ) -> tuple[Floats, Classes]:
     """Return the base score and those beside it (n, s), and the predicted class (n,) of each row."""
-    if beside and base in BESIDE and as_temperature(temperature) == 1.0:
-        return gen_energy_msp(outputs._need("logits"), (str(base), *beside))
+    if beside and base == "gen" and as_temperature(temperature) == 1.0:  # It has the bits that it has by itself.
+        return gen_energy_msp(outputs._need("logits"), ("gen", *beside))
     first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
     if not beside:
         return first[:, None], outputs._predicted_classes()

@@ -85,7 +85,7 @@ def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = _GAMMA, t
 def gen_energy_msp(logits: ArrayLike, names: Sequence[str]) -> tuple[Floats, NDArray[np.intp]]:
     """Return those of the scores gen, energy and msp that are named (n, s), and the class (n,) of the largest logit.
 
-    They are found at once, and differ by rounding from what each is by itself.
+    They are found at once; gen has the bits that it has by itself, and the others may differ by rounding.
     """
     f = as_logits_unchecked(logits)
     if "gen" in names:
