@@ -189,6 +189,23 @@ def test_rows_that_are_the_reference_are_noted(rows):
     assert "rows of the reference" not in " ".join(detect(rows[:100], rows[100:]).notes)
 
 
+@pytest.mark.parametrize("method", ["none", "dlr", "contrast"])
+@pytest.mark.parametrize("digits", [1, 9])  # Rounded scores have many ties.
+def test_notes_that_are_ruled_out_in_less_time_would_not_have_been_given(method, digits, rng, monkeypatch):
+    cases = []
+    for shared in (0, 1, 4, 60):
+        for higher in (-1.0, 0.0, 1.0):
+            rows = truing.Outputs(rng.normal(size=(300, 6)).round(digits), rng.normal(size=(300, 3)).round(digits))
+            part = truing.Outputs(rows.features[100:] + 0.1 * higher, (1 + 0.5 * higher) * rows.logits[100:])
+            cases.append((joined(rows[:shared], part) if shared else part, rows[:100]))
+    found = [detect(*case, method=method).notes for case in cases]
+    monkeypatch.setattr("truing.notes.may_tell_order", lambda before, after: True)
+    monkeypatch.setattr("truing.detection.may_be_shared", lambda is_tied: True)
+    assert [detect(*case, method=method).notes for case in cases] == found
+    assert len({"reference" in " ".join(notes) for notes in found}) == 2
+    assert len({"swapped" in " ".join(notes) for notes in found}) == 2
+
+
 def test_one_row_is_told_of_in_the_singular(rows):
     online = detect(rows[:40], method="online", batch=1, order="score-first")
     assert "1 row came before any fit" in " ".join(online.notes)

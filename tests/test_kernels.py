@@ -107,7 +107,7 @@ def test_names_that_other_libraries_export_are_not_taken_for_ours(tmp_path):
 
 
 CONSTANTS = {
-    ("logits.c", "LANES"): _kernels.LANES,
+    ("rows.h", "LANES"): _kernels.LANES,
     ("logits.c", "DEGREE"): exponentials._DEGREE,
     ("logits.c", "LARGEST"): _check.LARGEST,
     ("huber.c", "TOGETHER"): design._ROWS_TOGETHER,

@@ -213,3 +213,14 @@ def test_of_few_rows_and_of_many_the_same_numbers_are_refused(rng, rows, kind):
         features[-1, 2] = value
         with pytest.raises(ValueError, match=f"in row {rows - 1}$"):
             truing.Outputs(features)
+
+
+@pytest.mark.parametrize("kind", [np.intp, np.int32, np.uint8])
+def test_rows_by_their_indices_are_the_same_whatever_type_these_are(kind, rng):
+    rows = truing.Outputs(np.asfortranarray(rng.normal(size=(9, 3))), rng.normal(size=(9, 2)), labels=np.arange(9))
+    some = rows[np.array([7, 0, 7], dtype=kind)]
+    np.testing.assert_array_equal(some.features, rows.features[[7, 0, 7]])
+    np.testing.assert_array_equal(some.logits, rows.logits[[7, 0, 7]])
+    assert some.labels.tolist() == [7, 0, 7]
+    with pytest.raises(IndexError):
+        rows[np.array([9], dtype=kind)]

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from truing.placements import Placements, class_weights
+from truing import notes
+from truing.placements import Placements, chance_alike, class_weights
 from truing.placements import placements as placements_of
 from truing.ranks import Ranks
 
@@ -68,3 +69,20 @@ def test_the_standard_error_is_the_spread_over_draws_of_one_score_and_of_a_diffe
     spread, error = np.std(chances, axis=0), np.mean(errors, axis=0)
     np.testing.assert_allclose(error, spread, rtol=0.1)
     assert spread[1] < 0.7 * spread[0]
+
+
+@given(scores_in=few_values, scores=few_values)
+def test_the_chance_by_ranks_is_that_of_placements_where_all_known_rows_weigh_the_same(scores_in, scores):
+    plain = placements(scores_in, scores, [np.ones(len(scores_in))])[0]
+    assert chance_alike(Ranks(scores_in, scores)) == pytest.approx(plain.chance, abs=1e-12)
+
+
+@given(base=arrays(np.float64, 30, elements=st.sampled_from([0.0, 1.0, 2.0, 3.0])), seed=st.integers(0, 99))
+def test_whatever_the_order_tells_is_not_ruled_out_by_its_chances_alone(base, seed):
+    trued = base + np.random.default_rng(seed).integers(-2, 3, 30)
+    weights = [np.ones(10), np.random.default_rng(seed).uniform(0.1, 3.0, 10)]
+    ranks = [Ranks(scores[:10], scores[10:]) for scores in (base, trued)]
+    before, after = (placements_of(found, weights) for found in ranks)
+    rises = [now - then for now, then in zip(after, before, strict=True)]
+    if list(notes.on_order(before, after, rises)):
+        assert notes.may_tell_order(*map(chance_alike, ranks))

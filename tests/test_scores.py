@@ -73,10 +73,19 @@ def check_rows_do_not_feel_one_another(name, seed):
 
 @settings(max_examples=25)
 @given(seed=seeds, names=st.permutations(["gen", "energy", "msp"]))
-def test_scores_of_one_softmax_that_are_found_at_once_have_the_bits_of_each_by_itself(seed, names):
+def test_scores_of_one_softmax_that_are_found_at_once_are_those_of_each_by_itself(seed, names):
     network = Network(rng := np.random.default_rng(seed), dtype=rng.choice([np.float16, np.float32, np.float64]))
-    for name, score in zip(names, gen_energy_msp(network.outputs.logits, names).T, strict=True):
-        np.testing.assert_array_equal(score, network.score(name))
+    logits, few = network.outputs.logits, names[: rng.integers(1, 4)]
+    scores, predicted = gen_energy_msp(logits, few)
+    np.testing.assert_array_equal(predicted, logits.argmax(axis=1))
+    for name, score in zip(few, scores.T, strict=True):
+        np.testing.assert_allclose(score, network.score(name), rtol=0.0 if name == "gen" else 1e-13)
+    with without_kernels():
+        plain, of_plain = gen_energy_msp(logits, few)
+    np.testing.assert_allclose(scores, plain, rtol=1e-13)
+    np.testing.assert_array_equal(predicted, of_plain)
+    one = rng.integers(len(logits))
+    np.testing.assert_array_equal(gen_energy_msp(logits[one : one + 1], few)[0][0], scores[one])
 
 
 OF_LOGITS = ("msp", "energy", "kl_uniform", "max_logit", "gen")

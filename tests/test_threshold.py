@@ -6,6 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import hypergeom
 
 import truing
 from truing.threshold import Rate, decide_at, out_share_at_least, out_share_at_most, out_share_of_counts, p_values
@@ -153,3 +154,20 @@ def test_several_levels_bound_many_out_rows_that_are_not_told_apart_better_than_
 def test_no_bound_on_the_out_share_is_above_the_share_of_rows_up_to_the_highest_level(counts, levels):
     assume(counts.any())
     assert out_share_of_counts(counts, levels=levels) <= out_share_at_most(counts, levels)
+
+
+@given(counts=arrays(np.int64, st.integers(2, 30), elements=st.integers(0, 12)), level=st.floats(0.01, 1.0))
+def test_the_bound_on_the_out_share_is_the_fewest_out_rows_that_leave_the_chance_of_the_rest(counts, level):
+    assume(counts.any())
+    known, rows = len(counts) - 1, int(counts.sum())
+    j = max(1, int(level * (known + 1) + 1e-9))
+    low = int(counts[:j].sum())
+
+    def chance(out):
+        lowest = low - out + j - 1
+        return 1.0 if low == out else hypergeom.cdf(j - 1, known + rows - out, known, lowest)
+
+    chances = [chance(out) for out in range(low + 1)]
+    assume(not any(0.04999 < one < 0.05001 for one in chances))  # Rounding would decide.
+    fewest = next(out for out, one in enumerate(chances) if one > 0.05)
+    assert out_share_of_counts(counts, levels=(level,)) == fewest / rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,10 +19,10 @@ from .fits import fit_robust
 from .frames import frame_of
 from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs, check_same_model
-from .placements import Placements, class_weights, placements
+from .placements import Placements, chance_alike, class_weights, placements
 from .plots import MOST, figure_of_detection
 from .ranks import Ranks
-from .row_keys import RowKeys
+from .row_keys import RowKeys, may_be_shared
 from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
 from .threshold import Rate, decide_at, out_share_of_counts
 
@@ -259,7 +259,7 @@ class _Found:
 
     base_scores: Floats
     base_scores_in: Floats | None  # Of the known rows that are decided against (m,).
-    weights_in: tuple[Floats, ...]  # Ways to weigh them: alike, and to the rows' mix of classes (m,).
+    weigh_to_mix: Callable[[], Floats] | None  # Returns weights that give these the rows' mix of classes (m,).
     scores: Floats
     fitted_rows: Floats
     p_values: Floats
@@ -268,36 +268,69 @@ class _Found:
     threshold: float | None = None
     scores_in: Floats | None = None  # Of the known rows (m,), where all rows are decided at once.
     p_value_counts: NDArray[np.intp] | None = None  # Then, how many rows have each of the p-values (m + 1,).
-    placements: tuple[Placements, ...] = ()  # By the scores, for each way.
+    ranks: Ranks | None = None  # Then, those of the scores.
 
     @classmethod
     def nothing(
-        cls, base_scores: Floats, base_scores_in: Floats | None = None, weights_in: Floats | None = None
+        cls,
+        base_scores: Floats,
+        base_scores_in: Floats | None = None,
+        weigh_to_mix: Callable[[], Floats] | None = None,
     ) -> _Found:
         """Return what is known before the first step."""
         n = len(base_scores)
-        ways = () if weights_in is None else (np.ones(len(weights_in)), weights_in)
         return cls(
             base_scores,
             base_scores_in,
-            ways,
+            weigh_to_mix,
             scores=base_scores.copy(),
             fitted_rows=np.zeros(n),
             p_values=np.ones(n),
             is_out=np.zeros(n, dtype=np.bool_),
-            placements=tuple(Placements.none(n, len(way)) for way in ways),
         )
+
+    @cached_property
+    def weights_in(self) -> tuple[Floats, Floats]:
+        """Ways to weigh the known rows (m,): alike, and to the rows' mix of classes."""
+        assert self.weigh_to_mix is not None
+        weights = self.weigh_to_mix()
+        return np.ones(len(weights)), weights
+
+    @cached_property
+    def placements(self) -> tuple[Placements, ...]:
+        """Placements by the scores, for each way: of all rows at once, or put together step by step."""
+        if self.ranks is not None:
+            return placements(self.ranks, self.weights_in)
+        return tuple(Placements.none(len(self.scores), len(way)) for way in self.weights_in)
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
         ranks = Ranks(scores_in, self.scores[part])
         decision = decide_at(rate, scores_in, self.scores[part], ranks)
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
-        for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
-            found.put(part, more)
         if part == slice(0, len(self.scores)):
             self.threshold, self.scores_in = decision.threshold, scores_in
             self.p_value_counts = np.bincount(ranks.up_to, minlength=len(scores_in) + 1)
+            self.ranks = ranks
+            return
+        for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
+            found.put(part, more)
+
+    def may_share_rows(self) -> bool:
+        """Return whether rows may be among the known ones: they then have the same features, and so the same score."""
+        if self.ranks is None or not isinstance(self.fit, LinearFit):
+            return True
+        return may_be_shared(self.ranks.below != self.ranks.up_to)
+
+    def notes_on_order(self) -> Iterator[str]:
+        """Yield what the order of known rows and rows says; its standard errors only where it may say something."""
+        assert self.base_scores_in is not None
+        base_ranks = Ranks(self.base_scores_in, self.base_scores)
+        if self.ranks is not None and not notes.may_tell_order(chance_alike(base_ranks), chance_alike(self.ranks)):
+            return
+        before = placements(base_ranks, self.weights_in)
+        rises = [(now - then).sums() for now, then in zip(self.placements, before, strict=True)]
+        yield from notes.on_order([then.sums() for then in before], self.placements, rises)
 
 
 class _Scored(NamedTuple):
@@ -330,8 +363,11 @@ def _followed(
     if known is None:
         found = _Found.nothing(rows.scores)
     else:
-        weights = class_weights(known.outputs._predicted_classes(), rows.outputs._predicted_classes())
-        found = _Found.nothing(rows.scores, known.scores, weights)
+
+        def weigh_to_mix() -> Floats:
+            return class_weights(known.outputs._predicted_classes(), rows.outputs._predicted_classes())
+
+        found = _Found.nothing(rows.scores, known.scores, weigh_to_mix)
     for part, fit in steps:
         if fit is not None:
             found.scores[part] = fit.predict(rows.features[part])
@@ -352,7 +388,8 @@ def _contrasted(
     fit = parts.contrast(others, with_held=True, same_mix=same_mix, components=components)
     assert fit.scores_in is not None
     known = parts.held_scored
-    found = _Found.nothing(rows.scores[:, 0], known.scores[:, 0], class_weights(known.classes, rows.classes))
+    weigh_to_mix = partial(class_weights, known.classes, rows.classes)
+    found = _Found.nothing(rows.scores[:, 0], known.scores[:, 0], weigh_to_mix)
     found.scores, found.fit = fit.predict_scored(rows), fit
     found.fitted_rows[:] = fit.rows
     found.decide(slice(0, len(rows)), fit.scores_in, rate)
@@ -469,13 +506,12 @@ def _notes(
         yield from found.fit.notes()
     if found.base_scores_in is not None and detection.rate is not None:
         yield from detection.rate.notes(len(found.base_scores_in))
-        yield from RowKeys.of(*known).notes(features)
+        if found.may_share_rows() or len(known) > 1:  # Of two halves one is decided against, and has scores.
+            yield from RowKeys.of(*known).notes(features)
         if found.p_value_counts is not None:
             yield from notes.on_out_share(found.p_value_counts)
         if len(found.scores) >= notes.ROWS_TO_COMPARE:
-            before = placements(Ranks(found.base_scores_in, found.base_scores), found.weights_in)
-            rises = [(now - then).sums() for now, then in zip(found.placements, before, strict=True)]
-            yield from notes.on_order([then.sums() for then in before], found.placements, rises)
+            yield from found.notes_on_order()
 
 
 def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:

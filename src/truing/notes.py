@@ -24,6 +24,9 @@ _LEVELS = (0.05, 0.25, 0.5)
 ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
 
+# More than rounding makes of a chance.
+_ROUNDED_CHANCE = 1e-6
+
 NO_REFERENCE = "no in/out: refusing a share of an unknown mixture is no decision; give a reference"
 ALL_EQUAL = "the base scores are all equal: there is nothing to true"
 
@@ -63,6 +66,11 @@ def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
             f"{bound:.0%} of the rows or more look out: is the reference of the same network and camera, and was it "
             "held out from training?"
         )
+
+
+def may_tell_order(before: float, after: float) -> bool:
+    """Return whether `on_order` may yield something, by the chances of its first way alone, which take least time."""
+    return before < 0.5 + _ROUNDED_CHANCE or after < before + _ROUNDED_CHANCE
 
 
 def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[Chance]) -> Iterator[str]:

@@ -142,6 +142,10 @@ class Outputs:
             if not -len(self) <= number < len(self):
                 raise IndexError(f"row must be from {-len(self)} to {len(self) - 1}, got {number}")
             rows = slice(number % len(self), number % len(self) + 1)
+        if isinstance(rows, np.ndarray) and rows.dtype == np.intp and rows.ndim == 1:  # In half the time of an index.
+            return Outputs._of_checked(
+                {k: column.take(rows, axis=0) for k, column in self._columns().items()}, self.model
+            )
         return Outputs._of_checked({name: column[rows] for name, column in self._columns().items()}, self.model)
 
     def _need(self, name: str, user: str = "this") -> Any:

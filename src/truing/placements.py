@@ -121,6 +121,12 @@ def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...
     return tuple(found)
 
 
+def chance_alike(ranks: Ranks) -> float:
+    """Return the chance that a known row outscores a row, by their ranks, where all known rows weigh the same."""
+    outscored = int(ranks.below.sum()) + int(ranks.up_to.sum())
+    return 1 - outscored / (2 * len(ranks.scores_in) * len(ranks.scores))
+
+
 def class_weights(classes_in: Classes, classes: Classes) -> Floats:
     """Return weights of known rows (m,) that give them the mix of classes of the rows at hand, as far as they can."""
     return weights_to_mix(classes_in, np.bincount(classes))

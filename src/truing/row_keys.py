@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from ._check import Floats, Matrix
+from ._check import Bools, Floats, Matrix
 from .least_squares import row_products
 
 # Rows looked up, the share of them found from which that is noted, and the share of all keys that must be distinct.
@@ -49,6 +49,11 @@ class RowKeys:
         if not self.are_distinct or share < _SHARED:
             return []
         return [f"{share:.0%} of the rows are rows of the reference: p-values and rates hold for others alone"]
+
+
+def may_be_shared(is_tied: Bools) -> bool:
+    """Return whether a note may be due, by which of the rows (n,) have the score of a known row: equal rows all do."""
+    return bool(is_tied[:: stride_of(len(is_tied))].mean() >= _SHARED)
 
 
 def stride_of(rows: int) -> int:

@@ -88,19 +88,23 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Known in-distribution rows: features (m, d), base scores (m,), the moments of both, and keys of the rows."""
+    """Known in-distribution rows: features (m, d), base scores (m,), and the moments of both."""
 
     features: Matrix
     scores: Floats
     moments: Moments
-    keys: RowKeys
 
     @classmethod
     def of(cls, features: Matrix, scores: Floats) -> Reference:
         """Return the reference of these rows."""
         # Copied, so that nobody else can change them, and always in the same order of memory.
         matrix, vector = np.array(features, order="C"), np.array(scores)
-        return cls(matrix, vector, Moments.of(matrix, vector), RowKeys.of(matrix))
+        return cls(matrix, vector, Moments.of(matrix, vector))
+
+    @cached_property
+    def keys(self) -> RowKeys:
+        """Keys of the rows, made when a decision first asks for them."""
+        return RowKeys.of(self.features)
 
     @cached_property
     def wide_features(self) -> Matrix:
@@ -332,6 +336,7 @@ class ContrastState:
             )
         known, held = known._copied(), held._copied()
         parts = SplitReference.of(known, held, settings.base, settings.temperature, settings.head)
+        parts = replace(parts, held_scored=parts.held_scored.widened())
         return ContrastState(parts, None, RowKeys.of(known.features, held.features))
 
     def read(self, outputs: Outputs) -> ScoredRows:

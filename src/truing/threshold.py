@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,31 +128,39 @@ def _out_rows_at_least(up_to: NDArray[np.integer[Any]], m: int, miss: float, lev
     """Return a lower bound on the number of out rows by the p-values up to a level; `miss` is the chance to fail."""
     j = _p_values_at(level, m)
     low, rows = int(up_to[j - 1]), int(up_to[-1])
+    chance_of = _chance_by_out_rows(low, rows, m, j)
     least, most = 0, low
     while least < most:  # The chance rises with the number of out rows.
         middle = (least + most) // 2
-        if _chance_of(low - middle, rows - middle, m, j) > miss:
+        if chance_of(middle) > miss:
             most = middle
         else:
             least = middle + 1
     return least
 
 
-def _chance_of(r: int, rows: int, known: int, j: int) -> float:
-    """Return the chance that r or more of so many rows lie below the j-th lowest known one."""
-    if r <= 0:
-        return 1.0
-    drawn = r + j - 1
-    lowest = np.arange(max(0, drawn - rows), min(j - 1, known) + 1)
-    chances = _log_choose(known, lowest) + _log_choose(rows, drawn - lowest) - _log_choose(known + rows, drawn)
-    return float(np.exp(chances).sum())
+def _chance_by_out_rows(low: int, rows: int, known: int, j: int) -> Callable[[int], float]:
+    """Return the chance, by how many rows are out, that the others of `low` rows lie below the j-th lowest known one.
 
-
-def _log_choose(n: int, k: NDArray[np.intp] | int) -> Floats:
+    Where so many are out, r = low - out or more of the N = rows - out others do so if at most j - 1 of the lowest
+    r + j - 1 of both are known. Most binomial coefficients in that do not depend on how many are out.
+    """
     from scipy.special import gammaln
 
-    number: Floats = gammaln(n + 1) - gammaln(np.asarray(k) + 1) - gammaln(n - np.asarray(k) + 1)
-    return number
+    fewest = max(0, low + j - 1 - rows)
+    lowest = np.arange(fewest, min(j - 1, known) + 1)
+    of_known = gammaln(known + 1) - gammaln(lowest + 1) - gammaln(known - lowest + 1)
+    of_rest = gammaln(rows - low - j + 1 + lowest + 1)
+
+    def chance_of(out: int) -> float:
+        drawn, others = low - out + j - 1, rows - out
+        if low <= out:
+            return 1.0
+        of_others = gammaln(others + 1) - gammaln(drawn - lowest + 1) - of_rest
+        of_both = gammaln(known + others + 1) - gammaln(drawn + 1) - gammaln(known + others - drawn + 1)
+        return float(np.exp(of_known + of_others - of_both).sum())
+
+    return chance_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,16 @@ INLINE double scaled(const char *row, ptrdiff_t bytes, ptrdiff_t j, const double
     return clips ? clipped(number, SQUARABLE) : number;
 }
 
+/* The same of four features from j on, which stand as floats or doubles. */
+INLINE void scale_four(const char *features, ptrdiff_t bytes, const double *origin, const double *factor, ptrdiff_t j,
+                       int clips, four *numbers)
+{
+    read_four(features, bytes, j, numbers);
+    *numbers = (*numbers - *(const four *)(origin + j)) * *(const four *)(factor + j);
+    for (int i = 0; clips && i < 4; i++)
+        (*numbers)[i] = clipped((*numbers)[i], SQUARABLE);
+}
+
 /* The sum of squares of a scaled row, and its product with coef. */
 typedef struct {
     double square;
@@ -33,22 +43,26 @@ typedef struct {
 INLINE sums sums_of_row(const char *row, ptrdiff_t bytes, ptrdiff_t d, const double *origin, const double *factor,
                         int clips, const double *coef)
 {
-    double squares[LANES] = {0}, products[LANES] = {0};
+    four squares[LANES / 4] = {{0}}, products[LANES / 4] = {{0}};
     sums rest = {0, 0};
     ptrdiff_t j = 0;
-    for (; j + LANES <= d; j += LANES)
-        for (ptrdiff_t k = 0; k < LANES; k++) {
-            double number = scaled(row, bytes, j + k, origin, factor, clips);
-            squares[k] = MULTIPLY_ADD(number, number, squares[k]);
-            products[k] = MULTIPLY_ADD(number, coef[j + k], products[k]);
+    for (; j + LANES <= d; j += LANES) {
+        float floats[LANES];
+        const char *some = lanes_of_row(row, bytes, j, floats);
+        for (ptrdiff_t k = 0; k < LANES / 4; k++) {
+            four numbers;
+            scale_four(some, bytes == 8 ? 8 : 4, origin + j, factor + j, 4 * k, clips, &numbers);
+            squares[k] += numbers * numbers;
+            products[k] += numbers * *(const four *)(coef + j + 4 * k);
         }
+    }
     for (; j < d; j++) {
         double number = scaled(row, bytes, j, origin, factor, clips);
         rest.square = MULTIPLY_ADD(number, number, rest.square);
         rest.product = MULTIPLY_ADD(number, coef[j], rest.product);
     }
-    rest.square += sum_of_lanes(squares);
-    rest.product += sum_of_lanes(products);
+    rest.square += sum_of_fours(squares);
+    rest.product += sum_of_fours(products);
     return rest;
 }
 
@@ -79,19 +93,24 @@ static void find_sums(const matrix *features, ptrdiff_t first, ptrdiff_t count, 
 INLINE double write_scaled(const char *row, ptrdiff_t bytes, ptrdiff_t d, const double *origin, const double *factor,
                            double *restrict out)
 {
-    double squares[LANES] = {0}, rest = 0;
+    four squares[LANES / 4] = {{0}};
+    double rest = 0;
     ptrdiff_t j = 0;
-    for (; j + LANES <= d; j += LANES)
-        for (ptrdiff_t k = 0; k < LANES; k++) {
-            double number = scaled(row, bytes, j + k, origin, factor, 0);
-            squares[k] = MULTIPLY_ADD(number, number, squares[k]);
-            out[j + k] = number;
+    for (; j + LANES <= d; j += LANES) {
+        float floats[LANES];
+        const char *some = lanes_of_row(row, bytes, j, floats);
+        for (ptrdiff_t k = 0; k < LANES / 4; k++) {
+            four numbers;
+            scale_four(some, bytes == 8 ? 8 : 4, origin + j, factor + j, 4 * k, 0, &numbers);
+            squares[k] += numbers * numbers;
+            *(four *)(out + j + 4 * k) = numbers;
         }
+    }
     for (; j < d; j++) {
         out[j] = scaled(row, bytes, j, origin, factor, 0);
         rest = MULTIPLY_ADD(out[j], out[j], rest);
     }
-    return rest + sum_of_lanes(squares);
+    return rest + sum_of_fours(squares);
 }
 
 /* Write row i, scaled, and return its length: numbers are clipped where they could not be squared. */
@@ -118,6 +137,32 @@ static inline double standard_score(const double *scores, ptrdiff_t k, const dou
     return k > 0 ? clipped(number, farthest) : number;
 }
 
+/* The columns of a row behind its directions, and a one; return what its scaled features are to be multiplied by. */
+static double write_beside(const double *scores, ptrdiff_t number, const double *score_origin,
+                           const double *score_scale, const double *bounds, double distance, double *restrict out)
+{
+    out[0] = distance > bounds[0] ? bounds[0] : distance;
+    for (ptrdiff_t k = 0; k < number; k++)
+        out[1 + k] = standard_score(scores, k, score_origin, score_scale, bounds[1]);
+    out[1 + number] = 1.0;
+    return 1 / (distance > 0 ? distance : 1.0);
+}
+
+/* Write the columns of some rows and a one behind them. */
+void write_columns(const matrix *features, const matrix *scores, const double *origin, const double *factor,
+                   const double *score_origin, const double *score_scale, const double *bounds, const matrix *out)
+{
+    ptrdiff_t d = features->columns;
+    for (ptrdiff_t i = 0; i < features->rows; i++) {
+        double *restrict row = row_of(out, i);
+        double distance = scaled_row(features, i, origin, factor, row);
+        double per_length = write_beside(row_of(scores, i), scores->columns, score_origin, score_scale, bounds,
+                                         distance, row + d);
+        for (ptrdiff_t j = 0; j < d; j++)
+            row[j] *= per_length;
+    }
+}
+
 /* Sums of products of the columns and a one behind them, less a shift, and the sums of each class's rows as they are.
    `bounds` are the largest distance and the largest score beside the first; so many rows are in panels at once. */
 void sum_columns(const matrix *features, const matrix *scores, const ptrdiff_t *classes, const double *origin,
@@ -133,11 +178,8 @@ void sum_columns(const matrix *features, const matrix *scores, const ptrdiff_t *
             const double *own = row_of(scores, first + i);
             double *restrict sums = row_of(by_class, classes[first + i]);
             double distance = scaled_row(features, first + i, origin, factor, row);
-            double per_length = 1 / (distance > 0 ? distance : 1.0);
-            row[d] = distance > bounds[0] ? bounds[0] : distance;
-            for (ptrdiff_t k = 0; k < scores->columns; k++)
-                row[d + 1 + k] = standard_score(own, k, score_origin, score_scale, bounds[1]);
-            row[p - 1] = 1.0;
+            double per_length =
+                write_beside(own, scores->columns, score_origin, score_scale, bounds, distance, row + d);
             for (ptrdiff_t j = 0; j < d; j++) {
                 double direction = row[j] * per_length;
                 sums[j] += direction;
@@ -174,4 +216,42 @@ void score_columns(const matrix *features, const matrix *scores, const ptrdiff_t
             out[first + i] = sum + of_class[classes[first + i]];
         }
     }
+}
+
+/* The mean and the standard deviation of each column, as `_mean_and_deviation` of columns.py says; rounding may leave
+   something of the latter where there is none. `scratch` has room for four rows of doubles. */
+void means_and_deviations(const matrix *m, double *scratch, double *restrict mean, double *restrict deviation)
+{
+    ptrdiff_t d = m->columns;
+    double *restrict row = scratch, *restrict first = row + d, *restrict about = first + d, *restrict unit = about + d;
+    read_row(m, 0, first);
+    for (ptrdiff_t j = 0; j < d; j++)
+        about[j] = unit[j] = deviation[j] = 0.0;
+    for (ptrdiff_t i = 0; i < m->rows; i++) {
+        read_row(m, i, row);
+        for (ptrdiff_t j = 0; j < d; j++)
+            about[j] += row[j] - first[j];
+    }
+    for (ptrdiff_t j = 0; j < d; j++) {
+        about[j] /= (double)m->rows;
+        mean[j] = first[j] + about[j];
+    }
+    for (ptrdiff_t i = 0; i < m->rows; i++) {
+        read_row(m, i, row);
+        for (ptrdiff_t j = 0; j < d; j++) {
+            double size = fabs(row[j] - first[j] - about[j]);
+            unit[j] = size > unit[j] ? size : unit[j];
+        }
+    }
+    for (ptrdiff_t j = 0; j < d; j++)
+        unit[j] = unit[j] > 0 ? unit[j] : 1.0;
+    for (ptrdiff_t i = 0; i < m->rows; i++) {
+        read_row(m, i, row);
+        for (ptrdiff_t j = 0; j < d; j++) {
+            double number = (row[j] - first[j] - about[j]) / unit[j];
+            deviation[j] += number * number;
+        }
+    }
+    for (ptrdiff_t j = 0; j < d; j++)
+        deviation[j] = sqrt(deviation[j] / (double)m->rows) * unit[j];
 }

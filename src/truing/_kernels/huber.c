@@ -45,14 +45,6 @@ static void clip_all(const double values[TOGETHER], double width, double clipped
         clipped_values[r] = clipped(values[r], width);
 }
 
-/* Numbers of a row, one after another, that are added up side by side: their order is no compiler's choice. */
-typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
-
-static inline double sum_of_four(const four *numbers)
-{
-    return ((*numbers)[0] + (*numbers)[2]) + ((*numbers)[1] + (*numbers)[3]);
-}
-
 /* The products of some rows with a vector. Each row is summed in the same order, whichever rows are beside it. */
 static void dots(const double *const rows[TOGETHER], const double *x, ptrdiff_t n, double products[TOGETHER])
 {

@@ -1,9 +1,9 @@
 /* Scores of logits: sums of exponentials of each row less its largest logit.
 
    Sixteen rows are read at a time and laid side by side, a[class][lane], so that loops over the classes are vector code
-   however few there are, and add in the order of the classes: no bit of a score depends on the rows beside it. Where a
-   few of many logits are selected, which is done row by row, LANES sums go along each row instead. In what follows f is
-   a logit and x = (f - the largest f of the row) / T. Sums of e^x leave out what is the largest, which is
+   however few there are, and add in the order of the classes: no bit of a score depends on the rows beside it. Where
+   there are many classes, or only some of them count, a row is read alone, and its own numbers fill the lanes. In what
+   follows f is a logit and x = (f - the largest f of the row) / T. Sums of e^x leave out what is the largest, which is
    counted: where it is nearly all, they have the digits that a difference would lose. */
 
 #include <math.h>
@@ -11,12 +11,15 @@
 #include <immintrin.h>
 #endif
 
-#include "numbers.h"
+#include "tiles.h"
 
-enum { LANES = 16, COLUMNS_AT_ONCE = 64, SAMPLE = 64 };
+enum { COLUMNS_AT_ONCE = 64, SAMPLE = 64 };
 
-/* The scores of `softmax_scores`, in the order of scores/exponentials.py. */
-enum { MSP, ENERGY, KL_UNIFORM, FROM_UNIFORM };
+/* From so many classes on rows side by side gain nothing, and would not stay in the caches. */
+enum { MANY_CLASSES = 256 };
+
+/* The scores of `softmax_scores`, in the order of scores/exponentials.py, and GEN. */
+enum { MSP, ENERGY, KL_UNIFORM, FROM_UNIFORM, GEN };
 
 /* (1 - p)^g for p from 0 to 1/2 is a polynomial of this degree in 4 p - 1, to rounding, for g up to 1. */
 enum { DEGREE = 18 };
@@ -165,36 +168,79 @@ static void add_others(sums *s)
     }
 }
 
-/* The sum of |p - 1 / classes| of each row: twice that of what exceeds 1 / classes, since probabilities add up to 1. */
-static void differ_from_uniform(const double *exponentials, ptrdiff_t classes, const sums *s, double *restrict out)
+/* Have every lane hold the sum of all. */
+static void gather(double *lanes)
 {
-    double share = 1.0 / (double)classes, p[LANES], excess[LANES];
-    for (ptrdiff_t lane = 0; lane < LANES; lane++) {
-        p[lane] = 1.0 / (1.0 + s->others[lane]);
-        excess[lane] = s->equals[lane] * (p[lane] - share);
-    }
-    for (ptrdiff_t j = 0; j < classes; j++)
-#pragma omp simd
-        for (ptrdiff_t lane = 0; lane < LANES; lane++) {
-            double more = exponentials[j * LANES + lane] * p[lane] - share;
-            excess[lane] += more > 0 ? more : 0.0;
-        }
+    double total = sum_of_lanes(lanes);
     for (ptrdiff_t lane = 0; lane < LANES; lane++)
-        out[lane] = 2.0 * excess[lane];
+        lanes[lane] = total;
 }
 
-/* One of the scores of LANES rows, whose exponentials are given. */
-static void softmax_score(int64_t name, const double *exponentials, ptrdiff_t classes, double temperature,
-                          const sums *s, double *restrict out)
+/* How many numbers of a row each lane has where the row fills them all. */
+static ptrdiff_t numbers_along(ptrdiff_t classes)
 {
-    double log_classes = logarithm_of_1_plus((double)(classes - 1));
+    return (classes + LANES - 1) / LANES;
+}
+
+/* Read row i alone into f, write e^x of its numbers, in the place of f if that is given, add up, and return how many
+   logits are refused. Both have room for whole lanes. */
+static int64_t sum_alone(const matrix *logits, ptrdiff_t i, double scale, double *f, double *exponentials, sums *s)
+{
+    ptrdiff_t classes = logits->columns, along = numbers_along(classes);
+    read_row(logits, i, f);
+    int64_t refused = count_refused(f, classes, largest_size(logits->bytes));
+    double largest = largest_of(f, classes);
+    for (ptrdiff_t lane = 0; lane < LANES; lane++)
+        s->largest[lane] = largest;
+    for (ptrdiff_t j = classes; j < along * LANES; j++)
+        f[j] = largest; /* What fills the lanes is counted, and adds nothing to the sums. */
+    sum_exponentials(f, along, scale, exponentials, s);
+    gather(s->equals);
+    gather(s->sum);
+    gather(s->below);
+    for (ptrdiff_t lane = 0; lane < LANES; lane++)
+        s->equals[lane] -= (double)(along * LANES - classes);
+    return refused;
+}
+
+/* Exponentials of LANES rows side by side, or of one alone. */
+typedef struct {
+    const double *exponentials;
+    ptrdiff_t along; /* Numbers of each lane. */
+    ptrdiff_t classes;
+    int is_alone;
+} softmaxes;
+
+/* The sum of |p - 1 / classes| of each row: twice that of what exceeds 1 / classes, since probabilities add up to 1. */
+static void distance_from_uniform(const softmaxes *of_rows, const sums *s, double *restrict out)
+{
+    double share = 1.0 / (double)of_rows->classes, p[LANES], excess[LANES] = {0};
+    for (ptrdiff_t lane = 0; lane < LANES; lane++)
+        p[lane] = 1.0 / (1.0 + s->others[lane]);
+    for (ptrdiff_t j = 0; j < of_rows->along; j++)
+#pragma omp simd
+        for (ptrdiff_t lane = 0; lane < LANES; lane++) {
+            double more = of_rows->exponentials[j * LANES + lane] * p[lane] - share;
+            excess[lane] += more > 0 ? more : 0.0;
+        }
+    if (of_rows->is_alone)
+        gather(excess);
+    for (ptrdiff_t lane = 0; lane < LANES; lane++)
+        out[lane] = 2.0 * (s->equals[lane] * (p[lane] - share) + excess[lane]);
+}
+
+/* One of the scores of the rows. */
+static void softmax_score(int64_t name, const softmaxes *of_rows, double temperature, const sums *s,
+                          double *restrict out)
+{
+    double classes = (double)of_rows->classes, log_classes = logarithm_of_1_plus(classes - 1.0);
     if (name == FROM_UNIFORM)
-        differ_from_uniform(exponentials, classes, s, out);
+        distance_from_uniform(of_rows, s, out);
     else
         for (ptrdiff_t lane = 0; lane < LANES; lane++)
             out[lane] = name == MSP      ? 1.0 / (1.0 + s->others[lane])
                         : name == ENERGY ? s->largest[lane] + temperature * s->log_sum[lane]
-                                         : s->log_sum[lane] - s->sum[lane] / (double)classes - log_classes;
+                                         : s->log_sum[lane] - s->sum[lane] / classes - log_classes;
 }
 
 /* Write the scores that are named, a column of each, and how many logits are refused. `lanes` has room for LANES rows
@@ -203,16 +249,24 @@ void softmax_scores(const matrix *logits, double temperature, const int64_t *nam
                     int64_t *refused)
 {
     ptrdiff_t classes = logits->columns;
+    int is_alone = classes >= MANY_CLASSES;
+    ptrdiff_t at_once = is_alone ? 1 : LANES;
+    softmaxes of_rows = {lanes, is_alone ? numbers_along(classes) : classes, classes, is_alone};
+    double scale = 1.0 / temperature;
     *refused = 0;
-    for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
-        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
+    for (ptrdiff_t first = 0; first < logits->rows; first += at_once) {
+        ptrdiff_t count = smaller_of(at_once, logits->rows - first);
         double out[LANES];
         sums s;
-        *refused += read_logits(logits, first, count, lanes, &s);
-        sum_exponentials(lanes, classes, 1.0 / temperature, lanes, &s);
+        if (is_alone) {
+            *refused += sum_alone(logits, first, scale, lanes, lanes, &s);
+        } else {
+            *refused += read_logits(logits, first, count, lanes, &s);
+            sum_exponentials(lanes, classes, scale, lanes, &s);
+        }
         add_others(&s);
         for (ptrdiff_t column = 0; column < scores->columns; column++) {
-            softmax_score(names[column], lanes, classes, temperature, &s, out);
+            softmax_score(names[column], &of_rows, temperature, &s, out);
             for (ptrdiff_t lane = 0; lane < count; lane++)
                 row_of(scores, first + lane)[column] = out[lane];
         }
@@ -309,36 +363,6 @@ static ptrdiff_t keep_above(const double *numbers, ptrdiff_t n, double bound, do
     return count;
 }
 
-static ptrdiff_t count_above(const double *numbers, ptrdiff_t n, double bound)
-{
-    int64_t count = 0;
-    for (ptrdiff_t i = 0; i < n; i++)
-        count += numbers[i] > bound;
-    return count;
-}
-
-/* Return a bound that r of n > r numbers are above, by bisection, or, where there are equal ones, that fewer are above
-   and some are equal to. */
-static double bound_of_largest(const double *numbers, ptrdiff_t n, ptrdiff_t r)
-{
-    double high = numbers[0], low = numbers[0]; /* The number of rank r is from low to high. */
-#pragma omp simd reduction(max : high) reduction(min : low)
-    for (ptrdiff_t i = 1; i < n; i++) {
-        high = numbers[i] > high ? numbers[i] : high;
-        low = numbers[i] < low ? numbers[i] : low;
-    }
-    for (double middle; middle = low + (high - low) / 2, low < middle && middle < high;) {
-        ptrdiff_t count = count_above(numbers, n, middle);
-        if (count == r)
-            return middle;
-        if (count > r)
-            low = middle;
-        else
-            high = middle;
-    }
-    return count_above(numbers, n, low) < r ? low : high; /* No number lies between the two. */
-}
-
 /* Write the r largest of n > r numbers; there is room for n of them. */
 static void select_largest(const double *numbers, ptrdiff_t n, ptrdiff_t r, double *selected)
 {
@@ -350,56 +374,37 @@ static void select_largest(const double *numbers, ptrdiff_t n, ptrdiff_t r, doub
         ptrdiff_t rank = (ptrdiff_t)(expected + 2.0 * sqrt(expected)) + 1;
         ptrdiff_t count = 0;
         if (rank < SAMPLE)
-            count = keep_above(numbers, n, bound_of_largest(sample, SAMPLE, rank), selected);
+            count = keep_above(numbers, n, kth_smallest(sample, SAMPLE, SAMPLE - rank), selected);
         if (count > r) {
             numbers = selected;
             n = count;
         }
     }
-    double bound = bound_of_largest(numbers, n, r);
+    double bound = kth_smallest(numbers, n, n - r + 1); /* Others may be equal to it. */
     for (ptrdiff_t count = keep_above(numbers, n, bound, selected); count < r; count++)
         selected[count] = bound;
 }
 
-/* The largest of a row's f, how many are the largest, and the sum of e^x over those below, as of one lane. Behind f, and
-   in `exponentials`, there is room for whole lanes. */
-static void sum_row(double *f, ptrdiff_t classes, double scale, double *exponentials, ptrdiff_t lane, sums *restrict s)
-{
-    sums along;
-    double largest = f[0];
-#pragma omp simd reduction(max : largest)
-    for (ptrdiff_t j = 1; j < classes; j++)
-        largest = f[j] > largest ? f[j] : largest;
-    for (ptrdiff_t k = 0; k < LANES; k++)
-        along.largest[k] = largest;
-    ptrdiff_t whole = (classes + LANES - 1) / LANES;
-    for (ptrdiff_t j = classes; j < whole * LANES; j++)
-        f[j] = -HUGE_VAL; /* Neither the largest nor anything in the sum. */
-    sum_exponentials(f, whole, scale, exponentials, &along);
-    s->largest[lane] = largest;
-    s->equals[lane] = s->below[lane] = 0.0;
-    for (ptrdiff_t k = 0; k < LANES; k++) {
-        s->equals[lane] += along.equals[k];
-        s->below[lane] += along.below[k];
-    }
-}
-
-/* Write the `top` largest f of each row, sum the exponentials of all its f, and return how many f are refused. `row` and
-   `room` are for LANES rows. */
+/* Sum the exponentials of each row, write its `top` largest f and, where that is asked for, the first place of its largest;
+   return how many f are refused. `row` and `scratch` have room for whole lanes. */
 static int64_t sum_and_select(const matrix *logits, ptrdiff_t first, ptrdiff_t count, double scale, ptrdiff_t top,
-                              double *row, double *room, double *selected, sums *s)
+                              double *row, double *scratch, double *selected, double *places, sums *s)
 {
     ptrdiff_t classes = logits->columns;
     int64_t refused = 0;
     memset(s, 0, sizeof *s);
     memset(selected, 0, (size_t)(top * LANES) * sizeof *selected);
     for (ptrdiff_t lane = 0; lane < count; lane++) {
-        read_row(logits, first + lane, row);
-        refused += count_refused(row, classes, largest_size(logits->bytes));
-        sum_row(row, classes, scale, room, lane, s);
-        select_largest(row, classes, top, room);
+        sums alone;
+        refused += sum_alone(logits, first + lane, scale, row, scratch, &alone);
+        s->largest[lane] = alone.largest[lane];
+        s->equals[lane] = alone.equals[lane];
+        s->below[lane] = alone.below[lane];
+        if (places)
+            places[lane] = (double)place_of(s->largest[lane], row, classes);
+        select_largest(row, classes, top, scratch);
         for (ptrdiff_t j = 0; j < top; j++)
-            selected[j * LANES + lane] = room[j];
+            selected[j * LANES + lane] = scratch[j];
     }
     return refused;
 }
@@ -448,7 +453,7 @@ static void sum_powers(const double *powers, const double *exponentials, ptrdiff
     memcpy(total, sum, sizeof sum);
 }
 
-/* ln(others) of each row. `row` is room for one. */
+/* ln(others) of each row. `row` has room for one. */
 static void take_log_of_others(const matrix *logits, ptrdiff_t first, ptrdiff_t count, double scale, const sums *s,
                                double *row, double *restrict logarithms)
 {
@@ -474,37 +479,6 @@ static void add_largest(const double *below, const double *log_others, double ga
     }
 }
 
-/* Write GEN of each row over its `top` largest logits, all of them or fewer, and how many logits are refused.
-   `coefficients` are those of (1 - p)^(gamma / 2^squarings), and `scratch` has room for 3 LANES rows of doubles. */
-void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
-                           const double *coefficients, ptrdiff_t squarings, double *scores, double *scratch,
-                           int64_t *refused)
-{
-    ptrdiff_t classes = logits->columns;
-    double *f = scratch, *powers = f + classes * LANES, *exponentials = powers + classes * LANES;
-    double scale = 1.0 / temperature;
-    power of_rest = {coefficients, squarings};
-    *refused = 0;
-    for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
-        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
-        double sum[LANES], log_others[LANES], out[LANES];
-        sums s;
-        if (top == classes) {
-            *refused += read_logits(logits, first, count, f, &s);
-            take_both_exponentials(f, classes, scale, gamma, powers, exponentials, &s);
-            add_others(&s);
-        } else {
-            *refused += sum_and_select(logits, first, count, scale, top, f, powers, exponentials, &s);
-            add_others(&s);
-            take_both_exponentials(exponentials, top, scale, gamma, powers, exponentials, &s);
-        }
-        take_log_of_others(logits, first, count, scale, &s, f, log_others);
-        sum_powers(powers, exponentials, top, &of_rest, &s, sum);
-        add_largest(sum, log_others, gamma, &s, out);
-        memcpy(scores + first, out, (size_t)count * sizeof *out);
-    }
-}
-
 /* The first class of each row that has its largest f. */
 static void find_first(const double *f, ptrdiff_t classes, const double *restrict largest, double *restrict place)
 {
@@ -521,6 +495,115 @@ static void find_first(const double *f, ptrdiff_t classes, const double *restric
     }
 }
 
+/* How GEN is taken of logits, and room for LANES rows of doubles, three times. */
+typedef struct {
+    double temperature;
+    double gamma;
+    ptrdiff_t top; /* Only so many of the largest logits count. */
+    power of_rest;
+    double *f;
+    double *powers;
+    double *exponentials;
+} entropy;
+
+static entropy entropy_of(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
+                          const double *coefficients, ptrdiff_t squarings, double *scratch)
+{
+    ptrdiff_t numbers = logits->columns * LANES;
+    return (entropy){temperature, gamma, top, {coefficients, squarings}, scratch, scratch + numbers, scratch + 2 * numbers};
+}
+
+/* Write GEN of up to LANES rows, the sums that it is made of and, where that is asked for, the first places of the
+   largest logits; return how many logits are refused. */
+static int64_t take_entropies(const entropy *e, const matrix *logits, ptrdiff_t first, ptrdiff_t count, sums *s,
+                              double *places, double *restrict out)
+{
+    ptrdiff_t classes = logits->columns;
+    double scale = 1.0 / e->temperature, sum[LANES], log_others[LANES];
+    int64_t refused;
+    if (e->top == classes) {
+        refused = read_logits(logits, first, count, e->f, s);
+        if (places)
+            find_first(e->f, classes, s->largest, places);
+        take_both_exponentials(e->f, classes, scale, e->gamma, e->powers, e->exponentials, s);
+        add_others(s);
+    } else {
+        double *selected = e->exponentials;
+        refused = sum_and_select(logits, first, count, scale, e->top, e->f, e->powers, selected, places, s);
+        add_others(s);
+        take_both_exponentials(selected, e->top, scale, e->gamma, e->powers, e->exponentials, s);
+    }
+    take_log_of_others(logits, first, count, scale, s, e->f, log_others);
+    sum_powers(e->powers, e->exponentials, e->top, &e->of_rest, s, sum);
+    add_largest(sum, log_others, e->gamma, s, out);
+    return refused;
+}
+
+/* Write GEN of each row over its `top` largest logits, all of them or fewer, and how many logits are refused.
+   `coefficients` are those of (1 - p)^(gamma / 2^squarings), and `scratch` has room for 3 LANES rows of doubles. */
+void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
+                           const double *coefficients, ptrdiff_t squarings, double *scores, double *scratch,
+                           int64_t *refused)
+{
+    entropy e = entropy_of(logits, temperature, gamma, top, coefficients, squarings, scratch);
+    *refused = 0;
+    for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
+        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
+        double out[LANES];
+        sums s;
+        *refused += take_entropies(&e, logits, first, count, &s, NULL, out);
+        memcpy(scores + first, out, (size_t)count * sizeof *out);
+    }
+}
+
+/* Write those of GEN, ENERGY and MSP that are named, a column of each, at a temperature of 1, and the class of each
+   row's largest logit: of one pass over the logits, and of the same exponentials. The rest is as above. */
+void gen_energy_msp(const matrix *logits, double gamma, ptrdiff_t top, const double *coefficients, ptrdiff_t squarings,
+                    const int64_t *names, const matrix *scores, ptrdiff_t *predicted, double *scratch,
+                    int64_t *refused)
+{
+    entropy e = entropy_of(logits, 1.0, gamma, top, coefficients, squarings, scratch);
+    softmaxes of_rows = {NULL, 0, logits->columns, 0}; /* Energy and MSP are made of the sums alone. */
+    *refused = 0;
+    for (ptrdiff_t first = 0; first < logits->rows; first += LANES) {
+        ptrdiff_t count = smaller_of(LANES, logits->rows - first);
+        double gen[LANES], out[LANES], places[LANES];
+        sums s;
+        *refused += take_entropies(&e, logits, first, count, &s, places, gen);
+        for (ptrdiff_t lane = 0; lane < count; lane++)
+            predicted[first + lane] = (ptrdiff_t)places[lane];
+        for (ptrdiff_t column = 0; column < scores->columns; column++) {
+            if (names[column] == GEN)
+                memcpy(out, gen, sizeof out);
+            else
+                softmax_score(names[column], &of_rows, 1.0, &s, out);
+            for (ptrdiff_t lane = 0; lane < count; lane++)
+                row_of(scores, first + lane)[column] = out[lane];
+        }
+    }
+}
+
+/* The largest number of each of `count` rows, and the first column that has it. Return how many numbers are refused. */
+static int64_t find_largest_and_first(const matrix *m, ptrdiff_t first, ptrdiff_t count, double *lanes, double *values,
+                                      double *places)
+{
+    double size = largest_size(m->bytes);
+    if (m->columns < MANY_CLASSES) {
+        read_lanes(m, first, count, lanes);
+        find_largest(lanes, m->columns, values);
+        find_first(lanes, m->columns, values, places);
+        return count_refused(lanes, m->columns * LANES, size);
+    }
+    int64_t refused = 0;
+    for (ptrdiff_t lane = 0; lane < count; lane++) {
+        read_row(m, first + lane, lanes);
+        values[lane] = largest_of(lanes, m->columns);
+        places[lane] = (double)place_of(values[lane], lanes, m->columns);
+        refused += count_refused(lanes, m->columns, size);
+    }
+    return refused;
+}
+
 /* Write the largest number of each row and its column, the first of equal ones, and how many numbers are refused.
    `lanes` has room for LANES rows. */
 void largest_of_rows(const matrix *m, double *values, ptrdiff_t *columns, double *lanes, int64_t *refused)
@@ -528,14 +611,11 @@ void largest_of_rows(const matrix *m, double *values, ptrdiff_t *columns, double
     *refused = 0;
     for (ptrdiff_t first = 0; first < m->rows; first += LANES) {
         ptrdiff_t count = smaller_of(LANES, m->rows - first);
-        double largest[LANES], place[LANES];
-        read_lanes(m, first, count, lanes);
-        find_largest(lanes, m->columns, largest);
-        *refused += count_refused(lanes, m->columns * LANES, largest_size(m->bytes));
-        find_first(lanes, m->columns, largest, place);
+        double largest[LANES], places[LANES];
+        *refused += find_largest_and_first(m, first, count, lanes, largest, places);
         for (ptrdiff_t lane = 0; lane < count; lane++) {
             values[first + lane] = largest[lane];
-            columns[first + lane] = (int64_t)place[lane];
+            columns[first + lane] = (ptrdiff_t)places[lane];
         }
     }
 }

@@ -41,17 +41,59 @@ static inline double sum_of_lanes(double *lanes)
     return lanes[0];
 }
 
+/* Numbers of a row, one after another, that are added up side by side: their order is no compiler's choice. */
+typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
+
+static inline double sum_of_four(const four *numbers)
+{
+    return ((*numbers)[0] + (*numbers)[2]) + ((*numbers)[1] + (*numbers)[3]);
+}
+
+/* All lanes, four by four, in the order of `sum_of_lanes`. */
+static inline double sum_of_fours(const four *lanes)
+{
+    four sum = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+    return sum_of_four(&sum);
+}
+
+/* Numbers j to j + 3 of a row of floats or doubles. */
+INLINE void read_four(const char *row, ptrdiff_t bytes, ptrdiff_t j, four *numbers)
+{
+    if (bytes == 8)
+        *numbers = *(const four *)(row + 8 * j);
+    else
+        *numbers = __builtin_convertvector(*(const four_floats *)(row + 4 * j), four);
+}
+
+/* Where LANES numbers from j on of a row stand as floats or doubles: where they are, or as floats where they are halves. */
+INLINE const char *lanes_of_row(const char *row, ptrdiff_t bytes, ptrdiff_t j, float *floats)
+{
+    if (bytes != 2)
+        return row + bytes * j;
+    for (ptrdiff_t k = 0; k < LANES; k++)
+        floats[k] = half_as_float(((const uint16_t *)row)[j + k]);
+    return (const char *)floats;
+}
+
 /* The product of a row of numbers of so many bytes, a constant, with coef. */
 INLINE double product(const char *row, ptrdiff_t bytes, const double *coef, ptrdiff_t n)
 {
-    double lanes[LANES] = {0}, rest = 0;
+    four lanes[LANES / 4] = {{0}};
+    double rest = 0;
     ptrdiff_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-        for (ptrdiff_t k = 0; k < LANES; k++)
-            lanes[k] = MULTIPLY_ADD(number_of(row, bytes, j + k), coef[j + k], lanes[k]);
+    for (; j + LANES <= n; j += LANES) {
+        float floats[LANES];
+        const char *some = lanes_of_row(row, bytes, j, floats);
+        for (ptrdiff_t k = 0; k < LANES / 4; k++) {
+            four numbers;
+            read_four(some, bytes == 8 ? 8 : 4, 4 * k, &numbers);
+            lanes[k] += numbers * *(const four *)(coef + j + 4 * k);
+        }
+    }
     for (; j < n; j++)
         rest = MULTIPLY_ADD(number_of(row, bytes, j), coef[j], rest);
-    return sum_of_lanes(lanes) + rest;
+    return sum_of_fours(lanes) + rest;
 }
 
 static inline double dot(const double *x, const double *y, ptrdiff_t n)

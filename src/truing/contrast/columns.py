@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,12 @@ class ScoredRows:
     def __len__(self) -> int:
         return len(self.features)
 
+    def widened(self) -> ScoredRows:
+        """Return the same rows, their features in float64 where they are few: each fit of a stream scores them anew."""
+        if self.features.size > BLOCK_NUMBERS:
+            return self
+        return replace(self, features=np.asarray(self.features, dtype=np.float64))
+
     def copied(self) -> ScoredRows:
         """Return a copy, which nobody else can change."""
         return ScoredRows(np.array(self.features, order="C"), self.scores.copy(), self.classes.copy())
@@ -89,7 +95,7 @@ class Columns:
         classes = 1 if known.logits is None else known.logits.shape[1]
         beside = scores_beside(name, classes)
         bank = known._copied() if looks_at_known(base) else None
-        scores = _all_scores(known, base, beside, temperature, head, bank, leave_out=bank is not None)
+        scores, predicted = _all_scores(known, base, beside, temperature, head, bank, leave_out=bank is not None)
         origin, scale = _mean_and_deviation(known.features)
         score_origin, score_scale = _mean_and_deviation(scores)
         columns = cls(
@@ -104,7 +110,7 @@ class Columns:
             score_scale=_usable(score_scale),
             classes=classes,
         )
-        return columns, ScoredRows(known.features, scores, known._predicted_classes())
+        return columns, ScoredRows(known.features, scores, predicted)
 
     @property
     def dimensions(self) -> int:
@@ -123,8 +129,8 @@ class Columns:
     def scored(self, outputs: Outputs) -> ScoredRows:
         """Return what the columns of these rows are made of."""
         self.check(outputs)
-        scores = _all_scores(outputs, self.base, self.names[1:], self.temperature, self.head, self.bank)
-        return ScoredRows(outputs.features, scores, outputs._predicted_classes())
+        scores, predicted = _all_scores(outputs, self.base, self.names[1:], self.temperature, self.head, self.bank)
+        return ScoredRows(outputs.features, scores, predicted)
 
     def check(self, outputs: Outputs) -> None:
         """Refuse rows of another width, or of another number of classes."""
@@ -144,7 +150,18 @@ class Columns:
 
     def block(self, rows: ScoredRows, part: slice | Classes) -> Floats:
         """Return the columns of some rows."""
-        return self._made(rows.features[part], rows.scores[part])
+        return self.block_and_ones(rows, part)[:, :-1]
+
+    def block_and_ones(self, rows: ScoredRows, part: slice | Classes) -> Floats:
+        """Return the columns of some rows, and a column of ones behind them."""
+        kernels = _kernels.kernels
+        if kernels is None:
+            block = self._made(rows.features[part], rows.scores[part])
+            return np.column_stack((block, np.ones(len(block))))
+        features, scores, _, *numbers = self.for_kernel(rows, part)
+        made = np.empty((len(features), len(self) + 1))
+        kernels("write_columns", features, scores, *numbers, made)
+        return made
 
     def matrix(self, rows: ScoredRows) -> Floats:
         """Return the columns (n, p) of all rows."""
@@ -164,7 +181,7 @@ class Columns:
         map_blocks(fill, self.slices(rows), uses_blas=False)
         return products
 
-    def for_kernel(self, rows: ScoredRows, part: slice) -> tuple[NDArray[Any], ...]:
+    def for_kernel(self, rows: ScoredRows, part: slice | Classes) -> tuple[NDArray[Any], ...]:
         """Return what a kernel makes the columns of some rows of."""
         features, scores = _kernels.readable(rows.features[part]), _kernels.doubles(rows.scores[part])
         return features, scores, np.ascontiguousarray(rows.classes[part]), *self._numbers_of_kernel
@@ -213,12 +230,15 @@ def _all_scores(
     bank: Outputs | None,
     *,
     leave_out: bool = False,
-) -> Floats:
-    """Return the base score and those beside it (n, s)."""
-    if beside and base in BESIDE and as_temperature(temperature) == 1.0:
-        return gen_energy_msp(outputs._need("logits"), (str(base), *beside))
+) -> tuple[Floats, Classes]:
+    """Return the base score and those beside it (n, s), and the predicted class (n,) of each row."""
+    if beside and base == "gen" and as_temperature(temperature) == 1.0:  # It has the bits that it has by itself.
+        return gen_energy_msp(outputs._need("logits"), ("gen", *beside))
     first = base_scores(outputs, base, temperature, head=head, bank=bank, leave_out=leave_out)
-    return np.column_stack((first, gen_energy_msp(outputs._need("logits"), beside))) if beside else first[:, None]
+    if not beside:
+        return first[:, None], outputs._predicted_classes()
+    others, predicted = gen_energy_msp(outputs._need("logits"), beside)
+    return np.column_stack((first, others)), predicted
 
 
 def _usable(deviation: Floats) -> Floats:
@@ -230,6 +250,18 @@ def _usable(deviation: Floats) -> Floats:
 
 def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:
     """Return the mean and the standard deviation of each column, 0 where that is but rounding."""
+    mean, spread = _mean_and_spread(matrix)
+    return mean, np.where(spread > _CONSTANT * np.abs(mean), spread, 0.0)
+
+
+def _mean_and_spread(matrix: Matrix) -> tuple[Floats, Floats]:
+    """Return the mean and the standard deviation of each column, as they come out."""
+    kernels = _kernels.kernels
+    if kernels is not None:
+        d = matrix.shape[1]
+        mean, spread = np.empty(d), np.empty(d)
+        kernels("means_and_deviations", _kernels.readable(matrix), np.empty(4 * d), mean, spread)
+        return mean, spread
     rows = matrix.astype(np.float64, order="C")  # Sums do not depend on how it lies in memory.
     first = rows[0].copy()
     rows -= first  # About a row's own value nothing is left of a constant column.
@@ -239,5 +271,4 @@ def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:
     largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
     unit = np.where(largest > 0, largest, 1.0)  # Squares of numbers of any size stay in range.
     rows /= unit
-    spread = np.sqrt(np.einsum("ij,ij->j", rows, rows) / len(rows)) * unit
-    return mean, np.where(spread > _CONSTANT * np.abs(mean), spread, 0.0)
+    return mean, np.sqrt(np.einsum("ij,ij->j", rows, rows) / len(rows)) * unit

@@ -33,8 +33,9 @@ from .._check import Floats
 # Powers of the directions' variance that the prior variance of a weight may follow.
 _POWERS = np.array([0.0, 0.5, 1.0, 1.5, 2.0])
 
-# So many variances of the departure are tried: it may explain from one row's worth to as much as the noise does.
-_SPREADS = 20
+# Variances of the departure that are tried: it may explain from one row's worth to as much as the noise does. Here as
+# shares of the logarithm of what one row's worth is, less one.
+_SPREADS = np.linspace(-1.0, 0.0, 20)
 
 # Ratios of class effects that are tried, as logarithms: none and a wide grid, then a fine one about its best point.
 _COARSE = np.append(-np.inf, np.linspace(-24.0, 6.0, 31))
@@ -166,12 +167,13 @@ class _Departure:
         powers = (self.variances / max(float(self.variances.mean()), _SMALLEST)) ** _POWERS[:, None]
         total = powers @ self.variances
         explains_all = np.where(total > 0, self.degrees / np.where(total > 0, total, 1.0), 0.0)
-        shares = np.exp(np.linspace(-np.log(max(self.degrees, 1.0)), 0.0, _SPREADS))
+        shares = np.exp(np.log(max(self.degrees, 1.0)) * _SPREADS)
         factors = shares * explains_all[:, None]
         gains = self._gains(powers, factors)
-        best = np.unravel_index(np.argmax(gains), gains.shape)
-        log_evidence = gains[best] + np.log(np.exp(gains - gains[best]).mean())
-        return factors[best] * powers[best[0]], float(_POWERS[best[0]]), float(log_evidence)
+        power, share = divmod(int(gains.argmax()), len(_SPREADS))
+        most = gains[power, share]
+        log_evidence = most + np.log(np.exp(gains - most).mean())
+        return factors[power, share] * powers[power], float(_POWERS[power]), float(log_evidence)
 
     def _gains(self, powers: Floats, factors: Floats) -> Floats:
         """Return the log Bayes factor of each prior variance: of a row of powers (n, k), times each factor (n, m)."""
@@ -227,8 +229,8 @@ def _with_prior(prior: Floats) -> Floats:
 
 def _maximum(function: Callable[[Floats], Floats]) -> float:
     """Return the log ratio, to an eighth, where a function of it is largest; -inf where no ratio but 0 is as good."""
-    none, *coarse = function(_COARSE)
-    near = _COARSE[1 + np.argmax(coarse)] + _FINE
+    coarse = function(_COARSE)
+    near = _COARSE[1 + coarse[1:].argmax()] + _FINE
     values = function(near)
-    place = int(np.argmax(values))
-    return float(near[place]) if values[place] > none else -np.inf
+    place = values.argmax()
+    return float(near[place]) if values[place] > coarse[0] else -np.inf

@@ -110,8 +110,7 @@ def _summed(columns: Columns, rows: ScoredRows, shift: Floats) -> tuple[ProductS
     def sums(part: slice) -> tuple[Floats, Floats]:
         if products.by_kernel:
             return _by_kernel(columns, rows, part, products)
-        block = columns.block(rows, part)
-        block = np.column_stack((block, np.ones(len(block))))
+        block = columns.block_and_ones(rows, part)
         of_classes = _sums_by_class(block, rows.classes[part], columns.classes)
         return of_classes, products.of_block(block)  # In this order: the latter shifts the block.
 

@@ -20,7 +20,7 @@ from .._check import KERNEL_NUMBERS, Floats, Matrix, as_block, check_finite, row
 from .._threads import map_blocks
 
 # In the order of logits.c.
-_NAMES = ("msp", "energy", "kl_uniform", "from_uniform")
+_NAMES = ("msp", "energy", "kl_uniform", "from_uniform", "gen")
 
 # Of the polynomial that logits.c has for (1 - p)^gamma.
 _DEGREE = 18
@@ -66,6 +66,29 @@ def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top:
 
     _by_blocks(by_kernel, plainly, logits)
     return scores
+
+
+def scores_with_entropy(
+    names: Sequence[str], logits: Matrix, gamma: float, top: int
+) -> tuple[Floats, NDArray[np.intp]]:
+    """Return gen, energy and msp of every row, as named (n, s), and its largest logit's class (n,), at T = 1."""
+    scores, predicted = np.empty((len(logits), len(names))), np.empty(len(logits), dtype=np.intp)
+    numbers = np.array([_NAMES.index(name) for name in names], dtype=np.int64)
+    power = _power_of_rest(gamma)
+    few = min(top, logits.shape[1])
+
+    def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
+        scratch = np.empty(3 * _kernels.LANES * block.shape[1])
+        kernels("gen_energy_msp", block, gamma, few, *power, numbers, scores[rows], predicted[rows], scratch, refused)
+
+    def plainly(block: Floats, rows: slice) -> None:
+        predicted[rows] = block.argmax(axis=1)
+        for column, name in enumerate(names):
+            of_rows = -_plain_entropy(block, 1.0, gamma, top) if name == "gen" else _plain_score(name, block, 1.0)
+            scores[rows, column] = of_rows
+
+    _by_blocks(by_kernel, plainly, logits)
+    return scores, predicted
 
 
 def log_sum_exp(rows: ArrayLike) -> Floats:

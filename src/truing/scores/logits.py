@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .._check import Floats, Matrix, as_count, as_matrix_unchecked, as_number, blocks, check_finite
 from .._largest import largest_of_rows
-from .exponentials import generalised_entropies, softmax_scores
+from .exponentials import generalised_entropies, scores_with_entropy, softmax_scores
 
 # GEN's exponent, and how many of the largest probabilities it sums, as its authors have them.
 _GAMMA = 0.1
@@ -82,14 +82,15 @@ def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = _GAMMA, t
     return generalised_entropies(as_logits_unchecked(logits), T, gamma, top)
 
 
-def gen_energy_msp(logits: ArrayLike, names: Sequence[str]) -> Floats:
-    """Return those of the scores gen, energy and msp that are named (n, s), with the bits that each has by itself."""
+def gen_energy_msp(logits: ArrayLike, names: Sequence[str]) -> tuple[Floats, NDArray[np.intp]]:
+    """Return those of the scores gen, energy and msp that are named (n, s), and the class (n,) of the largest logit.
+
+    They are found at once; gen has the bits that it has by itself, and the others may differ by rounding.
+    """
     f = as_logits_unchecked(logits)
-    others = [name for name in names if name != "gen"]
-    found = dict(zip(others, softmax_scores(others, f, 1.0).T, strict=True)) if others else {}
     if "gen" in names:
-        found["gen"] = generalised_entropies(f, 1.0, _GAMMA, _TOP)
-    return np.column_stack([found[name] for name in names])
+        return scores_with_entropy(names, f, _GAMMA, _TOP)
+    return softmax_scores(names, f, 1.0), largest_of_rows(f, "logits")[1]
 
 
 # Rows of logits that all add up to one are taken for probabilities from so many on.
