@@ -328,3 +328,11 @@ def test_a_contrast_s_sums_with_less_than_no_rows_of_a_class_are_refused(rows, k
     for broken in (replace(sums, counts=sums.counts - 200), replace(sums, sums=sums.sums * np.nan)):
         with pytest.raises(ValueError, match="moments must be sums of rows"):
             detector.merge(broken)
+
+
+def test_moments_of_other_shapes_are_refused_by_name(rng):
+    features, scores = rng.standard_normal((20, 3)), rng.standard_normal(20)
+    sums = truing.Moments.of(features, scores)
+    for name, wrong in (("mean_low", np.zeros(1)), ("comoment_low", np.zeros((1, 1))), ("rounding", np.zeros(2))):
+        with pytest.raises(ValueError, match=rf"{name} must have shape"):
+            truing.Detector(base="given").merge(replace(sums, **{name: wrong}))

@@ -759,7 +759,7 @@ def rows_of_any_kind(rng, classes):
 @settings(max_examples=150)
 @given(
     seed=seeds,
-    classes=st.sampled_from([2, 3, 10, 16, 63, 64, 65, 100, 101, 300, 1000, 5000]),
+    classes=st.sampled_from([2, 3, 10, 16, 63, 64, 65, 100, 101, 255, 256, 257, 300, 1000, 5000]),
     temperature=st.sampled_from([1.0, 0.3, 1000.0, 1e-100, 1e100]),
     gamma=st.sampled_from([0.1, 0.5, 1.0, 3.0, 1e-50, 1e-3, 10.0, 1e60]),
     top=st.sampled_from([1, 2, 10, 100, 10**9]),
@@ -878,7 +878,9 @@ def test_powers_of_what_a_probability_leaves_are_a_polynomial_to_rounding(gamma)
 
 
 @pytest.mark.parametrize("top", [1, 3, 100, 299])
-@pytest.mark.parametrize("make", [np.sort, lambda rows: np.sort(rows)[:, ::-1], np.round, np.zeros_like])
+@pytest.mark.parametrize(
+    "make", [np.sort, lambda rows: np.sort(rows)[:, ::-1], np.round, np.zeros_like, lambda rows: np.maximum(rows, 0.0)]
+)
 def test_gen_finds_the_largest_of_rows_in_order_and_of_equal_ones(rng, top, make):
     logits = make(rng.normal(size=(20, 300)) * 3)
     with without_kernels():
@@ -889,3 +891,29 @@ def test_gen_finds_the_largest_of_rows_in_order_and_of_equal_ones(rng, top, make
 def test_an_unknown_base_score_is_refused_by_name():
     with pytest.raises(ValueError, match=r"base must be one of msp, energy, .*, got 'zzz'"):
         truing.scores.base_scores(truing.Outputs(features=np.ones((2, 2)), logits=np.ones((2, 2))), "zzz")
+
+
+@pytest.mark.parametrize("classes", [255, 256, 257, 1000])
+def test_no_bit_of_a_score_depends_on_the_rows_beside_it_whatever_the_number_of_classes(rng, classes):
+    logits = rng.normal(0, 3, (37, classes)).astype(np.float32)
+    for score in (truing.msp, truing.energy, truing.kl_uniform, truing.gen, truing.max_logit):
+        together = score(logits)
+        alone = np.concatenate([score(row[None]) for row in logits])
+        np.testing.assert_array_equal(together, alone)
+
+
+def test_a_matrix_has_a_shape_that_its_owner_cannot_set(rng):
+    """Another thread may set the shape of its array while C reads it."""
+    given = rng.normal(size=(6, 4))
+    matrix = _check.as_matrix(given, "logits")
+    given.shape = (3, 8)
+    assert matrix.shape == (6, 4)
+    assert np.shares_memory(matrix, given)
+
+
+def test_numbers_that_change_while_they_are_checked_are_refused_as_such(monkeypatch):
+    logits = np.zeros((300, 100))
+    monkeypatch.setattr(_check, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(_check, "_are_finite", lambda block: False)  # What it saw is gone again.
+    with pytest.raises(ValueError, match="logits must not change while they are read"):
+        _check.check_finite(logits, "logits")

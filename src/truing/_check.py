@@ -78,9 +78,11 @@ def check_finite(matrix: Matrix, name: str) -> None:
 
     def check(rows: slice) -> None:
         if not _are_finite(matrix[rows]):
-            block = np.asarray(matrix[rows], dtype=np.float64)
-            where = np.argwhere(~(np.abs(block) <= LARGEST))[0]
-            row, value = rows.start + where[0], block[tuple(where)]
+            block = np.array(matrix[rows], dtype=np.float64)  # A copy, which another thread cannot change.
+            refused = np.argwhere(~(np.abs(block) <= LARGEST))
+            if not refused.size:
+                raise ValueError(f"{name} must not change while they are read")
+            row, value = rows.start + refused[0][0], block[tuple(refused[0])]
             raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
 
     map_blocks(check, slices(len(matrix), max(1, _CHECKED_NUMBERS // matrix.shape[1])), uses_blas=False)
@@ -237,7 +239,8 @@ def _have_small_squares(matrix: Matrix) -> bool:
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
-    array = values if type(values) is np.ndarray else _read(values, name)
+    # A view has a shape of its own, which nobody else can set while C reads the numbers.
+    array = values.view() if type(values) is np.ndarray else _read(values, name)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:

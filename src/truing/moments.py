@@ -263,6 +263,12 @@ def square_in_range(square: float) -> float:
 def check_bounds(moments: Moments) -> None:
     """Refuse moments that no rows have: numbers that are not finite, or larger than rows may be."""
     rows = as_number(moments.rows, "rows", at_least=0.0, at_most=_MOST_ROWS)
+    columns = moments.dimensions + 1
+    for name in ("mean", "mean_low", "rounding", "comoment", "comoment_low"):
+        shape = np.shape(getattr(moments, name))
+        wanted = (columns, columns) if name.startswith("comoment") else (columns,)
+        if shape != wanted:
+            raise ValueError(f"{name} must have shape {wanted}, got {shape}")
     largest = 4 * max(1.0, rows) * LARGEST**2  # Rows lie within twice this size of their mean.
     for name, most in (("mean", LARGEST), ("mean_low", LARGEST), ("comoment", largest), ("comoment_low", largest)):
         values = np.abs(getattr(moments, name))

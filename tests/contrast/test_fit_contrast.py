@@ -359,3 +359,12 @@ def test_a_fit_says_what_it_found(job):
     assert repr(fit).startswith("ContrastFit(750 rows against 200 rows known, prior gen, ")
     assert (fit.rows, fit.known_rows) == (750, 200)
     assert "little tells the rows at hand" in " ".join(replace(fit, trust=0.2).notes())
+
+
+def test_a_contrast_with_offsets_of_other_classes_is_refused(rng):
+    def rows(n):
+        return truing.Outputs(features=rng.standard_normal((n, 4)), logits=3 * rng.standard_normal((n, 5)))
+
+    fit = truing.fit_contrast(rows(80), rows(80), base="msp")
+    with pytest.raises(ValueError, match=r"5 offsets of classes, got \(.*\) and \(1,\)"):
+        replace(fit, class_offsets=np.zeros(1)).predict(rows(10))

@@ -5,7 +5,8 @@
 /* Searches that go side by side: each of them waits for memory at every step. */
 #define AT_ONCE 8
 
-/* Whether a known number counts: it is below the score, or equal to it if ties count. NaN is above all numbers. */
+/* Whether a known number counts: it is below the score, or equal to it if ties count. None is NaN, and a score that is
+   NaN is above all. */
 static inline int counts(double known, double score, int with_ties)
 {
     return with_ties ? !(score < known) : !(score <= known);

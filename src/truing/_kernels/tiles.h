@@ -51,38 +51,58 @@ static inline ptrdiff_t place_of(double number, const double *x, ptrdiff_t n)
     return 0;
 }
 
+static inline ptrdiff_t count_below(const double *x, ptrdiff_t n, double bound)
+{
+    int64_t count = 0;
+    for (ptrdiff_t j = 0; j < n; j++)
+        count += x[j] < bound;
+    return count;
+}
+
+static inline double largest_below(const double *x, ptrdiff_t n, double bound)
+{
+    double largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (ptrdiff_t j = 0; j < n; j++) {
+        double below = x[j] < bound ? x[j] : -INFINITY;
+        largest = below > largest ? below : largest;
+    }
+    return largest;
+}
+
+static inline double smallest_from(const double *x, ptrdiff_t n, double bound)
+{
+    double smallest = INFINITY;
+#pragma omp simd reduction(min : smallest)
+    for (ptrdiff_t j = 0; j < n; j++) {
+        double above = x[j] < bound ? INFINITY : x[j];
+        smallest = above < smallest ? above : smallest;
+    }
+    return smallest;
+}
+
 /* The k-th smallest of n numbers, k from 1, by bisection of their range; with NaN among them it may be any.
 
-   Each round counts the numbers below the middle, and takes the nearest number on either side for a new end of the
-   range, so that it ends with equal numbers too. No branch depends on a number, as they do in quickselect. */
+   Each round counts the numbers below the middle, which is then an end of the range. After some rounds numbers are equal
+   or very unlike, and the nearest number on that side is the end, so that there are fewer of them at each round. No
+   branch depends on a number, as they do in quickselect. */
 static inline double kth_smallest(const double *x, ptrdiff_t n, ptrdiff_t k)
 {
-    double low = INFINITY, high = -INFINITY;
-#pragma omp simd reduction(min : low) reduction(max : high)
-    for (ptrdiff_t j = 0; j < n; j++) {
-        low = x[j] < low ? x[j] : low;
-        high = x[j] > high ? x[j] : high;
-    }
-    while (low < high) {
+    const int quick_rounds = 16;
+    double low = smallest_from(x, n, -INFINITY), high = largest_of(x, n);
+    for (int round = 0; low < high; round++) {
         double middle = 0.5 * low + 0.5 * high;
         if (!(middle > low)) /* By rounding, or because the lowest is infinite. */
             middle = high;
-        double count = 0.0, largest_below = -INFINITY, smallest_above = INFINITY;
-#pragma omp simd reduction(+ : count) reduction(max : largest_below) reduction(min : smallest_above)
-        for (ptrdiff_t j = 0; j < n; j++) {
-            double below = x[j] < middle ? x[j] : -INFINITY, above = x[j] < middle ? INFINITY : x[j];
-            count += x[j] < middle ? 1.0 : 0.0;
-            largest_below = below > largest_below ? below : largest_below;
-            smallest_above = above < smallest_above ? above : smallest_above;
-        }
-        if (count == (double)k)
-            return largest_below;
-        if (count == (double)(k - 1))
-            return smallest_above;
-        if (count > (double)k)
-            high = largest_below;
+        ptrdiff_t count = count_below(x, n, middle);
+        if (count == k)
+            return largest_below(x, n, middle);
+        if (count == k - 1)
+            return smallest_from(x, n, middle);
+        if (count > k)
+            high = round < quick_rounds ? middle : largest_below(x, n, middle);
         else
-            low = smallest_above;
+            low = round < quick_rounds ? middle : smallest_from(x, n, middle);
     }
     return low;
 }

@@ -169,6 +169,9 @@ class Columns:
 
     def products(self, rows: ScoredRows, coef: Floats, of_class: Floats) -> Floats:
         """Return the columns' products with `coef`, and what is added for each class (c,); equal rows get the same."""
+        if coef.shape != (len(self),) or of_class.shape != (self.classes,):
+            wanted = f"{len(self)} coefficients and {self.classes} offsets of classes"
+            raise ValueError(f"a contrast of these columns must have {wanted}, got {coef.shape} and {of_class.shape}")
         products, kernels = np.empty(len(rows)), _kernels.kernels
         weights, offsets = _kernels.doubles(coef), _kernels.doubles(of_class)
 

@@ -73,7 +73,7 @@ def scores_with_entropy(
 ) -> tuple[Floats, NDArray[np.intp]]:
     """Return gen, energy and msp of every row, as named (n, s), and its largest logit's class (n,), at T = 1."""
     scores, predicted = np.empty((len(logits), len(names))), np.empty(len(logits), dtype=np.intp)
-    numbers = np.array([_NAMES.index(name) for name in names], dtype=np.int64)
+    numbers = _numbers_of(*names)
     power = _power_of_rest(gamma)
     few = min(top, logits.shape[1])
 
