@@ -108,6 +108,7 @@ def test_names_that_other_libraries_export_are_not_taken_for_ours(tmp_path):
 
 CONSTANTS = {
     ("rows.h", "LANES"): _kernels.LANES,
+    ("logits.c", "MANY_CLASSES"): _kernels.MANY_CLASSES,
     ("logits.c", "DEGREE"): exponentials._DEGREE,
     ("logits.c", "LARGEST"): _check.LARGEST,
     ("huber.c", "TOGETHER"): design._ROWS_TOGETHER,

@@ -201,3 +201,17 @@ def test_values_that_rounding_made_negative_prove_nothing(rng):
     assert ritz.bounds_the_rest(single, scale)
     values = np.append(ritz.values[:-1], -1e-18)
     assert not replace(ritz, values=values).bounds_the_rest(single, scale)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [8, 61, 515])
+def test_a_product_in_blocks_is_the_product_on_any_number_of_threads(rng, d, dtype):
+    square, vectors = rng.standard_normal((d, d)).astype(dtype), rng.standard_normal((d, 6)).astype(dtype)
+    found = []
+    for threads in (1, 2, 3, 8):
+        truing.threads(threads)
+        found.append(module._product(square, vectors))
+    truing.threads(None)
+    np.testing.assert_allclose(found[0], square @ vectors, rtol=0, atol=np.sqrt(d) * 40 * np.finfo(dtype).eps)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])

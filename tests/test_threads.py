@@ -403,7 +403,7 @@ def helped_by(passes=1):
     for _ in range(passes):
         together = threading.Barrier(count(), timeout=20)
         found.append(
-            set(map_blocks(lambda _, wait=together.wait: (wait(), threading.get_ident())[1], range(2 * count())))
+            set(map_blocks(lambda _, wait=together.wait: (wait(), threading.current_thread())[1], range(2 * count())))
         )
     return found
 
@@ -416,6 +416,21 @@ def test_helpers_are_kept_for_the_next_passes_and_no_longer():
         assert helped_by(20) == 20 * [first]
         assert len(first) == 3
     assert not helpers()
+
+
+def test_no_lock_is_entered_by_a_function_of_python_within_which_an_interrupt_would_leave_it_held(monkeypatch):
+    """The entry of a condition is such a function; helpers would wait for the lock for ever."""
+    enter, lock = threading.Condition.__enter__, type(threading.RLock())
+
+    def interrupted(condition):
+        entered = enter(condition)
+        if isinstance(condition._lock, lock) and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return entered
+
+    monkeypatch.setattr(threading.Condition, "__enter__", interrupted)
+    truing.threads(3)
+    assert map_blocks(int, range(12)) == list(range(12))
 
 
 def test_a_number_that_is_set_between_passes_holds_for_the_next():

@@ -7,7 +7,7 @@ few rows at a time, so that no float64 copy of a whole input is ever made.
 
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,6 +71,12 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
     return wide
 
 
+def refuse(matrix: Matrix, name: str) -> NoReturn:
+    """Refuse a matrix in which numbers were found that `check_finite` refuses, naming the first."""
+    check_finite(matrix, name)
+    raise ValueError(f"{name} must not change while they are read")
+
+
 def check_finite(matrix: Matrix, name: str) -> None:
     """Refuse NaN, infinities and numbers too large to square, naming the first."""
     if matrix.size <= _FEW_NUMBERS and _have_small_squares(matrix):
@@ -91,7 +97,7 @@ def check_finite(matrix: Matrix, name: str) -> None:
 def check_rows(matrix: Matrix, rows: slice, name: str) -> None:
     """Refuse what `check_finite` does if it is among these rows: whoever reads them next finds them in the cache."""
     if not _are_finite(matrix[rows]):
-        check_finite(matrix, name)
+        refuse(matrix, name)
 
 
 def as_number(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _kernels
-from ._check import KERNEL_NUMBERS, Floats, Matrix, as_block, check_finite, row_blocks
+from ._check import KERNEL_NUMBERS, Floats, Matrix, as_block, check_finite, refuse, row_blocks
 from ._threads import map_blocks
 
 # Of so few numbers NumPy tells it before a kernel is called.
@@ -29,11 +29,11 @@ def largest_of_rows(matrix: Matrix, name: str) -> tuple[Floats, NDArray[np.intp]
             wide.argmax(axis=1, out=columns[rows])
             values[rows] = wide[np.arange(len(wide)), columns[rows]]
             return
-        block, scratch = _kernels.readable(matrix[rows]), np.empty(_kernels.LANES * matrix.shape[1])
+        block, lanes = _kernels.readable(matrix[rows]), _kernels.room_for_lanes(matrix.shape[1])
         refused = np.empty(1, dtype=np.int64)
-        kernels("largest_of_rows", block, values[rows], columns[rows], scratch, refused)
+        kernels("largest_of_rows", block, values[rows], columns[rows], lanes, refused)
         if refused[0]:
-            check_finite(matrix, name)
+            refuse(matrix, name)
 
     map_blocks(fill, row_blocks(matrix, most=KERNEL_NUMBERS), uses_blas=False)
     return values, columns

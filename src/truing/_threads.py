@@ -219,10 +219,11 @@ class _Helpers:
             alive = sum(isinstance(thread, _Helper) for thread in threading.enumerate())
             try:
                 for _ in range(min(wanted - len(self._all), count() - 1 - alive)):
-                    self._all.append(_Helper())
-                    self._all[-1].start()
+                    helper = _Helper()
+                    helper.start()
+                    self._all.append(helper)
             except RuntimeError:
-                self._all.pop()  # There can be no more threads, and there need not be.
+                pass  # There can be no more threads, and there need not be.
         return self._all[:wanted]
 
     def end(self) -> None:
@@ -230,7 +231,7 @@ class _Helpers:
             helper.ask(None)
         for helper in self._all:
             if helper.is_alive():
-                helper.join()
+                helper.join(_PATIENCE_SECONDS)
 
 
 class _Shared(Generic[Block, Part]):
@@ -249,7 +250,10 @@ class _Shared(Generic[Block, Part]):
         self._add = add
         self._workers = workers
         self._errors: Any = np.geterr()
-        self._changed = threading.Condition()
+        # Entered by itself: an interrupt cannot come between a lock's own entry and what it guards, as it can in the
+        # condition's, which is a function of Python's.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._helping = 0
         self._taken = 0
         self._added = 0
@@ -275,7 +279,7 @@ class _Shared(Generic[Block, Part]):
 
     def help(self) -> None:
         """Take blocks beside the caller, who waits for all who began before the last block was done, and no others."""
-        with self._changed:
+        with self._lock:
             if self._is_over:
                 return
             self._helping += 1
@@ -285,12 +289,12 @@ class _Shared(Generic[Block, Part]):
         except BaseException as error:  # Whoever called is to have it.
             self._stop(error)
         finally:
-            with self._changed:
+            with self._lock:
                 self._helping -= 1
                 self._changed.notify_all()
 
     def _wait_for_helpers(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._helping:
                 self._changed.wait()
 
@@ -308,7 +312,7 @@ class _Shared(Generic[Block, Part]):
 
     def _next(self) -> int | None:
         """Return the number of a block to work on, when it is not too far ahead of those that were added."""
-        with self._changed:
+        with self._lock:
             while not self._is_over and self._taken - self._added >= _AHEAD * self._workers:
                 self._changed.wait()
             if self._is_over or self._taken == len(self._blocks):
@@ -317,7 +321,7 @@ class _Shared(Generic[Block, Part]):
             return self._taken - 1
 
     def _add_in_order(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._is_adding:
                 return  # Whoever does so will find this part as well.
             self._is_adding = True
@@ -328,17 +332,17 @@ class _Shared(Generic[Block, Part]):
                 self._add(part[0])
             except Exception as error:
                 self._stop(error)
-            with self._changed:
+            with self._lock:
                 self._added += 1
                 self._changed.notify_all()
 
     def _next_part(self) -> tuple[Part, None] | tuple[None, BaseException] | None:
-        with self._changed:
+        with self._lock:
             self._is_adding = not self._is_over and self._added in self._done
             return self._done.pop(self._added) if self._is_adding else None
 
     def _stop(self, error: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             if not self._is_over:
                 self._error = error
             self._is_over = True

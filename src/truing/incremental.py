@@ -417,12 +417,12 @@ def with_batch(old: Moments, features: Matrix, scores: Floats, norm: Floats | No
     )
     trace, live, *growth = found.tolist()
     parts = sums[0], sums[2 : d + 3], sums[1], sums[d + 3 :]
-    centred = block[b == 1 :, :d]
+    centred = block[1:, :d] if b == 1 else block[:, :d]
     return Grown(_checked_sums(old, b, parts, trace), varies, int(live), Growth(*growth), centred)
 
 
 def _grown_plainly(old: Moments, features: Matrix, scores: Floats, norm: Floats | None) -> Grown:
-    """Return what `with_batch` does."""
+    """Return the same by NumPy: the batch less the mean, the step to its own mean as one row more, their products."""
     b, d = features.shape
     rows = old.rows + b
     block = np.empty((b + 1, d + 1))

@@ -64,6 +64,9 @@ _IN_SPAN_TOLERANCE = 1e-9
 # Norms within this factor of one another are alike.
 _MAX_NORM_RATIO = 1e3
 
+# Of so few BLAS uses one thread, whatever it may use.
+_FEW_SCORES = 4096
+
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
@@ -117,7 +120,9 @@ class LinearFit:
         if matrix.shape[1] != len(self.coef):
             raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
         scores = row_products(matrix, self.coef, float(self.intercept))
-        if not np.vdot(scores, scores) < np.inf and not np.isfinite(scores).all():  # Of few the first is soonest told.
+        # Of few scores a sum of squares tells soonest; it may overflow.
+        are_finite = len(scores) <= _FEW_SCORES and np.vdot(scores, scores) < np.inf
+        if not are_finite and not np.isfinite(scores).all():
             check_finite(matrix, "features")
             row = np.flatnonzero(~np.isfinite(scores))[0]
             wanted = "features must be of a size that the fit can score"

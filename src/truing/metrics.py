@@ -146,10 +146,10 @@ def evaluate(
     right = wrong = None
     if correct is not None:
         right, wrong = _refusals(as_vector(scores_in, "scores_in"), np.asarray(correct))
-    auroc, aupr = _auroc_and_aupr(scores)
+    area, precision = _auroc_and_aupr(scores)
     report = Report(
-        auroc=auroc,
-        aupr=aupr,
+        auroc=area,
+        aupr=precision,
         aupr_out=_auroc_and_aupr(scores.seen_from_out())[1],
         fpr95=rule(scores, 0.95),
         convention=convention,
@@ -214,9 +214,8 @@ def _fpr_at_least(scores: _Sorted, tpr: float) -> float:
 
 def _fpr_nearest(scores: _Sorted, tpr: float) -> float:
     rows = len(scores.inside)
-    refused = np.unique(
-        scores.firsts(slice(0, rows))
-    )  # In-distribution rows below each threshold, from full recall downwards.
+    firsts = scores.firsts(slice(0, rows))
+    refused = np.unique(firsts)  # In-distribution rows below each threshold, from full recall downwards.
     if scores.outside[-1] > scores.inside[-1]:
         refused = np.append(refused, rows)
     nearest = refused[np.argmin(np.round(np.abs(1 - refused / rows - tpr), 12))]

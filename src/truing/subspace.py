@@ -39,7 +39,7 @@ import numpy as np
 
 from . import _linalg
 from ._check import Floats, Matrix
-from ._threads import map_blocks
+from ._threads import kept_helpers, map_blocks
 
 # Vectors that are followed, for each component.
 _FOLLOWED = 2
@@ -117,6 +117,13 @@ class LeadingSubspace:
         scale = float(comoment[:-1, :-1].trace())
         single = np.empty_like(comoment[:-1, :-1], dtype=np.float32)
         np.divide(comoment[:-1, :-1], scale, out=single, casting="same_kind")
+        with kept_helpers():
+            return self._followed(comoment, single, scale, tolerance, least)
+
+    def _followed(
+        self, comoment: Floats, single: Matrix, scale: float, tolerance: float, least: float
+    ) -> LeadingSubspace | None:
+        """Return the same, given C / scale in float32."""
         basis, cut = self.basis, float(self.variances[-1]) / scale
         for _ in range(_MAX_ROUNDS):
             if not cut > 0:  # The rows have fewer directions than are followed.

@@ -25,8 +25,9 @@ BLAS = ("dgemm", "dsyrk", "dgemv", "dtrsv", "dpotrf")
 # Of what a library says of the C files that it was compiled of.
 _DIGEST_CHARACTERS = 32
 
-# How many rows logits.c lays side by side; what it calls lanes has room for so many.
+# How many rows logits.c lays side by side, and from how many classes on it reads each row alone.
 LANES = 16
+MANY_CLASSES = 256
 
 # What a kernel takes: matrices (n, d) of 16-, 32- or 64-bit floating numbers, vectors, whole numbers, numbers.
 Argument = NDArray[Any] | int | float
@@ -76,6 +77,11 @@ class Kernels:
                 place.value = _address(of_scipy[function])
             self._has_blas = True
         self(name, *arguments)
+
+
+def room_for_lanes(classes: int) -> NDArray[np.float64]:
+    """Return what logits.c calls lanes: room for LANES rows, or for one in whole lanes where there are many classes."""
+    return np.empty(LANES * (classes if classes < MANY_CLASSES else -(-classes // LANES)))
 
 
 def readable(matrix: NDArray[Any]) -> NDArray[Any]:

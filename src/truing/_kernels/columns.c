@@ -218,7 +218,7 @@ void score_columns(const matrix *features, const matrix *scores, const ptrdiff_t
     }
 }
 
-/* The mean and the standard deviation of each column, as `_mean_and_deviation` of columns.py says; rounding may leave
+/* The mean and the standard deviation of each column, as `_mean_and_spread` of columns.py says; rounding may leave
    something of the latter where there is none. `scratch` has room for four rows of doubles. */
 void means_and_deviations(const matrix *m, double *scratch, double *restrict mean, double *restrict deviation)
 {

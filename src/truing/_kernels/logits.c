@@ -244,7 +244,7 @@ static void softmax_score(int64_t name, const softmaxes *of_rows, double tempera
 }
 
 /* Write the scores that are named, a column of each, and how many logits are refused. `lanes` has room for LANES rows
-   of doubles. */
+   of doubles, or for one in whole lanes where there are many classes. */
 void softmax_scores(const matrix *logits, double temperature, const int64_t *names, const matrix *scores, double *lanes,
                     int64_t *refused)
 {
@@ -385,8 +385,8 @@ static void select_largest(const double *numbers, ptrdiff_t n, ptrdiff_t r, doub
         selected[count] = bound;
 }
 
-/* Sum the exponentials of each row, write its `top` largest f and, where that is asked for, the first place of its largest;
-   return how many f are refused. `row` and `scratch` have room for whole lanes. */
+/* Sum the exponentials of each row, write its `top` largest f and, where that is asked for, the first place of its
+   largest; return how many f are refused. `row` and `scratch` have room for whole lanes. */
 static int64_t sum_and_select(const matrix *logits, ptrdiff_t first, ptrdiff_t count, double scale, ptrdiff_t top,
                               double *row, double *scratch, double *selected, double *places, sums *s)
 {
@@ -495,7 +495,7 @@ static void find_first(const double *f, ptrdiff_t classes, const double *restric
     }
 }
 
-/* How GEN is taken of logits, and room for LANES rows of doubles, three times. */
+/* How GEN is taken of logits, and three times room for LANES rows of the numbers that count, or one of all. */
 typedef struct {
     double temperature;
     double gamma;
@@ -509,8 +509,10 @@ typedef struct {
 static entropy entropy_of(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
                           const double *coefficients, ptrdiff_t squarings, double *scratch)
 {
-    ptrdiff_t numbers = logits->columns * LANES;
-    return (entropy){temperature, gamma, top, {coefficients, squarings}, scratch, scratch + numbers, scratch + 2 * numbers};
+    ptrdiff_t classes = logits->columns, along = numbers_along(classes);
+    ptrdiff_t numbers = LANES * (top == classes ? classes : top > along ? top : along);
+    power of_rest = {coefficients, squarings};
+    return (entropy){temperature, gamma, top, of_rest, scratch, scratch + numbers, scratch + 2 * numbers};
 }
 
 /* Write GEN of up to LANES rows, the sums that it is made of and, where that is asked for, the first places of the
@@ -540,7 +542,7 @@ static int64_t take_entropies(const entropy *e, const matrix *logits, ptrdiff_t 
 }
 
 /* Write GEN of each row over its `top` largest logits, all of them or fewer, and how many logits are refused.
-   `coefficients` are those of (1 - p)^(gamma / 2^squarings), and `scratch` has room for 3 LANES rows of doubles. */
+   `coefficients` are those of (1 - p)^(gamma / 2^squarings), and `scratch` has the room that `entropy_of` says. */
 void generalised_entropies(const matrix *logits, double temperature, double gamma, ptrdiff_t top,
                            const double *coefficients, ptrdiff_t squarings, double *scores, double *scratch,
                            int64_t *refused)
@@ -605,7 +607,7 @@ static int64_t find_largest_and_first(const matrix *m, ptrdiff_t first, ptrdiff_
 }
 
 /* Write the largest number of each row and its column, the first of equal ones, and how many numbers are refused.
-   `lanes` has room for LANES rows. */
+   `lanes` has the room that it has for `softmax_scores`. */
 void largest_of_rows(const matrix *m, double *values, ptrdiff_t *columns, double *lanes, int64_t *refused)
 {
     *refused = 0;

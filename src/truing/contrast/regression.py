@@ -34,7 +34,7 @@ from .._check import Floats
 _POWERS = np.array([0.0, 0.5, 1.0, 1.5, 2.0])
 
 # Variances of the departure that are tried: it may explain from one row's worth to as much as the noise does. Here as
-# shares of the logarithm of what one row's worth is, less one.
+# logarithms of the share of the noise that it explains, over that of the degrees of freedom: from 1 / degrees to 1.
 _SPREADS = np.linspace(-1.0, 0.0, 20)
 
 # Ratios of class effects that are tried, as logarithms: none and a wide grid, then a fine one about its best point.

@@ -85,9 +85,8 @@ class Evaluation:
 
     def _sums(self, rows: Floats, target: Floats, residual: Floats) -> Arrays:
         clipped = np.clip(residual, -self.band.width, self.band.width)
-        sums: Arrays = {
-            "gradient": np.append(np.dot(clipped, rows), clipped.sum())
-        }  # Lets other threads run, as @ would not.
+        gradient = np.dot(clipped, rows)  # Lets other threads run, as @ would not.
+        sums: Arrays = {"gradient": np.append(gradient, clipped.sum())}
         far_inliers = np.abs(residual) < self.band.width - self.band.reach
         if far_inliers.any():
             chosen = np.column_stack((rows[far_inliers], np.ones(np.count_nonzero(far_inliers))))

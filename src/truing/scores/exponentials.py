@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _kernels
-from .._check import KERNEL_NUMBERS, Floats, Matrix, as_block, check_finite, row_blocks, rows_of_block, slices
+from .._check import KERNEL_NUMBERS, Floats, Matrix, as_block, check_finite, refuse, row_blocks, rows_of_block, slices
 from .._threads import map_blocks
 
 # In the order of logits.c.
@@ -32,7 +32,7 @@ def softmax_scores(names: Sequence[str], logits: Matrix, temperature: float) -> 
     numbers = _numbers_of(*names)
 
     def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
-        lanes = np.empty(_kernels.LANES * block.shape[1])
+        lanes = _kernels.room_for_lanes(block.shape[1])
         kernels("softmax_scores", block, temperature, numbers, scores[rows], lanes, refused)
 
     def plainly(block: Floats, rows: slice) -> None:
@@ -58,7 +58,7 @@ def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top:
     few = min(top, logits.shape[1])
 
     def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
-        scratch = np.empty(3 * _kernels.LANES * block.shape[1])
+        scratch = _room_for_entropies(block.shape[1], few)
         kernels("generalised_entropies", block, temperature, gamma, few, *power, scores[rows], scratch, refused)
 
     def plainly(block: Floats, rows: slice) -> None:
@@ -78,7 +78,7 @@ def scores_with_entropy(
     few = min(top, logits.shape[1])
 
     def by_kernel(kernels: _kernels.Kernels, block: Matrix, rows: slice, refused: NDArray[np.int64]) -> None:
-        scratch = np.empty(3 * _kernels.LANES * block.shape[1])
+        scratch = _room_for_entropies(block.shape[1], few)
         kernels("gen_energy_msp", block, gamma, few, *power, numbers, scores[rows], predicted[rows], scratch, refused)
 
     def plainly(block: Floats, rows: slice) -> None:
@@ -89,6 +89,11 @@ def scores_with_entropy(
 
     _by_blocks(by_kernel, plainly, logits)
     return scores, predicted
+
+
+def _room_for_entropies(classes: int, top: int) -> Floats:
+    """Return the room that `entropy_of` of logits.c says."""
+    return np.empty(3 * _kernels.LANES * (classes if top == classes else max(top, -(-classes // _kernels.LANES))))
 
 
 def log_sum_exp(rows: ArrayLike) -> Floats:
@@ -114,7 +119,7 @@ def _by_blocks(by_kernel: Callable[..., None], plainly: Callable[..., None], log
         refused = np.empty(1, dtype=np.int64)
         by_kernel(kernels, _kernels.readable(logits[rows]), rows, refused)
         if refused[0]:
-            check_finite(logits, "logits")
+            refuse(logits, "logits")
 
     map_blocks(fill, row_blocks(logits, copies=4) if kernels is None else _blocks_of_lanes(logits), uses_blas=False)
 

@@ -46,22 +46,21 @@ def answers(contents: Contents, together: Together, *, is_in_fit: bool, learned:
     answered = []
     for batch, part in zip(together.batches, together.slices(), strict=True):
         scores = found.scores[part].copy()
-        p_values, is_out, notes = _decided(contents.rate, found.scores_in, scores, learned=learned)
+        ranks = Ranks(found.scores_in, scores, found.is_ordered)
+        p_values, is_out, notes = _decided(contents.rate, ranks, learned=learned)
         notes = (*notes, *notes_on_rows(state, batch.features), *found.notes)
         answered.append(Answer(scores, base_scores[part].copy(), p_values, is_out, learned, False, notes))
     return answered
 
 
-def _decided(
-    rate: Rate, scores_in: Floats, scores: Floats, *, learned: bool
-) -> tuple[Floats, Bools | None, tuple[str, ...]]:
+def _decided(rate: Rate, ranks: Ranks, *, learned: bool) -> tuple[Floats, Bools | None, tuple[str, ...]]:
     """Return p-values, which rows are out, and notes.
 
     None stands for the rate of the stream, which decides rows in their order, as they are learned.
     """
     if rate.name == "stream_fdr":
-        return Ranks(scores_in, scores).p_values(), None, () if learned else (_UNDECIDED,)
-    decision = decide_at(rate, scores_in, scores)
+        return ranks.p_values(), None, () if learned else (_UNDECIDED,)
+    decision = decide_at(rate, ranks.scores_in, ranks.scores, ranks)
     return decision.p_values, decision.is_out, decision.notes
 
 
