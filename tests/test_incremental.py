@@ -317,9 +317,10 @@ def test_columns_grow_by_the_batch_with_and_without_kernels(seed, d, b, dead, no
     np.testing.assert_allclose(grown.centred, plain.centred, atol=1e-12)
     centred = features[:, int(dead) :] - features[:, int(dead) :].mean(axis=0)
     after = (centred**2).sum(axis=0)
-    expected = after / squares if norms == "before" else after
+    times = after / squares if norms == "before" else np.full(len(after), np.inf)
     for found in (grown.growth, plain.growth):
-        assert found.largest == pytest.approx(expected.max(initial=0.0))
+        assert found.largest_square == pytest.approx(after.max(initial=0.0))
+        assert found.times == pytest.approx(times.max(initial=0.0))
         assert found.rounding == pytest.approx((1e-9 / after).sum())
 
 

@@ -295,7 +295,7 @@ class IncrementalMoments:
         """
         if known is None or known.rows != self.moments.rows or known.varied.tobytes() != self.live.tobytes():
             return self
-        if live and not known.has_full_rank(growth.largest, live):
+        if live and not known.has_full_rank(growth.largest_square, live):
             return self
         return IncrementalMoments(self.moments, self.live, known)
 
@@ -303,7 +303,7 @@ class IncrementalMoments:
         """Return these with an earlier bound, if it still suffices, or a new one, if there is one."""
         if growth.rounding > CHOLESKY_EIGENVALUE:
             return self
-        if bound is not None and bound.suffices(growth.largest, decay):
+        if bound is not None and bound.suffices(growth.times, decay):
             return IncrementalMoments(self.moments, self.live, bound.decayed(decay))
         return IncrementalMoments(self.moments, self.live, EigenvalueBound.of(self._live_comoment()))
 
@@ -356,11 +356,12 @@ def _fit_with_errors(moments: Moments, coef: Floats, rank: int, mean_error: floa
 class Growth(NamedTuple):
     """The largest sum of squares of a live column, and what rounding may be of these sums, as shares, added up.
 
-    `largest` is a multiple of the square of the column's norm before, where there were norms of as many columns: how
-    many times it has grown.
+    `times` is how many times such a sum is the square of the column's norm before, at most: infinite where there were
+    no norms of as many columns.
     """
 
-    largest: float
+    largest_square: float
+    times: float
     rounding: float
 
 
@@ -369,8 +370,11 @@ def growth_of(moments: Moments, live: Bools, norm: Floats | None) -> Growth:
     squares = moments.comoment.diagonal()[:-1][live]
     with np.errstate(over="ignore"):
         rounding = float((moments.rounding[:-1][live] / squares).sum())
-        grown = squares if norm is None or len(norm) != len(squares) else squares / norm / norm
-        return Growth(float(grown.max(initial=0.0)), rounding)
+        if norm is not None and len(norm) == len(squares):
+            times = squares / norm / norm
+        else:
+            times = np.full(len(squares), np.inf)
+        return Growth(float(squares.max(initial=0.0)), float(times.max(initial=0.0)), rounding)
 
 
 class Grown(NamedTuple):
@@ -394,7 +398,7 @@ def with_batch(old: Moments, features: Matrix, scores: Floats, norm: Floats | No
         return _grown_plainly(old, features, scores, norm)
     b, d = features.shape
     sums, block = np.empty((2 * (d + 2), d + 1)), np.empty((b + 1, d + 1))
-    varies, found = np.empty(d, dtype=bool), np.empty(4)
+    varies, found = np.empty(d, dtype=bool), np.empty(5)
     kernels(
         "add_batch",
         _kernels.readable(features),

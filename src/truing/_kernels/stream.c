@@ -160,19 +160,23 @@ static ptrdiff_t find_varying(const matrix *comoment, const double *mean, const 
     return many;
 }
 
-/* Of the columns that vary: the largest sum of squares, over the square of the column's norm (k,) before if there are
-   norms, and what rounding may be of these sums, as shares of them, added up. */
+/* Of the columns that vary: the largest sum of squares; how many times such a sum is the square of the column's norm (k,)
+   before, at most, infinite without norms; and what rounding may be of these sums, as shares of them, added up. */
 static void find_growth(const matrix *comoment, const double *rounding, const unsigned char *varies, const double *norm,
                         int has_norms, double *found)
 {
-    found[0] = found[1] = 0.0;
+    double largest = 0.0, times = 0.0, share = 0.0;
     for (ptrdiff_t j = 0, k = 0; j < comoment->rows - 1; j++)
         if (varies[j]) {
             double square = row_of(comoment, j)[j];
-            found[0] = fmax(found[0], has_norms ? square / norm[k] / norm[k] : square);
-            found[1] += rounding[j] / square;
+            largest = fmax(largest, square);
+            times = fmax(times, has_norms ? square / norm[k] / norm[k] : INFINITY);
+            share += rounding[j] / square;
             k++;
         }
+    found[0] = largest;
+    found[1] = times;
+    found[2] = share;
 }
 
 /* Moments of `before` rows with a batch of rows added: the mean and what follows its digits, a row of `sums` each, and so
