@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -311,6 +312,28 @@ def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "100 of 200 rows (50%)" in shown
     assert shown.endswith("\r\x1b[K")
+
+
+def test_progress_is_wiped_before_the_answer_is_printed(here, monkeypatch):
+    class Terminal(StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
+    monkeypatch.setattr("truing.cli.SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("truing.cli._SECONDS_BETWEEN", 0.0)
+    assert main(["detect", "test.npz", "--method", "online", "--batch", "100"]) == 0
+    progress, answer = terminal.getvalue().rsplit("\r\x1b[K", 1)
+    assert progress.endswith(" s")
+    assert answer.startswith("rows ")
+
+
+def test_a_number_of_threads_that_is_none_is_refused_whatever_the_rows(here, capsys, monkeypatch):
+    monkeypatch.setenv("TRUING_THREADS", "abc")
+    assert main(["detect", "test.npz"]) == 1
+    assert capsys.readouterr().err == "truing: TRUING_THREADS must be a whole number of threads, got 'abc'\n"
 
 
 def test_a_contrast_is_fitted_applied_and_detected_by_commands(here, capsys):

@@ -18,7 +18,7 @@ import numpy as np
 from . import __version__, summary, table_commands
 from ._check import Floats, as_vector, check_same_rows
 from ._json import as_json
-from ._threads import watched
+from ._threads import count, watched
 from .bench import cli as bench
 from .contrast import ContrastFit, fit_contrast
 from .detection import METHODS, ORDERS, Detection, detect
@@ -55,6 +55,7 @@ POSITIONS = {"output": "-o", "outputs": "OUTPUTS", "fit": "FIT", "model": "MODEL
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
+        count()  # A number of threads that is none is refused at once, and not when there are many rows.
         args = _parser().parse_args(arguments)
         args.words = sys.argv[1:] if arguments is None else list(arguments)
         with _progress_shown(args):
@@ -95,6 +96,7 @@ def run_detect(args: argparse.Namespace) -> None:
     if args.report is not None:
         found = _reported(args, found, outputs, reference, images)
     facts = summary.facts(found, outputs.features.shape[1], args.output, args.report)
+    args.wipe_progress()
     print(as_json(facts) if args.json else summary.text(facts))
 
 
@@ -275,6 +277,7 @@ class _Line:
     def wipe(self) -> None:
         """Leave an empty line, where there was anything."""
         if self._shown > self._start:
+            self._shown = self._start
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
@@ -282,8 +285,10 @@ class _Line:
 def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
     """Show on a terminal how far work that takes long is: the pass over the rows, and its share that is done.
 
-    A stream tells its rows instead, by `args.progress`, and the experiments their jobs.
+    A stream tells its rows instead, by `args.progress`, and the experiments their jobs. `args.wipe_progress` makes room
+    for the answer.
     """
+    args.wipe_progress = lambda: None
     args.progress = lambda done, rows: None
     args.table_progress = lambda name, done, rows: None
     args.is_table = args.run in (run_detect, run_fit, run_apply) and table_commands.is_table(args)
@@ -293,6 +298,7 @@ def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
         yield
         return
     line = _Line()
+    args.wipe_progress = line.wipe
     try:
         if args.is_table:
             args.table_progress = lambda name, done, rows: line.show(

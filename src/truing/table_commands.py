@@ -77,6 +77,7 @@ def merge(args: argparse.Namespace) -> None:
     moments, origin = merged(args.moments, args.minus)
     write_moments(args.output, moments, origin)
     of = f" of {origin.base}" if origin.base is not None else ""
+    args.wipe_progress()
     print(f"rows       {moments.rows:,.10g}, {moments.dimensions:,} features{of}\nwrote      {args.output}")
 
 
@@ -112,6 +113,7 @@ def apply_table(args: argparse.Namespace, fit: Any) -> None:
         return
     with _runner(args) as runner:
         files = parts.apply(fit, table, args.output, runner=runner, progress=args.table_progress)
+    args.wipe_progress()
     print(f"wrote      {len(files):,} files in {args.output}")
 
 
@@ -127,6 +129,7 @@ def detect_table(args: argparse.Namespace, options: dict[str, Any], reference: O
     with _runner(args) as runner:
         found = parts.detect(table, args.output, reference, **options, runner=runner, progress=args.table_progress)
     facts = summary.facts(found, table.widths["features"], args.output)
+    args.wipe_progress()
     print(as_json(facts) if args.json else summary.text(facts))
 
 
