@@ -336,3 +336,30 @@ def test_moments_of_other_shapes_are_refused_by_name(rng):
     for name, wrong in (("mean_low", np.zeros(1)), ("comoment_low", np.zeros((1, 1))), ("rounding", np.zeros(2))):
         with pytest.raises(ValueError, match=rf"{name} must have shape"):
             truing.Detector(base="given").merge(replace(sums, **{name: wrong}))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1e-9])
+def test_moments_with_a_rounding_that_is_none_are_refused(rng, wrong):
+    sums = truing.Moments.of(rng.standard_normal((20, 3)), rng.standard_normal(20))
+    with pytest.raises(ValueError, match="rounding must be finite and not negative"):
+        truing.Detector(base="given").merge(replace(sums, rounding=np.full(4, wrong)))
+
+
+@pytest.mark.parametrize("name", ["mean_low", "comoment", "comoment_low", "rounding"])
+@pytest.mark.parametrize("make", [list, lambda values: values.astype(np.float32), lambda values: values * 1j])
+def test_moments_of_other_types_are_refused(rng, name, make):
+    sums = truing.Moments.of(rng.standard_normal((20, 3)), rng.standard_normal(20))
+    with pytest.raises(TypeError, match=f"{name} must be an array of float64, got"):
+        truing.Detector(base="given").merge(replace(sums, **{name: make(getattr(sums, name))}))
+
+
+def test_who_gave_sums_to_merge_cannot_change_them_later(rng):
+    rows = truing.Outputs(features=rng.standard_normal((20, 3)), scores=rng.standard_normal(20))
+    sums = truing.Moments.of(rows.features, rows.scores)
+    detector = truing.Detector(base="given")
+    detector.merge(sums)
+    before = detector.score(rows)
+    sums.comoment[:] *= 3
+    sums.mean[:] = 7
+    np.testing.assert_array_equal(detector.moments.comoment, truing.Moments.of(rows.features, rows.scores).comoment)
+    np.testing.assert_array_equal(detector.score(rows), before)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from threading import RLock
 from typing import Any, TypeVar
@@ -217,6 +218,7 @@ class Detector:
             raise ValueError("moments cannot be merged into a window: it would not know when to forget them")
         if not moments.rows > 0:
             raise ValueError(f"moments must weigh something to be merged, got {moments.rows:g} rows")
+        moments = deepcopy(moments)  # So that nobody else can change them.
         check_sums(moments)
 
         def with_sums(old: State) -> State:

@@ -261,11 +261,15 @@ def square_in_range(square: float) -> float:
 
 
 def check_bounds(moments: Moments) -> None:
-    """Refuse moments that no rows have: numbers that are not finite, or larger than rows may be."""
+    """Refuse moments that no rows have: of other types or shapes, or with numbers not finite or too large."""
     rows = as_number(moments.rows, "rows", at_least=0.0, at_most=_MOST_ROWS)
     columns = moments.dimensions + 1
     for name in ("mean", "mean_low", "rounding", "comoment", "comoment_low"):
-        shape = np.shape(getattr(moments, name))
+        values = getattr(moments, name)
+        if not isinstance(values, np.ndarray) or values.dtype != np.float64:
+            kind = f"dtype {values.dtype}" if isinstance(values, np.ndarray) else type(values).__name__
+            raise TypeError(f"{name} must be an array of float64, got {kind}")
+        shape = values.shape
         wanted = (columns, columns) if name.startswith("comoment") else (columns,)
         if shape != wanted:
             raise ValueError(f"{name} must have shape {wanted}, got {shape}")
@@ -274,6 +278,8 @@ def check_bounds(moments: Moments) -> None:
         values = np.abs(getattr(moments, name))
         if not values.max() <= most:  # NaN fails this comparison too.
             raise ValueError(f"{name} must be finite and at most {most:g} in size, got {values.max():g}")
+    if not ((moments.rounding >= 0) & (moments.rounding <= largest)).all():  # NaN fails these comparisons too.
+        raise ValueError(f"rounding must be finite and not negative, got {moments.rounding.min():g}")
 
 
 def check_sums_of_rows(moments: Moments) -> None:
