@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import truing
 from truing import merged, moments
+from truing.robust_sums import Batch
 
 from .plain_online_rlr import online_rlr
 from .test_robust_sums import world
@@ -341,7 +342,7 @@ def test_moments_of_other_shapes_are_refused_by_name(rng):
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1e-9])
 def test_moments_with_a_rounding_that_is_none_are_refused(rng, wrong):
     sums = truing.Moments.of(rng.standard_normal((20, 3)), rng.standard_normal(20))
-    with pytest.raises(ValueError, match="rounding must be finite and not negative"):
+    with pytest.raises(ValueError, match="rounding must be finite, not negative and at most"):
         truing.Detector(base="given").merge(replace(sums, rounding=np.full(4, wrong)))
 
 
@@ -363,3 +364,59 @@ def test_who_gave_sums_to_merge_cannot_change_them_later(rng):
     sums.mean[:] = 7
     np.testing.assert_array_equal(detector.moments.comoment, truing.Moments.of(rows.features, rows.scores).comoment)
     np.testing.assert_array_equal(detector.score(rows), before)
+
+
+def test_robust_sums_whose_parts_do_not_go_together_are_refused(rng):
+    rows = truing.Outputs(features=rng.standard_normal((50, 3)), scores=rng.standard_normal(50))
+    learned = truing.Detector(base="given", method="rlr")
+    learned.learn(rows)
+    (held,) = learned.moments.held
+    spoiled = held.features.copy()
+    spoiled[0, 0] = np.nan
+    of_two = truing.Moments.of(rows.features[:, :2], rows.scores)
+    wrong = {
+        "same number of rows": replace(learned.moments, held=(Batch(held.features, held.scores[:-1]),)),
+        "features must be finite": replace(learned.moments, held=(Batch(spoiled, held.scores),)),
+        "of one width": replace(learned.moments, left=of_two),
+        "rows that were learned last, got none": replace(learned.moments, held=()),
+        "trusted rows among those that left": replace(learned.moments, trusted=learned.moments.held[0].moments()),
+    }
+    for message, sums in wrong.items():
+        detector = truing.Detector(base="given", method="rlr")
+        with pytest.raises(ValueError, match=message):
+            merged.check_sums(sums)
+        with pytest.raises(ValueError, match=r"."):
+            detector.merge(sums)
+        assert detector.moments is None
+
+
+def test_sums_by_class_of_other_shapes_and_types_are_refused(rng):
+    def rows(n):
+        return truing.Outputs(features=rng.standard_normal((n, 3)), logits=3 * rng.standard_normal((n, 4)))
+
+    detector = truing.Detector(method="contrast")
+    detector.calibrate(rows(60))
+    detector.learn(rows(40))
+    sums = detector.moments
+    for kind, wrong in (
+        (ValueError, replace(sums, sums=sums.sums[:, :1])),
+        (ValueError, replace(sums, sums=sums.sums[:1])),
+        (TypeError, replace(sums, sums=sums.sums * 1j)),
+        (TypeError, replace(sums, counts=sums.counts.astype(np.float32))),
+        (TypeError, replace(sums, counts=sums.counts.tolist())),
+    ):
+        with pytest.raises(kind, match=r"counts must|sums must"):
+            merged.check_sums(wrong)
+
+
+def test_rows_that_change_while_they_are_summed_are_refused(rng, monkeypatch):
+    features, scores = rng.standard_normal((20, 3)), np.zeros(20)
+    check = moments.check_same_rows
+
+    def changing(**arrays):
+        check(**arrays)
+        scores[3] = np.nan
+
+    monkeypatch.setattr(moments, "check_same_rows", changing)
+    with pytest.raises(ValueError, match="features and scores must not change while they are read"):
+        truing.Moments.of(features, scores)

@@ -250,8 +250,8 @@ class _Shared(Generic[Block, Part]):
         self._add = add
         self._workers = workers
         self._errors: Any = np.geterr()
-        # Entered by itself: an interrupt cannot come between a lock's own entry and what it guards, as it can in the
-        # condition's, which is a function of Python's.
+        # Entered by itself: up to Python 3.13 an interrupt cannot come between a lock's own entry and what it guards,
+        # as it can in the condition's, which is a function of Python's.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._helping = 0

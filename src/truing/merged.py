@@ -7,9 +7,9 @@ from hashlib import blake2b
 
 import numpy as np
 
-from ._check import LARGEST, Matrix
+from ._check import LARGEST, Matrix, as_matrix, as_vector, check_same_rows
 from .contrast import ClassMoments
-from .moments import UNTOLD, Moments, check_sums_of_rows
+from .moments import UNTOLD, Moments, check_array, check_sums_of_rows
 from .robust_sums import RobustSums
 
 # Digests that are remembered.
@@ -41,6 +41,7 @@ def with_merged(merged: Digests, own: Sums | None, more: Sums) -> Digests:
 def check_sums(sums: Sums) -> None:
     """Refuse sums that no rows have."""
     if isinstance(sums, RobustSums):
+        _check_held(sums)
         moments = [part for part in (sums.left, sums.trusted) if part is not None]
     else:
         moments = [sums.moments if isinstance(sums, ClassMoments) else sums]
@@ -61,7 +62,26 @@ def digests_of(sums: Sums) -> set[int]:
     return {own, *sums.parts} - {UNTOLD}
 
 
+def _check_held(sums: RobustSums) -> None:
+    """Refuse robust sums whose rows, and sums of rows before them, do not go together."""
+    if not sums.held:
+        raise ValueError("moments must hold the rows that were learned last, got none")
+    for batch in sums.held:
+        for name in ("features", "scores"):
+            if not isinstance(getattr(batch, name), np.ndarray):
+                raise TypeError(f"{name} must be an array, got {type(getattr(batch, name)).__name__}")
+        check_same_rows(features=as_matrix(batch.features, "features"), scores=as_vector(batch.scores, "scores"))
+    widths = {batch.features.shape[1] for batch in sums.held}
+    widths |= {part.dimensions for part in (sums.left, sums.trusted) if part is not None}
+    if len(widths) > 1:
+        raise ValueError(f"moments must be of one width, got {sorted(widths)} features")
+    if sums.trusted is not None and (sums.left is None or sums.trusted.rows > sums.left.rows):
+        raise ValueError("moments must have their trusted rows among those that left")
+
+
 def _check_classes(sums: ClassMoments) -> None:
+    check_array(sums.counts, "counts", np.shape(sums.counts)[:1])
+    check_array(sums.sums, "sums", (len(sums.counts), len(sums.moments.mean)))
     slack = _ROUNDED_COUNT * sums.rows
     if not (sums.counts.min() >= -slack and abs(sums.counts.sum() - sums.rows) <= slack):  # NaN fails, too.
         raise ValueError(f"moments must be sums of rows, got {sums.counts.min():g} rows of a class")

@@ -118,6 +118,8 @@ class Moments:
         small = (np.diagonal(moments.comoment) <= len(matrix) * LARGEST**2) & (np.abs(moments.mean) <= LARGEST)
         if not small.all():  # NaN fails these comparisons too.
             check_finite(matrix, "features")
+            if not np.isfinite(moments.comoment.trace()):
+                raise ValueError("features and scores must not change while they are read")
         return moments
 
     def __repr__(self) -> str:
@@ -264,22 +266,30 @@ def check_bounds(moments: Moments) -> None:
     """Refuse moments that no rows have: of other types or shapes, or with numbers not finite or too large."""
     rows = as_number(moments.rows, "rows", at_least=0.0, at_most=_MOST_ROWS)
     columns = moments.dimensions + 1
-    for name in ("mean", "mean_low", "rounding", "comoment", "comoment_low"):
-        values = getattr(moments, name)
-        if not isinstance(values, np.ndarray) or values.dtype != np.float64:
-            kind = f"dtype {values.dtype}" if isinstance(values, np.ndarray) else type(values).__name__
-            raise TypeError(f"{name} must be an array of float64, got {kind}")
-        shape = values.shape
-        wanted = (columns, columns) if name.startswith("comoment") else (columns,)
-        if shape != wanted:
-            raise ValueError(f"{name} must have shape {wanted}, got {shape}")
+    if columns < 2:
+        raise ValueError(f"moments must be of a feature at least, got a mean of {columns} columns")
+    for name in ("mean", "mean_low", "rounding"):
+        check_array(getattr(moments, name), name, (columns,))
+    for name in ("comoment", "comoment_low"):
+        check_array(getattr(moments, name), name, (columns, columns))
     largest = 4 * max(1.0, rows) * LARGEST**2  # Rows lie within twice this size of their mean.
     for name, most in (("mean", LARGEST), ("mean_low", LARGEST), ("comoment", largest), ("comoment_low", largest)):
         values = np.abs(getattr(moments, name))
         if not values.max() <= most:  # NaN fails this comparison too.
             raise ValueError(f"{name} must be finite and at most {most:g} in size, got {values.max():g}")
-    if not ((moments.rounding >= 0) & (moments.rounding <= largest)).all():  # NaN fails these comparisons too.
-        raise ValueError(f"rounding must be finite and not negative, got {moments.rounding.min():g}")
+    refused = ~((moments.rounding >= 0) & (moments.rounding <= largest))  # NaN fails these comparisons too.
+    if refused.any():
+        value = moments.rounding[refused][0]
+        raise ValueError(f"rounding must be finite, not negative and at most {largest:g}, got {value:g}")
+
+
+def check_array(values: object, name: str, shape: tuple[int, ...]) -> None:
+    """Refuse what is no array of float64 of this shape."""
+    if type(values) is not np.ndarray or values.dtype != np.float64:
+        kind = f"dtype {values.dtype}" if type(values) is np.ndarray else type(values).__name__
+        raise TypeError(f"{name} must be an array of float64, got {kind}")
+    if values.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {values.shape}")
 
 
 def check_sums_of_rows(moments: Moments) -> None:
