@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import hypergeom
 
 import truing
+from truing.ranks import Ranks
 from truing.threshold import Rate, decide_at, out_share_at_least, out_share_at_most, out_share_of_counts, p_values
 
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
@@ -114,7 +115,7 @@ levels = st.one_of(st.floats(1e-12, 1.0), st.builds(lambda part, rest: part / (p
 
 @given(scores_in=few_values, scores=few_values, level=levels)
 def test_the_threshold_of_a_false_alarm_rate_refuses_what_its_p_values_refuse(scores_in, scores, level):
-    decided = decide_at(Rate("false_alarm", level), scores_in, scores)
+    decided = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores))
     counted = [(1 + sum(known <= score for known in scores_in)) / (len(scores_in) + 1) <= level for score in scores]
     assert decided.is_out.tolist() == (scores < decided.threshold).tolist() == counted
 
@@ -122,10 +123,10 @@ def test_the_threshold_of_a_false_alarm_rate_refuses_what_its_p_values_refuse(sc
 def test_the_fewest_reference_rows_of_a_rate_let_a_row_be_refused():
     for rate in (Rate("accept", 0.95), Rate("false_alarm", 0.05), Rate("fdr", 0.1), Rate("false_alarm", 0.01)):
         fewest = rate.fewest_rows()
-        decided = decide_at(rate, np.arange(float(fewest)), np.array([-1.0]))
+        decided = decide_at(rate, Ranks(np.arange(float(fewest)), np.array([-1.0])))
         assert decided.is_out.all()
         if rate.name != "accept":
-            assert not decide_at(rate, np.arange(float(fewest - 1)), np.array([-1.0])).is_out.any()
+            assert not decide_at(rate, Ranks(np.arange(float(fewest - 1)), np.array([-1.0]))).is_out.any()
 
 
 @pytest.mark.parametrize("levels", [(0.05,), (0.05, 0.25, 0.5)])

@@ -306,7 +306,7 @@ class _Found:
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide some rows by their scores, against those of known rows."""
         ranks = Ranks(scores_in, self.scores[part])
-        decision = decide_at(rate, scores_in, self.scores[part], ranks)
+        decision = decide_at(rate, ranks)
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
         if part == slice(0, len(self.scores)):
             self.threshold, self.scores_in = decision.threshold, scores_in

@@ -403,7 +403,7 @@ class Detector:
 
     def _decided(self, state: State, rows: Any, found: Comparison, rate: Rate, ranks: Ranks) -> Decision:
         notes = (*notes_on_rows(state, rows.features), *found.notes)
-        return decide_at(rate, found.scores_in, found.scores, ranks, notes)
+        return decide_at(rate, ranks, notes)
 
     def _fit(self, state: State, *, with_reference: bool) -> LinearFit | ContrastFit:
         self._check_learned(state)

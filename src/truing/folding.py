@@ -22,6 +22,7 @@ from .contrast.columns import FARTHEST, FARTHEST_SCORE
 from .detection import Detection
 from .detector import Detector
 from .least_squares import LinearFit
+from .ranks import Ranks
 from .scores import NEEDS, base_name, gen
 from .threshold import Rate, decide_at
 
@@ -160,7 +161,7 @@ def _threshold_at(rate: Rate, known: Floats | None) -> float | None:
             f"{rate.name} needs the scores of known rows, which this fit does not hold: give a threshold, a contrast, "
             "or a detector that is calibrated"
         )
-    return decide_at(rate, known, known).threshold
+    return decide_at(rate, Ranks(known, known)).threshold
 
 
 def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> Folding:

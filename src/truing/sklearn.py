@@ -18,6 +18,7 @@ from .fits import fit_direct, fit_robust
 from .io.extras import install
 from .least_squares import LinearFit
 from .outputs import Outputs
+from .ranks import Ranks
 from .scores import Base, Head, as_pair, base_scores, knn
 from .scores.neighbours import default_neighbours
 from .shaping import react
@@ -257,7 +258,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             contamination = CONTAMINATION if self.contamination is None else self.contamination
             return threshold_at(self.detection_.scores, accept=1 - contamination)
         scores_in = self._scores(held)
-        threshold = decide_at(Rate("false_alarm", self._false_alarm()), scores_in, scores_in).threshold
+        threshold = decide_at(Rate("false_alarm", self._false_alarm()), Ranks(scores_in, scores_in)).threshold
         assert threshold is not None
         return threshold
 

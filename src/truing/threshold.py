@@ -224,27 +224,12 @@ class Decision:
         return f"Decision({refused} at {self.rate.name} {self.rate.value:g}{''.join('; ' + n for n in self.notes)})"
 
 
-def decide_at(
-    rate: Rate,
-    scores_in: Floats,
-    scores: Floats,
-    ranks: Ranks | None = None,
-    more_notes: tuple[str, ...] = (),
-) -> Decision:
-    """Return which rows are out, at a rate, against the scores of known in-distribution rows.
+def decide_at(rate: Rate, ranks: Ranks, more_notes: tuple[str, ...] = ()) -> Decision:
+    """Return which rows are out, at a rate, by the ranks of their scores among those of known in-distribution rows.
 
-    Parameters
-    ----------
-    rate
-        The error rate to decide at.
-    scores_in, scores
-        Of the known rows, and of those to decide.
-    ranks
-        Those of the scores among the known ones, where they were found before.
-    more_notes
-        What a user should know beside what the rate says of so many known rows.
+    `more_notes` are what a user should know beside what the rate says of so many known rows.
     """
-    ranks = Ranks(scores_in, scores) if ranks is None else ranks
+    scores = ranks.scores
     p, known = ranks.p_values(), ranks.ordered
     notes = (*rate.notes(len(known)), *more_notes)
     if rate.name == "fdr":

@@ -19,6 +19,7 @@ from ..io.drafts import AnyPath, replacing
 from ..least_squares import LinearFit
 from ..outputs import Outputs, as_outputs
 from ..placements import weights_to_mix
+from ..ranks import Ranks
 from ..row_keys import RowKeys, stride_of
 from ..saved import load, save
 from ..scores import Base, Head, base_name, copied_head
@@ -174,7 +175,7 @@ def _found(table: Table, plan: Plan, work: ScorePart, tally: Tally, files: tuple
         reference_rows=len(work.known),
         rate=work.rate,
         refused=tally.refused,
-        threshold=decide_at(work.rate, work.known.scores, work.known.scores[:1]).threshold,
+        threshold=decide_at(work.rate, Ranks(work.known.scores, work.known.scores[:1])).threshold,
         out_share_at_least=out_share_of_counts(tally.counts),
     )
 

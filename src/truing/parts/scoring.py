@@ -268,7 +268,7 @@ class ScorePart:
         if self.known is None:
             return columns, Tally(len(scores))
         ranks = Ranks(self.known.scores, scores)
-        decision = decide_at(self.rate, self.known.scores, scores, ranks)
+        decision = decide_at(self.rate, ranks)
         is_out = decision.is_out if self.called_out is None else decision.p_values <= self.called_out
         then = placements(Ranks(self.known.base_scores, base), self.known.weights)
         now = placements(ranks, self.known.weights)

@@ -60,7 +60,7 @@ def _decided(rate: Rate, ranks: Ranks, *, learned: bool) -> tuple[Floats, Bools 
     """
     if rate.name == "stream_fdr":
         return ranks.p_values(), None, () if learned else (_UNDECIDED,)
-    decision = decide_at(rate, ranks.scores_in, ranks.scores, ranks)
+    decision = decide_at(rate, ranks)
     return decision.p_values, decision.is_out, decision.notes
 
 
