@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The core must pass without torch and the like, and with the oldest versions of its own dependencies.
-CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py,$(wildcard tests/test_*.py)) tests/io
+CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py,$(wildcard tests/test_*.py)) tests/data tests/regression tests/decisions tests/scores
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
 .PHONY: help demo test test-plain test-slow test-pythons test-lowest check format perf pages docs clean
@@ -57,9 +57,9 @@ docs: .venv/docs.stamp  ## make a site of the pages in site/, which needs no net
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-* site truing-demo.html src/truing/_kernels/*.so
+	rm -rf .venv .venv-* build site truing-demo.html src/truing/_kernels/*.so src/*.egg-info
 
-.venv/%.stamp: pyproject.toml constraints.txt hatch_build.py $(wildcard src/truing/_kernels/*.[ch])
+.venv/%.stamp: pyproject.toml constraints.txt src/truing/_kernels/compiled.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@

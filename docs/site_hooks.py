@@ -19,7 +19,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "perf/README.md": "perf.md",
-    "src/truing/bench/data/README.md": "bank.md",
+    "src/truing/samples/README.md": "bank.md",
 }
 """Pages of the repository outside docs/, and what the site calls them."""
 

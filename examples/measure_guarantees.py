@@ -1,14 +1,12 @@
-"""What the guarantees over a whole stream cost and find, on streams drawn from the banks.
+"""What procedures for the false discovery rate of a whole stream find, on streams drawn from the banks.
 
-Each repetition draws anew which in-distribution rows are fitted, which are the reference and which the stream is drawn
-from, with replacement; a contrast is fitted once and frozen. So scores are computed once, and a stream is a draw of
-indices. Beside `StreamFdr` stand Benjamini and Hochberg's procedure batch by batch, and procedures of the package
-online-fdr: BatchPRDS, e-LOND with the e-value that is m + 1 for a p-value of 1 / (m + 1) and 0 for others, and LORD++
-at the level over pi squared over 6, at which it is valid under a shared reference (on the first 32,000 rows alone: its
-time grows with the refused rows of all rows before). With `--live` the detector learns while it decides; with
-`--unlearned` it has learned no out rows when the first of them come, and tests may run out before it has.
+Each repetition draws which in-distribution rows are fitted, which are the reference, and which the stream is drawn
+from, with replacement. A contrast is fitted once and frozen, so a stream is a draw of p-values. The procedures are
+Benjamini and Hochberg's, batch by batch, and three of the package online-fdr: BatchPRDS; e-LOND with an e-value of
+m + 1 for a p-value of 1 / (m + 1) and 0 for others; and LORD++ at 6 / pi squared of the level, at which it is valid
+under a shared reference (on the first 32,000 rows: its time grows with the number of refused rows).
 
-    TRUING_DATA=DIR python examples/measure_guarantees.py [--repetitions 60] [--batches 10000] [--live | --unlearned]
+    TRUING_DATA=DIR python examples/measure_guarantees.py [--repetitions 3] [--batches 10000]
 """
 
 import argparse
@@ -27,7 +25,6 @@ import truing
 
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
 LEVEL, ROWS, LORD_ROWS, SEED = 0.05, 32, 32_000, 15
-FEW = 3  # Repetitions of the slow procedures.
 
 
 class Bank(NamedTuple):
@@ -94,7 +91,6 @@ def procedures(known: int) -> dict[str, Callable[[Any], Any]]:
     """Return the procedures by name: each takes p-values and returns which rows are refused."""
     prds, lond = BatchPRDS(LEVEL), ELond(LEVEL)
     return {
-        "StreamFdr": lambda p: truing.StreamFdr(LEVEL, known).updated(p)[1],
         "BH, batch by batch": by_batch(lambda batch: truing.benjamini_hochberg(batch, fdr=LEVEL)),
         "BatchPRDS": by_batch(lambda batch: prds.test_batch(batch.tolist())),
         "e-LOND": lambda p: np.array([lond.test_one((known + 1.0) * (v * (known + 1) < 1.5)) for v in p]),
@@ -111,9 +107,8 @@ def measured(bank: Bank, repetitions: int, batches: int) -> Iterator[str]:
         for stream, (share, busy) in STREAMS.items():
             p, is_out = drawn(p_in, p_out, share, busy, batches, rng)
             for name, decide in procedures(bank.known).items():
-                if repetition < FEW or name in ("StreamFdr", "BH, batch by batch"):
-                    refused = decide(p)
-                    found[stream, name].append(shares(refused, is_out[: len(refused)]))
+                refused = decide(p)
+                found[stream, name].append(shares(refused, is_out[: len(refused)]))
     for (stream, name), pairs in found.items():
         yield f"| {bank.network} | {stream} | {name} | {summary(pairs)} |"
 
@@ -129,94 +124,12 @@ def summary(pairs: list[tuple[float, float]]) -> str:
     return f"{false.mean():.2f} ± {false.std() / np.sqrt(len(false)):.2f} | {power.mean():.1f} | {len(false)}"
 
 
-class Live(NamedTuple):
-    """What came of one stream of a detector that learns: shares, whether there was an alarm and tests ran out."""
-
-    shares: tuple[float, float]
-    is_alarming: bool
-    is_spent: bool
-
-
-def live(repetitions: int, batches: int = 600) -> Iterator[str]:
-    """Yield lines of detectors that learn every batch and then decide it, or decide it and then learn it."""
-    for method in ("dlr", "contrast"):
-        for share in (0.0, 0.05, 0.2):
-            for order in ("learn_and_decide", "decide, then learn"):
-                found = live_streams(method, order, share, int(1000 * share) + 1, repetitions, batches)
-                alarms = np.mean([one.is_alarming for one in found])
-                yield f"| {method} | {order} | {share:.0%} | {summary([one.shares for one in found])} | {alarms:.2f} |"
-
-
-def unlearned(repetitions: int, batches: int = 600) -> Iterator[str]:
-    """Yield lines of detectors that have learned none of the out rows when the first of them come, and some of them."""
-    for method in ("dlr", "contrast"):
-        for share in (0.05, 0.2, 0.5):
-            for before in (0, int(1000 * share) + 1):
-                found = live_streams(method, "learn_and_decide", share, before, repetitions, batches)
-                spent = sum(one.is_spent for one in found)
-                yield f"| {method} | {share:.0%} | {before} | {summary([one.shares for one in found])} | {spent} |"
-
-
-def live_streams(method: str, order: str, share: float, out_before: int, repetitions: int, batches: int) -> list[Live]:
-    """Return what came of streams with a share of house numbers, of which so many were learned before."""
-    bank = BANKS[0]
-    inside = truing.Outputs.load(DATA / bank.network / f"{bank.inside}.npz")
-    outside = truing.Outputs.load(DATA / bank.network / "svhn.npz")
-    seeds = [np.random.default_rng([SEED, repetition]) for repetition in range(repetitions)]
-    return [live_stream(method, order, inside, outside, share, out_before, batches, rng) for rng in seeds]
-
-
-def live_stream(
-    method: str,
-    order: str,
-    inside: Any,
-    outside: Any,
-    share: float,
-    out_before: int,
-    batches: int,
-    rng: np.random.Generator,
-) -> Live:
-    """Return what came of one stream of a detector that learns."""
-    places = rng.permutation(len(inside))
-    detector = truing.Detector(method=method)
-    detector.calibrate(inside[places[:5000]])
-    before = [inside[places[5000:6000]], *([outside[:out_before]] if out_before else [])]
-    detector.learn(truing.Outputs.concatenate(before))
-    guard = truing.StreamFdr(LEVEL, 2500 if method == "contrast" else 5000)
-    alarm, truth, refused = truing.DriftAlarm(0.001), [], []
-    for _ in range(batches):
-        is_out = np.sort(rng.random(ROWS) < share)
-        rows = [inside[rng.choice(places[6000:], ROWS - is_out.sum())]]
-        if is_out.any():
-            rows.append(outside[rng.integers(len(outside), size=is_out.sum())])
-        batch, mixed = truing.Outputs.concatenate(rows), rng.permutation(ROWS)
-        decide = detector.learn_and_decide if order == "learn_and_decide" else detector.decide
-        p = decide(batch[mixed], false_alarm=0.05).p_values
-        if order != "learn_and_decide":
-            detector.learn(batch[mixed])
-        guard, out = guard.updated(p)
-        alarm = alarm.updated(p)
-        truth.append(is_out[mixed])
-        refused.append(out)
-    found = shares(np.concatenate(refused), np.concatenate(truth))
-    return Live(found, alarm.is_alarming, guard.is_spent)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=60)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--batches", type=int, default=10_000)
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--live", action="store_true")
-    kind.add_argument("--unlearned", action="store_true")
     options = parser.parse_args()
-    if options.live:
-        show("| method | order | out | FDR, % | power, % | streams | alarms |", live(options.repetitions))
-        return
-    if options.unlearned:
-        show("| method | out | learned before | FDR, % | power, % | streams | spent |", unlearned(options.repetitions))
-        return
     measurements = (measured(bank, options.repetitions, options.batches) for bank in BANKS)
     show("| bank | stream | procedure | FDR, % | power, % | streams |", chain.from_iterable(measurements))
 

@@ -1,11 +1,10 @@
-"""What streams lose against whole batches and why, and what a window gains where the world changes.
+"""What streams lose against whole batches, and what a window gains when the distribution changes.
 
-Every stream is of batches of 32 rows, each learned and then scored. Banks are looked for below DIR, which is
-../shared/data, seen from the clone, where none is given.
+A stream has batches of 32 rows, each learned and then scored. DIR is the folder that holds `banks`, by default
+../shared/data, from the root of the repository.
 
     TRUING_DATA=DIR python examples/measure_streams.py robust cifar10-wrn40-2 cifar100-resnet14
     TRUING_DATA=DIR python examples/measure_streams.py robust imagenet-efficientnet-lite0 --components 64
-    TRUING_DATA=DIR python examples/measure_streams.py start cifar10-resnet56
     TRUING_DATA=DIR python examples/measure_streams.py window cifar10-resnet56
 """
 
@@ -21,13 +20,13 @@ import truing
 
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 BATCH = 32
-WINDOW = 100
+WINDOW_ROWS = 100 * BATCH
 
 Numbers = Any
 
 
 def bank(name: str) -> tuple[truing.Outputs, dict[str, truing.Outputs]]:
-    """Return the in-distribution rows of a bank, and its other sets but those of noise."""
+    """Return the in-distribution rows of a bank, and its other sets except noise."""
     sets = {path.stem: path for path in sorted((DATA / "banks" / name).glob("*.npz"))}
     (inside,) = (stem for stem in sets if stem.endswith(("-test", "-val-5000")))
     others = [stem for stem in sets if stem not in (inside, "head") and not stem.endswith("-noise")]
@@ -35,7 +34,7 @@ def bank(name: str) -> tuple[truing.Outputs, dict[str, truing.Outputs]]:
 
 
 def streamed(features: Numbers, scores: Numbers, **settings: Any) -> Numbers:
-    """Return the score of every row by the fit in which its batch is the last."""
+    """Return the score of every row, by the fit of all rows up to its batch."""
     detector, found = truing.Detector("given", **settings), np.empty(len(scores))
     for start in range(0, len(scores), BATCH):
         part = slice(start, start + BATCH)
@@ -59,9 +58,9 @@ def metrics(scores: Numbers, is_inside: Numbers) -> tuple[float, float]:
 
 
 def mixed(name: str, base: str) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """Yield, for each set of a bank, features and base scores of its rows and of the bank's own, and which are these.
+    """Yield features, base scores and `is_inside` of the bank's in-distribution rows mixed with each other set.
 
-    They come in random order, the same each time.
+    The order is random, with a fixed seed.
     """
     inside, others = bank(name)
     for outside in others.values():
@@ -72,7 +71,7 @@ def mixed(name: str, base: str) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
 
 
 def robust(name: str, base: str, components: int | None) -> None:
-    """Print what each method finds on a bank, the mean over its sets."""
+    """Print FPR95 and AUROC of each method on a bank, averaged over its sets."""
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     for features, scores, is_inside in mixed(name, base):
         for method, score in METHODS.items():
@@ -81,56 +80,8 @@ def robust(name: str, base: str, components: int | None) -> None:
     print(f"| {name} | {base} | {' | '.join(cells)} |", flush=True)
 
 
-def followed(features: Numbers, scores: Numbers, fit: Callable[..., Any]) -> Iterator[tuple[slice, Any]]:
-    """Yield each batch of a stream, and the fit of all rows up to it.
-
-    Of more than 1,000 rows every eighth fit alone is made, to save time, and used for seven more batches.
-    """
-    found = None
-    for number, start in enumerate(range(0, len(scores), BATCH)):
-        part = slice(start, min(start + BATCH, len(scores)))
-        if part.stop <= 1000 or number % 8 == 0:
-            found = fit(features[: part.stop], scores[: part.stop])
-        yield part, found
-
-
-def so_far(features: Numbers, scores: Numbers, fit: Callable[..., Any], *, is_scaled: bool = False) -> Numbers:
-    """Return the score of every row by the fit of all rows up to its batch: a stream whose rows are all kept.
-
-    Scaled, each fit is shifted and divided so that the trued scores of the rows behind it have mean 0 and spread 1.
-    """
-    trued = np.empty(len(scores))
-    for part, found in followed(features, scores, fit):
-        trued[part] = found.predict(features[part])
-        if is_scaled:
-            behind = found.predict(features[: part.stop])
-            trued[part] = (trued[part] - behind.mean()) / behind.std()
-    return trued
-
-
-STARTS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
-    "DLR of all rows": METHODS["DLR"],
-    "DLR of the rows so far": lambda features, scores: so_far(features, scores, truing.fit_direct),
-    "RLR of all rows": METHODS["RLR"],
-    "RLR of the rows so far": lambda features, scores: so_far(features, scores, truing.fit_robust),
-    "the same, on one scale": lambda features, scores: so_far(features, scores, truing.fit_robust, is_scaled=True),
-    "Online RLR": METHODS["Online RLR"],
-}
-
-
-def start(name: str, base: str) -> None:
-    """Print FPR95 of all rows and of those after the first thousands: what is lost at the start of a stream."""
-    found: dict[str, list[list[float]]] = {method: [] for method in STARTS}
-    for features, scores, is_inside in mixed(name, base):
-        for method, score in STARTS.items():
-            trued = score(features, scores)
-            found[method].append([metrics(trued[first:], is_inside[first:])[0] for first in (0, 1000, 4000, 8000)])
-    for method, each in found.items():
-        print(f"| {name} | {base} | {method} | {' | '.join(f'{fpr95:4.1f}' for fpr95 in np.mean(each, axis=0))} |")
-
-
 def changes(inside: truing.Outputs, others: dict[str, truing.Outputs]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield worlds that change half-way, as (in-distribution rows, others) before and after."""
+    """Yield mixtures that change half-way, as (in-distribution rows, other rows) before and after."""
     labels, half = np.asarray(inside.labels), len(inside) // 2
     few = [inside[np.flatnonzero(labels < labels.max() / 2)], inside[np.flatnonzero(labels > labels.max() / 2)]]
     for name, outside in others.items():
@@ -158,7 +109,7 @@ def window(name: str, base: str) -> None:
             is_after.append(np.full(len(rows), number == 1))
         joined = [np.concatenate(each) for each in (features, scores, is_inside, is_after)]
         cells = []
-        for settings in ({}, {"window": WINDOW}):
+        for settings in ({}, {"window": WINDOW_ROWS}):
             trued = streamed(joined[0], joined[1], **settings)
             cells.append("{:4.1f} / {:4.1f}".format(*metrics(trued[joined[3]], joined[2][joined[3]])))
         print(f"| {name} | {base} | {world} | {' | '.join(cells)} |", flush=True)
@@ -167,17 +118,17 @@ def window(name: str, base: str) -> None:
 def run() -> None:
     """Print a table of FPR95 / AUROC."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["robust", "start", "window"])
-    parser.add_argument("banks", nargs="+", help="their names, as cifar10-resnet56")
+    parser.add_argument("what", choices=["robust", "window"])
+    parser.add_argument("banks", nargs="+", help="names such as cifar10-resnet56")
     parser.add_argument("--bases", nargs="+", default=["msp", "energy"], help="base scores (default: msp energy)")
-    parser.add_argument("--components", type=int, help="of robust: fit within so many principal components")
+    parser.add_argument("--components", type=int, help="for robust: the number of principal components")
     args = parser.parse_args()
     for name in args.banks:
         for base in args.bases:
             if args.what == "robust":
                 robust(name, base, args.components)
             else:
-                {"start": start, "window": window}[args.what](name, base)
+                window(name, base)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from truing.cli import main
+from truing.cli.command import run as main
 
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 

@@ -1,4 +1,4 @@
-"""The rows that the scripts work on: real features where there are any, made ones where there are too few."""
+"""Rows for the scripts: outputs of real networks where a bank has enough of them, made rows for other sizes."""
 
 import os
 from pathlib import Path
@@ -7,78 +7,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 import truing
-from truing.bench.bank import OUTSIDE, bank
 
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
-SETS = ("cifar10-test", *OUTSIDE)
-EXTRACTED = Path(__file__).parent / "extracted"  # What `truing bench extract` wrote there, as README.md says.
 
 Pair = tuple[NDArray[np.floating], NDArray[np.float64]]
+"""Features (n, d) and scores (n,)."""
 
 
-def outputs(network: str, name: str) -> truing.Outputs:
-    """Return the real outputs of a network on a set; FileNotFoundError says how to have them."""
-    path = DATA / "banks" / network / f"{name}.npz"
-    if not path.exists():
-        raise FileNotFoundError(f"no bank {network}/{name}: set TRUING_DATA to the folder that holds banks/")
-    return truing.Outputs.load(path)
-
-
-def cifar_and_svhn() -> Pair:
-    """Return features (12,000, 64) and MSP of CIFAR-10 test and SVHN; of the embedded bank where there is no other."""
-    try:
-        return _stacked([outputs("cifar10-resnet56", name) for name in ("cifar10-test", "svhn")])
-    except FileNotFoundError:
-        return _stacked([bank().inside, bank().outside["svhn"]])
-
-
-def untouched() -> Pair:
-    """Return features (12,000, 64) and MSP of CIFAR-10, CIFAR-100 and SVHN, by a network no constant was chosen on."""
-    return _stacked(extracted("resnet20", "cifar10-test-5000", "cifar100-test-5000", "svhn"))
-
-
-def sixty_thousand() -> Pair:
-    """Return features (60,000, 64) and MSP of three real networks on ten sets each.
-
-    ResNet-56 and ResNet-14 have 64 features; of the 128 of WRN-40-2 the first 64 fill the rest.
-    """
-    swapped = [{"cifar10-test": "cifar100-test", "cifar100": "cifar10"}.get(name, name) for name in SETS]
-    parts = [outputs("cifar10-resnet56", name) for name in SETS]
-    parts += [outputs("cifar100-resnet14", name) for name in swapped]
-    parts += [outputs("cifar10-wrn40-2", name) for name in SETS]
-    features, scores = _stacked(parts, columns=64)
-    return features[:60_000].copy(), scores[:60_000].copy()
+def bank(network: str, *sets: str) -> truing.Outputs:
+    """Return the outputs of a real network on some sets; raise FileNotFoundError if the bank is missing."""
+    paths = [DATA / "banks" / network / f"{name}.npz" for name in sets]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"no bank {network}/{path.name}: set TRUING_DATA to the folder that holds banks/")
+    parts = [truing.Outputs.load(path) for path in paths]
+    return truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in parts])
 
 
 def imagenet() -> truing.Outputs:
-    """Return the 7,700 real rows of 1,280 features and 1,000 logits that the ImageNet bank has."""
-    parts = [outputs("imagenet-efficientnet-lite0", name) for name in ("imagenet-val-5000", "dtd10", "scenes")]
-    return truing.Outputs(*(np.concatenate([vars(part)[name] for part in parts]) for name in ("features", "logits")))
+    """Return 7,700 real rows of 1,280 features and 1,000 logits."""
+    return bank("imagenet-efficientnet-lite0", "imagenet-val-5000", "dtd10", "scenes")
 
 
-def twenty_thousand_wide() -> truing.Outputs:
-    """Return 20,000 real rows of 1,280 features: those of the ImageNet bank, and its network's of small images."""
-    small = ("cifar10-test-5000", "cifar100-test-5000", "svhn", "tinyimagenet-resize")
-    parts = [imagenet(), *extracted("efficientnet-lite0", *small)]
-    columns = (np.concatenate([vars(part)[name] for part in parts])[:20_000] for name in ("features", "logits"))
-    return truing.Outputs(*columns)
-
-
-def extracted(network: str, *names: str) -> list[truing.Outputs]:
-    """Return what was extracted from images at hand; FileNotFoundError says where to read how."""
-    paths = [EXTRACTED / network / f"{name}.npz" for name in names]
-    for path in paths:
-        if not path.exists():
-            raise FileNotFoundError(f"no perf/extracted/{network}/{path.name}: perf/README.md says how to make it")
-    return [truing.Outputs.load(path) for path in paths]
+def cifar_and_svhn() -> Pair:
+    """Return the features (12,000, 64) and MSP of the embedded CIFAR-10 and SVHN rows."""
+    parts = [truing.sample("cifar10-test"), truing.sample("svhn")]
+    rows = truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in parts])
+    return rows.features, truing.msp(rows.logits)
 
 
 def like_a_network(n: int, d: int, *, seed: int = 0, classes: int = 10, factors: int = 24) -> Pair:
-    """Return made features (n, d) in float32 and their MSP, for sizes that no bank has.
+    """Return made features (n, d) in float32 and their MSP.
 
-    A row is the positive part of a class mean, a few heavy-tailed factors (Student, 4 degrees of freedom) and
-    noise. One row in five belongs to no class. The scores are the softmax maxima of a linear head, so that
-    most saturate near 1, as those of a trained network do.
+    A row is the positive part of a class mean, a few heavy-tailed factors (Student, 4 degrees of freedom) and noise.
+    One row in five belongs to no class. The scores are the softmax maxima of a linear head. Most of them saturate
+    near 1, like the scores of a trained network.
     """
     rng = np.random.default_rng(seed)
     means = rng.standard_normal((classes + 1, d)).astype(np.float32)
@@ -90,13 +53,15 @@ def like_a_network(n: int, d: int, *, seed: int = 0, classes: int = 10, factors:
         rows = slice(start, min(start + 8192, n))
         size = rows.stop - start
         label = np.where(rng.random(size) < 0.2, classes, rng.integers(0, classes, size))
-        part = 0.4 * rng.standard_normal((size, d), np.float32)
-        part += rng.standard_t(4, (size, factors)).astype(np.float32) @ loadings * np.float32(0.3) + means[label]
-        features[rows] = np.maximum(part, 0)
+        block = 0.4 * rng.standard_normal((size, d), np.float32)
+        block += rng.standard_t(4, (size, factors)).astype(np.float32) @ loadings * np.float32(0.3) + means[label]
+        features[rows] = np.maximum(block, 0)
         scores[rows] = truing.msp(features[rows] @ head)
     return features, scores
 
 
-def _stacked(parts: list[truing.Outputs], columns: int | None = None) -> Pair:
-    features = np.concatenate([part.features[:, :columns] for part in parts]).astype(np.float32)
-    return features, np.concatenate([truing.msp(part.logits) for part in parts])
+def made_outputs(n: int, d: int, classes: int = 10) -> truing.Outputs:
+    """Return made features (n, d) with the logits of a random linear head."""
+    features, _ = like_a_network(n, d)
+    head = np.random.default_rng(1).standard_normal((d, classes)) / np.sqrt(d)
+    return truing.Outputs(features, features @ head.astype(np.float32))

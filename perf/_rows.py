@@ -1,12 +1,13 @@
-"""Rows: one number of ours beside one of a rival's, what was aimed at, and whether it was met.
+"""Rows of the tables: a measurement of truing, a rival's, the target, and whether the target is met.
 
-They are printed as they come and, with --json FILE, appended to a file that `_table.py` turns into Markdown.
+A script prints its rows. With --json FILE it also stores them, in place of the rows that it stored before.
 """
 
 import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from _timing import Measure, spelled
-from truing import _kernels
 
+ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).parent / "rows.jsonl"  # The rows behind the tables in README.md.
 COLUMNS = ("work", "ours", "rival", "ratio", "target", "met", "note")
 VERDICTS = {True: "yes", False: "NO", None: ""}
@@ -26,7 +27,7 @@ VERDICTS = {True: "yes", False: "NO", None: ""}
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `ratio` is what the target bounds."""
+    """One comparison; the target bounds `ratio`, or `ours` if there is no rival."""
 
     work: str
     ours: Measure | None
@@ -37,10 +38,10 @@ class Row:
     met: bool | None = None
     note: str = ""
 
-    def aiming(self, bound: str, reached: bool, also: str, ok: bool) -> "Row":
-        """Return the row with its target, two parts either of which may be empty, and the verdict."""
+    def aiming(self, bound: str, is_within: bool, also: str = "", ok: bool = True) -> "Row":
+        """Return the row with a target of up to two parts, and whether both are met."""
         target = ", ".join(filter(None, (bound, also)))
-        return replace(self, target=target, met=bool(reached and ok) if target else None)
+        return replace(self, target=target, met=bool(is_within and ok) if target else None)
 
 
 def faster(
@@ -54,7 +55,7 @@ def faster(
     ok: bool = True,
     note: str = "",
 ) -> Row:
-    """Return the row of a speed-up, theirs / ours; `also` is what else the target asks, `ok` whether it is so."""
+    """Return the row of a speed-up, theirs / ours. `also` is a second target, and `ok` says whether it is met."""
     ratio = theirs.value / ours.value
     row = Row(work, ours, rival, theirs, ratio, note=note)
     return row.aiming("" if at_least is None else f"≥ {at_least:g} × faster", ratio >= (at_least or 0.0), also, ok)
@@ -71,44 +72,41 @@ def costs(
     ok: bool = True,
     note: str = "",
 ) -> Row:
-    """Return the row of a cost, ours / theirs; `also` and `ok` as in `faster`."""
+    """Return the row of a cost, ours / theirs. `also` and `ok` are as in `faster`."""
     ratio = ours.value / theirs.value
     row = Row(work, ours, rival, theirs, ratio, note=note)
     return row.aiming("" if at_most is None else f"≤ {at_most:g} × the cost", ratio <= (at_most or ratio), also, ok)
 
 
-def value(work: str, number: float, at_most: float | None = None, *, note: str = "") -> Row:
-    """Return the row of a number that stands alone, such as a difference or an exponent."""
-    row = Row(work, Measure(number, ""), note=note)
-    return row.aiming("" if at_most is None else f"≤ {at_most:g}", number <= (at_most or number), "", True)
+def value(work: str, ours: Measure, at_most: float | None = None, *, note: str = "") -> Row:
+    """Return the row of a measurement without a rival."""
+    bound = "" if at_most is None else f"≤ {spelled(at_most, ours.unit)}"
+    return Row(work, ours, note=note).aiming(bound, ours.value <= (at_most or ours.value))
 
 
 def skipped(work: str, reason: object) -> Row:
-    """Return the row of work that could not be done here, and why."""
+    """Return the row of work that was not done, with the reason."""
     return Row(work, None, note=f"skipped: {reason}")
 
 
-def report(measure: Callable[..., Iterable[Row]], *rivals: str, **flags: str) -> None:
-    """Run a script: print its rows as they come and, with --json FILE, append them to it.
-
-    `rivals` are the packages whose versions matter, `flags` the switches passed on to `measure` and their help.
-    """
+def report(measure: Callable[[], Iterable[Row]], *rivals: str) -> None:
+    """Run a script: print its rows and store them with --json FILE. `rivals` are the packages to store versions of."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows to FILE, one JSON object a line")
-    for flag, text in flags.items():
-        parser.add_argument(f"--{flag}", action="store_true", help=text)
-    chosen = vars(parser.parse_args())
-    file = chosen.pop("json")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="store the rows in FILE, one JSON object per line")
+    file = parser.parse_args().json
+    script = Path(sys.argv[0]).stem
     print(_line(COLUMNS), flush=True)
-    for row in measure(**chosen):
+    records = []
+    for row in measure():
         print(_line(cells(asdict(row))), flush=True)
-        if file is not None:
-            with file.open("a") as rows:
-                rows.write(json.dumps(_record(row, rivals), ensure_ascii=False) + "\n")
+        records.append({"script": script, **asdict(row), **_origin(rivals)})
+    if file is not None:
+        others = [row for row in read(file) if row["script"] != script]
+        file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (*others, *records)))
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """Return what a table shows of a row, as stored."""
+    """Return the cells of a stored row."""
     ours, theirs = ("" if row[side] is None else str(Measure(**row[side])) for side in ("ours", "theirs"))
     ratio = "" if row["ratio"] is None else f"{spelled(row['ratio'])} ×"
     rival = f"{row['rival']}: {theirs}" if theirs else row["rival"]
@@ -116,7 +114,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def read(path: Path = STORED) -> list[dict[str, Any]]:
-    """Return the rows stored in a file, in the order they came."""
+    """Return the rows of a file."""
     return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -125,17 +123,25 @@ def _line(values: Iterable[str]) -> str:
     return f"{work:<54} {ours:>9}  {rival:<44} {ratio:>8}  {target:<34} {met:<3}  {note}".rstrip()
 
 
-def _record(row: Row, rivals: Iterable[str]) -> dict[str, Any]:
-    versions = {name: version(name) for name in ("truing", "numpy", "scipy", *rivals)}
-    return {"script": Path(sys.argv[0]).stem, **asdict(row), **_machine(), "versions": versions}
-
-
 @cache
-def _machine() -> dict[str, Any]:
+def _origin(rivals: tuple[str, ...]) -> dict[str, Any]:
+    """Return the commit, date, machine and versions of a measurement."""
+    from truing._kernels import kernels
+
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     models = [text.split(":")[1].strip() for text in lines if text.startswith("model name")]
     cpu = models[0] if models else platform.processor()
-    kernels = "plain" if _kernels.kernels is None else "compiled"
-    machine = {"cpu": cpu, "cores": os.cpu_count(), "blas_threads": 1, "kernels": kernels}
-    return {"date": datetime.now(UTC).date().isoformat(), "machine": machine, "python": platform.python_version()}
+    return {
+        "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"cpu": cpu, "cores": os.cpu_count(), "kernels": kernels.__name__.rpartition(".")[2]},
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("truing", "numpy", "scipy", *rivals)},
+    }
+
+
+def _commit() -> str:
+    """Return the commit, with "-dirty" after it if files have changed since."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"

@@ -1,44 +1,34 @@
-"""Stored rows as Markdown: `_table.py [FILE]` prints them, `_table.py --readme` puts them into README.md.
-
-Where a comparison was stored more than once, the last one counts.
-"""
+"""Stored rows as Markdown tables: `_table.py` prints them, `_table.py --readme` writes them into README.md."""
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from _rows import COLUMNS, STORED, VERDICTS, cells, read
+from _rows import COLUMNS, VERDICTS, cells, read
 
 README = Path(__file__).parent / "README.md"
-MARK = "<!-- Everything below comes from rows.jsonl, by _table.py --readme. -->"
+MARK = "<!-- _table.py --readme writes everything below from rows.jsonl. -->"
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """Return where the rows were measured, and one table a script."""
-    latest: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
-    for row in rows:
-        latest.setdefault(row["script"], {})[row["work"], row["rival"]] = row
-    parts = [origin([row for found in latest.values() for row in found.values()])]
-    for script, found in latest.items():
-        lines = [f"### `{script}.py`", "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
-        parts.append("\n".join([*lines, *(_line(cells(row)) for row in found.values())]))
+    """Return one table per script, each with the origin of its rows."""
+    parts = []
+    for script in sorted({row["script"] for row in rows}):
+        own = [row for row in rows if row["script"] == script]
+        lines = [_line(COLUMNS), _line(["---"] * len(COLUMNS)), *(_line(cells(row)) for row in own)]
+        parts += [f"### `{script}.py`", "\n".join(lines), origin(own)]
     return "\n\n".join(parts)
 
 
 def origin(rows: list[dict[str, Any]]) -> str:
-    """Return the machines, versions and dates behind the rows."""
-    machines = {
-        f"{machine['cpu']}, {machine['cores']} cores, one BLAS thread, {machine.get('kernels', 'plain')} kernels"
-        for machine in (row["machine"] for row in rows)
-    }
-    versions = {f"{name} {number}" for row in rows for name, number in row["versions"].items()}
-    versions |= {f"Python {row['python']}" for row in rows}
-    dates = sorted({row["date"] for row in rows})
-    met = [row["met"] for row in rows if row["met"] is not None]
+    """Return a sentence with the commit, date, machine and versions of the rows of one script."""
+    row = rows[0]
+    machine, versions = row["machine"], {"Python": row["python"], **row["versions"]}
+    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
     return (
-        f"Measured on {'; '.join(sorted(machines))}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, with "
-        f"{', '.join(sorted(versions, key=str.lower))}. Targets met: {sum(met)} of {len(met)}."
+        f"Commit {row['commit']}, {row['date']}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['kernels']} kernels; {packages}."
     )
 
 
@@ -51,4 +41,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--readme"]:
         README.write_text(README.read_text().split(MARK)[0] + f"{MARK}\n\n{tables(read())}\n")
     else:
-        print(tables(read(Path(sys.argv[1]) if len(sys.argv) > 1 else STORED)))
+        print(tables(read()))

@@ -1,10 +1,10 @@
-"""A fair race, and peak memory in a process of its own. BLAS runs on one thread on every side."""
+"""Median times of functions that take turns, and peak memory in a fresh process. BLAS runs on one thread."""
 
 import ctypes
 import multiprocessing
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,18 +12,18 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import scipy.linalg  # noqa: F401  # Loaded now, so that its own BLAS is held to one thread too.
-from numpy.typing import ArrayLike, NDArray
+import scipy.linalg  # noqa: F401  # Load SciPy's BLAS now, so that it is limited to one thread too.
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 REPEATS = 5
-SLOW_SECONDS = 10.0  # A function slower than this is run twice, not five times.
+SLOW_SECONDS = 10.0  # A function that takes longer runs twice.
 STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A median, its unit (s, B, or none) and how many runs it is of."""
+    """A median, its unit (s, B or none) and the number of runs."""
 
     value: float
     unit: str = "s"
@@ -35,7 +35,7 @@ class Measure:
 
 
 def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measure]:
-    """Return the median time of each function; they take turns, so that noise hits all alike."""
+    """Return the median time of each function. The functions take turns, so that noise affects all of them."""
     times: list[list[float]] = [[] for _ in functions]
     with threadpool_limits(1):
         for repeat in range(repeats):
@@ -48,35 +48,35 @@ def race(*functions: Callable[[], object], repeats: int = REPEATS) -> list[Measu
     return [Measure(median(taken), runs=len(taken)) for taken in times]
 
 
-def peak(work: Callable[..., object], *arrays: NDArray[Any]) -> Measure:
-    """Return the most memory that work(*arrays) holds beyond its arguments, run in a fresh process.
+def peak(work: Callable[..., object], arguments: Sequence[Any], small: Sequence[Any]) -> Measure:
+    """Return the memory that work(*arguments) holds beyond its arguments, at most, in a fresh process.
 
-    It first runs on a few hundred rows, so that libraries and their buffers are there and do not count.
+    The process runs work(*small) first, so that libraries and their buffers do not count.
     """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return Measure(float(pool.apply(_peak, (work, *arrays))), "B")
+        return Measure(float(pool.apply(_peak, (work, arguments, small))), "B")
 
 
-def _peak(work: Callable[..., object], *arrays: NDArray[Any]) -> int:
+def _peak(work: Callable[..., object], arguments: Sequence[Any], small: Sequence[Any]) -> int:
     with threadpool_limits(1):
-        work(*(array[:400] for array in arrays))
+        work(*small)
         if STATUS.exists():
-            _give_back_free_memory()
-            Path("/proc/self/clear_refs").write_text("5")  # Forgets the peak so far.
-        before = _high_water()
-        work(*arrays)
-        return _high_water() - before
+            _return_free_memory()
+            Path("/proc/self/clear_refs").write_text("5")  # Reset the peak.
+        before = _peak_bytes()
+        work(*arguments)
+        return _peak_bytes() - before
 
 
-def _give_back_free_memory() -> None:
-    """Have the C library return to the system what was freed: else what is used again would not count."""
+def _return_free_memory() -> None:
+    """Make the C library return free memory to the system: memory that is used again would not count otherwise."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-def _high_water() -> int:
-    # Linux counts the parent's memory at the start into a child's ru_maxrss, so it is read elsewhere there.
+def _peak_bytes() -> int:
+    # On Linux, ru_maxrss of a child includes the memory of its parent.
     if STATUS.exists():
         return next(int(text.split()[1]) * 1024 for text in STATUS.read_text().splitlines() if "VmHWM" in text)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,14 +1,10 @@
-"""The service over HTTP, beside an endpoint that takes the same body and does nothing with it.
+"""The service over HTTP, beside an endpoint that reads the same body and answers nothing.
 
-Batches of 256 × 128 float32 features and 10 logits come in binary from 16 connections, each of which sends its next
-when it has its answer. All servers are uvicorn, one process, with the same settings; they take turns. "Not durable"
-writes its log and does not sync it. Times are of the clock: a server and its client share the machine.
+Batches of 256 × 128 float32 features and 10 logits come in binary over 16 connections. Each connection sends its next
+batch when it has its answer. All servers run in uvicorn, one process each, and take turns. "Not durable" writes without
+syncing. Times are wall-clock times; server and client share the machine.
 
-Between the two stands an endpoint that does the arithmetic alone, in plain NumPy and in the thread that reads the body:
-msp, sums of products of the features, now and then a solve, and a prediction; no checks, no log, no other thread that
-could read its state. It shows how much of the no-op endpoint's rate is left when the work is done at all.
-
-At 2,048 columns batches of 32 rows come 20 times a second, whether or not the last was answered.
+At 2,048 columns, batches of 32 rows come 20 times a second, whether or not the last one was answered.
 """
 
 import asyncio
@@ -25,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from threadpoolctl import threadpool_limits
 
 from _features import like_a_network
 from _rows import Row, costs, faster, report
@@ -41,69 +36,22 @@ CONNECTIONS = 16
 REQUESTS = 2000  # In a turn.
 TURNS = 5
 SYNCS = {"not durable": False, "durable": True}
-RIVALS = ("no-op", "arithmetic alone")
+NO_OP = "no-op"
 PACED_SECONDS, BATCHES_A_SECOND = 20, 20
 
 
 async def no_op(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Read the body, and answer with nothing."""
+    """Read the body and return an empty answer."""
     while (await receive()).get("more_body", False):
         pass
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"{}"})
 
 
-class Arithmetic:
-    """An endpoint that learns and scores the rows at the end of a body, and does nothing else.
-
-    It solves once for as many requests as there are connections, as a service may that takes them together.
-    """
-
-    def __init__(self, rows: int, widths: Widths) -> None:
-        assert widths.classes is not None
-        self._rows = rows
-        self._features = widths.features
-        self._classes = widths.classes
-        self._products = np.zeros((widths.features + 2, widths.features + 2))
-        self._coef = np.zeros(widths.features + 1)
-        self._requests = 0
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Answer with the scores of the rows, as bytes."""
-        chunks = []
-        more = True
-        while more:
-            message = await receive()
-            chunks.append(message["body"])
-            more = message.get("more_body", False)
-        scores = self.learn_and_score(b"".join(chunks)).tobytes()
-        headers = [(b"content-length", str(len(scores)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": scores})
-
-    def learn_and_score(self, body: bytes) -> np.ndarray:
-        """Return the trued scores (n,) of the rows in a body, by sums that are not even centred."""
-        n, d = self._rows, self._features
-        numbers = np.frombuffer(body[-4 * n * (d + self._classes) :], dtype=np.float32)
-        logits = numbers[n * d :].reshape(n, self._classes)
-        columns = np.ones((n, d + 2))
-        columns[:, :d] = numbers[: n * d].reshape(n, d)
-        columns[:, -1] = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)  # msp
-        self._products += columns.T @ columns
-        if self._requests % CONNECTIONS == 0:
-            self._coef = np.linalg.solve(self._products[:-1, :-1], self._products[:-1, -1])
-        self._requests += 1
-        scores: np.ndarray = columns[:, :-1] @ self._coef
-        return scores
-
-
-def serve(folder: str, widths: Widths, rows: int, name: str, listening: socket.socket) -> None:
-    """Serve on a socket until the process is ended: the service, or one of its rivals."""
+def serve(folder: str, widths: Widths, name: str, listening: socket.socket) -> None:
+    """Serve on a socket until the process is ended."""
     app: Any = no_op
-    if name == "arithmetic alone":
-        threadpool_limits(1)
-        app = Arithmetic(rows, widths)
-    elif name in SYNCS:
+    if name in SYNCS:
         store = Store(folder, Detector(), features=widths.features, classes=widths.classes, sync=SYNCS[name])
         metrics = Metrics()
         app = create_app(Engine(store, listeners=[metrics.record]), metrics, widths=widths)
@@ -121,11 +69,11 @@ def serve(folder: str, widths: Widths, rows: int, name: str, listening: socket.s
 
 
 @contextmanager
-def served(widths: Widths, rows: int, name: str) -> Iterator[int]:
-    """Run a server in a process of its own, and yield its port."""
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:  # On a disk: /tmp may be memory.
+def served(widths: Widths, name: str) -> Iterator[int]:
+    """Run a server in a new process and yield its port."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:  # /tmp may be in memory.
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
-            arguments = (folder, widths, rows, name, listening)
+            arguments = (folder, widths, name, listening)
             process = multiprocessing.get_context("spawn").Process(target=serve, args=arguments)
             process.start()
             port = listening.getsockname()[1]
@@ -137,12 +85,12 @@ def served(widths: Widths, rows: int, name: str) -> Iterator[int]:
 
 
 def request_of(rows: int, widths: Widths) -> bytes:
-    """Return a whole request, ready to be sent any number of times."""
+    """Return one request."""
     return requests_of(1, rows, widths)[0]
 
 
 def requests_of(count: int, rows: int, widths: Widths) -> list[bytes]:
-    """Return whole requests, each of other rows."""
+    """Return requests with different rows."""
     features = like_a_network(count * rows, widths.features)[0]
     logits = np.random.default_rng(0).normal(0, 3, (count * rows, widths.classes)).astype(np.float32)
     parts = [slice(start, start + rows) for start in range(0, count * rows, rows)]
@@ -169,7 +117,7 @@ def _request(tensors: dict[str, np.ndarray]) -> bytes:
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> float:
-    """Send a request, read all of its answer, and return the seconds between."""
+    """Send a request, read its answer, and return the time that both took."""
     start = perf_counter()
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -180,7 +128,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
 
 
 async def as_fast_as_answered(port: int, request: bytes, requests: int, connections: int) -> tuple[float, list[float]]:
-    """Return the seconds that so many requests take over some connections, and those of each."""
+    """Return the time of all requests over some connections, and the time of each request."""
     times: list[float] = []
 
     async def client() -> None:
@@ -194,7 +142,7 @@ async def as_fast_as_answered(port: int, request: bytes, requests: int, connecti
 
 
 async def paced(port: int, requests: list[bytes], a_second: float) -> list[float]:
-    """Send a request at each tick, over a connection of its own if need be; return the seconds until each answer."""
+    """Send a request at each tick, over a new connection if all are busy; return the time until each answer."""
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     times: list[float] = []
 
@@ -221,42 +169,36 @@ def measure() -> Iterator[Row]:
 
 def throughput(widths: Widths, rows: int, requests: int = REQUESTS, turns: int = TURNS) -> Iterator[Row]:
     request = request_of(rows, widths)
-    names = (*RIVALS, *SYNCS)
+    names = (NO_OP, *SYNCS)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     latencies: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(turns):
         for name in names:
-            with served(widths, rows, name) as port:
-                asyncio.run(as_fast_as_answered(port, request, 10 * CONNECTIONS, CONNECTIONS))  # Loads all.
+            with served(widths, name) as port:
+                asyncio.run(as_fast_as_answered(port, request, 10 * CONNECTIONS, CONNECTIONS))  # Load everything.
                 taken, times = asyncio.run(as_fast_as_answered(port, request, requests, CONNECTIONS))
             seconds[name].append(taken / len(times))
             latencies[name] += times
     measured = {name: Measure(median(seconds[name]), runs=turns) for name in names}
     batch = f"{rows} × {widths.features}, {CONNECTIONS} connections"
 
-    def row(name: str, rival: str, at_least: float | None) -> Row:
+    for name, at_least in (("not durable", 0.7), ("durable", 0.45)):
         low, high = np.quantile(latencies[name], (0.5, 0.99))
         note = f"{1 / measured[name].value:,.0f} requests/s; p50 {1000 * low:.1f} ms, p99 {1000 * high:.1f} ms"
-        return faster(f"{batch}, {name}", measured[name], f"{rival} endpoint", measured[rival], at_least, note=note)
-
-    yield row("arithmetic alone", "no-op", None)
-    for name, at_least in (("not durable", 0.7), ("durable", 0.45)):
-        yield row(name, "no-op", at_least)
-        yield row(name, "arithmetic alone", None)
+        yield faster(f"{batch}, {name}", measured[name], "no-op endpoint", measured[NO_OP], at_least, note=note)
 
 
 def keeping_up(widths: Widths, rows: int, seconds: float = PACED_SECONDS) -> Row:
-    # Of other rows each: the same again would leave the fit without a rank, and its solves are slow.
     first, *requests = requests_of(1 + round(seconds * BATCHES_A_SECOND), rows, widths)
-    with served(widths, rows, "durable") as port:
-        asyncio.run(as_fast_as_answered(port, first, 1, 1))  # Loads all.
+    with served(widths, "durable") as port:
+        asyncio.run(as_fast_as_answered(port, first, 1, 1))  # Load everything.
         start = perf_counter()
         times = asyncio.run(paced(port, requests, BATCHES_A_SECOND))
         taken = Measure((perf_counter() - start) / len(times), runs=len(times))
     low, high = np.quantile(times, (0.5, 0.99))
     note = f"p50 {1000 * low:.0f} ms, p99 {1000 * high:.0f} ms"
     work = f"{rows} × {widths.features}, {BATCHES_A_SECOND} batches a second, durable"
-    # The last batch's answer may come a little after its tick.
+    # The answer to the last batch may come a little after its tick.
     return costs(work, taken, "as they come", Measure(1 / BATCHES_A_SECOND), 1.02, note=note)
 
 

@@ -1,35 +1,34 @@
-"""Online DLR, a batch at a time, against Algorithm 3 read literally: `np.linalg.pinv` of the sums, each batch.
+"""A stream: Online DLR beside Algorithm 3 as printed, and the cost of one row and of one batch.
 
-Algorithm 3 is given a column of ones, so that both fit an intercept. `learn_and_score` is timed with its checks, over a
-stream's first 100 batches, its start included, and once it has seen 3 d rows: the median of five whole streams, with
-those of the rival between them. Times are the processor's.
-
-As long as there are fewer rows than columns `pinv` of a sum of squares has no digits to go by, and finds another fit of
-those that interpolate; from there on scores are compared. At 2,048 columns its time is that of two batches.
+Algorithm 3 computes `np.linalg.pinv` of the sums at every batch. It gets a column of ones here, so that both sides fit
+an intercept. A stream has 100 batches of 32 rows, each learned and scored, from its first batch on. Times are processor
+times on one thread: the mean over the batches. At many columns Algorithm 3 is timed on a few batches only, the first
+and the last among them. Its sums determine no unique fit before there are as many rows as columns, so scores are
+compared from 1.5 d rows on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import mean, median
 from time import process_time
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from _features import Pair, like_a_network
-from _rows import Row, faster, report
+from _features import Pair, like_a_network, made_outputs
+from _rows import Row, faster, report, value
 from _timing import Measure, difference
 from truing import Detector, Outputs
 
-BATCHES = 100
-TARGETS = {128: 10, 512: 22, 2048: 60}
-# Whole streams by us and by the rival, and its batches that are timed: each takes seconds at 2,048 columns.
-TURNS = 5
-RIVAL_TURNS = {128: 5, 512: 1, 2048: 1}
+BATCH, BATCHES = 32, 100
+TARGETS = {128: 8, 512: 15, 2048: 25}
+OUR_STREAMS = 3
 RIVAL_BATCHES = {128: 100, 512: 20, 2048: 2}
+ONE_ROW_SECONDS = 250e-6
+LEARNED, REFERENCE = 1_000, 1_000
 
 
 class Algorithm3:
-    """The sums A = ZᵀZ and b = Zᵀs, and A⁺b of them for every batch."""
+    """The sums A = ZᵀZ and b = Zᵀs, and the fit A⁺b."""
 
     def __init__(self, d: int) -> None:
         self.A, self.b = np.zeros((d + 1, d + 1)), np.zeros(d + 1)
@@ -41,7 +40,7 @@ class Algorithm3:
         self.b += Z.T @ scores
 
     def score(self, features: np.ndarray) -> np.ndarray:
-        """Return the rows' scores, by a fit made for them."""
+        """Return the trued scores of the rows."""
         return _with_ones(features) @ (np.linalg.pinv(self.A) @ self.b)
 
 
@@ -49,18 +48,50 @@ def _with_ones(features: np.ndarray) -> np.ndarray:
     return np.column_stack([features, np.ones(len(features))]).astype(np.float64)
 
 
-def rows_of(d: int, rows: int, dead: float) -> Pair:
-    """Return rows of which a share of the units is zero throughout."""
-    features, scores = like_a_network(rows, d)
-    features[:, np.random.default_rng(1).random(d) < dead] = 0
+def measure() -> Iterator[Row]:
+    with threadpool_limits(1):
+        for d, target in TARGETS.items():
+            for dead, words in ((0.0, "full rank"), (0.1, "10 % dead units")):
+                yield one_stream(d, dead, target, f"Online DLR, d = {d}, {words}")
+        yield one_row("learn_and_score", lambda detector, row: detector.learn_and_score(row), ONE_ROW_SECONDS)
+        yield one_row("score", lambda detector, row: detector.score(row))
+        for method in ("dlr", "rlr", "contrast"):
+            yield one_batch(method)
+
+
+def one_stream(d: int, dead: float, target: float, work: str) -> Row:
+    """Return the row of a stream by both sides; a share of the units is dead, that is zero in all rows."""
+    features, scores = with_dead_units(like_a_network(BATCH * BATCHES, d), dead)
+    parts = [slice(start, start + BATCH) for start in range(0, len(scores), BATCH)]
+    batches = [Outputs(features[part], scores=scores[part]) for part in parts]
+    timed = sorted({round(number) for number in np.linspace(0, BATCHES - 1, RIVAL_BATCHES[d])})
+    streams = [by_detector(batches) for _ in range(OUR_STREAMS)]
+    found = streams[0][0]
+    expected, times = by_algorithm_3(d, batches, timed)
+    ours = Measure(median(mean(times) for _, times in streams), runs=BATCHES)
+    settled = [number for number in timed if BATCH * (number + 1) > 1.5 * d]
+    apart = max(difference(found[number], expected[number]) for number in settled)
+    return faster(
+        work,
+        ours,
+        "Algorithm 3 with pinv",
+        Measure(mean(times), runs=len(times)),
+        target,
+        also="scores equal to 1e-8",
+        ok=apart <= 1e-8,
+        note=f"scores differ by {apart:.0e}",
+    )
+
+
+def with_dead_units(rows: Pair, share: float) -> Pair:
+    features, scores = rows
+    features[:, np.random.default_rng(1).random(features.shape[1]) < share] = 0
     return features, scores
 
 
-def by_detector(before: Outputs | None, batches: list[Outputs]) -> tuple[list[np.ndarray], list[float]]:
-    """Return what a new detector, told of the rows before, scores each batch, and how long that takes it."""
+def by_detector(batches: list[Outputs]) -> tuple[list[np.ndarray], list[float]]:
+    """Return the scores of every batch by a new detector, and the time of each batch."""
     detector, found, times = Detector("given"), [], []
-    if before is not None:
-        detector.learn_and_score(before)
     for batch in batches:
         start = process_time()
         found.append(detector.learn_and_score(batch))
@@ -68,13 +99,9 @@ def by_detector(before: Outputs | None, batches: list[Outputs]) -> tuple[list[np
     return found, times
 
 
-def by_rival(
-    d: int, before: Outputs | None, batches: list[Outputs], timed: list[int]
-) -> tuple[dict[int, np.ndarray], list[float]]:
-    """Return the same of Algorithm 3, for the batches that it is timed on; it learns all."""
+def by_algorithm_3(d: int, batches: list[Outputs], timed: list[int]) -> tuple[dict[int, np.ndarray], list[float]]:
+    """Return the scores of the timed batches by Algorithm 3, and the time of each."""
     rival, found, times = Algorithm3(d), {}, []
-    if before is not None:
-        rival.learn(before.features, before.scores)
     for number, batch in enumerate(batches):
         start = process_time()
         rival.learn(batch.features, batch.scores)
@@ -84,48 +111,29 @@ def by_rival(
     return found, times
 
 
-def measure() -> Iterator[Row]:
-    with threadpool_limits(1):
-        for d, target in TARGETS.items():
-            for dead, words in ((0.0, "full rank"), (0.1, "10 % dead units")):
-                for size in (32, 1):
-                    yield one_stream(d, dead, size, 0, target, f"batch {size}, d = {d}, {words}, from its start")
-                yield one_stream(d, dead, 32, 3 * d, target, f"batch 32, d = {d}, {words}")
+def one_row(name: str, call: Callable[[Detector, Outputs], object], at_most: float | None = None) -> Row:
+    """Return the row of a call with one row of 64 features and 10 logits, `Outputs` included."""
+    rows = made_outputs(LEARNED + 1_000, 64)
+    detector, times = Detector(), []
+    detector.learn(rows[:LEARNED])
+    for number in range(LEARNED, len(rows)):
+        start = process_time()
+        call(detector, Outputs(rows.features[number : number + 1], rows.logits[number : number + 1]))
+        times.append(process_time() - start)
+    return value(f"{name}, one row, d = 64", Measure(median(times), runs=len(times)), at_most)
 
 
-def one_stream(d: int, dead: float, size: int, seen: int, target: float, words: str) -> Row:
-    """Return the row of a stream's batches after so many rows: the whole stream by each side, in turns."""
-    features, scores = rows_of(d, seen + size * BATCHES, dead)
-    parts = [slice(start, start + size) for start in range(seen, len(scores), size)]
-    batches = [Outputs(features[part], scores=scores[part]) for part in parts]
-    before = Outputs(features[:seen], scores=scores[:seen]) if seen else None
-    timed = sorted({round(number) for number in np.linspace(0, BATCHES - 1, RIVAL_BATCHES[d])})
-    mine, theirs = [], []
-    for turn in range(TURNS):
-        found, times = by_detector(before, batches)
-        mine.append(times)
-        if turn < RIVAL_TURNS[d]:
-            others, times = by_rival(d, before, batches, timed)
-            theirs.append(times)
-    # With its start a stream takes what all batches take; later, what one takes.
-    middle = mean if seen == 0 else median
-    ours, rivals = (Measure(median(map(middle, turns)), runs=len(turns)) for turns in (mine, theirs))
-    settled = [number for number in timed if seen + size * (number + 1) > 1.5 * d]
-    apart = [0.0, *(difference(found[number], others[number]) for number in settled)]
-    worst = max(apart)
-    note = (
-        f"they differ by {worst:.0e}" if len(apart) > 1 else "fewer rows than columns throughout: scores not compared"
-    )
-    return faster(
-        f"Online DLR, {words}",
-        ours,
-        "Algorithm 3 with pinv",
-        rivals,
-        target,
-        also="scores equal to 1e-8" if len(apart) > 1 else "",
-        ok=worst <= 1e-8,
-        note=note,
-    )
+def one_batch(method: str) -> Row:
+    """Return the row of a batch that is learned and decided."""
+    rows = made_outputs(REFERENCE + BATCH * BATCHES, 64)
+    detector, times = Detector(method=method), []
+    detector.calibrate(rows[:REFERENCE])
+    for first in range(REFERENCE, len(rows), BATCH):
+        start = process_time()
+        detector.learn_and_decide(rows[first : first + BATCH], false_alarm=0.05)
+        times.append(process_time() - start)
+    work = f"learn_and_decide by {method}, batch {BATCH}, d = 64, {REFERENCE:,} reference rows"
+    return value(work, Measure(mean(times), runs=len(times)))
 
 
 if __name__ == "__main__":

@@ -211,13 +211,10 @@ def test_tables_and_columns_of_polars_enter():
             as_matrix(table, "features")
 
 
-@pytest.mark.parametrize("way", ["kernels", "plain"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.1e100])
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f2", ">f8"])
 @pytest.mark.parametrize("lay", [np.copy, np.asfortranarray, lambda rows: np.repeat(rows, 2, axis=1)[:, ::2]])
-def test_the_first_number_that_is_not_finite_is_named_with_its_row(rng, lay, kind, bad, way, request):
-    if way == "plain":
-        request.getfixturevalue("plain")
+def test_the_first_number_that_is_not_finite_is_named_with_its_row(rng, lay, kind, bad):
     rows = rng.normal(size=(700, 9))
     rows[0, 0], rows[0, 1] = (6e4, -6e4) if "f2" in kind else (1e38, -1e38)
     as_matrix(lay(rows.astype(kind)), "features")

@@ -43,7 +43,6 @@ GOOD = {
     "aupr_out": (truing.aupr_out, {"scores_in": S, "scores_out": S}),
     "fpr_at_tpr": (truing.fpr_at_tpr, {"scores_in": S, "scores_out": S, "tpr": 0.9, "convention": "paper"}),
     "evaluate": (truing.evaluate, {"scores_in": S, "scores_out": S, "convention": "paper"}),
-    "StreamFdr": (truing.StreamFdr, {"level": 0.05, "rows_in": 5000}),
     "DriftAlarm": (truing.DriftAlarm, {"false_alarm": 0.1}),
     "Detector": (truing.Detector, {"base": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
 }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.cli import main
+from truing.cli.command import run as main
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()

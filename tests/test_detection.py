@@ -199,7 +199,7 @@ def test_notes_that_are_ruled_out_in_less_time_would_not_have_been_given(method,
             part = truing.Outputs(rows.features[100:] + 0.1 * higher, (1 + 0.5 * higher) * rows.logits[100:])
             cases.append((joined(rows[:shared], part) if shared else part, rows[:100]))
     found = [detect(*case, method=method).notes for case in cases]
-    monkeypatch.setattr("truing.notes.may_tell_order", lambda before, after: True)
+    monkeypatch.setattr("truing.decisions.notes.may_tell_order", lambda before, after: True)
     monkeypatch.setattr("truing.detection.may_be_shared", lambda is_tied: True)
     assert [detect(*case, method=method).notes for case in cases] == found
     assert len({"reference" in " ".join(notes) for notes in found}) == 2
@@ -239,7 +239,7 @@ def test_some_rows_of_the_reference_are_noticed_online_too_and_discrete_rows_are
 
 def test_components_that_are_lost_beside_a_large_column_are_noted(rows):
     beside = truing.Outputs(np.column_stack((rows.features, np.arange(300) * 1e9)), rows.logits)
-    assert "of 4 components 1 are used" in " ".join(detect(beside, components=4).notes)
+    assert "only 1 of 4 components are used" in " ".join(detect(beside, components=4).notes)
     assert "components" not in " ".join(detect(rows, components=4).notes)
 
 

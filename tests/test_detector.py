@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import truing
-from truing.incremental import IncrementalMoments
 
 
 def stream(rng, rows=400, d=6) -> truing.Outputs:
@@ -229,24 +228,19 @@ def test_what_is_missing_is_said(rng):
         truing.Detector(components=7).learn(outputs)
 
 
-def test_an_interrupted_learn_leaves_the_state_as_it_was(rng, tmp_path, monkeypatch):
-    detector = truing.Detector()
+def test_a_failing_base_score_leaves_the_state_as_it_was(rng):
+    def fails_on_few_rows(outputs):
+        if len(outputs) < 10:
+            raise KeyboardInterrupt
+        return outputs.features[:, 0]
+
+    detector = truing.Detector(fails_on_few_rows)
     detector.learn(stream(rng, rows=50))
     detector.calibrate(stream(rng, rows=40))
-    truing.save(detector, tmp_path / "before.npz")
-    whole, calls = IncrementalMoments.updated, []
-
-    def interrupted(self, *args, **named):
-        calls.append(args)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return whole(self, *args, **named)
-
-    monkeypatch.setattr(IncrementalMoments, "updated", interrupted)
+    before = detector.state
     with pytest.raises(KeyboardInterrupt):
-        detector.learn(stream(rng, rows=3))
-    truing.save(detector, tmp_path / "after.npz")
-    assert (tmp_path / "before.npz").read_bytes() == (tmp_path / "after.npz").read_bytes()
+        detector.learn_and_decide(stream(rng, rows=3), false_alarm=0.1)
+    assert detector.state is before
 
 
 def test_a_buffer_used_again_does_not_change_the_reference(rng):
@@ -263,7 +257,7 @@ def test_rows_spoiled_after_they_were_checked_are_not_learned(rng):
     rows, detector = stream(rng, rows=60), truing.Detector()
     detector.learn(rows)
     rows.features[3, 1] = np.nan
-    with pytest.raises(ValueError, match="features must be finite when learned"):
+    with pytest.raises(ValueError, match="features must be finite"):
         detector.learn(rows)
     assert detector.moments.rows == 60
 
@@ -369,6 +363,86 @@ def test_a_detector_and_its_decisions_say_what_they_hold(rng):
     assert found.endswith("of 400 rows out at false_alarm 0.1)")
 
 
+def test_a_window_holds_the_newest_batches_and_forgets_garbage(rng):
+    outputs = stream(rng, rows=300)
+    detector = truing.Detector("energy", window=100)
+    for number, batch in enumerate(batches(outputs, 32)):
+        if number == 2:
+            detector.learn(truing.Outputs(1e12 * batch.features, batch.logits))
+        detector.learn(batch)
+    newest = truing.Outputs.concatenate(batches(outputs, 32)[-3:])  # 32 + 32 + 12 rows; a fourth would exceed 100.
+    fourth = truing.Outputs.concatenate(batches(outputs, 32)[-4:])
+    kept = fourth if len(fourth) <= 100 else newest
+    expected = truing.fit_direct(kept.features, truing.energy(kept.logits))
+    np.testing.assert_allclose(detector.current_fit.coef, expected.coef, rtol=1e-9)
+    assert detector.moments.rows == len(kept)
+
+
+@pytest.mark.parametrize("settings", [{}, {"keep": 0.5, "components": 2}, {"intercept": False}])
+def test_a_robust_stream_scores_from_its_first_row(rng, settings):
+    outputs, detector = stream(rng, rows=12), truing.Detector(method="rlr", **settings)
+    for count, row in enumerate(batches(outputs, 1), start=1):
+        scores = detector.learn_and_score(row)
+        assert np.isfinite(scores).all()
+        assert detector.current_fit.rows == max(1, int(settings.get("keep", 0.8) * count + 1e-9))
+
+
+@pytest.mark.parametrize("window", [None, 150])
+def test_robust_streams_fit_the_rows_in_their_window(rng, window):
+    outputs, reference = stream(rng, rows=400), stream(rng, rows=60)
+    detector = truing.Detector("energy", method="rlr", window=window)
+    detector.calibrate(reference)
+    for batch in batches(outputs, 50):
+        detector.learn(batch)
+    kept = outputs if window is None else outputs[-150:]
+    expected = truing.fit_robust(
+        np.concatenate((kept.features, reference.features)),
+        truing.energy(np.concatenate((kept.logits, reference.logits))),
+    )
+    np.testing.assert_array_equal(detector.current_fit.coef, expected.coef)
+    with pytest.raises(ValueError, match="moments cannot be merged into a window"):
+        detector.merge(truing.Moments.of(kept.features, kept.features[:, 0]))
+
+
+def test_merged_detectors_have_learned_what_one_would(rng):
+    outputs = stream(rng)
+    whole, one, other = (truing.Detector("energy") for _ in range(3))
+    whole.learn(outputs)
+    one.learn(outputs[:150])
+    other.learn(outputs[150:])
+    one.merge(other.moments)
+    np.testing.assert_allclose(one.score(outputs), whole.score(outputs), atol=1e-9)
+    with pytest.raises(ValueError, match="moments must have 6 columns, as before, got 2"):
+        one.merge(truing.Moments.of(rng.normal(size=(9, 2)), np.arange(9.0)))
+    with pytest.raises(TypeError, match="moments must be Moments, as the detector has, got dict"):
+        one.merge({})
+
+
+def drifting(rng, rows, out_share=0.0, shift=0.0):
+    """Return rows of a classifier of three classes, some of them out."""
+    features = rng.normal(size=(rows, 6)) + shift
+    features[:, 0] += 4 * (rng.random(rows) >= out_share)
+    return truing.Outputs(features, np.stack([features[:, 0], features[:, 1], -features[:, 1]], axis=1))
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_the_drift_alarm_sees_the_p_values_of_learned_rows_alone(rng, method):
+    detector = truing.Detector("energy", method=method, drift_alarm=0.001)
+    assert detector.drift is None
+    detector.calibrate(drifting(rng, 1600))
+    alarm = truing.DriftAlarm(0.001, seed=detector.drift.seed)
+    for number in range(30):
+        batch = drifting(rng, 32, shift=0.0 if number < 20 else 1.0)
+        alarm = alarm.updated(detector.learn_and_decide(batch, false_alarm=0.05).p_values)
+        detector.decide(batch, false_alarm=0.05)
+        assert detector.drift.martingale == alarm.martingale
+    assert detector.drift.is_alarming
+    assert detector.drift.report().features_moved
+    if method == "dlr":
+        detector.calibrate(drifting(rng, 1600))  # A new reference starts a new alarm.
+        assert detector.drift.rows == 0
+
+
 def test_a_base_score_may_be_a_function(rng, tmp_path):
     def margin(outputs):
         ordered = np.sort(outputs.logits, axis=1)
@@ -383,7 +457,7 @@ def test_a_base_score_may_be_a_function(rng, tmp_path):
     assert found.base == "margin"
     with pytest.raises(ValueError, match="base must return one score per row, 400, got 399"):
         truing.detect(outputs, base=lambda outputs: margin(outputs)[1:])
-    with pytest.raises(TypeError, match="a Detector of a named base score, got one of margin"):
+    with pytest.raises(TypeError, match="of a named base score, got one of margin"):
         truing.save(detector, tmp_path / "x.npz")
     with pytest.raises(ValueError, match="temperature must be 1"):
         truing.detect(outputs, base=margin, temperature=2.0)
@@ -398,7 +472,7 @@ def test_rows_too_large_for_a_fit_of_tiny_ones_are_refused_and_not_accepted_for_
     detector.learn(truing.Outputs(tiny, scores=1e98 * rng.normal(size=20)))
     huge = truing.Outputs(np.full((2, 3), 1e99), scores=[1.0, 2.0])
     for ask in (detector.score, partial(detector.decide, false_alarm=0.1)):
-        with pytest.raises(ValueError, match="got a score beyond all 64-bit numbers in row 0"):
+        with pytest.raises(ValueError, match="got a score that overflows in row 0"):
             ask(huge)
     assert np.isfinite(detector.learn_and_score(huge)).all()  # By a fit in which they are.
 

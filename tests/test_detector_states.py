@@ -1,12 +1,9 @@
 """Every state that a detector can reach is saved and restored to the bit, and shared among threads without loss."""
 
 import copy
-import os
 import pickle
-import signal
 import sys
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing import incremental
 
 
 @st.composite
@@ -106,24 +102,16 @@ def check_a_restored_detector_goes_on_to_the_same_bits(data, path, d):
                 np.testing.assert_array_equal(getattr(again, name), value)
 
 
-@pytest.fixture(params=["factored", "inverted"])
-def either(request, monkeypatch):
-    """Factor a co-moment of few columns each time, as is done, or update its inverse, as is done with many."""
-    if request.param == "inverted":
-        monkeypatch.setattr(incremental, "_MIN_COLUMNS", 0)
-        monkeypatch.setattr(incremental, "_MIN_COLUMNS_PER_ROW", 0)
-
-
 @settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 6))
-def test_a_restored_detector_goes_on_to_the_same_bits(either, tmp_path, data, d):
+def test_a_restored_detector_goes_on_to_the_same_bits(tmp_path, data, d):
     check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 20))
-def test_thousands_of_restored_detectors_go_on_to_the_same_bits(either, tmp_path, data, d):
+def test_thousands_of_restored_detectors_go_on_to_the_same_bits(tmp_path, data, d):
     check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)
 
 
@@ -211,66 +199,25 @@ def test_eight_threads_learn_thousands_of_batches(d):
 
 
 def test_a_score_does_not_wait_for_a_learn(rng):
-    """Whoever reads takes the state as it is: a learn that is under way, here for ever, holds nobody up."""
-    detector = truing.Detector("given")
     rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
+    learning, done = threading.Event(), threading.Event()
+
+    def slow(outputs):
+        if learning.is_set():
+            done.wait(30)
+        return outputs.scores
+
+    detector = truing.Detector(slow)
     detector.learn(rows)
-    with detector._changing:
-        scored = ThreadPoolExecutor(1).submit(detector.score, rows).result(timeout=30)
-    np.testing.assert_array_equal(scored, detector.score(rows))
-
-
-def test_a_signal_handler_may_learn_while_its_thread_does(rng):
-    """A lock that a thread takes twice would wait for itself, and a change made meanwhile must not be lost."""
-    detector = truing.Detector("given")
-    rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
-    detector.learn(rows)
-    handled = []
-
-    def handler(number, frame):
-        handled.append(number)
-        detector.learn(rows)
-
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-    try:
-        learned = 0
-        while len(handled) < 200:
-            detector.learn(rows)
-            learned += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert detector.moments.rows == 20 * (1 + learned + len(handled))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_child_forked_while_another_thread_learns_can_learn(rng):
-    detector = truing.Detector("given")
-    rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
-    detector.learn(rows)
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with detector._changing:
-            held.set()
-            done.wait()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads.
-            child = os.fork()
-        if child == 0:
-            signal.alarm(30)
-            detector.learn(rows)
-            os._exit(0 if detector.moments.rows == 40 else 1)
-        assert os.waitpid(child, 0)[1] == 0
-    finally:
+    learning.set()
+    with ThreadPoolExecutor(2) as threads:
+        learned = threads.submit(detector.learn, rows)
+        scored = threads.submit(detector.score, rows).result(timeout=30)
+        assert not learned.done()
         done.set()
-        holder.join()
+    expected = truing.fit_direct(rows.features, rows.scores).predict(rows.features)
+    np.testing.assert_allclose(scored, expected, atol=1e-10)
+    assert detector.moments.rows == 40
 
 
 def test_a_copy_goes_its_own_way(rng):

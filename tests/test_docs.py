@@ -1,4 +1,4 @@
-"""What the pages say runs, and says what comes out."""
+"""The code on the pages runs and prints what the pages show."""
 
 import re
 import shlex
@@ -14,27 +14,30 @@ from truing.bench import demo
 from truing.bench.bank import bank as embedded
 from truing.bench.experiments.records import read
 from truing.bench.report.tables import all_tables
-from truing.cli import main
+from truing.cli.command import run as main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_PYTHON = [
-    *(
-        "README.md",
-        "contrast.md",
-        "durability.md",
-        "export.md",
-        "files.md",
-        "guarantees.md",
-        "networks.md",
-        "one-input.md",
-        "own-network.md",
-        "own-score.md",
-    ),
-    *("scale.md", "scores.md", "sklearn.md", "start.md", "streams.md"),
+    "README.md",
+    "contrast.md",
+    "durability.md",
+    "export.md",
+    "files.md",
+    "guarantees.md",
+    "huber.md",
+    "networks.md",
+    "one-input.md",
+    "own-network.md",
+    "own-score.md",
+    "scale.md",
+    "scores.md",
+    "sklearn.md",
+    "start.md",
+    "streams.md",
 ]
 SITE = (ROOT / "mkdocs.yml").read_text()
-COLUMN = 92  # Characters that stand side by side in a window of 1,280 pixels.
+COLUMN = 92  # Characters that fit into a window of 1,280 pixels.
 ELSEWHERE = {"index.md", "changelog.md", "contributing.md", "perf.md", "bank.md"}  # Named in docs/site_hooks.py.
 
 
@@ -44,7 +47,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """A folder with the files that the pages speak of, of real rows."""
+    """Return a folder with the files that the pages use, made of real rows."""
     monkeypatch.chdir(tmp_path)
     real, order = embedded(), np.random.default_rng(0).permutation(4000)
     inside, outside = real.inside, real.outside["svhn"]
@@ -72,7 +75,7 @@ def test_the_python_of_a_page_runs_and_prints_what_it_shows(here, page, capsys):
 
 
 def shown_by(code: str) -> list[str]:
-    """Return what a page says is printed: comments behind a print, or in the lines below it."""
+    """Return the output that a page shows: a comment after a print, or comments in the lines below it."""
     shown, is_below = [], False
     for line in code.splitlines():
         if line.lstrip().startswith("print("):
@@ -97,7 +100,7 @@ def test_the_commands_of_the_cli_page_run(here, capsys):
     assert len(lines) >= 12
     for line in lines:
         words = shlex.split(line)
-        if words[1] != "demo":  # It has tests of its own.
+        if words[1] != "demo":  # It has its own tests.
             assert main(words[1:]) == 0, capsys.readouterr().err
 
 
@@ -114,7 +117,7 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_no_page_has_a_place_that_was_to_be_filled():
+def test_no_page_has_an_unfilled_placeholder():
     for page in PAGES:
         assert not re.findall(r"\b[A-Z]+_TABLE\b", page.read_text()), page
 

@@ -1,4 +1,4 @@
-"""The examples run, and say what an independent computation says."""
+"""The examples run and agree with independent computations."""
 
 import json
 import re

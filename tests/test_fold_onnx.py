@@ -9,7 +9,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 import truing.onnx  # noqa: E402
-from truing.cli import main  # noqa: E402
+from truing.cli.command import run as main  # noqa: E402
 
 from .foldable import fits_of  # noqa: E402
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.cli import main
+from truing.cli.command import run as main
 
 LIBRARIES = ["pandas", pytest.param("polars", marks=pytest.mark.slow), "pyarrow"]  # Polars is large.
 NUMBERS = ["row", "base", "scores", "rank", "p_values", "is_out"]

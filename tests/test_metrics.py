@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import truing
-from truing import ranks
+from truing.decisions import ranks
 
 # Few distinct values, so that ties are the rule.
 tied = arrays(np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(float))

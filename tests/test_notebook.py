@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing._html import facts, listing
-from truing.plots import roc_curve
+from truing._display.html import facts, listing
+from truing._display.plots import roc_curve
 
 
 @pytest.fixture(scope="module")

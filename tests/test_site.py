@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: whole, and read without a network."""
+"""The site that `make docs` builds is complete and loads nothing from a network."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ WIDTHS = (390, 1280)
 
 
 class Loads(HTMLParser):
-    """Collects what a page loads, by tag."""
+    """Collects the addresses that a page loads."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +31,7 @@ class Loads(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site, in which a link that leads nowhere, or a page outside the navigation, would be an error."""
+    """Build the site; a broken link or a page outside the navigation is an error."""
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -39,7 +39,7 @@ def site(tmp_path_factory):
     return folder
 
 
-def test_no_page_and_no_style_loads_anything_from_elsewhere(site):
+def test_no_page_and_no_style_loads_anything_from_another_site(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
@@ -58,7 +58,7 @@ def test_every_formula_is_mathml(site):
         assert "$" not in re.sub(r"<(script|code|pre|style).*?</\1>", "", pages[name], flags=re.DOTALL), name
 
 
-def test_the_api_page_tells_each_parameter_its_own_default(site):
+def test_the_api_page_shows_the_default_of_each_parameter(site):
     html = (site / "api.html").read_text(encoding="utf-8")
     for name in truing.__all__:
         assert f'id="truing.{name}"' in html or f'id="truing.{name}.{name}"' in html, name
@@ -70,7 +70,7 @@ def test_the_api_page_tells_each_parameter_its_own_default(site):
     assert (defaults["keep"], defaults["penalty"], defaults["outputs"]) == ("0.8", "1e-05", "required")
 
 
-def test_the_api_page_says_once_what_is_said_of_several_parameters(site):
+def test_the_api_page_does_not_repeat_a_shared_description(site):
     html = (site / "api.html").read_text(encoding="utf-8")
     for name in ("detect", "Detector", "sklearn.TruedDetector", "torch.fold.folded"):
         part = html.partition(f'id="truing.{name}"')[2].partition('<h3 id="truing.')[0]
@@ -81,7 +81,7 @@ def test_the_api_page_says_once_what_is_said_of_several_parameters(site):
 
 
 @pytest.mark.parametrize("name", ["index", "start", "concepts", "contrast", "api", "gallery", "perf"])
-def test_a_page_fits_the_window_and_asks_for_nothing_but_the_site(browser, site, name):
+def test_a_page_fits_the_window_and_requests_only_files_of_the_site(browser, site, name):
     asked, shown, cut = [], {}, {}
     page = browser.new_page()
     page.on("request", lambda request: asked.append(request.url))

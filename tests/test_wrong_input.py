@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.cli import main
+from truing.cli.command import run as main
 
 ROWS = np.random.default_rng(2)
 FEATURES, LOGITS, SCORES = ROWS.normal(size=(9, 3)), ROWS.normal(size=(9, 4)), ROWS.normal(size=9)

@@ -22,7 +22,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 import truing
-from truing.cli import main
+from truing.cli.command import run as main
 
 HERE = Path(__file__).parent
 DATA = (HERE.parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
@@ -159,15 +159,12 @@ def draw(p: Pools) -> Any:
     figure, axes = plt.subplots(2, 4, figsize=(17, 7), sharex=True, sharey="row", layout="constrained")
     for column, name in enumerate(names):
         p_values, is_out = stream(p, CHANGES[name], np.random.default_rng(4))
-        _, by_stream = truing.StreamFdr(0.05, 3000).updated(p_values.ravel())
         lines, alarm = watched(p_values)
         above, below = axes[0, column], axes[1, column]
         above.set_title(name)
         when = np.arange(BATCHES)[19::EVERY]
         above.plot(when, smooth(is_out), color="#9a9a9a", ls=":", lw=2, label="rows that are out")
         above.plot(when, smooth(p_values <= 0.05), color="#e07b39", label="refused, 5 % false alarms")
-        refused = by_stream.reshape(p_values.shape)
-        above.plot(when, smooth(refused), color="#1b6ca8", label="refused, 5 % FDR of the stream")
         seen = np.arange(BATCHES)[::EVERY]
         below.semilogy(seen, lines[seen, 0], color="#e07b39", label="all rows")
         below.semilogy(seen, lines[seen, 1], color="#1b6ca8", label="in-distribution part")

@@ -19,12 +19,12 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import truing
+from truing.decisions.thresholds import Rate
 from truing.service.app import create_app
 from truing.service.history import History
 from truing.service.metrics import Metrics
 from truing.service.protocol import Widths
 from truing.service.requests import Answer, Event, Facts
-from truing.threshold import Rate
 
 HERE = Path(__file__).parent
 SECONDS, CHANGE = 590, 420  # Of the stream, and from where on house numbers come.

@@ -4,29 +4,23 @@ Take the features and logits a network already computes, regress any score on th
 fitted value as the better score. Higher scores are more in-distribution, everywhere.
 """
 
-from truing_command import end_if_interrupted, end_if_misled, is_started_by_name
-
-if is_started_by_name():
-    end_if_interrupted()
-    end_if_misled()
-
 from ._threads import threads
 from .contrast import ContrastFit, fit_contrast
+from .decisions.drift import DriftAlarm, DriftReport
+from .decisions.thresholds import Decision, benjamini_hochberg, is_out, p_values, threshold_at
 from .detection import Detection, detect
 from .detector import Detector
-from .drift import DriftAlarm, DriftReport
-from .fits import fit_direct, fit_robust
-from .huber_regression import HuberFit, huber
-from .least_squares import LinearFit
 from .metrics import Report, aupr, aupr_out, auroc, evaluate, fpr_at_tpr
-from .moments import Moments
 from .outputs import Outputs
+from .regression.fits import fit_direct
+from .regression.huber import HuberFit, huber
+from .regression.least_squares import LinearFit
+from .regression.moments import Moments
+from .regression.robust import fit_robust
 from .sample import sample
 from .saved import load, save
 from .scores import SCORES, ash, energy, fdbd, gen, gradnorm, kl_uniform, knn, max_logit, msp, nci, scale, vim
-from .shaping import react, react_clip
-from .stream_fdr import StreamFdr
-from .threshold import Decision, benjamini_hochberg, is_out, p_values, threshold_at
+from .scores.shaping import react, react_clip
 
 __version__ = "0.1.0"
 
@@ -43,7 +37,6 @@ __all__ = [
     "Moments",
     "Outputs",
     "Report",
-    "StreamFdr",
     "ash",
     "aupr",
     "aupr_out",

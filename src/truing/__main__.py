@@ -1,7 +1,7 @@
-"""`python -m truing` is the command `truing`."""
+"""`python -m truing` runs the command line."""
 
 import sys
 
-from truing_command import main
+from .cli import main
 
 sys.exit(main())

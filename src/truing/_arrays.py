@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .io.arrow import as_array as arrow_as_array
-from .io.arrow import is_list
+from .data.arrow import as_array as arrow_as_array
+from .data.arrow import is_list
 
 # DLPack's numbers of devices whose memory the processor reads, and the names of others.
 _READABLE = {1, 3, 11, 13}

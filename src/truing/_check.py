@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _kernels
 from ._arrays import as_numpy
+from ._kernels import readable
 from ._threads import add_blocks, map_blocks
 
 Floats = NDArray[np.float64]
@@ -31,15 +31,11 @@ BLOCK_NUMBERS = 2**18
 _FEWEST_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8
 
-# A block of so many numbers is a compiled kernel's, which makes no copy of it and does not wait for the interpreter.
-KERNEL_NUMBERS = 2**19
-
-# Of a float16: all but its sign, and those of infinity, above which are NaN's.
+# All bits of a float16 but its sign, and the bits of infinity; NaN has larger bits.
 _BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
 
-# Of so few numbers a sum of squares tells soonest that all are finite; many are checked so many at a time.
+# For so few numbers, a sum of squares is the fastest finiteness check.
 _FEW_NUMBERS = 2**12
-_CHECKED_NUMBERS = 2**20
 
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
@@ -67,37 +63,36 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
     if vector.size == 0:
         raise ValueError(f"{name} must not be empty")
     check_finite(vector[:, None], name)
-    wide: Floats = vector.astype(np.float64, copy=False)
-    return wide
+    return readable(vector.astype(np.float64, copy=False))
 
 
-def refuse(matrix: Matrix, name: str) -> NoReturn:
-    """Refuse a matrix in which numbers were found that `check_finite` refuses, naming the first."""
+def reject(matrix: Matrix, name: str) -> NoReturn:
+    """Raise the error of `check_finite` for a matrix in which an invalid number was found."""
     check_finite(matrix, name)
     raise ValueError(f"{name} must not change while they are read")
 
 
 def check_finite(matrix: Matrix, name: str) -> None:
-    """Refuse NaN, infinities and numbers too large to square, naming the first."""
+    """Reject NaN, infinities and numbers too large to square. The error names the first."""
     if matrix.size <= _FEW_NUMBERS and _have_small_squares(matrix):
         return
 
     def check(rows: slice) -> None:
         if not _are_finite(matrix[rows]):
             block = np.array(matrix[rows], dtype=np.float64)  # A copy, which another thread cannot change.
-            refused = np.argwhere(~(np.abs(block) <= LARGEST))
-            if not refused.size:
+            invalid = np.argwhere(~(np.abs(block) <= LARGEST))
+            if not invalid.size:
                 raise ValueError(f"{name} must not change while they are read")
-            row, value = rows.start + refused[0][0], block[tuple(refused[0])]
+            row, value = rows.start + invalid[0][0], block[tuple(invalid[0])]
             raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
 
-    map_blocks(check, slices(len(matrix), max(1, _CHECKED_NUMBERS // matrix.shape[1])), uses_blas=False)
+    map_blocks(check, row_blocks(matrix), uses_blas=False)
 
 
 def check_rows(matrix: Matrix, rows: slice, name: str) -> None:
-    """Refuse what `check_finite` does if it is among these rows: whoever reads them next finds them in the cache."""
+    """Reject invalid numbers in some rows, right before these rows are read."""
     if not _are_finite(matrix[rows]):
-        refuse(matrix, name)
+        reject(matrix, name)
 
 
 def as_number(
@@ -226,12 +221,7 @@ def sum_of_blocks(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 
 
 def _are_finite(block: Matrix) -> bool:
-    if _kernels.kernels is not None:
-        are_finite = np.empty(1, dtype=np.int64)
-        in_rows = block.T if block.shape[1] == 1 else block
-        _kernels.kernels("are_finite", _kernels.readable(in_rows), LARGEST, are_finite)
-        return bool(are_finite[0])
-    if block.dtype == np.float16:  # NumPy compares halves one at a time, but not their bits.
+    if block.dtype == np.float16:  # NumPy compares integers much faster than halves.
         return bool((block.view(np.int16) & _BITS_OF_SIZE).max() < _BITS_OF_INFINITY)
     largest = LARGEST if block.dtype.itemsize == 8 else float(np.finfo(block.dtype).max)
     return bool(block.min() >= -largest and block.max() <= largest)  # NaN fails this comparison too.

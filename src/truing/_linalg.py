@@ -1,4 +1,4 @@
-"""SciPy's linear algebra, loaded when it is first needed: that takes longer than to load all the rest."""
+"""SciPy's linear algebra, imported on first use because the import takes longer than the rest of truing."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     import scipy.linalg
 
-    globals()[name] = found = getattr(scipy.linalg, name)
-    return found
+    globals()[name] = value = getattr(scipy.linalg, name)
+    return value

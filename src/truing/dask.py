@@ -20,11 +20,11 @@ import numpy as np
 
 from ._check import as_count, as_truth
 from ._threads import alone
-from .io.extras import install
-from .io.npz import Arrays
-from .parts.jobs import Add, Task
-from .parts.passes import in_turn
-from .parts.table import RowBlock, Table
+from .data.extras import install
+from .data.jobs.jobs import Add, Task
+from .data.jobs.passes import in_turn
+from .data.jobs.table import RowBlock, Table
+from .data.npz import Arrays
 
 try:
     from dask import config
@@ -154,7 +154,7 @@ class ArrayTable(Table):
         """Return what tells these rows from others: what Dask calls the arrays."""
         return [self.name, *self.chunk_rows]
 
-    def blocks(self, number: int, *, verify: bool = True) -> Iterator[RowBlock]:
+    def blocks(self, number: int) -> Iterator[RowBlock]:
         """Yield the rows of the chunk that is here, a block at a time."""
         if not self.chunk:
             raise ValueError("a table of Dask arrays needs a runner on their cluster: runner=OnDask(client)")

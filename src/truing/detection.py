@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import notes
 from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
-from ._html import facts, listing
+from ._display.frames import frame_of
+from ._display.html import facts, listing
+from ._display.plots import MOST, figure_of_detection
 from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, check_apart, split
+from .decisions import notes
+from .decisions.placements import Placements, chance_alike, class_weights, placements
+from .decisions.ranks import Ranks
+from .decisions.row_keys import RowKeys, may_be_shared
+from .decisions.thresholds import Rate, decide_at, out_share_of_counts
 from .detector import DEFAULT_BASE, Detector
-from .fits import fit_robust
-from .frames import frame_of
-from .least_squares import LinearFit
 from .outputs import Outputs, as_outputs, check_same_model
-from .placements import Placements, chance_alike, class_weights, placements
-from .plots import MOST, figure_of_detection
-from .ranks import Ranks
-from .row_keys import RowKeys, may_be_shared
+from .regression.least_squares import LinearFit
+from .regression.robust import fit_robust
 from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
-from .threshold import Rate, decide_at, out_share_of_counts
 
 if TYPE_CHECKING:
-    from .plots import Figure
+    from ._display.plots import Figure
 
 METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
 ORDERS = ("learn-first", "score-first")

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from ._check import Floats, as_number
 from .contrast import Columns, ContrastFit
 from .contrast.columns import FARTHEST, FARTHEST_SCORE
+from .decisions.ranks import Ranks
+from .decisions.thresholds import Rate, decide_at
 from .detection import Detection
 from .detector import Detector
-from .least_squares import LinearFit
-from .ranks import Ranks
+from .regression.least_squares import LinearFit
 from .scores import NEEDS, base_name, gen
-from .threshold import Rate, decide_at
 
 OUTPUTS = ("trued_score", "is_out")
 """What a network gives beside its own outputs; the second where there is a threshold."""
@@ -151,8 +151,7 @@ def _parts_of(detector: Detector, *, at_a_rate: bool) -> tuple[LinearFit | Contr
         return fit, fit.scores_in, None
     reference: Any = detector.reference
     known = None if reference is None else fit.predict(reference.features)
-    sums: Any = detector.moments
-    return fit, known, sums.mean[:-1]
+    return fit, known, detector.state.feature_mean
 
 
 def _threshold_at(rate: Rate, known: Floats | None) -> float | None:

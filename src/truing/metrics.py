@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
-from ._html import facts
-from ._json import as_json
+from ._display.html import facts
+from ._display.json import as_json
+from ._display.plots import figure_of_report
 from ._threads import map_blocks
-from .plots import figure_of_report
-from .ranks import Counts, blocks_of_ascending, ranks_of_ascending
-from .threshold import is_out, rows_for, threshold_at
+from .decisions.ranks import Counts, blocks_of_ascending, ranks_of_ascending
+from .decisions.thresholds import is_out, rows_for, threshold_at
 
 if TYPE_CHECKING:
-    from .plots import Figure
+    from ._display.plots import Figure
 
 # So many scores are worth a thread.
 _MANY_SCORES = 2**15

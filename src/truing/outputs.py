@@ -25,9 +25,9 @@ from ._check import (
     check_same_rows,
     counted,
 )
-from ._html import facts
+from ._display.html import facts
 from ._largest import largest_of_rows
-from .io.columns import NAMES, read_columns, write_columns
+from .data.columns import NAMES, read_columns, write_columns
 
 
 @dataclass(frozen=True, init=False, eq=False)

@@ -6,7 +6,7 @@ from ._check import as_choice
 from .outputs import Outputs
 
 # What each set is, and is not, says the README beside the files.
-DATA = Path(__file__).parent / "bench" / "data"
+DATA = Path(__file__).parent / "samples"
 INSIDE = "cifar10-test"
 OUTSIDE = (
     "svhn",

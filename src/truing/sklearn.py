@@ -12,17 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_number, as_share
 from .contrast import ContrastFit
+from .data.extras import install
+from .decisions.ranks import Ranks
+from .decisions.thresholds import Rate, decide_at, threshold_at
 from .detection import Detection, detect, halves
 from .detector import Detector
-from .fits import fit_direct, fit_robust
-from .io.extras import install
-from .least_squares import LinearFit
 from .outputs import Outputs
-from .ranks import Ranks
+from .regression.fits import fit_direct
+from .regression.least_squares import LinearFit
+from .regression.robust import fit_robust
 from .scores import Base, Head, as_pair, base_scores, knn
 from .scores.neighbours import default_neighbours
-from .shaping import react
-from .threshold import Rate, decide_at, threshold_at
+from .scores.shaping import react
 
 try:
     from sklearn.base import BaseEstimator, OutlierMixin

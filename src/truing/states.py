@@ -1,53 +1,56 @@
-"""What a detector knows at one time, frozen: under direct regression, under robust regression, and under a contrast.
+"""What a detector knows at one time, as frozen values: `LinearState` for DLR and RLR, `ContrastState` for contrast.
 
-All answer to the same calls. `read` makes of outputs what the state learns and scores; `with_reference`, `with_rows`
-and `with_sums` return a new state, the latter two with the same guards; `fit`, `scores` and `compared` return what it
-says.
+Both states have the same methods. `read` prepares outputs for the other methods. `with_reference`, `with_rows`,
+`with_sums` and `without_rows` return a new state. `fit`, `scores` and `compared` return results; a state solves each of
+its two fits, with and without the reference rows, at most once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from ._check import BLOCK_NUMBERS, Floats, Matrix, check_finite
+from ._check import Floats, Matrix, check_finite
 from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
-from .guards import Guards
-from .incremental import IncrementalMoments
-from .least_squares import LinearFit
-from .merged import Digests, digests_of, with_merged
-from .moments import Moments
+from .decisions.drift import DriftWatch
+from .decisions.ranks import Ranks
+from .decisions.row_keys import RowKeys
 from .outputs import Outputs
-from .ranks import Ranks
-from .robust_sums import Batch, RobustSums, Trust
-from .row_keys import RowKeys
+from .regression.least_squares import LinearFit
+from .regression.moments import Moments
+from .regression.robust import fit_robust
 from .scores import Base, Head, base_scores
-from .stream_fdr import fewest_rows_in
-from .window import Window
 
 METHODS = ("dlr", "rlr", "contrast")
+
+NOTHING_LEARNED = "nothing learned yet: call learn first"
+
+# Number of rows that RLR of a stream holds when no window is given.
+ROBUST_WINDOW = 2000
+
+# If a column keeps less than this share of its sum of squares when rows leave a window, the subtraction lost too many
+# digits, and the rows that remain are summed afresh.
+_MIN_REMAINING_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """What a detector was made with."""
+    """The arguments that a detector was made with."""
 
     base: Base
     method: str
     temperature: float
     intercept: bool
     components: int | None
-    tolerance: float
     decay: float
     window: int | None
     keep: float
     same_mix: bool
     head: Head | None
     model: str | None
-    stream_fdr: float | None = None
     drift_alarm: float | None = None
 
     def base_scores(self, outputs: Outputs) -> Floats:
@@ -55,25 +58,15 @@ class Settings:
         return base_scores(outputs, self.base, self.temperature, head=self.head)
 
     @property
-    def is_guarded(self) -> bool:
-        """Whether decisions change what watches the stream."""
-        return self.stream_fdr is not None or self.drift_alarm is not None
-
-    @property
     def watches_residuals(self) -> bool:
-        """Whether the drift alarm sees base scores less trued ones, which must be in the same units."""
+        """Whether the drift alarm looks at base scores minus trued scores, which DLR has in the same units."""
         return self.drift_alarm is not None and self.method == "dlr"
-
-    @property
-    def trust(self) -> Trust:
-        """How robust regression tells rows to trust."""
-        return Trust(self.keep, self.intercept, self.components)
 
 
 class Comparison(NamedTuple):
-    """Scores of known rows (m,), scores of rows to decide (n,), and what a user should know of the fit behind both.
+    """Scores of reference rows (m,), scores of the rows to decide (n,), and notes on the fit behind both.
 
-    `is_ordered` says that the scores of known rows ascend.
+    `is_ordered` says whether the scores of the reference rows are sorted.
     """
 
     scores_in: Floats
@@ -82,13 +75,31 @@ class Comparison(NamedTuple):
     is_ordered: bool = False
 
     def ranks(self) -> Ranks:
-        """Return the ranks of the rows' scores among those of known rows."""
+        """Return the ranks of the rows' scores among the scores of the reference rows."""
         return Ranks(self.scores_in, self.scores, self.is_ordered)
 
 
 @dataclass(frozen=True, eq=False)
+class Batch:
+    """Features (b, d) and base scores (b,) of the rows of one batch."""
+
+    features: Matrix
+    scores: Floats
+
+    @classmethod
+    def of(cls, features: Matrix, scores: Floats) -> Batch:
+        """Return a copy of these rows, which callers cannot change."""
+        batch = cls(np.array(features, order="C"), np.array(scores))
+        check_finite(batch.features, "features")  # The caller's array may have changed since it was checked.
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclass(frozen=True, eq=False)
 class Reference:
-    """Known in-distribution rows: features (m, d), base scores (m,), and the moments of both."""
+    """In-distribution rows: features (m, d), base scores (m,), and the moments of both."""
 
     features: Matrix
     scores: Floats
@@ -97,226 +108,180 @@ class Reference:
     @classmethod
     def of(cls, features: Matrix, scores: Floats) -> Reference:
         """Return the reference of these rows."""
-        # Copied, so that nobody else can change them, and always in the same order of memory.
-        matrix, vector = np.array(features, order="C"), np.array(scores)
-        return cls(matrix, vector, Moments.of(matrix, vector))
+        rows = Batch.of(features, scores)
+        return cls(rows.features, rows.scores, Moments.of(rows.features, rows.scores))
 
     @cached_property
     def keys(self) -> RowKeys:
-        """Keys of the rows, made when a decision first asks for them."""
+        """Keys that find rows of the reference among other rows."""
         return RowKeys.of(self.features)
-
-    @cached_property
-    def wide_features(self) -> Matrix:
-        """The features, in float64 where they are few: every change of a fit scores them anew."""
-        return np.asarray(self.features, dtype=np.float64) if self.features.size <= BLOCK_NUMBERS else self.features
 
     def __len__(self) -> int:
         return len(self.scores)
 
 
-class _LinearState:
-    """What states have in common whose fit is linear in the features."""
+class Solved(NamedTuple):
+    """A fit, and the sorted scores (m,) that it gives the reference rows, if there are any."""
 
-    reference: Reference | None
-    _scores_in: dict[bool, Floats]
-
-    def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
-        """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
-        raise NotImplementedError
-
-    def read(self, outputs: Outputs) -> Outputs:
-        """Return the rows as they are: their base score is needed when they are learned, and not to be scored."""
-        return outputs
-
-    def scores(self, rows: Outputs, settings: Settings) -> Floats:
-        """Return the trued score (n,) of every row."""
-        return self.fit(settings, with_reference=True).predict(rows.features)
-
-    def compared(self, rows: Outputs, settings: Settings, *, with_reference: bool) -> Comparison:
-        """Return the scores of known rows, those of these rows, and notes."""
-        assert self.reference is not None
-        fit = self.fit(settings, with_reference=with_reference)
-        if with_reference not in self._scores_in:
-            # In ascending order, so that they are put in order once for all batches.
-            self._scores_in[with_reference] = np.sort(fit.predict(self.reference.wide_features))
-        scores_in, scores = self._scores_in[with_reference], fit.predict(rows.features)
-        return Comparison(scores_in, scores, fit.notes(settings.components), is_ordered=True)
+    fit: LinearFit
+    scores_in: Floats | None
 
 
 @dataclass(frozen=True, eq=False)
-class DirectState(_LinearState):
-    """Sums of learned rows; `joined` is what was learned and the reference, where there are both.
+class LinearState:
+    """Learned rows of DLR, as sums, or of RLR, as the rows themselves, and the reference.
 
-    `classes` is the number of logits of the rows it was given, None as long as none had any. `window` has the last
-    batches, where only these count, and `merged` tells the sums that were added.
+    `held` are the batches inside the window, oldest first; RLR always has a window. `classes` is the number of logits
+    of the rows seen so far, or None while no row had logits.
     """
 
+    settings: Settings
     reference: Reference | None = None
-    learned: IncrementalMoments | None = None
-    joined: IncrementalMoments | None = None
+    learned: Moments | None = None
+    held: tuple[Batch, ...] = ()
     classes: int | None = None
-    window: Window[Batch, Moments] | None = None
-    merged: Digests = ()
-    guards: Guards = field(default_factory=Guards)
-    _fits: dict[bool, LinearFit] = field(default_factory=dict)
-    _scores_in: dict[bool, Floats] = field(default_factory=dict)
+    drift: DriftWatch | None = None
 
     @property
     def dimensions(self) -> int | None:
-        """Number of feature columns, once there are any."""
-        sums = self.learned or self.reference
-        return None if sums is None else sums.moments.dimensions
+        """Number of feature columns, once any row was seen."""
+        if self.held:
+            return int(self.held[0].features.shape[1])
+        sums = self.learned or (None if self.reference is None else self.reference.moments)
+        return None if sums is None else sums.dimensions
 
     @property
     def sums(self) -> Moments | None:
-        """Moments of the learned rows."""
-        return None if self.learned is None else self.learned.moments
-
-    def with_reference(self, reference: Outputs, settings: Settings) -> DirectState:
-        """Return the state with these known rows in place of earlier ones."""
-        known = Reference.of(reference.features, settings.base_scores(reference))
-        classes = _classes(self.classes, reference)
-        return DirectState(known, self.learned, _joined(self.learned, known), classes, self.window, self.merged)
-
-    def with_rows(self, rows: Outputs, settings: Settings) -> DirectState:
-        """Return the state in which these rows are learned, with weight 1."""
-        features, scores = rows.features, settings.base_scores(rows)
-        classes = _classes(self.classes, rows)
-        if settings.window is not None:
-            window = (self.window or Window(settings.window, Batch.moments)).with_batch(Batch.of(features, scores))
-            learned = IncrementalMoments.of(window.total)
-            return self._with_sums(learned, _joined(learned, self.reference), settings, classes, window)
-        follow = settings.intercept and settings.components is None
-        if self.learned is None:
-            learned = IncrementalMoments.of_rows(features, scores, follow=follow)
-        else:
-            learned = self.learned.updated(features, scores, settings.decay, follow=follow)
-        if self.joined is None or self.reference is None or settings.decay != 1.0:  # A reference is never decayed.
-            joined = _joined(learned, self.reference)
-        elif len(features) >= features.shape[1]:  # To add sums takes less time than to sum the rows again.
-            joined = self.joined.grown_to(learned.moments + self.reference.moments, follow=follow)
-        else:
-            joined = self.joined.updated(features, scores, 1.0, follow=follow)
-        return self._with_sums(learned, joined, settings, classes)
-
-    def with_sums(self, sums: Moments, settings: Settings) -> DirectState:
-        """Return the state with the moments of other rows added, with weight 1."""
-        merged = with_merged(self.merged, self.sums, sums)
-        both = sums if self.learned is None else self.learned.moments + sums
-        learned = IncrementalMoments.of(both.told_by(digests_of(sums)))  # So that others can tell what is in these.
-        joined = _joined(learned, self.reference)
-        return replace(self._with_sums(learned, joined, settings, self.classes), merged=merged)
-
-    def _with_sums(
-        self,
-        learned: IncrementalMoments,
-        joined: IncrementalMoments | None,
-        settings: Settings,
-        classes: int | None,
-        window: Window[Batch, Moments] | None = None,
-    ) -> DirectState:
-        """Return the state with these sums, whose principal components follow those of the sums before."""
-        if settings.components is not None and settings.tolerance > 0:  # Of the sums that scores come from.
-            if joined is None:
-                learned = learned.with_components(self.learned, settings.components, settings.tolerance)
-            else:
-                joined = joined.with_components(self.joined, settings.components, settings.tolerance)
-        return DirectState(self.reference, learned, joined, classes, window, self.merged, self.guards)
-
-    def without_rows(self) -> DirectState:
-        """Return the state without anything learned."""
-        return DirectState(self.reference, classes=self.classes)
-
-    def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
-        """Return the fit of learned rows, and of the reference where there is one and it is wanted."""
-        if self.learned is None:
-            raise ValueError(_NOTHING_LEARNED)
-        if with_reference not in self._fits:
-            sums = self.joined if with_reference and self.joined is not None else self.learned
-            self._fits[with_reference] = sums.solve(settings.intercept, settings.components)
-        return self._fits[with_reference]
-
-
-@dataclass(frozen=True, eq=False)
-class RobustState(_LinearState):
-    """The last rows learned, and sums of those before them; the rest is as in direct regression."""
-
-    reference: Reference | None = None
-    learned: RobustSums | None = None
-    classes: int | None = None
-    merged: Digests = ()
-    guards: Guards = field(default_factory=Guards)
-    _fits: dict[bool, LinearFit] = field(default_factory=dict)
-    _scores_in: dict[bool, Floats] = field(default_factory=dict)
-
-    @property
-    def dimensions(self) -> int | None:
-        """Number of feature columns, once there are any."""
-        if self.learned is not None:
-            return self.learned.dimensions
-        return None if self.reference is None else self.reference.moments.dimensions
-
-    @property
-    def sums(self) -> RobustSums | None:
-        """What was learned."""
+        """Moments of the learned rows; RLR has none."""
         return self.learned
 
-    def with_reference(self, reference: Outputs, settings: Settings) -> RobustState:
-        """Return the state with these known rows in place of earlier ones."""
-        known = Reference.of(reference.features, settings.base_scores(reference))
-        return RobustState(known, self.learned, _classes(self.classes, reference), self.merged)
+    @property
+    def rows(self) -> float:
+        """Weight of the learned rows."""
+        return float(sum(map(len, self.held))) if self.learned is None else self.learned.rows
 
-    def with_rows(self, rows: Outputs, settings: Settings) -> RobustState:
-        """Return the state in which these rows are learned."""
-        batch = Batch.of(rows.features, settings.base_scores(rows))
+    @property
+    def feature_mean(self) -> Floats | None:
+        """Mean (d,) of the learned features, once any row was learned."""
+        if self.learned is not None:
+            return self.learned.mean[:-1]
+        if not self.held:
+            return None
+        mean: Floats = np.concatenate([batch.features for batch in self.held]).mean(axis=0, dtype=np.float64)
+        return mean
+
+    def read(self, outputs: Outputs) -> Outputs:
+        """Return the rows unchanged: only learning needs their base scores."""
+        return outputs
+
+    def with_reference(self, reference: Outputs) -> LinearState:
+        """Return the state with these reference rows in place of earlier ones."""
+        rows = Reference.of(reference.features, self.settings.base_scores(reference))
+        drift = DriftWatch.of(rows.features, self.settings.drift_alarm)
+        return replace(self, reference=rows, classes=_classes(self.classes, reference), drift=drift)
+
+    def with_rows(self, rows: Outputs) -> LinearState:
+        """Return the state after these rows were learned with weight 1."""
+        scores = self.settings.base_scores(rows)
+        held, leaving = self.held, self.held[:0]
+        if self.settings.window is not None:
+            held, leaving = slide(held, Batch.of(rows.features, scores), self.settings.window)
+        learned = None
+        if self.settings.method == "dlr":
+            learned = self._learned_with(Moments.of(rows.features, scores))
+            if leaving:
+                learned = _without(learned, leaving, held)
+        return replace(self, learned=learned, held=held, classes=_classes(self.classes, rows))
+
+    def with_sums(self, sums: Moments) -> LinearState:
+        """Return the state with the moments of other rows added."""
+        return replace(self, learned=sums if self.learned is None else self.learned + sums)
+
+    def without_rows(self) -> LinearState:
+        """Return the state without learned rows; the drift alarm starts again."""
+        drift = None if self.reference is None else DriftWatch.of(self.reference.features, self.settings.drift_alarm)
+        return LinearState(self.settings, self.reference, classes=self.classes, drift=drift)
+
+    def fit(self, *, with_reference: bool) -> LinearFit:
+        """Return the fit of the learned rows, together with the reference rows if wanted."""
+        return self._solved(with_reference).fit
+
+    def scores(self, rows: Outputs) -> Floats:
+        """Return the trued score (n,) of every row."""
+        return self.fit(with_reference=True).predict(rows.features)
+
+    def compared(self, rows: Outputs, *, with_reference: bool) -> Comparison:
+        """Return the scores of the reference rows and of these rows, and notes on the fit."""
+        fit, scores_in = self._solved(with_reference)
+        assert scores_in is not None
+        return Comparison(scores_in, fit.predict(rows.features), fit.notes(self.settings.components), is_ordered=True)
+
+    def _learned_with(self, more: Moments) -> Moments:
+        """Return the moments of the learned rows, decayed, and of one more batch."""
         if self.learned is None:
-            learned = RobustSums((batch,))
-        else:
-            learned = self.learned.with_batch(batch, settings.trust, settings.window)
-        return RobustState(self.reference, learned, _classes(self.classes, rows), self.merged, self.guards)
+            return more
+        earlier = self.learned if self.settings.decay == 1.0 else self.learned.decayed(self.settings.decay)
+        return earlier + more
 
-    def with_sums(self, sums: RobustSums, settings: Settings) -> RobustState:
-        """Return the state with what others learned added."""
-        merged = with_merged(self.merged, self.sums, sums)
-        learned = sums if self.learned is None else self.learned + sums
-        return RobustState(self.reference, learned, self.classes, merged, self.guards)
+    def _solved(self, with_reference: bool) -> Solved:
+        return self._with_reference if with_reference else self._without_reference
 
-    def without_rows(self) -> RobustState:
-        """Return the state without anything learned."""
-        return RobustState(self.reference, classes=self.classes)
+    @cached_property
+    def _with_reference(self) -> Solved:
+        return self._solve(self.reference)
 
-    def fit(self, settings: Settings, *, with_reference: bool) -> LinearFit:
-        """Return the fit of trusted rows; the reference is among those to be trusted where it is wanted."""
-        if self.learned is None:
-            raise ValueError(_NOTHING_LEARNED)
-        if with_reference not in self._fits:
-            wanted = self.reference if with_reference else None
-            known = None if wanted is None else Batch(wanted.features, wanted.scores)
-            self._fits[with_reference] = self.learned.fit(settings.trust, known)
-        return self._fits[with_reference]
+    @cached_property
+    def _without_reference(self) -> Solved:
+        return self._solve(None)
+
+    def _solve(self, reference: Reference | None) -> Solved:
+        """Return the fit of the learned rows and of these reference rows."""
+        if not self.rows:
+            raise ValueError(NOTHING_LEARNED)
+        fit = self._robust_fit(reference) if self.settings.method == "rlr" else self._direct_fit(reference)
+        return Solved(fit, None if self.reference is None else np.sort(fit.predict(self.reference.features)))
+
+    def _direct_fit(self, reference: Reference | None) -> LinearFit:
+        assert self.learned is not None
+        sums = self.learned if reference is None else self.learned + reference.moments
+        return sums.solve(self.settings.intercept, self.settings.components)
+
+    def _robust_fit(self, reference: Reference | None) -> LinearFit:
+        """Return RLR of the rows in the window; of very few rows, it trusts at least one."""
+        batches: list[Batch | Reference] = [*self.held, *([] if reference is None else [reference])]
+        scores = np.concatenate([batch.scores for batch in batches])
+        components = self.settings.components
+        return fit_robust(
+            np.concatenate([batch.features for batch in batches]),
+            scores,
+            keep=max(self.settings.keep, 1 / len(scores)),
+            intercept=self.settings.intercept,
+            components=None if components is None else min(components, len(scores)),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class ContrastState:
-    """Known rows in two parts, and the sums of learned rows; the rest is as in direct regression."""
+    """A reference in two halves, and the sums of the learned rows; the other fields are those of `LinearState`.
 
+    `keys` find rows of the reference among other rows.
+    """
+
+    settings: Settings
     reference: SplitReference | None = None
     learned: ClassMoments | None = None
+    held: tuple[ScoredRows, ...] = ()
     keys: RowKeys | None = None
-    window: Window[ScoredRows, ClassMoments] | None = None
-    merged: Digests = ()
-    guards: Guards = field(default_factory=Guards)
-    _fits: dict[bool, ContrastFit] = field(default_factory=dict)
+    drift: DriftWatch | None = None
 
     @property
     def dimensions(self) -> int | None:
-        """Number of feature columns, once there are any."""
+        """Number of feature columns, once there is a reference."""
         return None if self.reference is None else self.reference.columns.dimensions
 
     @property
     def classes(self) -> int | None:
-        """Number of logits of the rows it was given, None where they have none."""
+        """Number of logits of the reference rows, or None if they have none."""
         return None if self.reference is None or self.reference.columns.classes == 1 else self.reference.columns.classes
 
     @property
@@ -324,134 +289,145 @@ class ContrastState:
         """Sums of the learned rows."""
         return self.learned
 
-    def with_reference(self, reference: Outputs, settings: Settings) -> ContrastState:
-        """Return the state with these known rows, of which one half is learned from."""
-        return self.with_parts(*split(reference), settings)
+    @property
+    def rows(self) -> float:
+        """Weight of the learned rows."""
+        return 0.0 if self.learned is None else self.learned.rows
 
-    def with_parts(self, known: Outputs, held: Outputs, settings: Settings) -> ContrastState:
-        """Return the state with known rows to learn from, and others to decide against."""
+    @property
+    def feature_mean(self) -> None:
+        """Contrast keeps no mean of the features."""
+        return None
+
+    def with_reference(self, reference: Outputs) -> ContrastState:
+        """Return the state with these reference rows: one half to learn from, the other to decide against."""
         if self.learned is not None:
             raise ValueError(
                 "reference cannot be replaced once a contrast has learned rows against it: make a new Detector"
             )
-        known, held = known._copied(), held._copied()
-        parts = SplitReference.of(known, held, settings.base, settings.temperature, settings.head)
-        parts = replace(parts, held_scored=parts.held_scored.widened())
-        return ContrastState(parts, None, RowKeys.of(known.features, held.features))
+        to_learn, to_decide = (half._copied() for half in split(reference))
+        settings = self.settings
+        halves = SplitReference.of(to_learn, to_decide, settings.base, settings.temperature, settings.head)
+        keys = RowKeys.of(to_learn.features, to_decide.features)
+        drift = DriftWatch.of(to_decide.features, settings.drift_alarm)
+        return ContrastState(settings, halves, keys=keys, drift=drift)
 
     def read(self, outputs: Outputs) -> ScoredRows:
-        """Return the rows with all scores that the contrast looks at."""
-        check_finite(outputs.features, "features")  # They may have changed since their check.
+        """Return the rows with all the scores that contrast uses."""
+        check_finite(outputs.features, "features")  # The caller's array may have changed since it was checked.
         return self._need_reference().columns.scored(outputs)
 
-    def with_rows(self, rows: ScoredRows, settings: Settings) -> ContrastState:
-        """Return the state in which these rows are learned, with weight 1."""
-        parts = self._need_reference()
-        if settings.window is not None:
-            window = (self.window or self.empty_window(settings.window)).with_batch(rows.copied())
-            return ContrastState(parts, window.total, self.keys, window, guards=self.guards)
-        if self.learned is None:
-            learned = ClassMoments.of(parts.columns, rows)
-        else:
-            learned = self.learned.decayed(settings.decay).with_batch(parts.columns, rows)
-        return ContrastState(parts, learned, self.keys, merged=self.merged, guards=self.guards)
+    def with_rows(self, rows: ScoredRows) -> ContrastState:
+        """Return the state after these rows were learned with weight 1."""
+        columns, held = self._need_reference().columns, self.held
+        more = ClassMoments.of(columns, rows)
+        learned = more if self.learned is None else self.learned.decayed(self.settings.decay) + more
+        if self.settings.window is not None:
+            held, leaving = slide(held, rows.copied(), self.settings.window)
+            if leaving:
+                learned = _total([ClassMoments.of(columns, batch) for batch in held])
+        return replace(self, learned=learned, held=held)
 
-    def empty_window(self, size: int) -> Window[ScoredRows, ClassMoments]:
-        """Return a window of so many batches, before the first."""
-        return Window(size, partial(ClassMoments.of, self._need_reference().columns))
-
-    def with_sums(self, sums: ClassMoments, settings: Settings) -> ContrastState:
-        """Return the state with the sums of other rows added, which must be of the same columns."""
+    def with_sums(self, sums: ClassMoments) -> ContrastState:
+        """Return the state with the sums of other rows added, which must have the same columns."""
         columns = self._need_reference().columns
         width, classes = len(sums.moments.mean), len(sums.counts)
         if (width, classes) != (len(columns), columns.classes):
             wanted = f"{len(columns)} columns and {columns.classes} classes"
-            raise ValueError(f"moments must be of {wanted}, as the detector is, got {width} and {classes}")
-        merged = with_merged(self.merged, self.sums, sums)
-        both = sums if self.learned is None else self.learned + sums
-        learned = replace(both, moments=both.moments.told_by(digests_of(sums)))
-        return ContrastState(self.reference, learned, self.keys, merged=merged, guards=self.guards)
+            raise ValueError(f"moments must have {wanted}, as the detector has, got {width} and {classes}")
+        return replace(self, learned=sums if self.learned is None else self.learned + sums)
 
     def without_rows(self) -> ContrastState:
-        """Return the state without anything learned."""
-        return ContrastState(self.reference, keys=self.keys)
+        """Return the state without learned rows; the drift alarm starts again."""
+        drift = None
+        if self.reference is not None:
+            drift = DriftWatch.of(self.reference.rows_held.features, self.settings.drift_alarm)
+        return ContrastState(self.settings, self.reference, keys=self.keys, drift=drift)
 
-    def fit(self, settings: Settings, *, with_reference: bool) -> ContrastFit:
-        """Return the contrast of known rows with learned ones, and with the known ones held back if wanted.
+    def fit(self, *, with_reference: bool) -> ContrastFit:
+        """Return the contrast of reference rows with learned rows, or the base score while nothing was learned.
 
-        As long as nothing was learned it is the base score.
+        `with_reference` says whether the held-back half of the reference counts as rows at hand.
         """
-        if with_reference not in self._fits:
-            self._fits[with_reference] = self._need_reference().contrast(
-                self.learned, with_held=with_reference, same_mix=settings.same_mix, components=settings.components
-            )
-        return self._fits[with_reference]
+        return self._with_reference if with_reference else self._without_reference
 
-    def scores(self, rows: ScoredRows, settings: Settings) -> Floats:
+    def scores(self, rows: ScoredRows) -> Floats:
         """Return the score (n,) of every row."""
-        return self.fit(settings, with_reference=True).predict_scored(rows)
+        return self.fit(with_reference=True).predict_scored(rows)
 
-    def compared(self, rows: ScoredRows, settings: Settings, *, with_reference: bool) -> Comparison:
-        """Return the scores of the known rows held back, those of these rows, and notes."""
-        fit = self.fit(settings, with_reference=with_reference)
+    def compared(self, rows: ScoredRows, *, with_reference: bool) -> Comparison:
+        """Return the scores of the held-back reference rows and of these rows, and notes on the fit."""
+        fit = self.fit(with_reference=with_reference)
         assert fit.scores_in is not None
         return Comparison(fit.scores_in, fit.predict_scored(rows), fit.notes())
 
+    @cached_property
+    def _with_reference(self) -> ContrastFit:
+        return self._contrast(with_held=True)
+
+    @cached_property
+    def _without_reference(self) -> ContrastFit:
+        return self._contrast(with_held=False)
+
+    def _contrast(self, *, with_held: bool) -> ContrastFit:
+        reference, settings = self._need_reference(), self.settings
+        return reference.contrast(
+            self.learned, with_held=with_held, same_mix=settings.same_mix, components=settings.components
+        )
+
     def _need_reference(self) -> SplitReference:
         if self.reference is None:
-            raise ValueError("a contrast needs known in-distribution rows to learn: call calibrate first")
+            raise ValueError("contrast needs known in-distribution rows before it learns: call calibrate first")
         return self.reference
 
 
-State = DirectState | RobustState | ContrastState
+State = LinearState | ContrastState
+
+
+class _Sized(Protocol):
+    def __len__(self) -> int: ...
+
+
+Rows = TypeVar("Rows", bound=_Sized)
+Sums = TypeVar("Sums", Moments, ClassMoments)
+
+
+def slide(held: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
+    """Return the newest batches, which have at most `window` rows together, and the batches that leave.
+
+    The latest batch always stays, whatever its size.
+    """
+    batches = (*held, batch)
+    rows, first = 0, len(batches)
+    while first > 0 and (first == len(batches) or rows + len(batches[first - 1]) <= window):
+        first -= 1
+        rows += len(batches[first])
+    return batches[first:], batches[:first]
+
+
+def _without(learned: Moments, leaving: tuple[Batch, ...], held: tuple[Batch, ...]) -> Moments:
+    """Return the moments of the rows in a window after some batches left it."""
+    remaining = learned - _total([Moments.of(batch.features, batch.scores) for batch in leaving])
+    if (remaining.squares >= _MIN_REMAINING_SHARE * learned.squares).all():
+        return remaining
+    return _total([Moments.of(batch.features, batch.scores) for batch in held])
+
+
+def _total(sums: list[Sums]) -> Sums:
+    """Return the sum of one or more moments."""
+    total = sums[0]
+    for more in sums[1:]:
+        total = total + more
+    return total
 
 
 def notes_on_rows(state: State, features: Matrix) -> list[str]:
-    """Return what a user should know of rows that are decided, beside the known ones."""
-    keys = state.keys if isinstance(state, ContrastState) else None
-    if isinstance(state.reference, Reference):
-        keys = state.reference.keys
-    return [] if keys is None else keys.notes(features)
-
-
-def decided_against(state: State) -> Matrix:
-    """Return the features of the known rows that decisions are made against (m, d)."""
-    assert state.reference is not None
-    if isinstance(state.reference, SplitReference):
-        return state.reference.rows_held.features
-    return state.reference.features
-
-
-def new_guards(state: State, settings: Settings) -> Guards:
-    """Return the guards that are wanted, at the start of a stream that is decided against a state's known rows."""
-    if state.reference is None or not settings.is_guarded:
-        return Guards()
-    if settings.stream_fdr is not None:
-        _check_enough(state.reference, settings.stream_fdr)
-    return Guards.of(decided_against(state), stream_fdr=settings.stream_fdr, drift_alarm=settings.drift_alarm)
-
-
-def _check_enough(reference: Reference | SplitReference, level: float) -> None:
-    """Refuse a reference that is too small for a false discovery rate over the stream."""
-    fewest = fewest_rows_in(level)
-    if isinstance(reference, SplitReference):
-        decided, said = len(reference.rows_held), " in the half that a contrast decides against"
-    else:
-        decided, said = len(reference), ""
-    if decided < fewest:
-        raise ValueError(
-            f"reference must have at least {fewest:,.10g} rows{said}, for a stream_fdr of {level:g}, got {decided:,}"
-        )
-
-
-def _joined(learned: IncrementalMoments | None, reference: Reference | None) -> IncrementalMoments | None:
-    if learned is None or reference is None:
-        return None
-    return IncrementalMoments.of(learned.moments + reference.moments)
+    """Return notes on rows to decide that are rows of the reference."""
+    if isinstance(state, ContrastState):
+        return [] if state.keys is None else state.keys.notes(features)
+    return [] if state.reference is None else state.reference.keys.notes(features)
 
 
 def _classes(before: int | None, outputs: Outputs) -> int | None:
+    """Return the number of logits of the rows so far, with these rows."""
     return outputs.logits.shape[1] if before is None and outputs.logits is not None else before
-
-
-_NOTHING_LEARNED = "nothing learned yet: call learn first"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from truing.bench.experiments.records import read
-from truing.cli import main
+from truing.cli.command import run as main
 
 
 @pytest.fixture(scope="module")

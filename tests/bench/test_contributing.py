@@ -9,8 +9,8 @@ from truing.bench.experiments.cases import CASES, Axis, Case
 from truing.bench.experiments.methods import METHODS, Method
 from truing.bench.experiments.records import read
 from truing.bench.report import page
-from truing.bench.report.figures import Panel, short_name, svg
-from truing.cli import main
+from truing.cli.command import run as main
+from truing.report.figures import Panel, short_name, svg
 
 TOML = """
 name = "mine"

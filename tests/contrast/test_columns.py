@@ -2,12 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 
 import truing
-from tests.conftest import without_kernels
 from truing.contrast.columns import Columns, ScoredRows, _mean_and_deviation
 from truing.scores import base_scores
 
@@ -29,7 +25,6 @@ def test_the_base_score_is_at_its_temperature_and_those_beside_it_are_at_one(kno
     np.testing.assert_array_equal(columns.scored(known).scores, rows.scores)
 
 
-@pytest.mark.usefixtures("each_way")
 def test_products_of_columns_are_those_of_the_matrix_and_what_is_added_for_each_class(known, rng):
     columns, _ = Columns.of(known, "gen")
     at_origin = truing.Outputs(columns.origin[None], known.logits[:1])  # A row without a direction.
@@ -42,29 +37,6 @@ def test_products_of_columns_are_those_of_the_matrix_and_what_is_added_for_each_
     np.testing.assert_array_equal(columns.products(part, coef, of_class), products[7:20])
 
 
-@settings(max_examples=40)
-@given(
-    d=st.sampled_from([1, 2, 3, 15, 16, 17, 64]),
-    kind=st.sampled_from([np.float16, np.float32, np.float64, ">f4"]),
-    size=st.sampled_from([1.0, 1e-3, 100.0]),
-    seed=st.integers(0, 10**6),
-)
-def test_products_of_columns_with_the_kernel_are_those_of_the_formula(d, kind, size, seed):
-    rng = np.random.default_rng(seed)
-    columns, _ = Columns.of(truing.Outputs(rng.normal(size=(50, d)), rng.normal(size=(50, 3))), "energy")
-    some = truing.Outputs((size * rng.normal(size=(30, 2 * d))).astype(kind)[:, ::2], 40 * rng.normal(size=(30, 3)))
-    scored = columns.scored(some)
-    coef, of_class = rng.normal(size=len(columns)), rng.normal(size=3)
-    products = columns.products(scored, coef, of_class)
-    with without_kernels():
-        plain = columns.products(scored, coef, of_class)
-        formula = columns.block_and_ones(scored, slice(3, 20))
-    np.testing.assert_allclose(products, plain, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(columns.block_and_ones(scored, slice(3, 20)), formula, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(formula[:, :-1], columns.matrix(scored)[3:20], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.usefixtures("each_way")
 def test_a_row_too_far_out_to_be_squared_has_a_direction_and_the_largest_distance(known):
     narrow = truing.Outputs(known.features * 1e-90, known.logits)
     columns, _ = Columns.of(narrow, "gen")
@@ -75,7 +47,6 @@ def test_a_row_too_far_out_to_be_squared_has_a_direction_and_the_largest_distanc
         np.testing.assert_allclose(columns.matrix(far)[0, place], wanted)
 
 
-@pytest.mark.usefixtures("each_way")
 def test_means_and_deviations_are_those_of_two_passes_whatever_the_size_and_the_offset(rng):
     size = np.array([1.0, 1e-3, 1e200, 1e-200, 1.0, 1e-6])
     offset = np.array([0.0, 5.0, 0.0, 0.0, 1e9, 1.0])
@@ -86,20 +57,6 @@ def test_means_and_deviations_are_those_of_two_passes_whatever_the_size_and_the_
     np.testing.assert_allclose(deviation / size, exact.std(axis=0).astype(np.float64), rtol=1e-9)
 
 
-@settings(max_examples=40)
-@given(
-    rows=arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=40), elements=st.floats(-1e3, 1e3, width=16)),
-    kind=st.sampled_from([np.float16, np.float32, np.float64, ">f8"]),
-    lay=st.sampled_from([np.ascontiguousarray, np.asfortranarray]),
-)
-def test_means_and_deviations_with_the_kernel_are_those_of_the_formula(rows, kind, lay):
-    rows = lay(rows.astype(kind))
-    found = _mean_and_deviation(rows)
-    with without_kernels():
-        np.testing.assert_allclose(found, _mean_and_deviation(rows), rtol=1e-12, atol=1e-11)
-
-
-@pytest.mark.usefixtures("each_way")
 def test_the_deviation_of_a_column_that_is_constant_but_for_rounding_is_none(rng):
     jitter = np.where(rng.random(500) < 0.5, 0.1 + 0.2, 0.3)
     rows = np.column_stack((np.full(500, 0.1), np.full(500, 1e90), np.zeros(500), jitter))

@@ -8,23 +8,21 @@ from typing import Any
 import numpy as np
 
 import truing
-from truing.guards import Guards
-from truing.saved.detectors import store_detector
-from truing.saved.guards import store_guards
+from truing.decisions.drift import DriftWatch
+from truing.saved import as_arrays
 from truing.service.engine import Engine, Request, Store
 from truing.service.log import LogEnd, read_log
 from truing.service.store import read_settings
-from truing.states import decided_against
 
 FEATURES, CLASSES = 5, 3
 
 # Detectors whose streams are watched, and known rows for them.
-GUARDS = {"stream_fdr": 0.05, "drift_alarm": 0.01}
+ALARM = {"drift_alarm": 0.01}
 WATCHED = {
-    "dlr": lambda: truing.Detector(**GUARDS),
-    "window": lambda: truing.Detector(window=20, **GUARDS),
-    "rlr": lambda: truing.Detector(method="rlr", **GUARDS),
-    "contrast": lambda: truing.Detector(method="contrast", **GUARDS),
+    "dlr": lambda: truing.Detector(**ALARM),
+    "window": lambda: truing.Detector(window=20, **ALARM),
+    "rlr": lambda: truing.Detector(method="rlr", **ALARM),
+    "contrast": lambda: truing.Detector(method="contrast", **ALARM),
 }
 KNOWN_ROWS = 900
 
@@ -52,30 +50,18 @@ def learn(engine: Engine, name: object, **how) -> object:
     return engine.submit(Request(batch(name, **how), learn=True, request_id=str(name))).result(60)
 
 
-def bits(detector: truing.Detector) -> tuple[object, dict[str, tuple[str, tuple[int, ...], bytes]]]:
+def bits(detector: truing.Detector) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Return all that a detector holds, to be compared to the bit."""
-    header, arrays = store_detector(detector)
-    return header, {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()}
+    arrays = as_arrays("detector", detector)
+    return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()}
 
 
-def guards_of_records(detector: truing.Detector, found: list[object]) -> Guards:
-    """Return the guards of a detector that have seen what records of learned batches say they saw."""
-    known = decided_against(detector.state).astype(np.float64)
-    fdr = truing.StreamFdr(GUARDS["stream_fdr"], len(known))
-    alarm = truing.DriftAlarm(GUARDS["drift_alarm"], seed=detector.drift.seed)
+def watch_of_records(detector: truing.Detector, found: list[object]) -> DriftWatch:
+    """Return the drift watch of a detector after it saw what the records of learned batches say it saw."""
+    fresh = detector.state.without_rows().drift
     for record in found:
-        arrays = record.arrays
-        fdr, is_out = fdr.updated(arrays["p_values"])
-        np.testing.assert_array_equal(arrays["is_out"], is_out)
-        shift = (arrays["features"].mean(axis=0, dtype=np.float64) - known.mean(axis=0)) / known.std(axis=0)
-        alarm = alarm.updated(arrays["p_values"], residuals=arrays.get("residuals"), shift=shift)
-    return Guards(fdr, alarm)
-
-
-def guard_bits(guards: Guards) -> object:
-    """Return all that guards hold, to be compared to the bit."""
-    header, arrays = store_guards(guards)
-    return header, {name: array.tobytes() for name, array in arrays.items()}
+        fresh = fresh.updated(record.arrays["p_values"], record.arrays.get("residuals"), record.arrays["features"])
+    return fresh
 
 
 def replayed(names: list[str | tuple[str, ...]], detector: truing.Detector | None = None) -> truing.Detector:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.cli import main
+from truing.cli.command import run as main
 from truing.service import command as command_module
 
 from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
@@ -106,7 +106,6 @@ OPTIONS = {
     ("--components", "2"): (("--components", "3"), "components 2, got 3"),
     ("--temperature", "2"): (("--temperature", "1"), "temperature 2.0, got 1.0"),
     ("--method", "contrast", "--same-mix"): (("--base", "msp"), "base 'gen', got 'msp'"),
-    ("--stream-fdr", "0.05"): (("--stream-fdr", "0.1"), "stream_fdr 0.05, got 0.1"),
     ("--drift-alarm", "0.01"): (("--drift-alarm", "0.001"), "drift_alarm 0.01, got 0.001"),
 }
 
@@ -173,7 +172,6 @@ WRONG = {
     "no reference": ((*SIZES, "--reference", "absent.npz"), "there is no file absent.npz"),
     "a window and a decay": ((*SIZES, "--window", "5", "--decay", "0.9"), "decay does not go with a window, got 0.9"),
     "a share of rows to keep": ((*SIZES, "--keep", "0.5"), "keep goes with method 'rlr'"),
-    "no false discovery rate": ((*SIZES, "--stream-fdr", "2"), "stream_fdr must"),
     "no token": ((*SIZES, "--token-file", "absent"), "absent"),
 }
 
@@ -211,7 +209,7 @@ def test_a_port_that_is_taken_is_named(refusal, tmp_path):
 
 
 def test_the_extra_is_named_where_it_is_missing(tmp_path):
-    code = "import sys; sys.modules['starlette'] = None; import truing_command; sys.exit(truing_command.main())"
+    code = "import sys; sys.modules['starlette'] = None; import truing.cli; sys.exit(truing.cli.main())"
     words = [sys.executable, "-c", code, *command(tmp_path / "state", *SIZES)[3:]]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
     assert done.returncode == 1

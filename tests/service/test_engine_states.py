@@ -12,24 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import truing
-from truing.guards import Guards
+from truing.decisions.thresholds import Rate
 from truing.service import solver as solver_module
 from truing.service.engine import Engine, Request, Store
-from truing.states import ContrastState, DirectState, RobustState
-from truing.threshold import Rate
 
 from .streams import CLASSES, FEATURES, batch, bits, far
 
-# Which allows for half of a reference of sixty rows, which a contrast decides against.
-STREAM_FDR = 0.7
-
 METHODS = {
-    "dlr": [{}, {"decay": 0.9}, {"components": 2}, {"window": 3}],
-    "rlr": [{}, {"window": 3}, {"keep": 0.5, "components": 2}],
-    "contrast": [{}, {"decay": 0.9}, {"components": 2}, {"window": 3}],
+    "dlr": [{}, {"decay": 0.9}, {"components": 2}, {"window": 15}],
+    "rlr": [{}, {"window": 15}, {"keep": 0.5, "components": 2}],
+    "contrast": [{}, {"decay": 0.9}, {"components": 2}, {"window": 15}],
 }
 detectors = st.sampled_from([{"method": method, **how} for method, ways in METHODS.items() for how in ways])
-guards = st.fixed_dictionaries({}, optional={"stream_fdr": st.just(STREAM_FDR), "drift_alarm": st.just(0.3)})
+alarms = st.fixed_dictionaries({}, optional={"drift_alarm": st.just(0.3)})
 
 rates = st.sampled_from(["accept", "false_alarm", "fdr"]).flatmap(
     lambda name: st.builds(Rate, st.just(name), st.floats(0.01, 0.99))
@@ -39,9 +34,9 @@ rates = st.sampled_from(["accept", "false_alarm", "fdr"]).flatmap(
 class Operations(RuleBasedStateMachine):
     """An engine, and beside it a plain detector, the ids it has learned, and the rows of each batch."""
 
-    @initialize(options=detectors, guards=guards, calibrated=st.booleans())
-    def start(self, options, guards, calibrated):
-        self.made = lambda: truing.Detector(**options, **guards)
+    @initialize(options=detectors, alarm=alarms, calibrated=st.booleans())
+    def start(self, options, alarm, calibrated):
+        self.made = lambda: truing.Detector(**options, **alarm)
         self.inline_seconds = solver_module.INLINE_SECONDS
         solver_module.INLINE_SECONDS = (
             math.inf
@@ -50,10 +45,8 @@ class Operations(RuleBasedStateMachine):
         self.crashes = 0
         self.folder = self.parent / "0"
         self.plain = self.made()
-        is_guarded = "stream_fdr" in guards
-        self.rate = Rate("stream_fdr", STREAM_FDR) if is_guarded else Rate("false_alarm", 0.05)
-        self.batches, self.learned, self.merged, self.weights = 0, {}, [], []
-        self.refused, self.forgotten = {}, {}
+        self.rate = Rate("false_alarm", 0.05)
+        self.batches, self.learned, self.forgotten = 0, {}, {}
         self.engine = self.open()
         if calibrated or self.is_contrast:
             self.calibrate(0)
@@ -75,10 +68,6 @@ class Operations(RuleBasedStateMachine):
     def is_contrast(self):
         return self.method == "contrast"
 
-    @property
-    def is_of_the_stream(self):
-        return self.rate.name == "stream_fdr"
-
     @rule(rows=st.integers(1, 9), is_double=st.booleans(), is_far=st.booleans(), has_id=st.booleans())
     def learn(self, rows, is_double, is_far, has_id):
         outputs = far(batch(self.batches, rows)) if is_far else batch(self.batches, rows)
@@ -99,26 +88,17 @@ class Operations(RuleBasedStateMachine):
             self.check_scores(found, outputs, self.plain.learn_and_score(outputs))
         else:
             self.check_decision(found, outputs, self.plain.learn_and_decide(outputs, **self.rate_argument))
-            if self.is_of_the_stream:
-                self.refused[request_id] = found.is_out
         assert (found.learned, found.repeated) == (True, False)
-        settings = self.plain.settings
-        self.weights = [weight * settings.decay for weight in self.weights] + [len(outputs)]
-        if settings.window is not None:
-            self.weights = self.weights[-settings.window :]
         if request_id is not None:
             self.learned[request_id] = outputs
 
-    @precondition(lambda self: self.learned and self.plain.moments is not None)
+    @precondition(lambda self: self.learned and self.plain.state.rows)
     @rule(data=st.data())
     def retry(self, data):
         request_id = data.draw(st.sampled_from(sorted(self.learned)))
         found = self.engine.submit(Request(self.learned[request_id], request_id=request_id)).result(60)
         assert (found.learned, found.repeated) == (True, True)
         np.testing.assert_array_equal(found.scores, self.scores_again(self.learned[request_id]))
-        # As it was decided, if it was, when it first came.
-        if self.is_of_the_stream and self.plain.reference is not None:
-            np.testing.assert_array_equal(found.is_out, self.refused.get(request_id, np.zeros(len(found.scores), bool)))
 
     def scores_again(self, outputs):
         """Return scores of rows learned before, which a detector that forgets may not have any more."""
@@ -127,24 +107,20 @@ class Operations(RuleBasedStateMachine):
             return self.plain.decide(outputs, false_alarm=0.05).scores
         return self.plain.score(outputs)
 
-    @precondition(lambda self: self.plain.moments is not None)
+    @precondition(lambda self: self.plain.state.rows)
     @rule(rows=st.integers(1, 5))
     def score(self, rows):
         outputs = batch(f"scored{rows}", rows)
         found = self.engine.submit(Request(outputs, learn=False)).result(60)
         if self.plain.reference is None:
             self.check_scores(found, outputs, self.plain.score(outputs))
-        elif self.is_of_the_stream:
-            np.testing.assert_array_equal(found.p_values, self.plain.decide(outputs, fdr=0.1).p_values)
-            assert found.is_out is None
-            assert "rows that are not learned are not decided at the rate stream_fdr" in found.notes[0]
         else:
             self.check_decision(found, outputs, self.plain.decide(outputs, **self.rate_argument))
         assert not found.learned
 
     @property
     def rate_argument(self):
-        return {} if self.is_of_the_stream else {self.rate.name: self.rate.value}
+        return {self.rate.name: self.rate.value}
 
     def check_scores(self, found, outputs, scores):
         np.testing.assert_array_equal(found.scores, scores)
@@ -173,52 +149,28 @@ class Operations(RuleBasedStateMachine):
         self.engine.choose_rate(rate).result(60)
         self.rate = rate
 
-    @rule(value=st.sampled_from([STREAM_FDR, 0.5]))
-    def choose_the_rate_of_the_stream(self, value):
-        future = self.engine.choose_rate(Rate("stream_fdr", value))
-        if value == self.plain.settings.stream_fdr:
-            future.result(60)
-            self.rate = Rate("stream_fdr", value)
-        else:
-            with pytest.raises(ValueError, match="stream_fdr must be the one that the state was made with, got"):
-                future.result(60)
-
     @rule(number=st.integers(0, 5))
     def merge(self, number):
         rows = batch(f"merged{number}", 4)
         moments = truing.Moments.of(rows.features, truing.msp(rows.logits))
         refusal = None
-        if self.method != "dlr":
-            refusal = "as the detector has, got Moments"
-        elif self.plain.settings.window is not None:
+        if self.plain.settings.window is not None:
             refusal = "cannot be merged into a window"
-        elif number in self.merged:
-            refusal = "merged before"
+        elif self.method != "dlr":
+            refusal = "as the detector has, got Moments"
         if refusal is not None:
             with pytest.raises((TypeError, ValueError), match=refusal):
                 self.engine.merge(moments).result(60)
             return
         self.engine.merge(moments).result(60)
         self.plain.merge(moments)
-        self.merged.append(number)
-        self.weights.append(4)
 
     @rule()
     def reset(self):
         self.engine.reset().result(60)
-        state, made_with = self.plain.state, self.plain.settings
-        guards = Guards()
-        if state.reference is not None:
-            known = state.reference.rows_held.features if self.is_contrast else state.reference.features
-            guards = Guards.of(known, stream_fdr=made_with.stream_fdr, drift_alarm=made_with.drift_alarm)
-        if self.is_contrast:
-            self.plain.state = ContrastState(state.reference, keys=state.keys, guards=guards)
-        else:
-            empty = {"dlr": DirectState, "rlr": RobustState}[self.method]
-            self.plain.state = empty(state.reference, classes=state.classes, guards=guards)
-        self.merged, self.weights = [], []
+        self.plain.state = self.plain.state.without_rows()
         self.forgotten |= self.learned
-        self.learned, self.refused = {}, {}
+        self.learned = {}
 
     @rule()
     def snapshot(self):
@@ -247,7 +199,7 @@ class Operations(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             assert bits(self.engine.detector) == bits(self.plain)
             assert (self.engine.rate.name, self.engine.rate.value) == (self.rate.name, self.rate.value)
-            assert self.engine.facts().rows == pytest.approx(sum(self.weights))
+            assert self.engine.facts().rows == self.plain.state.rows
 
 
 class TestOperations(Operations.TestCase):

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import truing
+from truing.decisions.thresholds import Rate, out_share_at_least
 from truing.service.history import BINS, COUNTS, NOTES, SPANS, WINDOW, Density, History
 from truing.service.requests import Answer, Event, Facts
-from truing.threshold import Rate, out_share_at_least
 
 START = 1_700_000_000.0
 every_span = pytest.mark.parametrize("span", SPANS)
@@ -205,9 +205,9 @@ def test_a_fit_is_looked_at_no_more_than_every_ten_seconds(rng):
     for second in range(1, 10):
         detector.learn(outputs(rng, 50))
         history.look(detector, facts(detector), now=START + second)
-        assert not detector.state._fits  # Not solved for the page's sake.
+        assert told(history, now=START + second)["standing"]["movement"] is None  # No second fit was looked at.
     history.look(detector, facts(detector), now=START + 10)
-    assert detector.state._fits
+    assert told(history, now=START + 10)["standing"]["movement"] > 0
 
 
 def test_nothing_learned_and_no_reference_is_told_as_null(rng):

@@ -122,7 +122,6 @@ def test_moments_go_from_one_state_to_another_and_are_added(tmp_path):
         (tmp_path / "a.npz").write_bytes(moments)
         assert truing.load(tmp_path / "a.npz").rows == 30
         assert b.client.post("/moments", content=moments).json() == {"rows": 50}
-        assert b.client.post("/moments", content=moments).status_code == 400  # They are in it.
         both = truing.Outputs.concatenate([batch(30, seed=1), batch(20, seed=2)])
         found = from_json(b.client.post(INFER, json=as_json(batch(4), parameters={"learn": False})))
         expected = truing.fit_direct(both.features, truing.msp(both.logits)).predict(batch(4).features)
@@ -635,7 +634,7 @@ def inputs_of(running) -> list[str]:
     return names
 
 
-GUARDS = ("--stream-fdr", "0.05", "--drift-alarm", "0.01")
+ALARM = ("--drift-alarm", "0.01")
 
 
 def metric(running, name: str) -> float:
@@ -664,59 +663,36 @@ def page_changes(detector: truing.Detector) -> list[str]:
 
 
 def test_a_stream_that_drifts_raises_an_alarm_on_the_page_and_in_the_metrics(tmp_path):
-    known, plain = batch(900, seed=9), truing.Detector(stream_fdr=0.05, drift_alarm=0.01)
+    known, plain = batch(900, seed=9), truing.Detector(drift_alarm=0.01)
     known.save(tmp_path / "held.npz")
     plain.calibrate(known)
-    with serving(tmp_path / "state", *GUARDS, "--reference", str(tmp_path / "held.npz")) as running:
-        assert running.client.get("/rate").json() == {"stream_fdr": 0.05}
+    with serving(tmp_path / "state", *ALARM, "--reference", str(tmp_path / "held.npz")) as running:
+        assert running.client.get("/rate").json() == {"false_alarm": 0.05}
         for seed in range(20):
             rows = batch(40, seed)
             from_json(running.client.post(INFER, json=as_json(rows)))
-            plain.learn_and_decide(rows)
+            plain.learn_and_decide(rows, false_alarm=0.05)
         assert not drift_shown(running, is_alarm=False)["changes"]
         assert (metric(running, "truing_alarms_total"), metric(running, "truing_drift_alarm")) == (0, 0)
         refused = 0
         for seed in range(20, 40):
             rows = far(batch(40, seed))
             answer = running.client.post(INFER, json=as_json(rows, id=f"batch {seed}"))
-            np.testing.assert_array_equal(from_json(answer)["is_out"], plain.learn_and_decide(rows).is_out)
+            np.testing.assert_array_equal(
+                from_json(answer)["is_out"], plain.learn_and_decide(rows, false_alarm=0.05).is_out
+            )
             refused += from_json(answer)["is_out"].sum()
         assert plain.drift.is_alarming
-        assert refused == plain.stream_fdr.refused > 0
+        assert refused > 0
         assert drift_shown(running, is_alarm=True)["changes"][0] == page_changes(plain)[0]
         assert (metric(running, "truing_alarms_total"), metric(running, "truing_drift_alarm")) == (1, 1)
         assert metric(running, "truing_drift_martingale") == pytest.approx(plain.drift.martingale)
-        share = metric(running, "truing_refused_share")
-        running.client.post(INFER, json=as_json(batch(200), parameters={"learn": False}))  # Which are not decided.
-        assert metric(running, "truing_refused_share") == share > 0
-        again = from_json(running.client.post(INFER, json=as_json(rows, id="batch 39")))
-        np.testing.assert_array_equal(again["is_out"], from_json(answer)["is_out"])
-    with serving(tmp_path / "state", *GUARDS) as running:  # An alarm stands until there is another reference.
+    with serving(tmp_path / "state", *ALARM) as running:  # An alarm stands until there is another reference.
         assert metric(running, "truing_drift_alarm") == 1
         assert drift_shown(running, is_alarm=True)["changes"] == page_changes(plain)
         running.client.put("/reference", content=reference_of(known))
         assert metric(running, "truing_drift_alarm") == 0
         drift_shown(running, is_alarm=False)
-
-
-def test_the_rate_of_the_stream_decides_learned_rows_alone(tmp_path):
-    known = batch(500, seed=9)
-    with serving(tmp_path, "--stream-fdr", "0.05") as running:
-        running.client.put("/reference", content=reference_of(known))
-        from_json(running.client.post(INFER, json=as_json(batch(40))))
-        asked = as_json(batch(10, 1), parameters={"learn": False})
-        scored = running.client.post(INFER, json=asked)
-        assert "is_out" not in from_json(scored)
-        assert "not decided at the rate stream_fdr" in scored.json()["parameters"]["notes"]
-        refused = running.client.post(INFER, json=asked | {"outputs": [{"name": "is_out"}]})
-        assert refused.status_code == 400
-        assert "output is_out is of rows that are learned at the rate stream_fdr" in refused.json()["error"]
-        other = running.client.put("/rate", json={"stream_fdr": 0.1})
-        assert other.status_code == 400
-        assert "stream_fdr must be the one that the state was made with, got 0.1" in other.json()["error"]
-        assert running.client.put("/rate", json={"false_alarm": 0.2}).json() == {"false_alarm": 0.2}
-        assert "is_out" in from_json(running.client.post(INFER, json=asked))
-        assert running.client.put("/rate", json={"stream_fdr": 0.05}).json() == {"stream_fdr": 0.05}
 
 
 @pytest.mark.parametrize("method", ["rlr", "contrast"])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.guards import Guards
+from truing.decisions.drift import DriftWatch
 from truing.service.log import segments
 from truing.service.store import Store
 
@@ -28,8 +28,8 @@ from .streams import (
     bits,
     every_record,
     groups,
-    guards_of_records,
     replayed,
+    watch_of_records,
 )
 
 ROOT = Path(__file__).parent.parent.parent
@@ -69,9 +69,9 @@ def made(detector: str) -> truing.Detector:
     return truing.Detector() if detector == "plain" else WATCHED[detector]()
 
 
-def with_guards(detector: truing.Detector, guards: Guards) -> truing.Detector:
+def with_watch(detector: truing.Detector, watch: DriftWatch) -> truing.Detector:
     changed = copy.copy(detector)
-    changed.state = replace(detector.state, guards=guards)
+    changed.state = replace(detector.state, drift=watch)
     return changed
 
 
@@ -108,8 +108,8 @@ def survive(tmp_path: Path, kills: int, seed: int, detector: str = "plain") -> N
         replayed(groups(learned[len(known) :]), replayed_to)
         known = order
         expected = replayed_to
-        if replayed_to.reference is not None:  # What the guards saw is theirs who ran, and in the records.
-            expected = with_guards(replayed_to, guards_of_records(replayed_to, learned))
+        if replayed_to.reference is not None:  # The records say what the drift alarm saw.
+            expected = with_watch(replayed_to, watch_of_records(replayed_to, learned))
         assert bits(store.contents.detector) == bits(expected)
         assert store.contents.batches == len(order)
         assert set(store.recent) == set(order)

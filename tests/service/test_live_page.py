@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 import truing.service
+from truing.decisions.thresholds import Rate
 from truing.service.history import SPANS, History
 from truing.service.protocol import Widths
 from truing.service.requests import Facts
-from truing.threshold import Rate
 
 pytest.importorskip("starlette", reason="needs starlette: pip install '.[serve]'")
 httpx = pytest.importorskip("httpx", reason="needs httpx: pip install '.[dev]'")
@@ -22,7 +22,7 @@ metrics = pytest.importorskip("truing.service.metrics")
 
 FILES, HISTORY = live_page.FILES, live_page.HISTORY
 FOLDER = Path(truing.service.__file__).parent / "live"
-REPORT = Path(truing.__file__).parent / "bench" / "report" / "style.css"
+REPORT = Path(truing.__file__).parent / "report" / "style.css"
 TOKEN = "a-token-of-the-tests-alone"
 EMPTY = {"rate": Rate.of(0.95), "rows": 0.0, "reference_rows": 0, "why_not": ""}
 FACTS = Facts(**dict.fromkeys(Facts.__dataclass_fields__) | EMPTY)

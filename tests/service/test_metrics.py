@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import truing
+from truing.decisions.thresholds import Rate
 from truing.service.history import WINDOW, History
 from truing.service.requests import Answer, Event, Facts
-from truing.threshold import Rate
 
 metrics = pytest.importorskip("truing.service.metrics", reason="needs prometheus-client: pip install '.[serve]'")
 
@@ -58,23 +57,3 @@ def test_the_refused_share_is_that_of_a_list_of_all_decided_rows(given_events):
     assert value(text, "truing_refused_rows_total") == refused
     shown = json.loads(history.as_json(now=1000.0))["standing"]["refused_share"]
     assert shown == pytest.approx(share, abs=1e-6) if decided else shown is None
-
-
-def test_a_spent_false_discovery_rate_of_the_stream_is_told_until_there_is_another_reference(rng):
-    detector, counters = truing.Detector("given", stream_fdr=0.05), metrics.Metrics()
-    counters.observe_state(SimpleNamespace(facts=lambda: Facts(**FACTS), detector=detector))
-
-    def is_spent():
-        return value(counters.text().decode(), "truing_stream_fdr_spent")
-
-    known = rng.normal(size=(900, 3))
-    assert np.isnan(is_spent())
-    detector.calibrate(truing.Outputs(known, scores=known[:, 0]))
-    assert is_spent() == 0
-    fdr = detector.stream_fdr
-    mild = np.full(2 * fdr.earned, (fdr.largest_p_value + fdr.small_p_value) / 2)  # Tested, and never low.
-    guards = replace(detector.state.guards, stream_fdr=fdr.updated(mild)[0])
-    detector.state = replace(detector.state, guards=guards)
-    assert is_spent() == 1
-    detector.calibrate(truing.Outputs(known, scores=known[:, 0]))
-    assert is_spent() == 0

@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
+from truing.decisions.thresholds import Rate
 from truing.service.engine import Request, Unavailable
 from truing.service.replica import Replica
-from truing.threshold import Rate
 
 from .streams import batch, bits, learn, opened, replayed
 

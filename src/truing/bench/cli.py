@@ -15,8 +15,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .._check import as_count
-from ..io.drafts import check_writable, real_path
-from ..io.extras import install
+from ..data.drafts import check_writable, real_path
+from ..data.extras import install
+from ..report.writing import write_text
 from .experiments.cases import CASES, CONVENTIONS, Case
 from .experiments.settings import SETTINGS, Setting
 from .inputs.datasets.images import Batch
@@ -27,7 +28,6 @@ from .inputs.networks.schedules import SCHEDULES
 from .inputs.networks.table import NETWORKS, Network
 from .inputs.request import FEATURES, check_numbers, images_of, noise_seed, odin_of, picture_fit
 from .progress import log, show_progress
-from .writing import write_text
 
 if TYPE_CHECKING:
     from .experiments.tasks import Locate

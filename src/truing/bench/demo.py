@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from ..report import figures
+from ..report.writing import check_page, write_text
 from ..sample import DATA, INSIDE, OUTSIDE
 from .code import code_version
 from .experiments.cases import CONVENTIONS, DEMO, SEED, Case
@@ -11,8 +13,7 @@ from .experiments.run import choices, run_task
 from .experiments.settings import Setting
 from .experiments.tasks import tasks
 from .progress import show_progress
-from .report import figures, page, terminal
-from .writing import check_page, write_text
+from .report import page, terminal
 
 SETTING = Setting(
     "cifar10-resnet56-sample",

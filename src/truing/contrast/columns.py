@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _kernels
-from .._check import BLOCK_NUMBERS, KERNEL_NUMBERS, Floats, Matrix, as_block, rows_of_block, slices
+from .._check import BLOCK_NUMBERS, Floats, Matrix, as_block, rows_of_block, slices
 from .._threads import map_blocks
-from ..least_squares import row_products
 from ..outputs import Outputs
+from ..regression.least_squares import row_products
 from ..scores import Base, Head, base_name, base_scores, copied_head, gen_energy_msp, looks_at_known
 from ..scores.logits import as_temperature
 
@@ -144,24 +141,12 @@ class Columns:
             raise ValueError(f"outputs must have {wanted}, as the reference has, got {found}")
 
     def slices(self, rows: ScoredRows) -> list[slice]:
-        """Return the blocks of rows that are gone through at once; without a kernel the cache holds their columns."""
-        most = BLOCK_NUMBERS if _kernels.kernels is None else KERNEL_NUMBERS
-        return slices(len(rows), max(_MIN_BLOCK_ROWS, rows_of_block(len(rows), len(self) + 1, most)))
+        """Return the blocks of rows whose columns are computed at a time."""
+        return slices(len(rows), max(_MIN_BLOCK_ROWS, rows_of_block(len(rows), len(self) + 1)))
 
     def block(self, rows: ScoredRows, part: slice | Classes) -> Floats:
         """Return the columns of some rows."""
-        return self.block_and_ones(rows, part)[:, :-1]
-
-    def block_and_ones(self, rows: ScoredRows, part: slice | Classes) -> Floats:
-        """Return the columns of some rows, and a column of ones behind them."""
-        kernels = _kernels.kernels
-        if kernels is None:
-            block = self._made(rows.features[part], rows.scores[part])
-            return np.column_stack((block, np.ones(len(block))))
-        features, scores, _, *numbers = self.for_kernel(rows, part)
-        made = np.empty((len(features), len(self) + 1))
-        kernels("write_columns", features, scores, *numbers, made)
-        return made
+        return self._made(rows.features[part], rows.scores[part])
 
     def matrix(self, rows: ScoredRows) -> Floats:
         """Return the columns (n, p) of all rows."""
@@ -172,22 +157,13 @@ class Columns:
         if coef.shape != (len(self),) or of_class.shape != (self.classes,):
             wanted = f"{len(self)} coefficients and {self.classes} offsets of classes"
             raise ValueError(f"a contrast of these columns must have {wanted}, got {coef.shape} and {of_class.shape}")
-        products, kernels = np.empty(len(rows)), _kernels.kernels
-        weights, offsets = _kernels.doubles(coef), _kernels.doubles(of_class)
+        products = np.empty(len(rows))
 
         def fill(part: slice) -> None:
-            if kernels is None:
-                products[part] = row_products(self.block(rows, part), coef) + of_class[rows.classes[part]]
-            else:
-                kernels("score_columns", *self.for_kernel(rows, part), weights, offsets, products[part])
+            products[part] = row_products(self.block(rows, part), coef) + of_class[rows.classes[part]]
 
         map_blocks(fill, self.slices(rows), uses_blas=False)
         return products
-
-    def for_kernel(self, rows: ScoredRows, part: slice | Classes) -> tuple[NDArray[Any], ...]:
-        """Return what a kernel makes the columns of some rows of."""
-        features, scores = _kernels.readable(rows.features[part]), _kernels.doubles(rows.scores[part])
-        return features, scores, np.ascontiguousarray(rows.classes[part]), *self._numbers_of_kernel
 
     def _made(self, features: Matrix, scores: Floats) -> Floats:
         """Return the columns (n, p): the formula above."""
@@ -212,11 +188,6 @@ class Columns:
     def _bounds(self) -> Floats:
         """The largest of a distance, and of a score beside the base score."""
         return np.array([FARTHEST * np.sqrt(self.dimensions), FARTHEST_SCORE])
-
-    @cached_property
-    def _numbers_of_kernel(self) -> tuple[Floats, ...]:
-        numbers = self.origin, self._factor, self.score_origin, self.score_scale, self._bounds
-        return tuple(_kernels.doubles(vector) for vector in numbers)
 
 
 def scores_beside(base: str, classes: int) -> tuple[str, ...]:
@@ -259,12 +230,6 @@ def _mean_and_deviation(matrix: Matrix) -> tuple[Floats, Floats]:
 
 def _mean_and_spread(matrix: Matrix) -> tuple[Floats, Floats]:
     """Return the mean and the standard deviation of each column, as they come out."""
-    kernels = _kernels.kernels
-    if kernels is not None:
-        d = matrix.shape[1]
-        mean, spread = np.empty(d), np.empty(d)
-        kernels("means_and_deviations", _kernels.readable(matrix), np.empty(4 * d), mean, spread)
-        return mean, spread
     rows = matrix.astype(np.float64, order="C")  # Sums do not depend on how it lies in memory.
     first = rows[0].copy()
     rows -= first  # About a row's own value nothing is left of a constant column.

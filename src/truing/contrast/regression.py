@@ -26,7 +26,6 @@ from functools import partial
 
 import numpy as np
 
-from .. import _kernels
 from .._blas import one_thread
 from .._check import Floats
 
@@ -40,9 +39,6 @@ _SPREADS = np.linspace(-1.0, 0.0, 20)
 # Ratios of class effects that are tried, as logarithms: none and a wide grid, then a fine one about its best point.
 _COARSE = np.append(-np.inf, np.linspace(-24.0, 6.0, 31))
 _FINE = np.linspace(-1.0, 1.0, 17)
-
-# The places of the numbers in a symmetric matrix (3, 3) that differ.
-_DISTINCT = np.triu_indices(3)
 
 # A residual below this share of what there was is rounding.
 _SMALLEST = 1e-14
@@ -178,17 +174,11 @@ class _Departure:
     def _gains(self, powers: Floats, factors: Floats) -> Floats:
         """Return the log Bayes factor of each prior variance: of a row of powers (n, k), times each factor (n, m)."""
         squares = self.along**2
-        kernels = _kernels.kernels
-        if kernels is not None:
-            gains = np.empty_like(factors)
-            of_y = (squares, self.total, self.degrees, _SMALLEST)
-            kernels("departure_gains", powers, self.variances, *of_y, factors, gains)
-            return gains
         spreads = factors[..., None] * powers[:, None, :]
         grown = 1 + spreads * self.variances
         residual = np.maximum(1 - (spreads / grown) @ squares / self.total, _SMALLEST)
-        plain: Floats = -0.5 * (self.degrees * np.log(residual) + np.log(grown).sum(axis=-1))
-        return plain
+        gains: Floats = -0.5 * (self.degrees * np.log(residual) + np.log(grown).sum(axis=-1))
+        return gains
 
 
 def _class_likelihoods(products: Floats, sums: Floats, counts: Floats, logarithms: Floats) -> Floats:
@@ -197,11 +187,6 @@ def _class_likelihoods(products: Floats, sums: Floats, counts: Floats, logarithm
     `products` (3, 3) are those of [1, prior score, y], `sums` (c, 3) theirs by class, and `counts` (c,) rows by class.
     """
     rows = float(products[0, 0])
-    kernels = _kernels.kernels
-    if kernels is not None:
-        values, distinct = np.empty(len(logarithms)), products[_DISTINCT]
-        kernels("class_likelihoods", distinct, sums, counts, rows, _SMALLEST, logarithms, len(logarithms), values)
-        return values
     ratio, degrees = np.exp(logarithms)[:, None], rows - 2
     taken = ratio / (1 + ratio * counts)
     left = products - np.einsum("mc,ci,cj->mij", taken, sums, sums)
@@ -214,8 +199,8 @@ def _class_likelihoods(products: Floats, sums: Floats, counts: Floats, logarithm
     ) / determinant
     residual = np.maximum(left[:, 2, 2] - explained, _SMALLEST * rows)
     volume = np.log1p(ratio * counts).sum(axis=1) + np.log(determinant)
-    plain: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
-    return plain
+    likelihoods: Floats = -0.5 * (degrees * np.log(residual / degrees) + volume)
+    return likelihoods
 
 
 def _with_prior(prior: Floats) -> Floats:

@@ -1,6 +1,6 @@
 """An ONNX network and arrays of images -> Outputs, and the trued score as an output of the network itself."""
 
-from ..io.extras import install
+from ..data.extras import install
 
 try:
     import onnxruntime  # noqa: F401

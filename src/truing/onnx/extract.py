@@ -14,9 +14,9 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from .._check import as_count, check_finite
-from ..io.drafts import AnyPath
-from ..io.extras import install
-from ..io.npz import Arrays
+from ..data.drafts import AnyPath
+from ..data.extras import install
+from ..data.npz import Arrays
 from ..outputs import Outputs
 
 TYPES = {

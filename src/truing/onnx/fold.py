@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contrast import ContrastFit
+from ..data.drafts import AnyPath, check_readable
+from ..data.extras import install
 from ..detection import Detection
 from ..detector import Detector
 from ..folding import OUTPUTS, Folding, folding_of
-from ..io.drafts import AnyPath, check_readable
-from ..io.extras import install
-from ..least_squares import LinearFit
+from ..regression.least_squares import LinearFit
 from ._graph import Graph
 from .extract import listed, reason
 

@@ -1,4 +1,4 @@
-"""Scores of features and the linear head that makes logits of them, $f = W z + b$."""
+"""Scores of features and the linear head that computes logits from them, $f = W z + b$."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _kernels
 from .._blas import one_thread
 from .._check import (
     Floats,
@@ -20,15 +19,15 @@ from .._check import (
     check_same_rows,
 )
 from .._largest import largest_of_rows
-from .exponentials import log_sum_exp, softmax_scores
+from .exponentials import log_sum_exp, softmax_sums
 from .logits import as_logits_unchecked, as_temperature
-from .tiles import ROWS_AT_ONCE, by_blocks, by_tiles, check_defined, empty_tile
+from .tiles import ROWS_AT_ONCE, by_blocks, by_tiles, check_defined
 
 
 def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -> Floats:
-    r"""L1 norm of the gradient of the KL to uniform with respect to a linear head's weights.
+    r"""Return the L1 norm of the gradient of the KL to uniform with respect to the weights of a linear head.
 
-    That gradient is the outer product of $(\mathrm{softmax}(f / T) - 1/C) / T$ and the features $z$, so its
+    The gradient is the outer product of $(\mathrm{softmax}(f / T) - 1/C) / T$ and the features $z$, so its
     norm is $\|z\|_1 \, \|\mathrm{softmax}(f / T) - 1/C\|_1 / T$ and needs no backward pass.
 
     >>> gradnorm([[1.0, -2.0]], [[0.0, 0.0]])
@@ -37,27 +36,28 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     T = as_temperature(temperature)
     z, f = as_matrix_unchecked(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
-    return _sums_of_sizes(z) * softmax_scores(["from_uniform"], f, T)[:, 0] / T
+    scores: Floats = _absolute_sums(z) * softmax_sums(f, T, with_distance=True).distance / T
+    return scores
 
 
 def scale(
     features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, percentile: float = 0.65, temperature: float = 1.0
 ) -> Floats:
-    r"""Energy of the head's logits on scaled features, $T \log \sum_j e^{f_j / T}$ with $f = W (r z) + b$.
+    r"""Return the energy of the logits of scaled features, $T \log \sum_j e^{f_j / T}$ with $f = W (r z) + b$.
 
-    The scale is $r = \exp(\sum_i z_i / \sum_{i \in \mathrm{top}} z_i)$: the sum of a row's activations over the sum
-    of its largest. SCALE (Xu, Chen, Franchi & Yao, ICLR 2024), on pooled features.
+    The scale is $r = \exp(\sum_i z_i / \sum_{i \in \mathrm{top}} z_i)$: the sum of all activations of a row over the
+    sum of its largest activations. SCALE (Xu, Chen, Franchi & Yao, ICLR 2024), on pooled features.
 
     Parameters
     ----------
     features
-        Activations (n, d), as a ReLU or its mean over a map gives them: the largest must add up to more than 0.
+        Activations (n, d) of a ReLU, or their means over a map. The sum of the largest must be positive.
     weight, bias
         The head (c, d) and (c,).
     percentile
-        The share of a row's activations that are not among the largest, 0 to 0.99; one always is.
+        The share of activations that do not count as largest, 0 to 0.99. At least one counts.
     temperature
-        The energy's T.
+        The temperature T of the energy.
 
     >>> scale([[0.0, 2.0]], weight=[[1.0, 1.0], [0.0, 0.0]], bias=[0.0, 0.0], percentile=0.5).round(3)
     array([5.441])
@@ -71,21 +71,22 @@ def scale(
 def ash(
     features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, percentile: float = 0.65, temperature: float = 1.0
 ) -> Floats:
-    r"""Energy of the head's logits on pruned and scaled features, $T \log \sum_j e^{f_j / T}$ with $f = W (r z') + b$.
+    r"""Return the energy of the logits of pruned and scaled features, $T \log \sum_j e^{f_j / T}$.
 
-    In $z'$ all but a row's largest activations are 0, and $r = \exp(\sum_i z_i / \sum_i z'_i)$. Activations equal to
-    the smallest that is kept are kept as well. ASH-S (Djurisic, Bozanic, Ashok & Liu, ICLR 2023), on pooled features.
+    The logits are $f = W (r z') + b$. In $z'$ all but the largest activations of a row are 0, and the scale is
+    $r = \exp(\sum_i z_i / \sum_i z'_i)$. Ties with the smallest activation that is kept are kept as well. ASH-S
+    (Djurisic, Bozanic, Ashok & Liu, ICLR 2023), on pooled features.
 
     Parameters
     ----------
     features
-        Activations (n, d), as a ReLU or its mean over a map gives them: the largest must add up to more than 0.
+        Activations (n, d) of a ReLU, or their means over a map. The sum of the largest must be positive.
     weight, bias
         The head (c, d) and (c,).
     percentile
-        The share of a row's activations that are pruned, 0 to 0.99; one is always kept.
+        The share of activations that are pruned, 0 to 0.99. At least one is kept.
     temperature
-        The energy's T.
+        The temperature T of the energy.
 
     >>> ash([[1.0, 2.0]], weight=[[1.0, 1.0], [0.0, 0.0]], bias=[0.0, 0.0], percentile=0.5).round(3)
     array([8.964])
@@ -97,7 +98,7 @@ def ash(
 
 
 def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike) -> Floats:
-    r"""Mean distance to the decision boundaries of the class predicted, by the distance to the mean of known features.
+    r"""Return the mean distance to the decision boundaries of the predicted class, over the distance to a mean feature.
 
     $\frac{1}{C - 1} \sum_{c \ne \hat y} \frac{f_{\hat y} - f_c}{\|w_{\hat y} - w_c\|} \big/ \|z - \mu\|$, where
     $\hat y$ is the class of the largest logit. fDBD (Liu & Qin, ICML 2024).
@@ -105,47 +106,47 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     Parameters
     ----------
     features, logits
-        What enters the head (n, d) and what leaves it (n, c).
+        Inputs (n, d) and outputs (n, c) of the head.
     weight
-        The head's weights (c, d), of which no two rows may be alike.
+        The weights (c, d) of the head. No two rows may be equal.
     mean
-        The mean (d,) of known in-distribution features, which no row may be equal to.
+        The mean (d,) of in-distribution features. No row of features may be equal to it.
 
     >>> fdbd([[3.0, 0.0]], [[3.0, 0.0]], weight=[[1.0, 0.0], [0.0, 0.0]], mean=[0.0, 0.0])
     array([1.])
     """
     z, f, W, mu = _as_centred(features, logits, weight, mean)
     _check_apart(W)
-    W = W - W.mean(axis=0)  # Differences stay, and what all classes share does not drown them.
+    W = W - W.mean(axis=0)  # A part that all classes share would cost digits of their differences.
     squares = np.einsum("ij,ij->i", W, W)
-    of_all_rows = _between_classes(W, squares, _classes_to_come(f)) if len(W) <= _MANY_CLASSES else None
+    shared = _between_classes(W, squares, _predicted_or_all_classes(f)) if len(W) <= _MANY_CLASSES else None
 
     def fill(rows: slice, scores: Floats) -> None:
-        between = of_all_rows or _between_classes(W, squares, _predicted_classes(f[rows]))
-        _write_boundary_distances(z[rows], f[rows], mu, between, scores)
+        between = shared or _between_classes(W, squares, _predicted_classes(f[rows]))
+        _write_boundary_distances(as_block(z[rows]), as_block(f[rows]), mu, between, scores)
 
     return check_defined(
-        by_blocks(fill, len(z), z.shape[1] + f.shape[1], tile=1, features=z, logits=f),
+        by_blocks(fill, len(z), z.shape[1] + f.shape[1], features=z, logits=f),
         f"features must be {_APART} for the score fdbd",
     )
 
 
 def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike, *, alpha: float = 1e-4) -> Floats:
-    r"""How far the centred feature points along its class's weights, $w_{\hat y}^\top \frac{z - \mu}{\|z - \mu\|}$.
+    r"""Return the projection of the weights of the predicted class on the direction of the centred feature.
 
-    $\alpha \|z\|_1$ is added; $\hat y$ is the class of the largest logit. NCI (Liu & Qin, CVPR 2025), with the alpha
-    its authors start from.
+    $w_{\hat y}^\top \frac{z - \mu}{\|z - \mu\|} + \alpha \|z\|_1$, where $\hat y$ is the class of the largest logit.
+    NCI (Liu & Qin, CVPR 2025), with the initial alpha of its authors.
 
     Parameters
     ----------
     features, logits
-        What enters the head (n, d) and what leaves it (n, c).
+        Inputs (n, d) and outputs (n, c) of the head.
     weight
-        The head's weights (c, d).
+        The weights (c, d) of the head.
     mean
-        The mean (d,) of known in-distribution features, which no row may be equal to.
+        The mean (d,) of in-distribution features. No row of features may be equal to it.
     alpha
-        The weight of the feature's L1 norm.
+        The weight of the L1 norm of the features.
 
     >>> nci([[3.0, 4.0]], [[3.0, 4.0]], weight=[[1.0, 0.0], [0.0, 1.0]], mean=[0.0, 0.0], alpha=0.0)
     array([0.8])
@@ -165,48 +166,41 @@ def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Ma
     return z, np.array(W, dtype=np.float64, order="C"), b
 
 
-_ACTIVATIONS = "features must be activations whose largest add up to more than 0, as a ReLU gives them"
-_APART = "apart from their mean"
-# The distances between all of more classes than these, 32 MB, are not kept, but found for each block of rows.
+_ACTIVATIONS = "features must be activations of a ReLU, with a positive sum of the largest"
+_APART = "different from their mean"
+
+# Up to so many classes, the distances between all of them, 32 MB, are computed once. Beyond, once per block of rows.
 _MANY_CLASSES = 2048
 
-# Squared distances are taken from products where that leaves ten digits of them.
+# Squared distances below this share of the squares are computed from differences, because products lose their digits.
 _CLOSE = 1e-6
 
 
 def _kept(d: int, percentile: float) -> int:
-    """Return how many of d activations are a row's largest; with at least one in 150, their scale is finite."""
+    """Return the number of largest activations in a row of d. One in 150 is enough for a finite scale."""
     share = as_number(percentile, "percentile", at_least=0.0, at_most=0.99)
     return max(1, d - round(d * share))
 
 
 def _shaped_energies(z: Matrix, W: Floats, b: Floats, kept: int, T: float, *, is_pruned: bool) -> Floats:
-    """Return the energy of the logits of every row (n,), scaled by its largest activations, or these alone."""
-    kernels = _kernels.kernels
-    if kernels is None:
-        return by_tiles(lambda z: T * log_sum_exp((_shaped(z, kept, is_pruned) @ W.T + b) / T), z)
-
-    def fill(rows: slice, scores: Floats) -> None:
-        room = empty_tile(z.shape[1]), empty_tile(len(W)), np.empty(ROWS_AT_ONCE)
-        kernels.with_blas("shaped_energies", _kernels.readable(z[rows]), W, b, T, kept, is_pruned, *room, scores)
-
-    return by_blocks(fill, *z.shape)
+    """Return the energy of the logits (n,) of scaled rows, which are pruned to their largest activations if wanted."""
+    return by_tiles(lambda z: T * log_sum_exp((_shaped(z, kept, is_pruned) @ W.T + b) / T), z)
 
 
 def _shaped(z: Floats, kept: int, is_pruned: bool) -> Floats:
-    """Return the rows times exp(sum of the activations / sum of the largest), NaN where that has no meaning."""
+    """Return the rows times exp(sum of activations / sum of the largest), NaN where the latter is not positive."""
     largest = np.partition(z, -kept, axis=1)[:, -kept:]
     shaped = np.where(z >= largest[:, :1], z, 0.0) if is_pruned else z
     sum_of_largest = (shaped if is_pruned else largest).sum(axis=1)
     ratio = np.where(sum_of_largest > 0, z.sum(axis=1) / sum_of_largest, np.nan)
-    ratio[~z.any(axis=1)] = 1.0  # A row of zeros stays one, whatever it is scaled by.
+    ratio[~z.any(axis=1)] = 1.0  # A row of zeros stays zero.
     return shaped * np.exp(ratio)[:, None]
 
 
 def _as_centred(
     features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike
 ) -> tuple[Matrix, Matrix, Floats, Floats]:
-    """Return what fDBD and NCI take, checked against one another; features and logits are yet to be read."""
+    """Return the arguments of fDBD and NCI with consistent shapes. Features and logits are not checked yet."""
     z, f = as_matrix_unchecked(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
     W, mu = np.array(as_matrix(weight, "weight"), dtype=np.float64, order="C"), np.array(as_vector(mean, "mean"))
@@ -220,58 +214,57 @@ def _as_centred(
 
 def _check_apart(W: Floats) -> None:
     first: dict[bytes, int] = {}
-    for row, weights in enumerate(W + 0.0):  # There is one zero, not two.
+    for row, weights in enumerate(W + 0.0):  # Adding 0 turns -0 into 0.
         own = first.setdefault(weights.tobytes(), row)
         if row != own:
-            raise ValueError(f"weight must differ between classes for the score fdbd, got rows {own} and {row} alike")
+            raise ValueError(f"weight must differ between classes for the score fdbd, got equal rows {own} and {row}")
 
 
 def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
-    """Return the classes that are the largest logit of any row, in order."""
+    """Return the predicted classes of all rows, in order."""
     return np.flatnonzero(np.bincount(largest_of_rows(f, "logits")[1]))
 
 
-def _sums_of_sizes(z: Matrix) -> Floats:
-    """Return the sum of |z| of each row (n,); z comes unchecked."""
-    kernels = _kernels.kernels
+def _absolute_sums(z: Matrix) -> Floats:
+    """Return the sum of |z| of each row (n,). z comes unchecked."""
 
     def fill(rows: slice, sums: Floats) -> None:
-        if kernels is None:
-            np.abs(as_block(z[rows])).sum(axis=1, out=sums)
-        else:
-            kernels("sums_of_sizes", _kernels.readable(z[rows]), sums, np.empty(z.shape[1]))
+        np.abs(as_block(z[rows])).sum(axis=1, out=sums)
 
-    return by_blocks(fill, *z.shape, tile=1, features=z)
+    return by_blocks(fill, *z.shape, features=z)
 
 
-def _classes_to_come(f: Matrix) -> NDArray[np.intp]:
-    """Return the classes predicted, or all where the rows are more than these."""
+def _predicted_or_all_classes(f: Matrix) -> NDArray[np.intp]:
+    """Return the predicted classes, or all classes if there are fewer classes than rows."""
     return _predicted_classes(f) if len(f) < f.shape[1] else np.arange(f.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
 class _Between:
-    """1 / distances of the weights of some classes to those of all (k, c), 1 for its own; class j is row places[j]."""
+    """Inverse distances (k, c) from the weights of k classes to the weights of all; 1 for a class and itself.
+
+    Class j is row places[j].
+    """
 
     inverses: Floats
     places: NDArray[np.intp]
 
 
 def _between_classes(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> _Between:
-    """Return how far the weights of some classes are from those of all; infinity where their squares vanish."""
+    """Return the inverse distances of some classes; infinity where a squared distance underflows."""
     inverses = np.empty((len(classes), len(W)))
     with one_thread(), np.errstate(divide="ignore"):
-        for start in range(0, len(classes), ROWS_AT_ONCE):  # Products of one shape, as in `by_tiles`.
+        for start in range(0, len(classes), ROWS_AT_ONCE):  # All products have the same shape, as in `by_tiles`.
             some = classes[start : start + ROWS_AT_ONCE]
-            filled_up = np.resize(some, ROWS_AT_ONCE)
-            inverses[start : start + len(some)] = 1 / _between_weights(W, squares, filled_up)[: len(some)]
+            tile = np.resize(some, ROWS_AT_ONCE)
+            inverses[start : start + len(some)] = 1 / _between_weights(W, squares, tile)[: len(some)]
     places = np.zeros(len(W), dtype=np.intp)
     places[classes] = np.arange(len(classes))
     return _Between(inverses, places)
 
 
 def _between_weights(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> Floats:
-    """Return the distance of the weights of some classes to those of all (k, c), with 1 for that to its own."""
+    """Return the distances (k, c) from the weights of k classes to the weights of all; 1 for a class and itself."""
     sums = squares[classes][:, None] + squares
     squared = sums - 2 * W[classes] @ W.T
     rows = np.arange(len(classes))
@@ -283,15 +276,8 @@ def _between_weights(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> F
     return distances
 
 
-def _write_boundary_distances(z: Matrix, f: Matrix, mu: Floats, between: _Between, scores: Floats) -> None:
-    """Write the mean distance to the boundaries of the class predicted over that to the mean, of a block of rows."""
-    kernels = _kernels.kernels
-    if kernels is not None:
-        spare = np.empty(z.shape[1] + f.shape[1])
-        rows = _kernels.readable(z), _kernels.readable(f)
-        kernels("boundary_distances", *rows, mu, between.inverses, between.places, spare, scores)
-        return
-    z, f = as_block(z), as_block(f)
+def _write_boundary_distances(z: Floats, f: Floats, mu: Floats, between: _Between, scores: Floats) -> None:
+    """Write the mean distance to the boundaries of the predicted class over the distance to the mean."""
     inverses = between.inverses[between.places[f.argmax(axis=1)]]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         to_boundaries = ((f.max(axis=1)[:, None] - f) * inverses).sum(axis=1) / (f.shape[1] - 1)
@@ -299,21 +285,13 @@ def _write_boundary_distances(z: Matrix, f: Matrix, mu: Floats, between: _Betwee
 
 
 def _collapse_scores(z: Matrix, f: Matrix, W: Floats, mu: Floats, alpha: float) -> Floats:
-    """Return how far every centred row points along the weights of its class, with alpha of its L1 norm (n,)."""
-    kernels = _kernels.kernels
-
-    def formula(z: Floats, f: Floats) -> Floats:
-        centred = z - mu
-        along = (W[f.argmax(axis=1)] * centred).sum(axis=1) / np.linalg.norm(centred, axis=1)
-        return np.asarray(along + alpha * np.abs(z).sum(axis=1))
+    """Return the NCI score of every row (n,)."""
 
     def fill(rows: slice, scores: Floats) -> None:
-        if kernels is None:
-            scores[:] = formula(as_block(z[rows]), as_block(f[rows]))
-            return
-        spare = np.empty(z.shape[1] + f.shape[1])
-        given = _kernels.readable(z[rows]), _kernels.readable(f[rows])
-        kernels("collapse_scores", *given, W, mu, alpha, spare, scores)
+        features, logits = as_block(z[rows]), as_block(f[rows])
+        centred = features - mu
+        along = (W[logits.argmax(axis=1)] * centred).sum(axis=1) / np.linalg.norm(centred, axis=1)
+        scores[:] = along + alpha * np.abs(features).sum(axis=1)
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return by_blocks(fill, len(z), z.shape[1] + f.shape[1], tile=1, features=z, logits=f)
+        return by_blocks(fill, len(z), z.shape[1] + f.shape[1], features=z, logits=f)

@@ -1,22 +1,22 @@
-"""The share of a feature outside the principal directions of known ones, as one more logit."""
+"""ViM: the length of a feature outside the principal directions of in-distribution features, as one more logit."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _kernels, _linalg
+from .. import _linalg
 from .._blas import one_thread
 from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
-from .exponentials import softmax_scores
 from .heads import as_head
 from .known import check_known
-from .logits import as_logits, max_logit
-from .tiles import by_blocks, by_tiles, check_defined, empty_tile
+from .logits import as_logits, energy, max_logit
+from .tiles import by_tiles, check_defined
 
-# The known rows leave themselves out a tenth at a time.
+# With `leave_out`, each tenth of the known rows is scored by the other nine.
 _PARTS = 10
-# What is left of a length that is 0 after squares were summed.
+
+# Rounding error tolerated in a zero length.
 _ROUNDING = 1e-7
 
 
@@ -31,26 +31,26 @@ def vim(
     dimensions: int | None = None,
     leave_out: bool = False,
 ) -> Floats:
-    r"""Energy less a virtual logit, $\log \sum_j e^{f_j} - \alpha \|R^\top (z - o)\|$.
+    r"""Return the energy minus a virtual logit, $\log \sum_j e^{f_j} - \alpha \|R^\top (z - o)\|$.
 
-    The origin is $o = -W^+ b$. $R$ spans what the leading principal directions of known features about $o$ leave over,
-    and $\alpha$ makes the known rows' virtual logits as large, on average, as their largest logits. ViM (Wang, Li,
+    The origin is $o = -W^+ b$. $R$ spans the complement of the leading principal directions of known features about
+    $o$, and $\alpha$ scales the virtual logits of known rows to the mean of their largest logits. ViM (Wang, Li,
     Feng & Zhang, CVPR 2022).
 
     Parameters
     ----------
     features, logits
-        What enters the head (n, d) and what leaves it (n, c).
+        Inputs (n, d) and outputs (n, c) of the head.
     weight, bias
         The head (c, d) and (c,).
     features_in, logits_in
-        The same of known in-distribution rows, more than there are dimensions.
+        Inputs and outputs of the head for known in-distribution rows. There must be more rows than `dimensions`.
     dimensions
-        How many principal directions; by default its authors' 1,000 of 2,048 features or more, 512 of 768 or more and
-        else half of them, but no more than half of the known rows.
+        The number of principal directions. The default is the authors' choice: 1,000 for at least 2,048 features, 512
+        for at least 768, otherwise half of the features; but at most half the number of known rows.
     leave_out
-        The rows to score are the known rows themselves, in the same order. Each is then scored by the principal
-        directions of those that are not in its tenth of the rows.
+        Whether the rows to score are the known rows themselves, in the same order. Each row is then scored by the
+        principal directions of the rows outside its own tenth.
 
     >>> head = {"weight": [[1.0, 0.0], [-1.0, 0.0]], "bias": [0.0, 0.0]}
     >>> known = {"features_in": [[2.0, 0.1], [-2.0, 0.1]], "logits_in": [[2.0, -2.0], [-2.0, 2.0]]}
@@ -80,29 +80,15 @@ def vim(
 
 
 def _less_virtual_logit(z: Matrix, f: Matrix, origin: Floats, residual: Floats, alpha: float) -> Floats:
-    """Return the energy of every row less its virtual logit (n,)."""
-    energies = softmax_scores(["energy"], f, 1.0)[:, 0]
-    lengths = _lengths(z, origin, residual)
+    """Return the energy of every row minus its virtual logit (n,)."""
     with np.errstate(invalid="ignore", over="ignore"):
-        scores = energies - alpha * lengths
-    return check_defined(scores, "features must not be too far from the known ones")
+        scores = energy(f) - alpha * _lengths(z, origin, residual)
+    return check_defined(scores, "features must not be too far from the known features")
 
 
 def _lengths(z: Matrix, origin: Floats, residual: Floats) -> Floats:
-    """Return how long the part of every row in the residual space is (n,)."""
-    kernels = _kernels.kernels
-    if kernels is None:
-        return by_tiles(lambda z: _plain_lengths(z, origin, residual), z)
-
-    def fill(rows: slice, lengths: Floats) -> None:
-        room = empty_tile(z.shape[1]), empty_tile(len(residual))
-        kernels.with_blas("lengths_along", _kernels.readable(z[rows]), origin, residual, *room, lengths)
-
-    return by_blocks(fill, *z.shape)
-
-
-def _plain_lengths(z: Floats, origin: Floats, residual: Floats) -> Floats:
-    return np.asarray(np.linalg.norm((z - origin) @ residual.T, axis=1))
+    """Return the length of the part of every row in the residual space (n,)."""
+    return by_tiles(lambda tile: np.asarray(np.linalg.norm((tile - origin) @ residual.T, axis=1)), z)
 
 
 def _check_classes(W: Floats, **logits: Matrix) -> None:
@@ -112,7 +98,7 @@ def _check_classes(W: Floats, **logits: Matrix) -> None:
 
 
 def _principal_dimensions(features_in: Matrix, dimensions: int | None, leave_out: bool) -> int:
-    """Return how many principal directions to take: some must be left over, and more rows be known than they are."""
+    """Return the number of principal directions: fewer than columns, and fewer than known rows."""
     m, d = features_in.shape
     rows = m - (m + _PARTS - 1) // _PARTS if leave_out else m
     if d < 2 or rows < 2:
@@ -125,7 +111,7 @@ def _principal_dimensions(features_in: Matrix, dimensions: int | None, leave_out
 
 
 def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
-    """Return the shortest feature whose logits are nearest to 0; what is rounding of the weights is not a direction."""
+    """Return the shortest feature whose logits are nearest to 0. Singular values below rounding count as zero."""
     with one_thread():
         shortest: Floats = _linalg.lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
     if not (np.abs(shortest) <= LARGEST).all():
@@ -136,20 +122,20 @@ def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
 def _second_moments(features: Matrix, origin: Floats) -> Floats:
     def products(block: Floats) -> Floats:
         about_origin = block - origin
-        return about_origin.T @ about_origin  # Of one and the same array BLAS finds half, and mirrors it.
+        return about_origin.T @ about_origin
 
     return sum_of_blocks(products, features)
 
 
 def _residual_space(moments: Floats, dimensions: int) -> Floats:
-    """Return the directions (d - dimensions, d) in which rows of these second moments are the shortest."""
+    """Return the d - dimensions principal directions (d - dimensions, d) with the smallest second moments."""
     with one_thread():
         _, directions = np.linalg.eigh(moments)
     return np.ascontiguousarray(directions[:, : len(moments) - dimensions].T)
 
 
 def _virtual_scale(largest_logits: Floats, lengths: Floats, features_in: Matrix) -> float:
-    """Return what makes the known rows' virtual logits as large as their largest logits, on average."""
+    """Return the factor that gives the virtual logits of known rows the mean of their largest logits."""
     if largest_logits.mean() <= 0:
         raise ValueError(f"logits_in must have largest logits above 0 on average, got {largest_logits.mean():g}")
     if lengths.mean() <= _ROUNDING * max(float(features_in.max()), -float(features_in.min())):

@@ -24,8 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from .._check import as_share
-from ..threshold import Rate
+from ..decisions.thresholds import Rate
 from . import protocol
 from .bodies import Limits, Refused, check_json_size, read_body, refusing
 from .guard import Access, Guard
@@ -298,8 +297,6 @@ def _response(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
     if answer.notes:
         parameters["notes"] = "\n".join(answer.notes)
     returned = inference.returned(list(arrays))
-    if missing := [output.name for output in returned if output.name not in arrays]:
-        raise Refused(400, f"output {missing[0]} is of rows that are learned at the rate stream_fdr, got learn false")
     return protocol.encode_response(arrays, returned, inference.request_id, parameters)
 
 
@@ -335,14 +332,12 @@ def _header_length(headers: Mapping[bytes, bytes]) -> int | None:
 
 
 def _rate(given: Any) -> Rate:
-    if not isinstance(given, dict) or set(given) - {"accept", "false_alarm", "fdr", "stream_fdr"}:
-        wanted = 'the rate must be one of accept, false_alarm, fdr and stream_fdr, such as {"false_alarm": 0.05}'
+    if not isinstance(given, dict) or set(given) - {"accept", "false_alarm", "fdr"}:
+        wanted = 'the rate must be one of accept, false_alarm and fdr, such as {"false_alarm": 0.05}'
         raise ValueError(f"{wanted}, got {protocol.shown(given)}")
     for name, value in given.items():
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise ValueError(f"{name} must be a number from 0 to 1, got {protocol.shown(value)}")
-    if set(given) == {"stream_fdr"}:
-        return Rate("stream_fdr", as_share(given["stream_fdr"], "stream_fdr"))
     return Rate.of(**given)
 
 

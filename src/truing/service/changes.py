@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._check import Bools
+from ..decisions.thresholds import Rate
 from ..detector import Detector
-from ..moments import Moments
 from ..outputs import Outputs
-from ..saved.sums import restore_moments, store_moments
-from ..states import State, new_guards
-from ..threshold import Rate
+from ..regression.moments import Moments
+from ..saved import as_arrays, from_arrays
+from ..states import State
 from .records import Arrays, Record
 from .requests import Answer
 from .snapshots import Contents
@@ -82,12 +81,12 @@ def stored_outputs(outputs: Outputs) -> Arrays:
 
 def stored_moments(moments: Moments) -> tuple[dict[str, Any], Arrays]:
     """Return moments as the description and arrays of a record."""
-    header, arrays = store_moments(moments)
-    return {"moments": header}, {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = as_arrays("moments", moments)
+    return {}, {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
 def learned(contents: Contents, together: Together) -> Contents:
-    """Return the contents in which batches are learned as one, and which the stream's guards have not seen yet."""
+    """Return the contents after batches were learned as one; the drift alarm has not seen them yet."""
     detector = copy.copy(contents.detector)
     detector.learn(together.rows)
     return replace(
@@ -98,13 +97,13 @@ def learned(contents: Contents, together: Together) -> Contents:
     )
 
 
-def seen_by_guards(contents: Contents, found: Answer) -> Arrays:
-    """Return what the stream's guards see of an answer; nothing where there is none, or no reference.
+def seen_by_alarm(contents: Contents, found: Answer) -> Arrays:
+    """Return what the drift alarm sees of an answer, or nothing without an alarm or a reference.
 
-    It depends on the fit that the answer came from, so that a record keeps it beside the rows.
+    It depends on the fit behind the answer, so a record stores it with the rows.
     """
     settings = contents.detector.settings
-    if found.p_values is None or (settings.drift_alarm is None and contents.rate.name != "stream_fdr"):
+    if found.p_values is None or settings.drift_alarm is None:
         return {}
     seen = {"p_values": found.p_values}
     if settings.watches_residuals:
@@ -112,11 +111,13 @@ def seen_by_guards(contents: Contents, found: Answer) -> Arrays:
     return seen
 
 
-def guarded(contents: Contents, outputs: Outputs, seen: Arrays) -> tuple[Contents, Bools | None]:
-    """Return the contents after the stream's guards have seen a learned batch, and what `Guards.after` refuses."""
+def watched(contents: Contents, outputs: Outputs, seen: Arrays) -> Contents:
+    """Return the contents after the drift alarm has seen a learned batch."""
     state = contents.detector.state
-    guards, is_out = state.guards.after(contents.rate, seen["p_values"], seen.get("residuals"), outputs.features)
-    return replace(contents, detector=with_state(contents.detector, replace(state, guards=guards))), is_out
+    if state.drift is None:
+        return contents
+    drift = state.drift.updated(seen["p_values"], seen.get("residuals"), outputs.features)
+    return replace(contents, detector=with_state(contents.detector, replace(state, drift=drift)))
 
 
 def calibrated(contents: Contents, reference: Outputs) -> Contents:
@@ -127,27 +128,21 @@ def calibrated(contents: Contents, reference: Outputs) -> Contents:
 
 
 def merged(contents: Contents, moments: Moments) -> Contents:
-    """Return the contents with the learned rows of another state; moments that were merged before are refused."""
+    """Return the contents with the learned rows of another state added."""
     detector = copy.copy(contents.detector)
     detector.merge(moments)
     return replace(contents, detector=detector, rows_learned=contents.rows_learned + round(moments.rows))
 
 
 def with_rate(contents: Contents, rate: Rate) -> Contents:
-    """Return the contents with another rate; that of the stream must be the one that its detector was made with."""
-    level = contents.detector.settings.stream_fdr
-    if rate.name == "stream_fdr" and rate.value != level:
-        kept = "a state made without one" if level is None else f"a state made with {level:g}"
-        raise ValueError(f"stream_fdr must be the one that the state was made with, got {rate.value:g} for {kept}")
+    """Return the contents with another rate."""
     return replace(contents, rate=rate)
 
 
 def reset(contents: Contents) -> Contents:
-    """Return the contents without any learned rows, and guards that start anew; the reference and the rate stay."""
+    """Return the contents without learned rows and with a new drift alarm; the reference and the rate stay."""
     detector = contents.detector
-    forgotten = detector.state.without_rows()
-    forgotten = replace(forgotten, guards=new_guards(forgotten, detector.settings))
-    return replace(contents, detector=with_state(detector, forgotten), rows_learned=0, batches=0)
+    return replace(contents, detector=with_state(detector, detector.state.without_rows()), rows_learned=0, batches=0)
 
 
 def with_state(detector: Detector, state: State) -> Detector:
@@ -158,7 +153,7 @@ def with_state(detector: Detector, state: State) -> Detector:
 
 
 def rows_of(record: Record) -> Arrays:
-    """Return the arrays of a record that are rows, without what the stream's guards saw and said of them."""
+    """Return the arrays of a record that are rows, without what the drift alarm saw of them."""
     return {name: record.arrays[name] for name in _COLUMNS if name in record.arrays}
 
 
@@ -168,12 +163,12 @@ def _outputs(record: Record) -> Outputs:
 
 
 def _learned(contents: Contents, records: Sequence[Record]) -> Contents:
-    """Return the contents after batches: the guards see what they saw then, whatever fit there was."""
+    """Return the contents after batches; the drift alarm sees what it saw when they were learned."""
     batches = [_outputs(record) for record in records]
     contents = learned(contents, Together.of(batches))
     for record, outputs in zip(records, batches, strict=True):
         if "p_values" in record.arrays:
-            contents, _ = guarded(contents, outputs, record.arrays)
+            contents = watched(contents, outputs, record.arrays)
     return contents
 
 
@@ -181,6 +176,6 @@ def _learned(contents: Contents, records: Sequence[Record]) -> Contents:
 CHANGES: dict[str, Callable[[Contents, Record], Contents]] = {
     "calibrate": lambda contents, record: calibrated(contents, _outputs(record)),
     "rate": lambda contents, record: with_rate(contents, Rate(*record.about["rate"])),
-    "merge": lambda contents, record: merged(contents, restore_moments(record.about["moments"], record.arrays)),
+    "merge": lambda contents, record: merged(contents, from_arrays(record.arrays, "the record").value),
     "reset": lambda contents, record: reset(contents),
 }

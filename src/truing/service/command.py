@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._check import counted
+from ..data.extras import install
 from ..detector import DEFAULT_BASE, Detector
-from ..io.extras import install
 from ..outputs import Outputs
 from ..scores import NEEDS, SCORES
 
@@ -33,7 +33,7 @@ _MIN_TOKEN = 16
 # What a detector is made with, where it is given.
 _SETTINGS = (
     *("base", "method", "temperature", "intercept", "components", "decay", "window"),
-    *("keep", "same_mix", "stream_fdr", "drift_alarm"),
+    *("keep", "same_mix", "drift_alarm"),
 )
 
 _MAX_CONNECTIONS = 1000
@@ -82,7 +82,6 @@ def _add_settings(part: argparse._ArgumentGroup) -> None:
     part.add_argument(
         "--same-mix", action="store_true", default=None, help="contrast: classes are as frequent as in HELD"
     )
-    part.add_argument("--stream-fdr", type=float, metavar="Q", help="false discovery rate of the whole stream")
     part.add_argument("--drift-alarm", type=float, metavar="A", help="chance of an alarm ever, while nothing changes")
     part.add_argument("--reference", type=Path, metavar="HELD", help="known in-distribution rows, not trained on")
 

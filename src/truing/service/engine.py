@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._threads import alone
+from ..decisions.drift import DriftAlarm
+from ..decisions.thresholds import Rate
 from ..detector import Detector
-from ..drift import DriftAlarm
-from ..moments import Moments
 from ..outputs import Outputs
-from ..threshold import Rate
+from ..regression.moments import Moments
 from .answers import answers
-from .changes import Together, after, as_stored, guarded, learned, seen_by_guards, stored_moments, stored_outputs
+from .changes import Together, after, as_stored, learned, seen_by_alarm, stored_moments, stored_outputs, watched
 from .readers import Listeners, Readers, answered, fail
 from .records import Arrays, Record, checksum_of
 from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_columns, check_request
@@ -195,7 +195,7 @@ class Engine:
         return self._change(record, "rate")
 
     def merge(self, moments: Moments) -> Future[None]:
-        """Add the learned rows of another state, durably; moments that were merged before are refused."""
+        """Add the learned rows of another state, durably. Rows that are merged twice count twice."""
 
         def record() -> Record:
             if not isinstance(moments, Moments):
@@ -360,10 +360,8 @@ class Engine:
             else:
                 self._solver.solve_now(group.contents)
             group.answers = self._answers(group, asked, is_in_fit=not is_slow)
-            if group.contents.detector.settings.is_guarded:
-                self._guard(group)
-            if group.contents.rate.name == "stream_fdr":
-                self._decide_repeats(group)
+            if group.contents.detector.settings.drift_alarm is not None:
+                self._watch(group)
         except Exception as error:
             self._learn_alone(group.items, error)
             return
@@ -409,7 +407,7 @@ class Engine:
 
     def _check_repeated(self, item: _Learning, request_id: str, own: dict[str, _Learning]) -> None:
         """Refuse a request id that was used before for other rows."""
-        first = checksum_of(own[request_id].arrays) if request_id in own else self._store.recent[request_id].checksum
+        first = checksum_of(own[request_id].arrays) if request_id in own else self._store.recent[request_id]
         if checksum_of(item.arrays) != first:
             raise ValueError(f"request id must be another for other rows, got {request_id!r} a second time")
 
@@ -428,32 +426,17 @@ class Engine:
         found = answers(contents, asked, is_in_fit=is_in_fit, learned=True)
         return [replace(one, repeated=number in group.repeats) for number, one in enumerate(found)]
 
-    def _guard(self, group: _Group) -> None:
-        """Have the stream's guards see the answers to learned rows in order; records keep what they saw and said."""
+    def _watch(self, group: _Group) -> None:
+        """Show the drift alarm the answers to learned rows in order; records keep what it saw."""
         learned_ones = [number for number in range(len(group.items)) if number not in group.repeats]
         for place, number in enumerate(learned_ones):
             found = group.answers[number]
-            seen = seen_by_guards(group.contents, found)
+            seen = seen_by_alarm(group.contents, found)
             if not seen:
                 continue
-            group.contents, is_out = guarded(group.contents, group.items[number].outputs, seen)
-            if is_out is not None:
-                seen["is_out"] = is_out
-                notes = (*found.notes, *group.contents.detector.state.guards.notes())
-                group.answers[number] = replace(found, is_out=is_out, notes=notes)
+            group.contents = watched(group.contents, group.items[number].outputs, seen)
             record = group.records[place]
             group.records[place] = replace(record, arrays=record.arrays | seen)
-
-    def _decide_repeats(self, group: _Group) -> None:
-        """Decide repeated rows as they were when they were learned: the stream's rate decides every row once."""
-        own = {record.about.get("id"): record.arrays.get("is_out") for record in group.records}
-        for number in group.repeats:
-            request_id, found = group.items[number].request_id, group.answers[number]
-            if found.p_values is not None and request_id is not None:
-                is_out = own.get(request_id)
-                if is_out is None:
-                    is_out = self._store.recent[request_id].is_out(len(found.scores))
-                group.answers[number] = replace(found, is_out=is_out)
 
     def _tell_of_alarm(self, before: DriftAlarm | None, now: DriftAlarm | None) -> None:
         """Tell of a drift alarm that was raised."""

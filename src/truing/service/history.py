@@ -20,10 +20,10 @@ import numpy as np
 
 from .._check import Bools, Floats, as_choice
 from ..contrast import ContrastFit, SplitReference
+from ..decisions.drift import DriftAlarm
+from ..decisions.thresholds import Rate, out_share_at_least
 from ..detector import Detector
-from ..drift import DriftAlarm
-from ..least_squares import LinearFit
-from ..threshold import Rate, out_share_at_least
+from ..regression.least_squares import LinearFit
 from .buckets import Buckets
 from .requests import Answer, Event, Facts
 
@@ -201,7 +201,7 @@ class History:
                 out_share=self._rows.out_share(rows_decided_against(detector)),
                 drift=detector.drift,
             )
-            if detector.moments is None:
+            if not detector.state.rows:
                 look = replace(look, movement=math.nan, scores_in=None)
             elif not 0 <= now - self._fit_time < FIT_SECONDS:
                 fit = detector.current_fit

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from ..contrast import ContrastFit
 from ..detector import Detector
-from ..least_squares import LinearFit
+from ..regression.least_squares import LinearFit
 from .history import ANEW, WINDOW, LastRows, rows_decided_against
 from .requests import Event
 from .serving import Serving
@@ -94,7 +94,7 @@ class _State(Collector):
         facts, detector = self._serving.facts(), self._serving.detector
         last = self._last()
         explained, rank = _fit_facts(detector)
-        snapshot, drift, fdr = facts.snapshot, detector.drift, detector.stream_fdr
+        snapshot, drift = facts.snapshot, detector.drift
         gauges = {
             "truing_state_rows": ("Rows in the durable state", facts.rows),
             "truing_state_batches": ("Batches learned since the last reset", facts.batches),
@@ -116,10 +116,6 @@ class _State(Collector):
                 "Evidence that the stream changed",
                 math.nan if drift is None else drift.martingale,
             ),
-            "truing_stream_fdr_spent": (
-                "Whether the stream's false discovery rate is spent, so that no row is refused by it",
-                math.nan if fdr is None else fdr.is_spent,
-            ),
             "truing_log_bytes": ("Size of the log", facts.log_bytes),
             "truing_log_segments": ("Files of the log", facts.segments),
             "truing_snapshot_bytes": ("Size of the last snapshot", 0 if snapshot is None else snapshot.bytes),
@@ -135,7 +131,7 @@ class _State(Collector):
 
 def _fit_facts(detector: Detector) -> tuple[float, float]:
     """Return R² and rank of the fit in use; NaN where there is none, or it has no such thing."""
-    if detector.moments is None:
+    if not detector.state.rows:
         return math.nan, math.nan
     fit = detector.current_fit
     if isinstance(fit, LinearFit):

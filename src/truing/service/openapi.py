@@ -47,7 +47,7 @@ def _paths() -> dict[str, Any]:
     model = f"/v2/models/{MODEL}"
     rate = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": False}
     share = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-    rate |= {"properties": {"accept": share, "false_alarm": share, "fdr": share, "stream_fdr": share}}
+    rate |= {"properties": {"accept": share, "false_alarm": share, "fdr": share}}
     infer = {
         "application/json": {"schema": {"$ref": "#/components/schemas/Inference"}},
         "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},

@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from ..data.drafts import AnyPath
+from ..decisions.thresholds import Rate
 from ..detector import Detector
-from ..io.drafts import AnyPath
-from ..moments import Moments
 from ..outputs import Outputs
-from ..threshold import Rate
+from ..regression.moments import Moments
 from .answers import solve
 from .readers import Listeners, Readers
 from .requests import Answer, Event, Facts, Request, SnapshotFacts, Unavailable, check_request

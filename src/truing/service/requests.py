@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._check import Bools, Floats
+from ..decisions.thresholds import Rate
 from ..outputs import Outputs, as_outputs
-from ..threshold import Rate
 
 _MAX_ID_CHARACTERS = 128
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
+from ..decisions.thresholds import Rate
 from ..detector import Detector
-from ..moments import Moments
 from ..outputs import Outputs
-from ..threshold import Rate
+from ..regression.moments import Moments
 from .requests import Answer, Facts, Request, SnapshotFacts
 
 

@@ -5,41 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Bools
+from ..decisions.thresholds import Rate
 from ..detector import Detector
-from ..io.archive import read_archive, write_archive
-from ..saved.detectors import restore_detector, store_detector
-from ..threshold import Rate
+from ..saved import read, write
 from .log import Damaged
 from .records import CHECKSUM_BYTES
 
 _KIND = "service snapshot"
 
 
-class Remembered(NamedTuple):
-    """A learned batch that had a request id: the checksum of its rows, and which the stream's rate refused.
-
-    `refused` is a bit for each row, and empty where none was.
-    """
-
-    checksum: bytes
-    refused: bytes = b""
-
-    def is_out(self, rows: int) -> Bools:
-        """Return which of its rows were refused."""
-        if not self.refused:
-            return np.zeros(rows, dtype=np.bool_)
-        bits: Bools = np.unpackbits(np.frombuffer(self.refused, dtype=np.uint8), count=rows).astype(np.bool_)
-        return bits
-
-
-# Learned batches by their request ids, the oldest first.
-Recent = dict[str, Remembered]
+# Checksums of the rows of learned batches by request id, oldest first.
+Recent = dict[str, bytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +40,7 @@ class Contents:
     @property
     def rows(self) -> float:
         """Weight of the learned rows in the state."""
-        sums = self.detector.state.sums
-        return 0.0 if sums is None else float(sums.rows)
+        return self.detector.state.rows
 
     @property
     def reference_rows(self) -> int:
@@ -84,40 +64,37 @@ def snapshots(folder: Path) -> dict[int, Path]:
 
 def write_snapshot(folder: Path, contents: Contents, recent: Recent, key: bytes) -> Path:
     """Write a snapshot of a directory with this key, synced with its folder, and return its file."""
-    header, arrays = store_detector(contents.detector)
-    about: dict[str, Any] = {
-        "detector": header,
-        "rate": [contents.rate.name, contents.rate.value],
+    value = {
+        "detector": contents.detector,
+        "rate": (contents.rate.name, contents.rate.value),
         "sequence": contents.sequence,
         "digest": contents.digest.hex(),
         "rows_learned": contents.rows_learned,
         "batches": contents.batches,
         "of_key": _told_by(key),
+        "recent": _store_recent(recent),
     }
     path = snapshot_path(folder, contents.sequence)
-    named = {f"detector_{name}": array for name, array in arrays.items()}
-    write_archive(path, _KIND, about, named | _store_recent(recent))
+    write(path, _KIND, value)
     return path
 
 
 def read_snapshot(path: Path, key: bytes) -> tuple[Contents, Recent]:
-    """Read what a snapshot holds; one that is not whole is a ValueError, one of another directory is Damaged."""
-    kind, about, arrays = read_archive(path)
+    """Read a snapshot; an invalid file is a ValueError, and a snapshot of another directory is Damaged."""
+    kind, value, _ = read(path)
     if kind != _KIND:
         raise ValueError(f"{path} must hold a {_KIND}, got a {kind}")
-    if about["of_key"] != _told_by(key):
+    if value["of_key"] != _told_by(key):
         raise Damaged(f"{path} and the settings.npz beside it are of two directories")
-    own = {name.removeprefix("detector_"): array for name, array in arrays.items() if name.startswith("detector_")}
-    name, value = about["rate"]
     contents = Contents(
-        restore_detector(about["detector"], own),
-        Rate(name, value),
-        about["sequence"],
-        bytes.fromhex(about["digest"]),
-        about["rows_learned"],
-        about["batches"],
+        value["detector"],
+        Rate(*value["rate"]),
+        value["sequence"],
+        bytes.fromhex(value["digest"]),
+        value["rows_learned"],
+        value["batches"],
     )
-    return contents, _restore_recent(arrays)
+    return contents, _restore_recent(value["recent"])
 
 
 def _told_by(key: bytes) -> str:
@@ -127,24 +104,17 @@ def _told_by(key: bytes) -> str:
 
 def _store_recent(recent: Recent) -> dict[str, NDArray[Any]]:
     ids = [request_id.encode() for request_id in recent]
-    refused = [batch.refused for batch in recent.values()]
     return {
-        "recent_ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
-        "recent_lengths": np.array([len(one) for one in ids], dtype=np.int64),
-        "recent_checksums": np.frombuffer(b"".join(batch.checksum for batch in recent.values()), dtype=np.uint8),
-        "recent_refused": np.frombuffer(b"".join(refused), dtype=np.uint8),
-        "recent_refused_lengths": np.array([len(one) for one in refused], dtype=np.int64),
+        "ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
+        "lengths": np.array([len(one) for one in ids], dtype=np.int64),
+        "checksums": np.frombuffer(b"".join(recent.values()), dtype=np.uint8),
     }
 
 
 def _restore_recent(arrays: dict[str, NDArray[Any]]) -> Recent:
-    ids = _parts(arrays["recent_ids"], arrays["recent_lengths"])
-    refused = _parts(arrays["recent_refused"], arrays["recent_refused_lengths"])
-    checksums = _parts(arrays["recent_checksums"], np.full(len(ids), CHECKSUM_BYTES))
-    return {
-        request_id.decode(): Remembered(checksum, bits)
-        for request_id, checksum, bits in zip(ids, checksums, refused, strict=True)
-    }
+    ids = _parts(arrays["ids"], arrays["lengths"])
+    checksums = _parts(arrays["checksums"], np.full(len(ids), CHECKSUM_BYTES))
+    return {request_id.decode(): checksum for request_id, checksum in zip(ids, checksums, strict=True)}
 
 
 def _parts(joined: NDArray[Any], lengths: NDArray[Any]) -> list[bytes]:

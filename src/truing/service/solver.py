@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ..contrast import ContrastFit
-from ..least_squares import LinearFit
+from ..regression.least_squares import LinearFit
 from .answers import solve
 from .snapshots import Contents
 

@@ -13,23 +13,22 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._check import as_count
+from ..data.drafts import AnyPath
+from ..decisions.thresholds import Rate
 from ..detector import Detector
-from ..io.archive import read_archive, write_archive
-from ..io.drafts import AnyPath
-from ..saved.detectors import restore_detector, store_detector
-from ..threshold import Rate
+from ..saved import read, write
 from .changes import after, group_of, rows_of
 from .log import Damaged, Log, LogEnd, read_log, segment_path, segments, sync_folder
 from .records import KEY_BYTES, Record, checksum_of
 from .requests import SnapshotFacts
-from .snapshots import Contents, Recent, Remembered, read_snapshot, snapshots, write_snapshot
+from .snapshots import Contents, Recent, read_snapshot, snapshots, write_snapshot
 
 try:
     import fcntl
@@ -44,7 +43,7 @@ RECENT_IDS = 65_536
 # The sums of so many take 32 GiB.
 MAX_FEATURES = 65_536
 
-_FORMAT = 2
+_FORMAT = 3
 _SETTINGS_KIND = "service settings"
 _SNAPSHOTS_KEPT = 2
 
@@ -170,16 +169,15 @@ def recovered(folder: Path, settings: Settings) -> Recovered:
         except Damaged as error:
             raise Damaged(f"{error}: restore a backup") from None
         except (ValueError, KeyError, TypeError) as error:
-            damaged[path] = str(error)
+            damaged[path] = f"{path.name} is damaged: {error}"
         else:
             return _replayed(folder, settings.key, contents, recent, damaged)
     return _replayed(folder, settings.key, fresh_contents(settings.detector), {}, damaged)
 
 
 def fresh_contents(detector: Detector) -> Contents:
-    """Return what a new directory holds; its rate is that of the stream if there is one, else a false-alarm rate."""
-    level = detector.settings.stream_fdr
-    return Contents(detector, Rate("false_alarm", _FALSE_ALARM) if level is None else Rate("stream_fdr", level))
+    """Return the contents of a new directory."""
+    return Contents(detector, Rate("false_alarm", _FALSE_ALARM))
 
 
 def remember(recent: Recent, record: Record) -> None:
@@ -192,11 +190,7 @@ def remember(recent: Recent, record: Record) -> None:
     request_id = record.about.get("id")
     if request_id is None:
         return
-    is_out = record.arrays.get("is_out")
-    recent[request_id] = Remembered(
-        checksum_of(rows_of(record)),
-        b"" if is_out is None or not is_out.any() else np.packbits(is_out).tobytes(),
-    )
+    recent[request_id] = checksum_of(rows_of(record))
     if len(recent) > RECENT_IDS:
         del recent[next(iter(recent))]
 
@@ -290,28 +284,20 @@ def _settled(folder: Path, detector: Detector | None, features: int | None, clas
 
 
 def _write_settings(path: Path, settings: Settings) -> None:
-    header, arrays = store_detector(settings.detector)
-    about = {
-        "format": _FORMAT,
-        "features": settings.features,
-        "classes": settings.classes,
-        "key": settings.key.hex(),
-        "detector": header,
-    }
-    write_archive(path, _SETTINGS_KIND, about, arrays)  # Which syncs the directory.
+    value = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    write(path, _SETTINGS_KIND, value | {"format": _FORMAT, "key": settings.key.hex()})  # Which syncs the directory.
     path.chmod(0o600)  # A client who reads the key can make frames.
 
 
 def read_settings(folder: Path) -> Settings:
     """Return a directory's settings."""
-    kind, about, arrays = read_archive(folder / "settings.npz")
-    if kind != _SETTINGS_KIND or about.get("format") != _FORMAT:
-        raise ValueError(f"{folder} must hold a state of format {_FORMAT}, got {kind} {about.get('format')}")
-    key = about.get("key")
+    kind, value, _ = read(folder / "settings.npz")
+    if kind != _SETTINGS_KIND or value.get("format") != _FORMAT:
+        raise ValueError(f"{folder} must hold a state of format {_FORMAT}, got {kind}")
+    key = value.get("key")
     if not isinstance(key, str) or re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", key) is None:
         raise ValueError(f"{folder / 'settings.npz'} must hold a key of {KEY_BYTES} bytes, got none")
-    detector = restore_detector(about["detector"], arrays)
-    return Settings(detector, about["features"], about["classes"], bytes.fromhex(key))
+    return Settings(value["detector"], value["features"], value["classes"], bytes.fromhex(key))
 
 
 def _check_columns(features: int | None, classes: int | None) -> None:
@@ -324,7 +310,7 @@ def _check_columns(features: int | None, classes: int | None) -> None:
 
 
 def _check_fresh(detector: Detector) -> None:
-    if detector.moments is not None or detector.reference is not None:
+    if detector.state.rows or detector.reference is not None:
         raise ValueError("detector must have learned nothing and have no reference: a state directory holds its own")
 
 
@@ -335,21 +321,20 @@ def _check_same(folder: Path, kept: Settings, wanted: Detector, features: int | 
         for name, before, now in (("features", kept.features, features), ("classes", kept.classes, classes))
         if now is not None and before != now
     ]
-    header_kept, arrays_kept = store_detector(kept.detector)
-    header_wanted, arrays_wanted = store_detector(wanted)
-    differences += [
-        f"{name} {header_kept[name]!r}, got {header_wanted[name]!r}"
-        for name in header_kept
-        if header_kept[name] != header_wanted[name]
-    ]
-    if {name: array.tobytes() for name, array in arrays_kept.items()} != {
-        name: array.tobytes() for name, array in arrays_wanted.items()
-    }:
-        differences.append("another head")
+    for name, before in vars(kept.detector.settings).items():
+        now = getattr(wanted.settings, name)
+        if name == "head":
+            differences += ["another head"] * (_head_bytes(before) != _head_bytes(now))
+        elif before != now:
+            differences.append(f"{name} {before!r}, got {now!r}")
     if differences:
         raise ValueError(
             f"{folder} holds a state with {'; '.join(differences)}: start with its settings, or take another directory"
         )
+
+
+def _head_bytes(head: Any) -> list[bytes]:
+    return [np.asarray(part).tobytes() for part in head or ()]
 
 
 def facts_of(path: Path, sequence: int) -> SnapshotFacts:

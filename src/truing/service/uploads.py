@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..data.columns import NAMES
+from ..data.jobs.merging import Origin, moments_bytes, read_moments
+from ..data.npz import InMemory, read_npz
 from ..detector import Detector
-from ..io.columns import NAMES
-from ..io.npz import InMemory, read_npz
-from ..moments import Moments
 from ..outputs import Outputs
-from ..parts.merging import Origin, moments_bytes, read_moments
+from ..regression.moments import Moments
 from ..scores import base_name
 
 # A compressed body may unpack to so many times the largest that is taken.

@@ -3,7 +3,7 @@
 Name one layer, the head: its input is the features, its output the logits.
 """
 
-from ..io.extras import install
+from ..data.extras import install
 
 try:
     import torch  # noqa: F401

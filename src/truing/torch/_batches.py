@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from .._check import check_finite
-from ..io.npz import Arrays
+from ..data.npz import Arrays
 
 IMAGES = ("image", "images", "img", "pixel_values", "input", "inputs", "x")
 LABELS = ("label", "labels", "target", "targets", "y")

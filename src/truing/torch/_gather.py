@@ -12,8 +12,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from ..io.drafts import AnyPath
-from ..io.npz import Arrays
+from ..data.drafts import AnyPath
+from ..data.npz import Arrays
 from ..outputs import Outputs
 
 

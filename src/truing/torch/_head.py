@@ -16,7 +16,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from ..io.npz import Arrays
+from ..data.npz import Arrays
 
 # How many names an error lists: the head is among the last.
 _LISTED = 12

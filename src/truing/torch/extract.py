@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..io.drafts import AnyPath
-from ..io.npz import Arrays
+from ..data.drafts import AnyPath
+from ..data.npz import Arrays
 from ..outputs import Outputs
 from ._batches import Batch, batches
 from ._gather import check_into, gather

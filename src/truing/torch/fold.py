@@ -11,7 +11,7 @@ from ..contrast import ContrastFit
 from ..detection import Detection
 from ..detector import Detector
 from ..folding import Folding, folding_of
-from ..least_squares import LinearFit
+from ..regression.least_squares import LinearFit
 from ._head import candidates, check_pointwise, described
 
 

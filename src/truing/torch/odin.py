@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from .._check import Floats, as_choice, as_number, as_vector
-from ..io.npz import Arrays
+from ..data.npz import Arrays
 from ..outputs import Outputs
 from ..scores import msp
 from ._batches import Batch, batches

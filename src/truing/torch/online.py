@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._check import Floats
+from ..decisions.thresholds import Decision, Rate
 from ..detector import Detector
 from ..outputs import Outputs
-from ..threshold import Decision, Rate
 from ._head import Head, columns
 
 

@@ -23,7 +23,7 @@ from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import PROTOCOLS, Job
 from truing.bench.experiments.run import aggregate
 from truing.bench.experiments.settings import SETTINGS
-from truing.fits import SharedFeatures
+from truing.regression.fits import SharedFeatures
 
 SETTING = SETTINGS["cifar10-resnet56"]
 

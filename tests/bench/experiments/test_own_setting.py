@@ -8,7 +8,7 @@ import truing
 from truing.bench.experiments.cases import CASES
 from truing.bench.experiments.own_setting import read_setting
 from truing.bench.experiments.records import read
-from truing.cli import main
+from truing.cli.command import run as main
 
 TOML = """
 name = "mine"

@@ -11,7 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from truing.bench.experiments.cases import CASES, CONTRASTS, sets_of
 from truing.bench.experiments.settings import SETTINGS
-from truing.bench.report import curves, distributions, dumbbells, figures, scatters
+from truing.bench.report import curves, distributions, dumbbells, scatters
+from truing.report import figures
 
 from ..invented import invented
 

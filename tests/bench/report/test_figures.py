@@ -9,7 +9,8 @@ from scipy.stats import gaussian_kde
 from sklearn.metrics import roc_auc_score
 
 from truing.bench.experiments.figure_rows import _densities, kernel_density, roc_points
-from truing.bench.report import distributions, figures
+from truing.bench.report import distributions
+from truing.report import figures
 
 RNG = np.random.default_rng(0)
 IN, OUT = RNG.normal(1, 1, 900), RNG.normal(0, 1, 300)

@@ -6,7 +6,7 @@ import pytest
 
 from truing.bench.experiments.records import Results, read
 from truing.bench.report.provenance import UNSAID, codes, network_named, sets_table
-from truing.cli import main
+from truing.cli.command import run as main
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._check import Floats, as_count, as_matrix
-from ...io.extras import install
+from ...data.extras import install
 
 TREES = 100
 NEIGHBOURS = 20

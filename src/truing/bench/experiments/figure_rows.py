@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from ..._check import Floats, Matrix
-from ...fits import SharedFeatures, fit_direct
-from ...io.extras import install
-from ...threshold import threshold_at
+from ...data.extras import install
+from ...decisions.thresholds import threshold_at
+from ...regression.fits import SharedFeatures, fit_direct
+from ...report.shapes import GRID, kernel_density, principal_axes
 from .cases import SEED
 from .methods import methods_of, metrics, principal_coordinates
 from .mixes import Mix
@@ -17,7 +18,6 @@ from .records import Row
 
 PROTOCOL = "draw points and densities"
 POINTS = 150  # Of each set.
-GRID = 101  # Places at which a density is told.
 CURVE = 80  # Thresholds of a ROC curve from the rows of each set.
 DRAWN = "energy"  # The score of the paper's first figure.
 
@@ -36,29 +36,6 @@ def figure_rows(job: Job) -> Iterator[Row]:
             yield {"picture": "densities", "base": base, "method": method, **_densities(scores_in, scores_out)}
         curves = {method: _rounded(np.array(roc_points(*pair)), 4) for method, pair in parts.items()}
         yield {"picture": "roc", "base": base, "curves": curves}
-
-
-def principal_axes(features: Floats, count: int) -> tuple[Floats, Floats]:
-    """Return the leading principal coordinates, and each one's share of the variance."""
-    centred = features - features.mean(axis=0)
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    leading = slice(-1, -1 - count, -1)
-    return centred @ vectors[:, leading], values[leading] / values.sum()
-
-
-def kernel_density(scores: Floats, grid: Floats) -> Floats:
-    """Return the Gaussian kernel density estimate at each place of a grid, its bandwidth by Scott's rule.
-
-    Scores that are all the same have none: there the kernel is one step of the grid wide.
-
-    >>> kernel_density(np.array([-1.0, 1.0]), np.array([0.0])).round(3)
-    array([0.233])
-    """
-    spread = float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
-    width = len(scores) ** -0.2 * spread or float(np.ptp(grid)) / max(len(grid) - 1, 1) or 1.0
-    heights = [np.exp(-0.5 * ((place - scores) / width) ** 2).mean() for place in grid]
-    density: Floats = np.array(heights) / (width * np.sqrt(2 * np.pi))
-    return density
 
 
 def roc_points(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:

@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 
 from ..._check import Floats, Matrix
-from ...fits import SharedFeatures, fit_direct
 from ...metrics import evaluate, fpr_at_tpr
-from ...moments import Moments
+from ...regression.fits import SharedFeatures, fit_direct
+from ...regression.moments import Moments
 from .cases import CONTRASTS, CONVENTIONS, KEEP, PENALTY, Case
 from .mixes import Index, Mix
 from .settings import Setting
@@ -129,5 +129,5 @@ def principal_coordinates(features: Matrix, components: int | None) -> Callable[
     """Return the map of rows to the leading principal components of these; without components, to themselves."""
     if components is None:
         return lambda rows: rows
-    principal = Moments.of(features, np.zeros(len(features)))._principal_components(components)
+    principal = Moments.of(features, np.zeros(len(features))).principal_components(components)
     return lambda rows: (rows - principal.origin) @ principal.basis

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..._check import Floats, Matrix
 from ...detector import Detector
-from ...fits import SharedFeatures, fit_direct
 from ...outputs import Outputs
-from ...shaping import react_clip
+from ...regression.fits import SharedFeatures, fit_direct
+from ...scores.shaping import react_clip
 from .cases import CONVENTIONS, IN_PER_OUT, KNOWN_SHARE, PENALTY, SEED, SEEDS, Case, Seed
 from .classical import CLASSICAL
 from .methods import (

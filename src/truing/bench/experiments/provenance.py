@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...io.npz import read_npz
+from ...data.npz import read_npz
 from ...outputs import Outputs
 
 NOTE = "provenance"

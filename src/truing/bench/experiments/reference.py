@@ -11,8 +11,8 @@ import numpy as np
 
 from ..._check import Floats
 from ...contrast import fit_contrast
-from ...fits import SharedFeatures
-from ...threshold import p_values
+from ...decisions.thresholds import p_values
+from ...regression.fits import SharedFeatures
 from .cases import CONTRASTS, FALSE_ALARM, Case
 from .methods import Fit, Measurement, methods_of, metrics
 from .mixes import Mix

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from ..._check import Floats, Matrix
-from ...io.npz import read_npz
+from ...data.npz import read_npz
 from ...outputs import Outputs
 from ...scores import SCORES, msp
-from ...shaping import react
+from ...scores.shaping import react
 from .cases import HEAD, ODIN, SEEDS, Case, Seed, folders_of, is_run, sets_of
 from .mixes import Mix
 from .provenance import NOTE

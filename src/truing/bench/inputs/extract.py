@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ... import torch as on_torch
-from ...io.drafts import AnyPath, check_writable
-from ...io.npz import read_npz, write_npz
+from ...data.drafts import AnyPath, check_writable
+from ...data.npz import read_npz, write_npz
 from ...outputs import Outputs
 from ..code import code_version
 from .datasets.images import Batch, Labels

@@ -21,7 +21,7 @@ from safetensors.torch import save as as_safetensors
 from torch import Tensor, nn
 
 from ..._check import as_choice, as_count, as_number, as_truth
-from ...io.drafts import check_writable, replacing
+from ...data.drafts import check_writable, replacing
 from .datasets.augmentation import augmented
 from .datasets.images import Images
 from .datasets.noise import as_seed

@@ -10,9 +10,9 @@ from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ...report.figures import STROKES, Panel, short_name, stroke, svg
 from ..experiments.cases import CASES, POOL, Axis
 from ..experiments.records import Row
-from .figures import STROKES, Panel, short_name, stroke, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...report.figures import IN, INK, OUT, Panel, short_name, stroke, svg
 from ..experiments.records import Row
-from .figures import IN, INK, OUT, Panel, short_name, stroke, svg
 from .terminal import per_cent
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...report.figures import INK, Panel, short_name, stroke, svg
 from ..experiments.cases import CASES, CONTRASTS, POOL, display_name, sets_of
 from ..experiments.records import Row
 from ..experiments.settings import Setting
 from .curves import SMALL, Line, Metric, count, lines, metrics
-from .figures import INK, Panel, short_name, stroke, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

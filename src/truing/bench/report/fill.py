@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
+from ...report.table import Table
+from ...report.writing import write_text
 from ..experiments.cases import CASES, CONVENTIONS
 from ..experiments.records import Results, Row, read
-from ..writing import write_text
 from .paper import printed
 from .provenance import codes, network_named
-from .table import Table
 from .tables import all_tables
 
 SHORT = {

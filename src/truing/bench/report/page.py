@@ -13,14 +13,15 @@ from pathlib import Path
 from string import Template
 from urllib.parse import quote
 
+from ...report import figures
+from ...report.markup import document, panels_in_html, table_in_html
+from ...report.table import Table
 from ..experiments.cases import CASES, CONVENTIONS, HEAD, Case, files_of_case, is_run
 from ..experiments.records import About, Results, Row
 from ..experiments.settings import SETTINGS, Setting
-from . import curves, distributions, dumbbells, figures, scatters
-from .markup import document, panels_in_html, table_in_html
+from . import curves, distributions, dumbbells, scatters
 from .order import ordered
 from .provenance import codes, network_named, sets_table
-from .table import Table
 from .tables import all_tables, contrast_rows, summary, with_methods_of
 
 BODY = Path(__file__).parent / "page.html"

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
+from ...report.table import Table
 from ..experiments.cases import CASES
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
-from .table import Table
 
 UNSAID = "named by its setting; the files do not say"
 NO_CODE = "code that the rows do not name"

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._check import Floats
+from ...report.figures import IN, INK, OUT, Panel, dots, short_name, svg
 from ..experiments.records import Row
-from .figures import IN, INK, OUT, Panel, short_name, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RUN = 42  # Dots at a time: neither set hides the other, and matplotlib simplifies lines from 128 places on.
 ELEVATION = 14.0
 TILT = 0.25  # How far a plane is turned towards the reader: 0 is edge-on, 1 is flat.
 # Seen from straight ahead, one axis would hide behind another.
@@ -133,17 +132,6 @@ def _scatter(row: Row, columns: tuple[int, int], labels: tuple[str, str], kind: 
         words,
         f"{row['case']}, {row['setting']}, {row['outside']}: {words.lower()}; scatter.",
     )
-
-
-def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
-    """Draw lines without length and with round ends, each in its colour: dots, in a quarter of the bytes."""
-    gap = np.full(places.shape[1], np.nan)
-    for start in range(0, len(places), RUN):
-        some = slice(start, start + RUN)
-        for colour in sorted(set(colours.tolist())):
-            own = places[some][colours[some] == colour]
-            strokes = np.array([line for place in own for line in (place, place, gap)]).reshape(-1, places.shape[1])
-            axes.plot(*strokes.T, color=colour, alpha=0.65, linewidth=3.4, solid_capstyle="round", zorder=order)
 
 
 def _azimuth(normal: Floats) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
+from ...report.table import Table
 from ..experiments.cases import CASES, CONTRASTS, CONVENTIONS, MAIN, POOL, Case
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
@@ -15,7 +16,6 @@ from .notes import notes
 from .order import line_place, ordered
 from .paper import AVERAGE, Printed, mean_of, printed
 from .provenance import network_named
-from .table import Table
 from .terminal import per_cent
 
 DECIDED = {"found": "found", "false_alarms": "false alarms"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....io.npz import read_npz
+from ....data.npz import read_npz
 from .images import Images
 
 

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ....io.drafts import AnyPath
-from ....io.npz import read_npz
+from ....data.drafts import AnyPath
+from ....data.npz import read_npz
 from .bit import from_fine_tuned, from_public
 
 # What a checkpoint calls the weights when it holds more than them, and what data-parallel training puts before a name.

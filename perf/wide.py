@@ -1,0 +1,170 @@
+"""Wide rows: fewer rows than columns, streams that start there, and the leading components of wide features.
+
+Each result is compared with dense algebra on the same rows: `np.linalg.lstsq` on the centred rows, after an SVD if
+there are components. Differences are shares of the scores' spread. BLAS runs on one thread. The work is done on made
+rows and on the 1,280 features of the ImageNet bank.
+"""
+
+from collections.abc import Callable, Iterator
+from statistics import mean
+from time import process_time
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import truing
+from _features import imagenet, made_outputs
+from _rows import Row, report, skipped, value
+from _timing import Measure, difference, race
+from truing.regression.fits import KEEP, kept_rows
+from truing.regression.robust import trust_order
+
+AGREEMENT = 1e-8
+COMPONENTS, REFERENCE = 64, 500
+BATCH, BATCHES = 32, 64
+FIT_SECONDS = 0.05  # Beside twice the time of lstsq.
+COMPONENT_SECONDS, ROBUST_SECONDS, DETECT_SECONDS, BATCH_SECONDS = 0.3, 0.5, 0.5, 0.15
+
+Function = Callable[[], np.ndarray]
+
+
+def measure() -> Iterator[Row]:
+    with threadpool_limits(1):
+        yield from made_rows()
+        try:
+            outputs = imagenet()
+        except FileNotFoundError as absent:
+            yield skipped("real rows of 1,280 features", absent)
+            return
+        yield from real_rows(outputs)
+
+
+def made_rows() -> Iterator[Row]:
+    for n, d in ((60, 4096), (1000, 4096), (60, 6000)):
+        yield direct("made", made_outputs(n, d))
+    yield with_components("made", made_outputs(120, 4096), COMPONENT_SECONDS)
+    yield robust("made", made_outputs(120, 2048))
+    yield whole_job("made", made_outputs(REFERENCE + 120, 4096))
+    yield stream("made", made_outputs(REFERENCE + BATCH * BATCHES, 2048))
+
+
+def real_rows(outputs: truing.Outputs) -> Iterator[Row]:
+    for n in (60, 1000, 1281, 3000):
+        yield direct("real", spread(outputs, n))
+    yield with_components("real", spread(outputs, 120), COMPONENT_SECONDS)
+    yield with_components("real", outputs)
+    yield robust("real", spread(outputs, 120))
+    yield whole_job("real", spread(outputs, REFERENCE + 120))
+    yield stream("real", spread(outputs, REFERENCE + BATCH * BATCHES))
+
+
+def spread(outputs: truing.Outputs, n: int) -> truing.Outputs:
+    """Return n of the rows, evenly spread and then shuffled, so that all sets are in every part."""
+    rows = np.linspace(0, len(outputs) - 1, n).astype(int)
+    return outputs[np.random.default_rng(0).permutation(rows)]
+
+
+def direct(kind: str, rows: truing.Outputs) -> Row:
+    """Return the row of `fit_direct` beside `lstsq`."""
+    features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
+    work = f"fit_direct, {_size(features)} {kind} rows"
+    ours, theirs, apart = compared(
+        lambda: truing.fit_direct(features, scores).predict(features), lambda: fitted(features, scores), scores
+    )
+    row = Row(work, ours, "np.linalg.lstsq", theirs, ours.value / theirs.value, note=f"scores differ by {apart:.0e}")
+    is_fast = ours.value <= 2 * theirs.value + FIT_SECONDS
+    return row.aiming("≤ 2 × + 50 ms", is_fast, f"scores equal to {AGREEMENT:g}", apart <= AGREEMENT)
+
+
+def with_components(kind: str, rows: truing.Outputs, seconds: float | None = None) -> Row:
+    """Return the row of `fit_direct` with components beside `lstsq` after an SVD."""
+    features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
+
+    def dense() -> np.ndarray:
+        centred = features - features.mean(axis=0)
+        directions = np.linalg.svd(centred, full_matrices=False)[2][:COMPONENTS]
+        return fitted(centred @ directions.T, scores)
+
+    work = f"fit_direct with {COMPONENTS} components, {_size(features)} {kind} rows"
+    fit = lambda: truing.fit_direct(features, scores, components=COMPONENTS).predict(features)  # noqa: E731
+    return bounded(work, "SVD and lstsq", *compared(fit, dense, scores), seconds)
+
+
+def robust(kind: str, rows: truing.Outputs) -> Row:
+    """Return the row of `fit_robust` beside `lstsq` of the rows that it keeps."""
+    features, scores = rows.features.astype(np.float64), truing.msp(rows.logits)
+    kept = trust_order(features, scores)[: kept_rows(KEEP, len(scores))]
+    ours, theirs, apart = compared(
+        lambda: truing.fit_robust(features, scores).predict(features),
+        lambda: fitted(features[kept], scores[kept], features),
+        scores,
+    )
+    work = f"fit_robust, {_size(features)} {kind} rows"
+    return bounded(work, "lstsq of the kept rows", ours, theirs, apart, ROBUST_SECONDS)
+
+
+def whole_job(kind: str, rows: truing.Outputs) -> Row:
+    """Return the row of `detect` with a reference, beside `lstsq` of all rows."""
+    reference, some = rows[:REFERENCE], rows[REFERENCE:]
+    scores = truing.msp(rows.logits)
+    ours, theirs, apart = compared(
+        lambda: truing.detect(some, reference, method="dlr").scores,
+        lambda: fitted(rows.features.astype(np.float64), scores)[REFERENCE:],
+        scores,
+    )
+    work = f"detect by DLR, {_size(some.features)} {kind} rows, {REFERENCE} reference rows"
+    return bounded(work, "np.linalg.lstsq", ours, theirs, apart, DETECT_SECONDS)
+
+
+def stream(kind: str, rows: truing.Outputs) -> Row:
+    """Return the row of a stream from its first batch on. It crosses from fewer rows than columns to more."""
+    detector, times = truing.Detector(method="dlr"), []
+    detector.calibrate(rows[:REFERENCE])
+    for first in range(REFERENCE, len(rows), BATCH):
+        batch = rows[first : first + BATCH]
+        start = process_time()
+        decision = detector.learn_and_decide(batch, false_alarm=0.05)
+        times.append(process_time() - start)
+    scores = truing.msp(rows.logits)
+    expected = fitted(rows.features.astype(np.float64), scores)[-BATCH:]
+    apart = difference(decision.scores, expected) / scores.std()
+    d = rows.features.shape[1]
+    work = f"learn_and_decide, batch {BATCH}, d = {d:,} {kind}, {REFERENCE} reference rows"
+    note = f"mean of the first {BATCHES} batches, slowest {max(times):.2f} s; last scores differ by {apart:.0e}"
+    row = value(work, Measure(mean(times), runs=len(times)), note=note)
+    return row.aiming(
+        f"≤ {1000 * BATCH_SECONDS:g} ms",
+        mean(times) <= BATCH_SECONDS,
+        f"scores equal to {AGREEMENT:g}",
+        apart <= AGREEMENT,
+    )
+
+
+def fitted(features: np.ndarray, scores: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
+    """Return the scores that `lstsq` of the centred rows predicts for these rows, or for others."""
+    centre = features.mean(axis=0)
+    coef = np.linalg.lstsq(features - centre, scores - scores.mean(), rcond=None)[0]
+    return ((features if others is None else others) - centre) @ coef + scores.mean()
+
+
+def compared(ours: Function, theirs: Function, scores: np.ndarray) -> tuple[Measure, Measure, float]:
+    """Return both times, and the largest difference of the results as a share of the scores' spread."""
+    apart = difference(ours(), theirs()) / scores.std()
+    mine, rival = race(ours, theirs)
+    return mine, rival, float(apart)
+
+
+def bounded(work: str, rival: str, ours: Measure, theirs: Measure, apart: float, seconds: float | None) -> Row:
+    """Return the row of work with a bound on its time and on the difference from dense algebra."""
+    row = Row(work, ours, rival, theirs, ours.value / theirs.value, note=f"scores differ by {apart:.0e}")
+    bound = "" if seconds is None else f"≤ {seconds:g} s"
+    is_fast = seconds is None or ours.value <= seconds
+    return row.aiming(bound, is_fast, f"scores equal to {AGREEMENT:g}", apart <= AGREEMENT)
+
+
+def _size(features: np.ndarray) -> str:
+    return " × ".join(f"{side:,}" for side in features.shape)
+
+
+if __name__ == "__main__":
+    report(measure)

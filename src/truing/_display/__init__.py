@@ -1,0 +1,1 @@
+"""How results show themselves: in notebooks, as JSON, as tables of other libraries, and as figures."""

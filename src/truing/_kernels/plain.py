@@ -1,0 +1,112 @@
+"""The kernels in NumPy: the formulas that compiled.c computes.
+
+Matrices are C-contiguous, of float16, float32 or float64. Vectors and results are float64. A function writes its
+results into its last arguments.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
+
+
+def softmax_sums(
+    logits: Matrix,
+    temperature: float,
+    limit: float,
+    largest: Floats,
+    others: Floats,
+    mean: Floats | None,
+    distance: Floats | None,
+) -> bool:
+    r"""Write sums over the logits of every row, and return whether all logits are at most `limit` in size.
+
+    With $x_j = (f_j - \max f) / T$, `others` is the sum of $e^{x_j}$ over all classes but one with the largest logit,
+    `mean` is the mean of $x_j$, and `distance` is the L1 distance of the softmax from the uniform distribution.
+    """
+    f = logits.astype(np.float64)
+    place = np.arange(len(f)), f.argmax(axis=1)
+    largest[:] = f[place]
+    with np.errstate(invalid="ignore"):
+        x = (f - largest[:, None]) / temperature
+    e = np.exp(x)
+    e[place] = 0.0
+    e.sum(axis=1, out=others)
+    if mean is not None:
+        x.mean(axis=1, out=mean)
+    if distance is not None:
+        e[place] = 1.0
+        np.abs(e / (1 + others)[:, None] - 1 / f.shape[1]).sum(axis=1, out=distance)
+    return bool(np.abs(f).max() <= limit)  # NaN fails this comparison too.
+
+
+def entropy_sums(
+    logits: Matrix,
+    temperature: float,
+    limit: float,
+    gamma: float,
+    coefficients: Floats,
+    squarings: int,
+    are_given: bool,
+    others: Floats,
+    equal: Floats,
+    powers: Floats,
+) -> bool:
+    r"""Write the sums behind GEN, and return whether all logits are at most `limit` in size.
+
+    `equal` is the number of classes with the largest logit, and `powers` the sum of $e^{\gamma x_j} (1 - p_j)^\gamma$
+    over the other classes, with $p_j = e^{x_j} / (1 + \mathrm{others})$. If `others` are given, `logits` are only the
+    largest of all logits; otherwise `others` is written too. The polynomial and the number of squarings, from which
+    compiled.c computes $(1 - p)^\gamma$, are not used here.
+    """
+    f = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        x = (f - f.max(axis=1, keepdims=True)) / temperature
+    is_largest = x == 0.0
+    e = np.where(is_largest, 0.0, np.exp(x))
+    equal[:] = is_largest.sum(axis=1)
+    if not are_given:
+        others[:] = e.sum(axis=1) + (equal - 1)
+    log_rest = np.log1p(-e / (1 + others)[:, None])
+    np.where(is_largest, 0.0, np.exp(gamma * (x + log_rest))).sum(axis=1, out=powers)
+    return bool(np.abs(f).max() <= limit)  # NaN fails this comparison too.
+
+
+def largest_columns(logits: Matrix, limit: float, largest: Floats, columns: Floats) -> bool:
+    """Write the largest logit of every row and its column, the first in a tie; return whether all logits are valid.
+
+    A logit is valid if it is at most `limit` in size.
+    """
+    f = logits.astype(np.float64)
+    place = f.argmax(axis=1)
+    largest[:] = f[np.arange(len(f)), place]
+    columns[:] = place
+    return bool(np.abs(f).max() <= limit)  # NaN fails this comparison too.
+
+
+def counts_below(ordered: Floats, scores: Floats, below: Floats) -> None:
+    """Write the number of ascending numbers (m,) that are below each score (n,)."""
+    below[:] = np.searchsorted(ordered, scores)
+
+
+def row_products(rows: Matrix, coef: Floats, constant: float, out: Floats) -> None:
+    """Write the product of every row with `coef` (d,), plus a constant.
+
+    BLAS is not used here, because the last bit of its result depends on the neighbouring rows.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.sum(rows * coef, axis=1, out=out)
+        out += constant
+
+
+def column_products(features: Matrix, scores: Floats, shift: Floats, out: Floats) -> None:
+    """Write the products (d + 2, d + 2) of the columns [features, score] minus `shift`, and a column of ones."""
+    block = np.empty((len(scores), len(shift) + 1))
+    block[:, :-2] = features
+    block[:, -2] = scores
+    block[:, :-1] -= shift
+    block[:, -1] = 1.0
+    np.matmul(block.T, block, out=out)

@@ -1,0 +1,111 @@
+"""Atomic writes: content goes to a draft next to its target, is synced, and then renamed onto the target.
+
+Readers find the old file or the new file, never a part of one. A writer that is killed may leave its draft,
+`.truing-….draft`, which nobody reads and which can be removed.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+AnyPath = str | os.PathLike[str]
+
+# Errors of file systems that cannot sync a folder.
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+
+
+def check_readable(path: AnyPath) -> Path:
+    """Return the path of an existing regular file."""
+    source = Path(path)
+    if not source.exists():
+        link = f": the link leads to {source.readlink()}" if source.is_symlink() else ""
+        raise FileNotFoundError(f"there is no file {source}{link}")
+    if source.is_dir():
+        raise IsADirectoryError(f"cannot read {source}: it is a folder")
+    if not source.is_file():  # A pipe or a device may never end.
+        raise OSError(f"cannot read {source}: it is not a regular file")
+    return source
+
+
+def check_writable(path: AnyPath) -> Path:
+    """Return the path of a file that could be written now, before any work is done for it."""
+    target, place = Path(path), real_path(path)
+    folder = (place if target.is_symlink() else target).parent
+    if place.is_symlink():
+        raise OSError(f"cannot write {target}: its links lead back to themselves")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"cannot write {target}: no new files may be made in the folder {folder}")
+    if place.is_dir():
+        raise IsADirectoryError(f"cannot write {target}: it is a folder")
+    if place.exists() and not place.is_file():
+        raise OSError(f"cannot write {target}: it is not a regular file")
+    return target
+
+
+def check_named(path: AnyPath, *endings: str) -> Path:
+    """Return the path of a file that could be written and has one of these endings, in upper or lower case."""
+    target = check_writable(path)
+    if target.suffix.lower() not in endings:
+        raise ValueError(f"{target} must end in {', '.join(endings)}, got {target.suffix or 'no ending'}")
+    return target
+
+
+def real_path(path: AnyPath) -> Path:
+    """Return the path that all symbolic links lead to; a loop of links leads to one of the links."""
+    if "\0" in os.fspath(path):
+        raise ValueError(f"a file's name must have no null character, got {os.fspath(path)!r}")
+    return Path(os.path.realpath(path))
+
+
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Add the file's name to system errors in this block, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
+def replacing(path: AnyPath) -> Iterator[BinaryIO]:
+    """Open a draft that replaces the file at `path` when the block ends, and is removed if the block fails.
+
+    A link keeps pointing to its target, and a file that existed keeps its permissions.
+    """
+    target = real_path(check_writable(path))
+    draft = target.with_name(f".truing-{uuid4().hex}.draft")
+    with naming(path):
+        try:
+            with draft.open("xb") as file:
+                if target.exists():
+                    draft.chmod(target.stat().st_mode)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+            _sync_folder(target.parent)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the system can sync folders."""
+    if os.name == "nt":
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise

@@ -1,0 +1,75 @@
+"""Moments of several places in files: each says what its scores are, so that only what belongs together is added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ...regression.moments import Moments
+from ...saved import read, to_bytes, write
+from ..drafts import AnyPath
+from ..npz import Source
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the scores behind some moments are: the base score, its temperature and the network's name.
+
+    What is not known is None, and goes with anything.
+    """
+
+    base: str | None = None
+    temperature: float | None = None
+    model: str | None = None
+
+    def joined(self, other: Origin, path: Source) -> Origin:
+        """Return what is known of both, refusing a difference."""
+        found = {}
+        for name in (field.name for field in fields(self)):
+            own, its = getattr(self, name), getattr(other, name)
+            if None not in (own, its) and own != its:
+                raise ValueError(f"{path} must hold moments of the {name} {own!r}, as those before it, got {its!r}")
+            found[name] = its if own is None else own
+        return Origin(**found)
+
+
+def write_moments(path: AnyPath, moments: Moments, origin: Origin) -> None:
+    """Write moments and the origin of their scores to an `.npz` file, which `truing.load` reads as well."""
+    write(path, "moments", moments, vars(origin))
+
+
+def moments_bytes(moments: Moments, origin: Origin) -> bytes:
+    """Return the bytes of the file that `write_moments` writes."""
+    return to_bytes("moments", moments, vars(origin))
+
+
+def read_moments(path: Source) -> tuple[Moments, Origin]:
+    """Read moments that `write_moments` or `truing.save` wrote."""
+    kind, moments, notes = read(path)
+    if kind != "moments" or not isinstance(moments, Moments):
+        raise ValueError(f"{path} must hold moments, which truing fit --moments writes, got a {kind}")
+    return moments, Origin(**{field.name: notes.get(field.name) for field in fields(Origin)})
+
+
+def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Moments, Origin]:
+    """Return the sum of the moments in some files minus the moments in others, all of the same scores.
+
+    A file that is given twice is rejected. Copies of a file are not recognised: their rows would count twice.
+    """
+    resolved = [Path(path).resolve() for path in (*paths, *minus)]
+    for place in resolved:
+        if resolved.count(place) > 1:
+            raise ValueError(f"each file of moments must be given once, got {place.name} twice")
+    whole, origin = read_moments(paths[0])
+    for sign, path in [(1, path) for path in paths[1:]] + [(-1, path) for path in minus]:
+        more, its_origin = read_moments(path)
+        if more.dimensions != whole.dimensions:
+            wanted = f"{whole.dimensions} features, as the files before it"
+            raise ValueError(f"{path} must hold moments of {wanted}, got {more.dimensions}")
+        origin = origin.joined(its_origin, path)
+        try:
+            whole = whole + more if sign > 0 else whole - more
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return whole, origin

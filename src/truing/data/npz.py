@@ -1,0 +1,257 @@
+"""Named arrays in an `.npz` or `.npy` file from any source: never a pickle, and never more than a file may unpack to.
+
+Files that truing writes are stored without compression. Files from elsewhere may be compressed, within bounds.
+"""
+
+import json
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from os import SEEK_END
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .drafts import AnyPath, check_readable, naming, replacing
+from .npy import HEADER_BYTES, Header, check_header, native, parse_header, read_array, read_rows
+
+Arrays = dict[str, NDArray[Any]]
+
+# A compressed file may unpack to this many times its size. Small files of constants compress better.
+MAX_EXPANSION = 100
+ALWAYS_ALLOWED_BYTES = 2**26
+
+# A zip's directory has a name and at least 46 bytes for each array. A larger directory takes long to read.
+MAX_DIRECTORY_BYTES = 2**16
+
+# The records at the end of a zip file: the last one, which a comment may follow, and before it the two of a large zip.
+_END_RECORD, _MAX_COMMENT = 22, 2**16 - 1
+_LARGE_LOCATOR, _LARGE_END_RECORD = 20, 56
+
+# NumPy uses these two. Other methods unpack a whole chunk at once, without a bound.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+# The array with the JSON header of a file that `truing.save` wrote.
+ABOUT = "about"
+
+MAX_NAMES_LISTED = 12
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """The content of a file that is in memory, and the name that error messages use for it."""
+
+    name: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Source = AnyPath | InMemory
+
+
+def write_npz(path: AnyPath, arrays: Arrays) -> None:
+    """Write named arrays as an uncompressed `.npz`, atomically; equal arrays give equal bytes."""
+    with replacing(path) as file:
+        write_npz_into(file, arrays)
+
+
+def write_npz_into(file: BinaryIO, arrays: Arrays) -> None:
+    """Write named arrays as an uncompressed `.npz` into an empty, seekable file."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def read_npz(
+    path: Source, wanted: Sequence[str] | None = None, needed: str | None = None, *, at_most: int | None = None
+) -> Arrays:
+    """Read the wanted arrays of an `.npz`, or all of them.
+
+    The arrays may take `MAX_EXPANSION` times the file's size or `ALWAYS_ALLOWED_BYTES`, whichever is more, and no more
+    than `at_most` bytes. The zip's directory is checked before any array is allocated, and each checksum while reading.
+    """
+    with _opened(path) as (archive, members, size):
+        chosen = _choose(members, wanted, size)
+        unpacked = sum(member.file_size for member in chosen.values())
+        if at_most is not None and unpacked > at_most:
+            raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {at_most:,} that are allowed")
+        arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
+    if needed is not None:
+        check_contains(path, needed, list(members))
+    return arrays
+
+
+def read_npz_headers(path: AnyPath, wanted: Sequence[str]) -> tuple[dict[str, Header], list[str]]:
+    """Read the headers of the wanted arrays that an `.npz` holds, and the names of all its arrays."""
+    with _opened(path) as (archive, members, size):
+        chosen = _choose(members, wanted, size)
+        return {name: _read_header(archive, member) for name, member in chosen.items()}, list(members)
+
+
+def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
+    """Yield the wanted arrays of an `.npz`, which have the same length, `rows` rows at a time.
+
+    The arrays are unpacked side by side. An array in column order is read whole. The checksums of all arrays have been
+    verified when the last block is yielded.
+    """
+    with _opened(path) as (archive, members, size), ExitStack() as stack:
+        chosen = _choose(members, wanted, size)
+        headers = {name: _read_header(archive, member) for name, member in chosen.items()}
+        held = {name: native(_read_member(archive, chosen[name])) for name, of in headers.items() if not of.in_rows}
+        streams = {
+            name: stack.enter_context(_behind_header(archive, chosen[name], of))
+            for name, of in headers.items()
+            if of.in_rows
+        }
+        total = max((header.shape[0] for header in headers.values()), default=0)
+        for start in range(0, total, rows):
+            count = min(rows, total - start)
+            block = {name: array[start : start + count] for name, array in held.items()}
+            block |= {name: read_rows(stream, headers[name], count) for name, stream in streams.items()}
+            if start + count == total:
+                for stream in streams.values():
+                    _check_sum(stream)
+            yield {name: block[name] for name in headers}
+
+
+def read_npy(path: AnyPath) -> NDArray[Any]:
+    """Map one `.npy` file of plain numbers."""
+    try:
+        with naming(path), warnings.catch_warnings(action="ignore"):
+            return np.lib.format.open_memmap(check_readable(path), mode="r")
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # A damaged header may raise anything.
+        raise ValueError(f"{path} must be an .npy file of plain numbers: {reason(error)}") from None
+
+
+def kind_of(arrays: Arrays) -> str | None:
+    """Return which kind of value `truing.save` stored in these arrays, or None if it did not write them."""
+    try:
+        about = json.loads(arrays[ABOUT].tobytes())
+        return str(about["kind"]) if "truing" in about else None
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def check_contains(path: Source, needed: str, held: Sequence[str]) -> None:
+    """Raise an error if a needed name is not among the names that a file holds."""
+    if needed not in held:
+        raise ValueError(f"{path} must hold {needed}, got {listing(held)}")
+
+
+def listing(names: Sequence[str]) -> str:
+    """Return names in one line; only the first few if there are many."""
+    more = len(names) - MAX_NAMES_LISTED
+    return ", ".join(names[:MAX_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "") or "nothing"
+
+
+def check_size(unpacked: int, size: int) -> None:
+    """Raise an error if a file of `size` bytes unpacks to more than it may."""
+    most = max(MAX_EXPANSION * size, ALWAYS_ALLOWED_BYTES)
+    if unpacked > most:
+        raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
+
+
+def reason(error: Exception) -> str:
+    """Return the message of any exception in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def _opened(path: Source) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo], int]]:
+    """Open an `.npz`; yield the archive, its members by array name, and its size. Errors name the file."""
+    with naming(path), _open(path) as file:
+        try:
+            size = file.seek(0, SEEK_END)
+            if size == 0:
+                raise ValueError("it is empty")
+            _check_directory(file, size)
+            with zipfile.ZipFile(file) as archive:
+                yield archive, _members(archive), size
+        except OSError:
+            raise
+        except MemoryError:
+            raise MemoryError(f"not enough memory to read {path}") from None
+        except Exception as error:  # A hostile file may raise anything: BadZipFile, zlib.error, EOFError, …
+            raise ValueError(f"{path} must be an .npz file of plain arrays: {reason(error)}") from None
+
+
+def _open(path: Source) -> BinaryIO:
+    return BytesIO(path.content) if isinstance(path, InMemory) else check_readable(path).open("rb")
+
+
+def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, size: int) -> dict[str, zipfile.ZipInfo]:
+    """Return the wanted members, or all, if together they unpack to no more than a file of this size may."""
+    chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
+    check_size(sum(member.file_size for member in chosen.values()), size)
+    return chosen
+
+
+def _check_directory(file: BinaryIO, size: int) -> None:
+    """Refuse a zip whose directory is large, by the sizes in its last records, before `zipfile` reads all of it."""
+    file.seek(max(0, size - _END_RECORD - _MAX_COMMENT - _LARGE_LOCATOR - _LARGE_END_RECORD))
+    tail = file.read()
+    end = len(tail) - _END_RECORD
+    if tail[max(0, end) :][:4] != b"PK\x05\x06" or tail[-2:] != b"\0\0":  # A comment may follow the last record.
+        end = tail.rfind(b"PK\x05\x06")
+    if end < 0:
+        raise ValueError("it is not a zip file, or it is cut short")
+    directory = int.from_bytes(tail[end + 12 : end + 16], "little")
+    locator = end - _LARGE_LOCATOR
+    if tail[max(0, locator) : end].startswith(b"PK\x06\x07"):
+        large = tail[max(0, locator - _LARGE_END_RECORD) : locator]
+        if not large.startswith(b"PK\x06\x06"):
+            raise ValueError("its last records are damaged")
+        directory = int.from_bytes(large[40:48], "little")
+    if directory > MAX_DIRECTORY_BYTES:
+        wanted = f"{MAX_DIRECTORY_BYTES:,} bytes, enough for some hundred arrays"
+        raise ValueError(f"its list of arrays must be at most {wanted}, got {directory:,}")
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of a zip by array name, after comparing the name of each with the one before its content."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for member in archive.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name in members:
+            raise ValueError(f"it holds {name} twice")
+        if member.compress_type not in _COMPRESSIONS:
+            raise ValueError(f"{name} is compressed in a way that NumPy does not use")
+        archive.open(member).close()  # A damaged name could otherwise pass for an array that nobody asks for.
+        members[name] = member
+    return members
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    header = _read_header(archive, member)
+    with _behind_header(archive, member, header) as stream:
+        array = read_array(stream, header)
+        _check_sum(stream)
+    return array
+
+
+def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+    with archive.open(member) as stream:
+        header = parse_header(stream.read(HEADER_BYTES))
+    check_header(header, member.file_size - header.length)
+    return header
+
+
+def _behind_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: Header) -> IO[bytes]:
+    stream = archive.open(member)
+    stream.read(header.length)
+    return stream
+
+
+def _check_sum(stream: IO[bytes]) -> None:
+    """Read on to the end of a member, where `zipfile` compares its checksum."""
+    if stream.read(1):
+        raise ValueError("an array is longer than its header says")

@@ -1,0 +1,357 @@
+r"""DriftAlarm: says when a stream is no longer what it was, with a stated chance ever to do so while nothing changes.
+
+**The null**: rows come independently from one mixture, of in-distribution rows and of rows that are out, in any share,
+and are scored by one fixed rule. So a steady share of out rows is no drift; a burst of them is, as is another camera.
+
+p-values against one reference depend on one another, so they are no uniform numbers to bet against. Their order in time
+is: where nothing changes, every order of the rows seen so far is equally likely, whatever the reference was. So
+
+1. each p-value falls in one of 256 bins, and is ranked among those of *all earlier rows of the stream*, ties broken by
+   a random number: $u_t = (\#\{s < t : b_s < b_t\} + \theta_t \#\{s \le t : b_s = b_t\}) / t$. Under the null the
+   $u_t$ are independent and uniform (Vovk, Gammerman & Shafer 2005, Theorem 8.2);
+2. a *bet* is a density f on [0, 1], and multiplies its capital by $f(u_t)$ at each row: a martingale under the null;
+3. capital starts in reserve and goes over to the bets slowly, by a schedule that looks at the number of rows alone, so
+   that after a year a new change is found almost as fast as on the first day. All capital is a martingale that starts
+   at 1, and it ever reaches 1 / a with probability at most a (Ville).
+
+There are two such martingales: one of all rows, which sees the share of out rows change, and one of the in-distribution
+part, the rows with p-values above 0.05, which does not. Each has half of the stated chance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._check import LARGEST, Floats, Matrix, as_share, as_vector, check_same_rows, slices
+
+# Bins of the p-values: rows are ranked by them, so that the state does not grow.
+BINS = 256
+
+# p-values above this are the in-distribution part of the stream.
+IN_DISTRIBUTION = 0.05
+
+PARTS = ("all rows", "in-distribution rows")
+
+# Rows that are ranked among one another at once.
+_ROWS_AT_ONCE = 256
+
+# Half of the reserve is left after this many rows times e - 1; from then on it shrinks with the logarithm alone.
+_ROWS_OF_RESERVE = 100
+
+# The last rows, against which earlier ones are reported: weights fall to 1 / e over so many.
+_RECENT_ROWS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Martingale:
+    """The capital of one who bets that the bins of rows (0 to 255) will change, at fair odds as long as they do not.
+
+    `counts` are the earlier rows of each bin, and `log_bets` the logarithms of what stands on each bet.
+    """
+
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
+    log_bets: Floats = field(default_factory=lambda: np.full(len(_bets(np.zeros(1))), -np.inf))
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has seen."""
+        return int(self.counts.sum())
+
+    @property
+    def log_capital(self) -> float:
+        """The logarithm of all capital."""
+        return float(np.logaddexp.reduce([math.log(_reserve(self.rows)), *self.log_bets]))
+
+    def updated(self, bins: NDArray[np.intp], ties: Floats) -> Martingale:
+        """Return the martingale after rows of these bins (n,); `ties` are random numbers in [0, 1), one per row."""
+        if len(bins) == 0:
+            return self
+        moved = _reserve(self.rows) - _reserve(self.rows + len(bins))
+        # After 1e14 rows or so nothing is left to tell both reserves apart.
+        log_moved = math.log(moved / len(self.log_bets)) if moved > 0 else -math.inf
+        started = np.logaddexp(self.log_bets, log_moved)
+        counts, gains = self.counts.copy(), np.zeros(len(self.log_bets))
+        for part in slices(len(bins), _ROWS_AT_ONCE):
+            gains += np.log(_bets(_ranked(counts, bins[part], ties[part]))).sum(axis=1)
+            counts += np.bincount(bins[part], minlength=BINS)
+        return Martingale(counts, started + gains)
+
+
+@dataclass(frozen=True)
+class Recent:
+    """Means over the last rows, with weights that fall with age, and over all rows: of the residuals and the features.
+
+    A residual is the base score less the trued score. `shift` is how far the mean of each feature is from the
+    reference's, in its standard deviations there.
+    """
+
+    residual: float | None = None
+    residual_of_all: float | None = None
+    shift: Floats | None = None
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """What a stream is like now, over its last thousand rows or so, beside what it was over all rows.
+
+    `what` is the part of the stream whose martingale raised the alarm. `out_share` is an estimate, 1 - 2 #{p > 1/2} / n
+    and not below 0; `mean_p` is the mean p-value of the in-distribution part, scaled to [0, 1]: 1/2 where rows are as
+    the reference. `residual` is the mean base score less the mean trued score; `feature_shift` the root mean square,
+    over the features, of how far their means are from the reference's, in standard deviations, and `features_moved` the
+    three that are farthest.
+    """
+
+    rows: int
+    is_alarming: bool
+    since: int | None
+    what: str | None
+    martingale: float
+    alarm_line: float
+    out_share: float
+    out_share_of_all: float
+    mean_p: float
+    mean_p_of_all: float
+    residual: float | None
+    residual_of_all: float | None
+    feature_shift: float | None
+    features_moved: tuple[int, ...]
+
+    def __str__(self) -> str:
+        said = f"alarm since row {self.since:,}, of {self.what}" if self.is_alarming else "no alarm"
+        lines = [
+            f"{self.rows:,} rows: {said} (martingale {self.martingale:.3g}, alarm at {self.alarm_line:,.0f})",
+            f"out share {self.out_share:.1%} lately, {self.out_share_of_all:.1%} of all rows",
+            f"mean p-value of the in-distribution part {self.mean_p:.3f} lately, {self.mean_p_of_all:.3f} of all rows",
+        ]
+        if self.residual is not None:
+            lines.append(f"base less trued score {self.residual:.3g} lately, {self.residual_of_all:.3g} of all rows")
+        if self.feature_shift is not None:
+            moved = ", ".join(str(column) for column in self.features_moved)
+            lines.append(
+                f"features {self.feature_shift:.2f} standard deviations from the reference (farthest: {moved})"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class DriftAlarm:
+    """The alarm of a stream: two martingales, and what the last rows are like.
+
+    As long as nothing changes, the chance that it is ever raised is at most `false_alarm`, over a stream of any length.
+    Once raised it stands, and `since` is the number of rows that had been seen by then. The random numbers that break
+    ties are drawn from `seed` and the number of rows before them, so that the same batches give the same bits.
+
+    >>> import numpy as np
+    >>> import truing
+    >>> steady = np.random.default_rng(0).random(5000)
+    >>> alarm = truing.DriftAlarm(false_alarm=0.001).updated(1 - steady)
+    >>> alarm.is_alarming, alarm.updated(1 - steady[:500] ** 2).is_alarming
+    (False, True)
+    """
+
+    false_alarm: float = 0.001
+    seed: int = 0
+    of_all: Martingale = field(default_factory=Martingale)
+    of_in: Martingale = field(default_factory=Martingale)
+    since: int | None = None
+    what: str | None = None
+    recent_bins: Floats = field(default_factory=lambda: np.zeros(BINS))
+    recent: Recent = field(default_factory=Recent)
+
+    def __post_init__(self) -> None:
+        as_share(self.false_alarm, "false_alarm")
+        is_whole = isinstance(self.seed, Integral) and not isinstance(self.seed, bool | np.bool_)
+        if not is_whole or not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be a whole number of at least 0 and below 2**64, got {self.seed!r}")
+        object.__setattr__(self, "seed", int(self.seed))
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has seen."""
+        return self.of_all.rows
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the alarm was raised."""
+        return self.since is not None
+
+    @property
+    def martingale(self) -> float:
+        """Half of the larger martingale: the alarm is raised where it reaches `alarm_line`."""
+        return math.exp(min(max(self._log_capitals()) - math.log(2), 700.0))
+
+    @property
+    def alarm_line(self) -> float:
+        """One over the stated chance of a false alarm."""
+        return 1 / self.false_alarm
+
+    def updated(
+        self, p_values: ArrayLike, *, residuals: ArrayLike | None = None, shift: ArrayLike | None = None
+    ) -> DriftAlarm:
+        """Return the alarm after these rows, in their order.
+
+        Parameters
+        ----------
+        p_values
+            The conformal p-value of each row (n,).
+        residuals
+            For the report: base score less trued score of each row (n,).
+        shift
+            For the report: how far these rows' mean of each feature is from the reference's, in its standard deviations
+            there (d,).
+        """
+        p = as_vector(p_values, "p_values")
+        if p.min() < 0 or p.max() > 1:
+            raise ValueError(f"p_values must lie in [0, 1], got {p.min():g} to {p.max():g}")
+        recent = self._recent(p, residuals, shift)
+        ties = np.random.default_rng([self.seed, self.rows]).random((2, len(p)))
+        bins, inside = _bins(p), p > IN_DISTRIBUTION
+        # The in-distribution part is stretched over all bins.
+        bins_in = _bins((p[inside] - IN_DISTRIBUTION) / (1 - IN_DISTRIBUTION))
+        counted = replace(
+            self,
+            of_all=self.of_all.updated(bins, ties[0]),
+            of_in=self.of_in.updated(bins_in, ties[1, : len(bins_in)]),
+            recent_bins=self.recent_bins * math.exp(-len(p) / _RECENT_ROWS) + np.bincount(bins, minlength=BINS),
+            recent=recent,
+        )
+        return counted._raised()
+
+    def report(self) -> DriftReport:
+        """Return what changed, in numbers; as text it is in words."""
+        shift = self.recent.shift
+        farthest = () if shift is None else tuple(int(column) for column in np.argsort(-np.abs(shift))[:3])
+        return DriftReport(
+            rows=self.rows,
+            is_alarming=self.is_alarming,
+            since=self.since,
+            what=self.what,
+            martingale=self.martingale,
+            alarm_line=self.alarm_line,
+            out_share=_out_share(self.recent_bins),
+            out_share_of_all=_out_share(self.of_all.counts),
+            mean_p=_mean_p(self.recent_bins),
+            mean_p_of_all=_mean_p(self.of_all.counts),
+            residual=self.recent.residual,
+            residual_of_all=self.recent.residual_of_all,
+            feature_shift=None if shift is None else float(np.sqrt(np.mean(shift**2))),
+            features_moved=farthest,
+        )
+
+    def _log_capitals(self) -> tuple[float, float]:
+        return self.of_all.log_capital, self.of_in.log_capital
+
+    def _raised(self) -> DriftAlarm:
+        """Return the alarm raised, if it is not yet and capital has reached the line: twice, as there are two."""
+        capitals = self._log_capitals()
+        if self.is_alarming or max(capitals) < math.log(2 * self.alarm_line):
+            return self
+        return replace(self, since=self.rows, what=PARTS[int(np.argmax(capitals))])
+
+    def _recent(self, p: Floats, residuals: ArrayLike | None, shift: ArrayLike | None) -> Recent:
+        kept = math.exp(-len(p) / _RECENT_ROWS) if self.rows else 0.0
+        before = self.recent
+        residual, of_all, moved = before.residual, before.residual_of_all, before.shift
+        if residuals is not None:
+            values = as_vector(residuals, "residuals")
+            check_same_rows(p_values=p, residuals=values)
+            mean = float(values.mean())
+            residual = _mixed(residual, mean, kept)
+            of_all = _mixed(of_all, mean, self.rows / (self.rows + len(p)))
+        if shift is not None:
+            means = as_vector(shift, "shift")
+            if moved is not None and len(moved) != len(means):
+                raise ValueError(f"shift must have {len(moved)} columns, as before, got {len(means)}")
+            moved = _mixed(moved, means, kept)
+        return Recent(residual, of_all, moved)
+
+
+@dataclass(frozen=True, eq=False)
+class DriftWatch:
+    """A drift alarm for a detector: the alarm, and the mean and standard deviation (d,) of the reference features."""
+
+    alarm: DriftAlarm
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def of(cls, features_in: Matrix, false_alarm: float | None) -> DriftWatch | None:
+        """Return the watch at the start of a stream that is decided against these rows (m, d), if one is wanted.
+
+        The alarm's seed is a digest of the reference, so that no batch sizes are unlucky for all detectors.
+        """
+        if false_alarm is None:
+            return None
+        wide = np.ascontiguousarray(features_in, dtype=np.float64)
+        seed = int.from_bytes(blake2b(wide.tobytes(), digest_size=8).digest())
+        scale = wide.std(axis=0)
+        rounding = len(wide) * np.finfo(np.float64).eps * np.abs(wide).max(axis=0)
+        # A feature that is constant in the reference is measured in its own unit.
+        return cls(DriftAlarm(false_alarm, seed=seed), wide.mean(axis=0), np.where(scale > rounding, scale, 1.0))
+
+    def updated(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> DriftWatch:
+        """Return the watch after a batch of decided rows."""
+        with np.errstate(over="ignore"):
+            shift = (features.mean(axis=0, dtype=np.float64) - self.mean) / self.scale
+        # Extreme values are clipped: they only appear in the report, and no batch is rejected because of a report.
+        clipped = None if residuals is None else np.clip(residuals, -LARGEST, LARGEST)
+        alarm = self.alarm.updated(p_values, residuals=clipped, shift=np.clip(shift, -LARGEST, LARGEST))
+        return replace(self, alarm=alarm)
+
+
+def _mixed(before: Any, now: Any, kept: float) -> Any:
+    return now if before is None else kept * before + (1 - kept) * now
+
+
+def _bins(p: Floats) -> NDArray[np.intp]:
+    bins: NDArray[np.intp] = np.minimum((p * BINS).astype(np.intp), BINS - 1)
+    return bins
+
+
+def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> Floats:
+    """Return where each row stands among those counted and those before it here, in (0, 1): u of the module's text."""
+    below, rows = np.cumsum(counts) - counts, int(counts.sum())
+    earlier = np.tri(len(bins), k=-1, dtype=bool)
+    lower = below[bins] + (earlier & (bins < bins[:, None])).sum(axis=1)
+    equal = counts[bins] + (earlier & (bins == bins[:, None])).sum(axis=1) + 1
+    ranks: Floats = (lower + ties * equal) / (rows + 1 + np.arange(len(bins)))
+    return ranks
+
+
+def _bets(u: Floats) -> Floats:
+    """Return each bet at each u (bets, n): densities on [0, 1] that are nowhere 0.
+
+    Rows move down, or up, a little or much; spread out, or draw together; or some of them become very low.
+    """
+    tilt, bend = 1 - 2 * u, 12 * (u - 0.5) ** 2 - 1
+    bets = [
+        *(1 + slope * tilt for slope in (-0.9, -0.3, 0.3, 0.9)),
+        *(1 + weight * bend for weight in (-0.45, 0.45)),
+        0.6 + 8.0 * (u <= 0.05),
+    ]
+    return np.array(bets)
+
+
+def _reserve(rows: int) -> float:
+    """Return the capital that is not on any bet yet after so many rows."""
+    return 1 / (1 + math.log1p(rows / _ROWS_OF_RESERVE))
+
+
+def _out_share(counts: NDArray[Any]) -> float:
+    total = counts.sum()
+    return 0.0 if total == 0 else float(max(0.0, 1 - 2 * counts[BINS // 2 :].sum() / total))
+
+
+def _mean_p(counts: NDArray[Any]) -> float:
+    """Return the mean p-value of the in-distribution part, scaled to [0, 1]; 1/2 where there are no rows."""
+    first = math.ceil(IN_DISTRIBUTION * BINS)
+    inside = counts[first:]
+    middles = (np.arange(len(inside)) + 0.5) / len(inside)
+    return 0.5 if inside.sum() == 0 else float((inside * middles).sum() / inside.sum())

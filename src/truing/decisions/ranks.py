@@ -1,0 +1,91 @@
+"""Ranks of scores among the scores of known rows, from which p-values and placements are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import Floats, slices
+from .._kernels import kernels, readable
+from .._threads import map_blocks
+
+Counts = NDArray[np.intp]
+
+# Number of scores that are looked up at a time.
+_SCORES_AT_ONCE = 2**16
+
+# Number of ascending scores in a block, unless a block would end within ties.
+_ASCENDING_AT_ONCE = 2**15
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """The ranks of scores (n,) among known scores (m,), computed on first use.
+
+    `is_ordered` says whether the known scores are in ascending order.
+
+    >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
+    >>> ranks.below.tolist(), ranks.up_to.tolist()
+    ([0, 0, 2], [0, 2, 2])
+    """
+
+    scores_in: Floats
+    scores: Floats
+    is_ordered: bool = False
+
+    @cached_property
+    def ordered(self) -> Floats:
+        """The known scores in ascending order."""
+        return self.scores_in if self.is_ordered else np.sort(self.scores_in)
+
+    @cached_property
+    def order(self) -> Counts:
+        """The indices that sort the known scores."""
+        return np.argsort(self.scores_in)
+
+    @cached_property
+    def below(self) -> Counts:
+        """The number of known scores below each score (n,)."""
+        ordered, scores = readable(self.ordered), readable(self.scores)
+        counts = np.empty(len(scores))
+
+        def look_up(part: slice) -> None:
+            kernels.counts_below(ordered, scores[part], counts[part])
+
+        map_blocks(look_up, slices(len(scores), _SCORES_AT_ONCE), uses_blas=False)
+        return counts.astype(np.intp)
+
+    @cached_property
+    def up_to(self) -> Counts:
+        """The number of known scores up to each score (n,), ties included.
+
+        A tied score equals the first known score that is not below it. This takes less time than a second search.
+        """
+        ordered = np.append(self.ordered, np.inf)
+        ends = np.append(np.searchsorted(self.ordered, self.ordered, "right"), len(self.ordered))
+        return np.where(ordered[self.below] == self.scores, ends[self.below], self.below)
+
+    def p_values(self) -> Floats:
+        """Return the conformal p-value of each score (n,)."""
+        values: Floats = (1 + self.up_to) / (len(self.scores_in) + 1)
+        return values
+
+
+def ranks_of_ascending(ordered: Floats, scores: Floats) -> tuple[Counts, Counts]:
+    """Return, for each of some ascending scores, the number of `ordered` scores below it and up to it.
+
+    >>> below, up_to = ranks_of_ascending(np.array([0.0, 1.0, 2.0]), np.array([1.0, 1.0, 3.0]))
+    >>> below.tolist(), up_to.tolist()
+    ([1, 1, 3], [2, 2, 3])
+    """
+    return np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
+
+
+def blocks_of_ascending(scores: Floats) -> list[slice]:
+    """Return blocks of ascending scores. Equal scores are in the same block."""
+    starts = np.unique(np.searchsorted(scores, scores[::_ASCENDING_AT_ONCE])).tolist()
+    return [slice(start, stop) for start, stop in pairwise([*starts, len(scores)])]

@@ -1,0 +1,133 @@
+"""The pictures of one detection: how its scores are spread, and where its rows lie among the features."""
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._check import Floats
+from ..detection import Detection
+from ..outputs import Outputs
+from .figures import IN, INK, OUT, Panel, dots, svg
+from .shapes import GRID, kernel_density, principal_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TAIL = 0.001  # The share of rows at either end that a density is drawn without.
+SMOOTHED = 50_000  # The most rows behind a density,
+TURNED = 10_000  # behind the principal components, of rows and of known ones,
+DOTS = 600  # and drawn in a scatter. More are drawn from at random.
+SEED = 0
+
+
+def densities(found: Detection) -> Iterator[Panel]:
+    """Yield the density of the scores beside the reference's, and that of the base scores by what was decided."""
+    if found.method != "online":  # A stream's scores come from many fits.
+        yield _scores(found)
+    if found.method != "none":
+        yield _base_scores(found)
+
+
+def plane(found: Detection, outputs: Outputs, reference: Outputs | None) -> list[Panel]:
+    """Return rows and reference on the two leading principal components of both, none where there are no two."""
+    rng = np.random.default_rng(SEED)
+    rows = _some(len(outputs), TURNED, rng)
+    known = None if reference is None else reference.features[_some(len(reference), TURNED, rng)]
+    parts = [outputs.features[rows], *([] if known is None else [known])]
+    features = np.concatenate(parts).astype(np.float64)
+    if features.shape[1] < 2 or not np.ptp(features, axis=0).any():
+        return []
+    places, shares = principal_axes(features, 2)
+    rows_drawn, known_drawn = rows[:DOTS], np.arange(len(rows), len(places))[:DOTS]
+    colours = _colours(found)[rows_drawn]
+
+    def draw(axes: "Axes") -> None:
+        dots(axes, places[known_drawn], np.full(len(known_drawn), f"{INK}80"), 1)
+        dots(axes, places[: len(rows_drawn)], colours, 2)
+        axes.set(xlabel=f"component 1 ({shares[0]:.0%} of the variance)", ylabel=f"component 2 ({shares[1]:.0%})")
+        axes.set(xticks=[], yticks=[])
+
+    words = f"{len(rows_drawn):,} of {len(outputs):,} rows"
+    if reference is not None:
+        words += f" and {len(known_drawn):,} of {len(reference):,} reference rows, grey, behind them"
+    caption = f"Features on their two leading principal components: {words}"
+    return [Panel(svg(draw, "plane"), caption, f"{caption}; scatter.")]
+
+
+def _scores(found: Detection) -> Panel:
+    rng = np.random.default_rng(SEED)
+    rows = _some(len(found.scores), SMOOTHED, rng)
+    scores, colours = found.scores[rows], _colours(found)[rows]
+    known = None if found.scores_in is None else found.scores_in[_some(len(found.scores_in), SMOOTHED, rng)]
+    threshold = found.threshold if found.threshold is not None and isfinite(found.threshold) else None
+    ends = [part for part in (scores, known) if part is not None]
+    grid = _grid([np.quantile(part, (TAIL, 1 - TAIL)) for part in ends], threshold)
+    heights = kernel_density(scores, grid)
+    label = found.base if found.method == "none" else f"{found.base} + {found.method}"
+
+    def draw(axes: "Axes") -> None:
+        if threshold is None:
+            _fill_by_colour(axes, grid, scores, colours)
+        else:
+            at = float(np.interp(threshold, grid, heights))
+            for side, colour in ((grid < threshold, OUT), (grid > threshold, IN)):
+                places = np.sort(np.append(grid[side], threshold))
+                _fill(axes, places, np.interp(places, grid, np.where(grid == threshold, at, heights)), colour)
+            axes.axvline(threshold, color=INK, linewidth=1, linestyle="dashed")
+        if known is not None:
+            axes.plot(grid, kernel_density(known, grid), color=INK, linewidth=1.6)
+        _label(axes, label, grid)
+
+    caption = f"{label}: density of the rows’ scores"
+    caption += "" if known is None else "; the line is the reference’s"
+    caption += "" if threshold is None else f", dashed the threshold, {threshold:.6g}"
+    return Panel(svg(draw, "scores"), caption, f"{caption}.")
+
+
+def _base_scores(found: Detection) -> Panel:
+    rows = _some(len(found.base_scores), SMOOTHED, np.random.default_rng(SEED))
+    scores, colours = found.base_scores[rows], _colours(found)[rows]
+    grid = _grid([np.quantile(scores, (TAIL, 1 - TAIL))], None)
+
+    def draw(axes: "Axes") -> None:
+        _fill_by_colour(axes, grid, scores, colours)
+        _label(axes, found.base, grid)
+
+    caption = f"{found.base}, the base score: density of the rows’ scores"
+    caption += "" if found.is_out is None else " by what was decided"
+    return Panel(svg(draw, "base-scores"), caption, f"{caption}.")
+
+
+def _some(rows: int, most: int, rng: np.random.Generator) -> Any:
+    """Return the places of some rows in random order, of all where there are no more than `most`."""
+    return rng.permutation(rows)[:most]
+
+
+def _colours(found: Detection) -> Any:
+    if found.is_out is None:
+        return np.full(len(found.scores), IN)
+    return np.where(found.is_out, OUT, IN)
+
+
+def _grid(ends: list[Any], threshold: float | None) -> Floats:
+    places = [*(float(end) for pair in ends for end in pair), *([] if threshold is None else [threshold])]
+    margin = 0.03 * (max(places) - min(places)) or 0.5
+    return np.linspace(min(places) - margin, max(places) + margin, GRID)
+
+
+def _fill_by_colour(axes: "Axes", grid: Floats, scores: Floats, colours: Any) -> None:
+    for colour in sorted(set(colours.tolist())):
+        own = scores[colours == colour]
+        _fill(axes, grid, kernel_density(own, grid) * len(own) / len(scores), colour)
+
+
+def _fill(axes: "Axes", grid: Floats, heights: Floats, colour: str) -> None:
+    axes.fill_between(grid, heights, facecolor=f"{colour}59", edgecolor=colour, linewidth=1)
+
+
+def _label(axes: "Axes", name: str, grid: Floats) -> None:
+    axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="y", nbins=6)
+    axes.set(xlabel=name, ylabel="density", xlim=(grid[0], grid[-1]), ylim=(0, None))

@@ -1,0 +1,142 @@
+"""A figure as a panel of inline SVG, with words below it and words in its place.
+
+A panel has no background, and its text and axes take the page's own colour, so it suits a light page and
+a dark one. The two colours of the sets, and the dashes of the methods, are told apart without colour vision.
+"""
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from .._check import Floats
+from .._display.plots import IN as IN
+from .._display.plots import OUT as OUT
+from ..data.extras import install
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#808080"
+RUN = 42  # Dots drawn at a time, so that neither set hides the other; matplotlib simplifies lines from 128 points on.
+STROKES: dict[str, tuple[str, Any]] = {
+    "none": (INK, (0, (1, 1))),
+    "DLR": ("#1b9e77", (0, (5, 1.5))),
+    "RLR": ("#d0569d", "solid"),
+    "Online DLR": ("#c2951c", (0, (5, 1.5, 1, 1.5))),
+    "ReAct": ("#7f78c4", "solid"),
+    "ReAct + DLR, raw": ("#c2951c", (0, (5, 1.5))),
+    "ReAct + DLR, clipped": ("#d0569d", (0, (5, 1.5))),
+    "contrast": ("#3b6fb6", "solid"),
+    "contrast, same mix": ("#a3502d", (0, (3, 1))),
+}
+"""The colours and dashes of the methods' lines."""
+OTHER_COLOURS = ("#7a5195", "#6b8e23", "#a3502d", "#2f8f9d")
+SIZE = (4.2, 3.1)
+MARGINS = {"left": 0.14, "right": 0.96, "bottom": 0.17, "top": 0.97}
+
+_STYLE: dict[Any, Any] = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A figure, what is written below it, and what is read out in its place."""
+
+    svg: str
+    caption: str
+    alternative: str
+
+
+def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
+    """Draw points as lines of zero length with round ends, which takes a quarter of the bytes of markers."""
+    gap = np.full(places.shape[1], np.nan)
+    for start in range(0, len(places), RUN):
+        some = slice(start, start + RUN)
+        for colour in sorted(set(colours.tolist())):
+            own = places[some][colours[some] == colour]
+            strokes = np.array([line for place in own for line in (place, place, gap)]).reshape(-1, places.shape[1])
+            axes.plot(*strokes.T, color=colour, alpha=0.65, linewidth=3.4, solid_capstyle="round", zorder=order)
+
+
+def short_name(*names: str) -> str:
+    """Return a name for a figure's ids that is as good as its own.
+
+    >>> short_name("truing", "cifar10-resnet56", "rate", "msp")
+    'faf08bb8b'
+    """
+    return f"f{crc32('/'.join(names).encode()):08x}"
+
+
+def stroke(method: str) -> tuple[str, Any]:
+    """Return the colour and dashes of a method's line; one that has none of its own gets some by its name."""
+    return STROKES.get(method, (OTHER_COLOURS[crc32(method.encode()) % len(OTHER_COLOURS)], (0, (3, 1))))
+
+
+def figure_class() -> "type[Figure]":
+    """Return matplotlib's Figure, or say how to install it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(f"the report needs matplotlib: {install('bench')}") from error
+    return Figure
+
+
+def svg(
+    draw: Callable[["Axes"], None],
+    name: str,
+    *,
+    size: tuple[float, float] = SIZE,
+    margins: dict[str, float] = MARGINS,
+    projection: str | None = None,
+) -> str:
+    """Return what `draw` puts on one pair of axes, or three, as inline SVG whose ids begin with `name`."""
+    figure = figure_class()(figsize=size)
+    figure.subplots_adjust(**margins)
+    from matplotlib import rc_context
+
+    with rc_context({**_STYLE, "svg.hashsalt": name}):
+        draw(figure.add_subplot(projection=projection))
+        stream = io.StringIO()
+        figure.savefig(
+            stream,
+            format="svg",
+            transparent=True,
+            metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")),
+        )
+    return _inline(stream.getvalue(), name)
+
+
+def _inline(svg: str, name: str) -> str:
+    """Return the SVG fit for a page that holds many: its own ids, no rules for the page, its ink, few bytes."""
+    svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'<g id="(?![xyz]tick)[^"]*"', "<g", svg)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'aria-hidden="true"', svg, count=1)
+    svg = re.sub(r"<[^>]*>", lambda tag: _short(tag[0]), svg)
+    return re.sub(r">\s+<", "><", svg).replace(INK, "currentColor")
+
+
+def _short(tag: str) -> str:
+    """Return a tag without what no eye can see: far decimals, turns by nothing, letters that SVG implies."""
+    tag = re.sub(r' transform="rotate\(-0 [^"]*"| font-family: [^;]*;', "", re.sub(r"\s+", " ", tag))
+    tag = re.sub(r"(\d\d\.\d|\.\d\d)\d+", r"\1", tag)
+    # A line without length is a dot where it has round ends.
+    return re.sub(r"M (\S+ \S+) L \1(?= [M\"]|\")", r"M \1 h0", tag).replace(" L ", " ")

@@ -1,0 +1,442 @@
+"""Save and load `Moments`, `LinearFit`, `ContrastFit`, `HuberFit` and `Detector`: one codec for frozen dataclasses.
+
+A file is an ordinary `.npz`, never a pickle. Its member `about` is a JSON header with the format version, the kind of
+value, the names of the other members, and the structure of the value. Every array is a member named by its path in the
+value, such as `state.learned.mean`. The checksums of the archive and the list of members reveal damage.
+
+In the structure, JSON numbers, strings and null stand for themselves, lists for tuples, and an object has one key:
+`{"array": member}`, `{"float": bits}` for infinities and NaN, `{"dict": entries}`, or `{class: fields}`. A file can
+only construct the classes in `FORMS`. To store another class, add a line there.
+"""
+
+import json
+import math
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from io import BytesIO
+from operator import attrgetter
+from pathlib import Path
+from types import UnionType
+from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from ._check import LARGEST, as_choice, as_number
+from .contrast import ClassMoments, Columns, ContrastFit, ScoredRows, SplitReference, scores_beside
+from .data.drafts import AnyPath
+from .data.npy import native
+from .data.npz import ABOUT, Arrays, Source, listing, read_npz, reason, write_npz, write_npz_into
+from .decisions.drift import BINS, PARTS, DriftAlarm, DriftWatch, Martingale, Recent
+from .decisions.row_keys import RowKeys
+from .detector import Detector
+from .outputs import Outputs
+from .regression.huber import HuberFit
+from .regression.least_squares import LinearFit
+from .regression.moments import Moments, check_moments
+from .scores import NEEDS, base_name, check_base, copied_head
+from .states import Batch, ContrastState, LinearState, Reference, Settings, State
+
+VERSION = 3
+
+Saveable = Moments | LinearFit | ContrastFit | HuberFit | Detector
+
+KINDS: dict[str, type] = {
+    "moments": Moments,
+    "fit": LinearFit,
+    "contrast": ContrastFit,
+    "huber": HuberFit,
+    "detector": Detector,
+}
+
+
+class Stored(NamedTuple):
+    """The content of a file: the kind of value, the value, and notes about it, such as the origin of its rows."""
+
+    kind: str
+    value: Any
+    notes: dict[str, Any]
+
+
+def save(thing: Saveable, path: AnyPath) -> None:
+    """Write `thing` to one `.npz` file, atomically."""
+    kind = next((kind for kind, cls in KINDS.items() if type(thing) is cls), None)
+    if kind is None:
+        hint = ": it has a save of its own" if hasattr(thing, "save") else ""
+        wanted = ", ".join(cls.__name__ for cls in KINDS.values())
+        raise TypeError(f"thing must be one of {wanted}, got {type(thing).__name__}{hint}")
+    write(path, kind, thing)
+
+
+def load(path: AnyPath) -> Saveable:
+    """Read a file that `save` wrote; the loaded value behaves as the saved one, to the bit."""
+    kind, value, _ = read(path)
+    if type(value) is not as_choice(kind, f"the kind of {path}", KINDS):
+        raise ValueError(f"{path} must hold a {kind}, got {type(value).__name__}")
+    return cast(Saveable, value)
+
+
+def write(path: AnyPath, kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> None:
+    """Write any value that the codec can store to one `.npz` file, atomically."""
+    if Path(path).suffix.lower() != ".npz":
+        raise ValueError(f"path must end in .npz, got {os.fspath(path)}")
+    write_npz(path, as_arrays(kind, value, notes))
+
+
+def to_bytes(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> bytes:
+    """Return the bytes of the file that `write` writes."""
+    file = BytesIO()
+    write_npz_into(file, as_arrays(kind, value, notes))
+    return file.getvalue()
+
+
+def read(source: Source) -> Stored:
+    """Read a file that `write` wrote, or its bytes; raise a ValueError for a foreign, damaged or invalid file."""
+    return from_arrays(read_npz(source), source)
+
+
+def as_arrays(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> Arrays:
+    """Return a value as the named arrays of its file."""
+    arrays: Arrays = {}
+    about = {
+        "truing": VERSION,
+        "kind": kind,
+        "notes": dict(notes or {}),
+        "value": _encode(value, "", arrays),
+        "members": list(arrays),
+    }
+    return {ABOUT: np.frombuffer(json.dumps(about, allow_nan=False).encode(), dtype=np.uint8), **arrays}
+
+
+def from_arrays(arrays: Arrays, source: object) -> Stored:
+    """Return the value of `as_arrays`, validated; error messages name the source."""
+    members = {name: array for name, array in arrays.items() if name != ABOUT}
+    try:
+        about = json.loads(arrays[ABOUT].tobytes())
+        version = about["truing"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        raise ValueError(f"{source} must be a file saved by truing.save, got one without its header") from None
+    if version != VERSION:
+        raise ValueError(f"{source} has format version {version}; this truing reads version {VERSION}")
+    kind = about.get("kind")
+    try:
+        _check_names(set(members), set(about["members"]), "members")
+        value = _decode(about["value"], "", members)
+        if members:
+            raise ValueError(f"nothing refers to the members {listing(list(members))}")
+        return Stored(kind, value, dict(about["notes"]))
+    except MemoryError:
+        raise
+    except Exception as error:  # An invalid structure may raise anything.
+        raise ValueError(f"{source} does not hold a valid {kind}: {reason(error)}") from None
+
+
+@dataclass(frozen=True)
+class Form:
+    """How values of a class are stored.
+
+    `axes` names the axes of each array, as in `{"features": "nd", "scores": "n"}`: axes with the same letter have the
+    same length. Numbers in these arrays are finite, except that arrays in `infinite` may hold infinities.
+    `stored` are the attributes to store, by default the fields of the dataclass that are public and arguments of its
+    constructor. `build` returns the value from them, in order, and computes what is not stored; by default it is the
+    class. `check` raises a ValueError for an invalid value.
+    """
+
+    cls: type
+    axes: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[Any], None] = lambda value: None
+    stored: tuple[str, ...] = ()
+    build: Callable[..., Any] | None = None
+    infinite: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stored attributes."""
+        declared = fields(self.cls) if is_dataclass(self.cls) else ()
+        return self.stored or tuple(one.name for one in declared if one.init and not one.name.startswith("_"))
+
+
+def _encode(value: Any, path: str, arrays: Arrays) -> Any:
+    """Return the structure of a value, and add its arrays to `arrays`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+    if value is None or isinstance(value, int | str):
+        return value
+    if isinstance(value, np.ndarray):
+        if path in arrays or path == ABOUT:
+            raise ValueError(f"two arrays must not have the same path, got {path} twice")
+        arrays[path] = value
+        return {"array": path}
+    if isinstance(value, tuple | list):
+        return [_encode(item, _below(path, place), arrays) for place, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {"dict": {name: _encode(item, _below(path, name), arrays) for name, item in value.items()}}
+    name = type(value).__name__
+    if name in FORMS and type(value) is FORMS[name].cls:
+        attributes = {one: attrgetter(one)(value) for one in FORMS[name].names}
+        return {name: {one: _encode(item, _below(path, one), arrays) for one, item in attributes.items()}}
+    if callable(value):
+        raise TypeError(f"thing must be of a named base score, got one of {base_name(value)}")
+    raise TypeError(f"{path} must be of a class that can be stored, got {name}")
+
+
+def _decode(node: Any, path: str, arrays: Arrays) -> Any:
+    """Return the value of a structure, and remove its arrays from `arrays`."""
+    if isinstance(node, list):
+        return tuple(_decode(item, _below(path, place), arrays) for place, item in enumerate(node))
+    if not isinstance(node, dict):
+        return node
+    ((tag, content),) = node.items()
+    if tag == "float":
+        return struct.unpack(">d", bytes.fromhex(content))[0]
+    if tag == "array":
+        if content not in arrays:
+            raise ValueError(f"{path} must refer to a member of its own, got {content!r}")
+        return native(arrays.pop(content))
+    entries = {name: _decode(item, _below(path, name), arrays) for name, item in content.items()}
+    return entries if tag == "dict" else _build(as_choice(tag, "a class", FORMS), entries, path)
+
+
+def _build(form: Form, entries: dict[str, Any], path: str) -> Any:
+    """Return a value of the form's class from the attributes in a file, validated."""
+    _check_names(set(entries), set(form.names), f"the fields of {form.cls.__name__}")
+    hints = _hints(form.cls)
+    for name, value in entries.items():
+        if not _matches(value, hints.get(name, Any)):
+            raise ValueError(f"{_below(path, name)} must be {_annotation(form.cls, name)}, got {_described(value)}")
+    _check_axes(form, entries, path)
+    try:
+        value = (form.build or form.cls)(*(entries[name] for name in form.names))
+        form.check(value)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}" if path else str(error)) from None
+    return value
+
+
+def _matches(value: Any, hint: Any) -> bool:
+    """Return whether a value fits an annotation of a stored field. Annotations beyond these are left to `check`."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_matches(value, one) for one in arguments)
+    if origin is tuple:  # As in tuple[Batch, ...].
+        return isinstance(value, tuple) and all(_matches(item, arguments[0]) for item in value)
+    if origin is np.ndarray:
+        (scalar,) = get_args(arguments[1])
+        return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, get_origin(scalar) or scalar)
+    if origin is Callable or origin is Sequence:
+        return origin is Sequence and isinstance(value, tuple)
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    if hint in (int, float, bool):
+        return type(value) is hint or (hint is float and type(value) is int)
+    return isinstance(value, origin or hint)
+
+
+def _check_axes(form: Form, entries: dict[str, Any], path: str) -> None:
+    """Raise a ValueError unless the sizes of arrays agree and all numbers are finite, or infinite where allowed."""
+    lengths: dict[str, int] = {}
+    for name, axes in form.axes.items():
+        array = entries[name]
+        if array is None:
+            continue
+        if array.ndim != len(axes):
+            raise ValueError(f"{_below(path, name)} must have {len(axes)} axes, got shape {array.shape}")
+        for axis, length in zip(axes, array.shape, strict=True):
+            if lengths.setdefault(axis, length) != length:
+                wanted = tuple(lengths[axis] for axis in axes)
+                raise ValueError(f"{_below(path, name)} must be of shape {wanted}, got {array.shape}")
+        if not (~np.isnan(array) if name in form.infinite else np.isfinite(array)).all():
+            raise ValueError(f"{_below(path, name)} must hold finite numbers")
+
+
+def _check_names(names: set[str], expected: set[str], what: str) -> None:
+    if names != expected:
+        missing, unknown = listing(sorted(expected - names)), listing(sorted(names - expected))
+        raise ValueError(f"{what} are not as expected: missing {missing}; unknown {unknown}")
+
+
+def _check_within(thing: Any, low: float, high: float, *names: str) -> None:
+    for name in names:
+        value = getattr(thing, name)
+        if not low <= value <= high:  # NaN fails this comparison too.
+            raise ValueError(f"{name} must be at least {low:g} and at most {high:g}, got {value:g}")
+
+
+def _below(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    return repr(value) if value is None or isinstance(value, int | float | str) else type(value).__name__
+
+
+def _annotation(cls: type, name: str) -> str:
+    return str(next(one.type for one in fields(cls) if one.name == name))
+
+
+def _check_fit(fit: LinearFit) -> None:
+    _check_within(fit, 0, len(fit.coef), "rank", "collinear")
+    _check_within(fit, 0, LARGEST, "rows", "rounding")
+    _check_within(fit, -_MAX, _MAX, "intercept")
+    _check_within(fit, -math.inf, _MAX, "explained")
+
+
+def _check_rows(rows: Batch | ScoredRows) -> None:
+    if rows.features.size == 0:
+        raise ValueError(f"features must have at least one row and one column, got shape {rows.features.shape}")
+
+
+def _check_class_moments(sums: ClassMoments) -> None:
+    rows, total = sums.moments.rows, sums.counts.sum()
+    if sums.sums.shape[1] != len(sums.moments.mean):
+        raise ValueError(f"sums must have {len(sums.moments.mean)} columns, got {sums.sums.shape[1]}")
+    if sums.counts.min() < 0 or not rows > 0 or abs(total - rows) > _ROUNDED_COUNT * rows:
+        raise ValueError(f"counts must add up to the {rows:g} rows, got {total:g}")
+    if np.abs(sums.sums).max() > LARGEST * max(1.0, rows):
+        raise ValueError(f"sums must be at most {LARGEST:g} for each row")
+
+
+def _check_columns(columns: Columns) -> None:
+    check_base(columns.base)
+    copied_head(columns.head)
+    as_number(columns.temperature, "temperature", at_least=1e-100)
+    wanted = (columns.base, *scores_beside(base_name(columns.base), columns.classes))
+    if columns.names != wanted or len(columns.score_origin) != len(wanted):
+        raise ValueError(f"names must be {wanted}, got {columns.names}")
+    for need in NEEDS.get(base_name(columns.base), ()):
+        if need in ("head", "bank") and getattr(columns, need) is None:
+            raise ValueError(f"the score {columns.base} must have its {need}")
+    if columns.scale.min() <= 0 or columns.score_scale.min() <= 0 or not columns.score_scale[0] < math.inf:
+        raise ValueError("scale and score_scale must be above 0, and the scale of the base score finite")
+
+
+def _check_contrast(fit: ContrastFit) -> None:
+    if (len(fit.coef), len(fit.class_offsets)) != (len(fit.columns), fit.columns.classes):
+        raise ValueError(f"coef must have {len(fit.columns)} entries and class_offsets {fit.columns.classes}")
+    for name in ("coef", "class_offsets", "centre", "prior_coef"):
+        if np.abs(getattr(fit, name)).max() > LARGEST:
+            raise ValueError(f"{name} must be at most {LARGEST:g}")
+    if fit.prior not in fit.columns.names:
+        raise ValueError(f"prior must be one of the scores {fit.columns.names}, got {fit.prior!r}")
+    _check_within(fit, 0, LARGEST, "directions", "rows", "known_rows")
+    _check_within(fit, 0, 1, "trust", "evidence_share", "out_share")
+    _check_within(fit, -LARGEST, LARGEST, "log_evidence")
+
+
+def _check_martingale(martingale: Martingale) -> None:
+    new, counts = Martingale(), martingale.counts
+    if counts.shape != new.counts.shape or martingale.log_bets.shape != new.log_bets.shape:
+        raise ValueError(f"a martingale must have {BINS} counts and {len(new.log_bets)} bets")
+    if counts.min() < 0 or counts.max() > _MOST_ROWS or martingale.log_bets.max() == math.inf:
+        raise ValueError("a martingale must hold counts of rows and logarithms of capital")
+
+
+def _check_alarm(alarm: DriftAlarm) -> None:
+    recent = alarm.recent_bins
+    if recent.shape != (BINS,) or recent.min() < 0 or recent.max() > _MOST_ROWS:
+        raise ValueError("recent_bins must hold the weights of the last rows")
+    if alarm.what not in (None, *PARTS) or (alarm.what is None) != (alarm.since is None):
+        raise ValueError(f"what must name the part that raised the alarm, got {alarm.what!r}")
+    if (alarm.recent.residual is None) != (alarm.recent.residual_of_all is None):
+        raise ValueError("residual and residual_of_all must be stored together")
+
+
+def _check_linear_state(state: LinearState) -> None:
+    widths = {batch.features.shape[1] for batch in (state.reference, *state.held) if batch is not None}
+    widths |= set() if state.drift is None else {len(state.drift.mean)}
+    widths |= set() if state.learned is None else {state.learned.dimensions}
+    if len(widths) > 1:
+        raise ValueError(f"reference, learned, held and drift must be of the same features, got {sorted(widths)}")
+
+
+def _contrast_state(
+    settings: Settings,
+    reference: SplitReference | None,
+    learned: ClassMoments | None,
+    held: tuple[ScoredRows, ...],
+    drift: DriftWatch | None,
+) -> ContrastState:
+    """Return the state; what it learned must have the columns of the reference."""
+    if reference is None:
+        if learned is not None or held or drift is not None:
+            raise ValueError("reference must be stored if anything was learned")
+        return ContrastState(settings)
+    columns = reference.columns
+    if learned is not None and learned.sums.shape != (columns.classes, len(columns)):
+        raise ValueError(f"learned must be sums of {len(columns)} columns, got {learned.sums.shape[1]}")
+    for batch in held:
+        wanted = (columns.dimensions, len(columns.names))
+        if (batch.features.shape[1], batch.scores.shape[1]) != wanted or not batch.classes.max() < columns.classes:
+            raise ValueError("held batches must have the features, scores and classes of the reference")
+    keys = RowKeys.of(reference.rows_known.features, reference.rows_held.features)
+    return ContrastState(settings, reference, learned, held, keys, drift)
+
+
+def _detector(state: State) -> Detector:
+    """Return a detector with this state; the constructor validates the settings."""
+    settings = state.settings
+    detector = Detector(**{one.name: getattr(settings, one.name) for one in fields(Settings)})
+    if type(state) is not type(detector.state):
+        raise ValueError(f"state must be a {type(detector.state).__name__}, got {type(state).__name__}")
+    if bool(state.held) and settings.window is None:
+        raise ValueError("held must be empty without a window")
+    if (state.drift is not None) != (state.reference is not None and settings.drift_alarm is not None):
+        raise ValueError("drift must be stored if the settings ask for an alarm and there is a reference")
+    if state.drift is not None and state.drift.alarm.false_alarm != settings.drift_alarm:
+        raise ValueError(f"drift must have the level {settings.drift_alarm}, got {state.drift.alarm.false_alarm}")
+    detector.state = state
+    return detector
+
+
+_MAX = float(np.finfo(np.float64).max)
+_ROUNDED_COUNT = 1e-6  # Share of the rows by which decayed counts may differ from them.
+_MOST_ROWS = 2**53  # In a bin: sums of all bins do not overflow.
+
+# The classes that a file may hold, by name.
+FORMS: dict[str, Form] = {
+    "Moments": Form(Moments, check=check_moments),
+    "LinearFit": Form(LinearFit, {"coef": "d"}, _check_fit),
+    "HuberFit": Form(HuberFit, {"coef": "d", "gamma": "n", "residual": "n"}),
+    "ContrastFit": Form(
+        ContrastFit,
+        {"coef": "p", "class_offsets": "c", "centre": "p", "prior_coef": "p", "scores_in": "m"},
+        _check_contrast,
+    ),
+    "Columns": Form(
+        Columns,
+        {"origin": "d", "scale": "d", "score_origin": "s", "score_scale": "s"},
+        _check_columns,
+        infinite=("scale", "score_scale"),
+    ),
+    "Outputs": Form(Outputs, stored=("features", "logits", "labels", "scores")),
+    "Detector": Form(Detector, stored=("state",), build=_detector),
+    "Settings": Form(Settings),
+    "Reference": Form(Reference, {"features": "nd", "scores": "n"}, stored=("features", "scores"), build=Reference.of),
+    "LinearState": Form(LinearState, check=_check_linear_state),
+    "ContrastState": Form(
+        ContrastState, stored=("settings", "reference", "learned", "held", "drift"), build=_contrast_state
+    ),
+    "SplitReference": Form(
+        SplitReference,
+        stored=("rows_known", "rows_held", "columns.base", "columns.temperature", "columns.head"),
+        build=SplitReference.of,
+    ),
+    "ClassMoments": Form(ClassMoments, {"counts": "c", "sums": "cp"}, _check_class_moments),
+    "ScoredRows": Form(ScoredRows, {"features": "nd", "scores": "ns", "classes": "n"}, _check_rows),
+    "Batch": Form(Batch, {"features": "nd", "scores": "n"}, _check_rows),
+    "DriftWatch": Form(DriftWatch, {"mean": "d", "scale": "d"}),
+    "DriftAlarm": Form(DriftAlarm, {"recent_bins": "b"}, _check_alarm),
+    "Martingale": Form(Martingale, {"counts": "b", "log_bets": "k"}, _check_martingale, infinite=("log_bets",)),
+    "Recent": Form(Recent, {"shift": "d"}),
+}

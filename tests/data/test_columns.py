@@ -1,0 +1,207 @@
+"""Columns of files: every ending in any case, and messages that say what was found and what was wanted."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing.cli.command import run as main
+from truing.data import npz
+from truing.data.columns import files_of, read_columns, read_scores, write_columns
+
+FEATURES, SCORES = np.arange(12.0).reshape(4, 3), np.array([0.5, -1.25, 1e-300, 3.0])
+ENDINGS = ["npz", "parquet", "arrow", "feather"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(upper=st.lists(st.booleans(), min_size=7, max_size=7))
+def test_endings_count_in_any_case(tmp_path, ending, upper):
+    mixed = "".join(letter.upper() if up else letter for letter, up in zip(ending, upper, strict=False))
+    path = tmp_path / f"x.{mixed}"
+    truing.Outputs(FEATURES, scores=SCORES).save(path)
+    np.testing.assert_array_equal(truing.Outputs.load(path).features, FEATURES)
+    np.testing.assert_array_equal(read_scores(path), SCORES)
+
+
+def test_scores_and_sets_of_npy_files_count_in_any_case_too(tmp_path):
+    write_columns(tmp_path / "X.NPY", {"scores": SCORES})
+    write_columns(tmp_path / "X.CSV", {"scores": SCORES})
+    np.testing.assert_array_equal(read_scores(tmp_path / "X.NPY"), SCORES)
+    np.testing.assert_array_equal(read_scores(tmp_path / "X.CSV"), SCORES)
+    for name, array in (("features", FEATURES), ("scores", SCORES)):
+        np.save(tmp_path / f"{name}.npy", array)
+        (tmp_path / f"{name}.npy").rename(tmp_path / f"{name}.NPY")
+    np.testing.assert_array_equal(read_columns(tmp_path / "features.NPY")["scores"], SCORES)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    scores=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=9),
+    start=st.sampled_from(["", "\ufeff"]),
+    end=st.sampled_from(["\n", "\r\n"]),
+    quote=st.sampled_from(["", '"']),
+)
+def test_a_csv_of_scores_is_read_to_the_bit_however_it_is_written(tmp_path, scores, start, end, quote):
+    lines = [f"{start}row,scores", *(f"{row},{quote}{score!r}{quote}" for row, score in enumerate(scores))]
+    (tmp_path / "x.csv").write_bytes(end.join(lines).encode())
+    np.testing.assert_array_equal(read_scores(tmp_path / "x.csv"), scores)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_without_what_is_wanted_says_what_it_holds(tmp_path, ending):
+    path = tmp_path / f"x.{ending}"
+    write_columns(path, {"id": np.arange(4), "logits": FEATURES, "embedding": FEATURES})
+    with pytest.raises(ValueError, match=rf"x\.{ending} must hold features, got id, logits, embedding$"):
+        truing.Outputs.load(path)
+    with pytest.raises(ValueError, match=rf"x\.{ending} must hold scores, got id, logits, embedding$"):
+        read_scores(path)
+    write_columns(path, {f"column{number}": SCORES for number in range(30)})
+    with pytest.raises(ValueError, match=r"got column0, column1, .*, column11 and 18 more$"):
+        truing.Outputs.load(path)
+
+
+def test_a_folder_without_features_says_what_it_holds(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no features\.npy in the folder .*, which holds nothing"):
+        truing.Outputs.load(tmp_path)
+    for name in ("b.parquet", "a.parquet"):
+        (tmp_path / name).touch()
+    with pytest.raises(FileNotFoundError, match=r"no features\.npy in the folder .*, which holds a\.parquet, b\.parq"):
+        truing.Outputs.load(tmp_path)
+    np.save(tmp_path / "features.npy", FEATURES)
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*scores\.npy beside features\.npy"):
+        read_scores(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_table_without_rows_says_so(tmp_path, ending):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import feather, parquet
+
+    for kind in (pyarrow.list_(pyarrow.float64()), pyarrow.list_(pyarrow.float64(), 3), pyarrow.float64()):
+        table = pyarrow.table({"features": pyarrow.array([], kind), "scores": pyarrow.array([], pyarrow.float64())})
+        if ending == "parquet":
+            parquet.write_table(table, tmp_path / "x.parquet")
+        else:
+            feather.write_feather(table, str(tmp_path / "x.arrow"))
+        with pytest.raises(ValueError, match=rf"x\.{ending} must have at least one row, got none"):
+            truing.Outputs.load(tmp_path / f"x.{ending}")
+
+
+def test_a_file_that_can_hold_no_scores_is_told_by_the_endings_of_those_that_can(tmp_path):
+    (tmp_path / "x.txt").write_text("1\n2\n")
+    wanted = r"x\.txt must end in .npy, .csv, .npz, .parquet, .arrow, .feather to be read for scores"
+    with pytest.raises(ValueError, match=wanted):
+        read_scores(tmp_path / "x.txt")
+
+
+def test_features_are_never_lost_in_a_file_of_scores_alone(tmp_path):
+    for name in ("x.npy", "x.csv"):
+        with pytest.raises(ValueError, match=r"must end in .npz, .parquet, .arrow, .feather to hold features, scores"):
+            truing.Outputs(FEATURES, scores=SCORES).save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_file_of_a_set_is_overwritten_by_what_is_made_of_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("features", "logits", "scores"):
+        np.save(f"val_{name}.npy", FEATURES if name != "scores" else SCORES)
+    assert [file.name for file in files_of("val_features.npy")][1:] == [
+        "val_logits.npy",
+        "val_labels.npy",
+        "val_scores.npy",
+    ]
+    assert main(["score", "val_features.npy", "--base", "energy", "-o", "val_scores.npy"]) == 1
+    assert "-o must be a file of its own, got val_scores.npy, which OUTPUTS names too" in capsys.readouterr().err
+    np.testing.assert_array_equal(np.load("val_scores.npy"), SCORES)
+
+
+def test_a_name_that_is_no_text_is_read_written_and_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = b"caf\xe9.parquet".decode(errors="surrogateescape")
+    truing.Outputs(FEATURES, FEATURES).save(tmp_path / name)
+    for flag in ([], ["--json"]):
+        assert main(["detect", name, "-o", f"out-{name}", *flag]) == 0
+        printed = capsys.readouterr().out
+        assert r"out-caf\xe9.parquet" in (json.loads(printed)["output"] if flag else printed)
+        assert len(read_scores(tmp_path / f"out-{name}")) == 4
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.permutations(["scores", "row", "base"]).map(lambda names: names[: names.index("scores") + 1]),
+    fields=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+def test_a_csv_is_read_only_where_every_line_has_as_many_fields_as_the_first(tmp_path, names, fields):
+    lines = [",".join(names), *(",".join(["0.5"] * count) for count in fields)]
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    wrong = next((number for number, count in enumerate(fields) if count != len(names)), None)
+    if wrong is None:
+        np.testing.assert_array_equal(read_scores(tmp_path / "x.csv"), [0.5] * len(fields))
+        return
+    expected = rf"x\.csv .*: line {wrong + 2} must have {len(names)} fields, as the first has, got {fields[wrong]}"
+    with pytest.raises(ValueError, match=expected):
+        read_scores(tmp_path / "x.csv")
+
+
+def test_decimal_commas_are_refused(tmp_path):
+    (tmp_path / "x.csv").write_text("scores\n0,95\n0,80\n")
+    with pytest.raises(ValueError, match=r"x\.csv .*: line 2 must have 1 fields, as the first has, got 2"):
+        read_scores(tmp_path / "x.csv")
+
+
+def write_arrow(path, table, compression=None):
+    import pyarrow
+
+    with pyarrow.ipc.new_file(
+        str(path), table.schema, options=pyarrow.ipc.IpcWriteOptions(compression=compression)
+    ) as to:
+        to.write_table(table)
+
+
+def test_a_column_that_is_not_plain_numbers_is_refused_by_its_type(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    kinds = {
+        "dictionary": pyarrow.array([1.0, 1.0, 2.0]).dictionary_encode(),
+        "string": pyarrow.array(["a", "b", "c"]),
+        "date32": pyarrow.array([1, 2, 3], pyarrow.date32()),
+        "list<": pyarrow.array([[[1.0]], [[2.0]], [[3.0]]]),
+        "struct": pyarrow.array([{"a": 1.0}] * 3),
+        "decimal": pyarrow.array([1, 2, 3]).cast(pyarrow.decimal128(20, 1)),
+    }
+    if hasattr(pyarrow, "RunEndEncodedArray"):
+        kinds["run_end"] = pyarrow.RunEndEncodedArray.from_arrays([2, 3], [1.0, 2.0])
+    for name, column in kinds.items():
+        write_arrow(tmp_path / "x.arrow", pyarrow.table({"scores": column}))
+        with pytest.raises(ValueError, match=rf"x\.arrow .*scores must be plain numbers or lists of them, got {name}"):
+            read_scores(tmp_path / "x.arrow")
+
+
+def test_scores_are_read_whatever_else_a_table_holds(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    write_arrow(tmp_path / "x.arrow", pyarrow.table({"labels": ["cat", "dog"], "scores": [0.5, 1.5]}))
+    np.testing.assert_array_equal(read_scores(tmp_path / "x.arrow"), [0.5, 1.5])
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_small_table_that_unpacks_to_a_huge_one_is_refused(tmp_path, monkeypatch, ending):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED_BYTES", 2**20)
+    table = pyarrow.table({"id": np.zeros(500_000), "scores": np.zeros(500_000)})
+    path = tmp_path / f"x.{ending}"
+    if ending == "parquet":
+        parquet.write_table(table, path)
+    else:
+        write_arrow(path, table, "zstd")
+    assert path.stat().st_size < 20_000
+    with pytest.raises(
+        ValueError, match=rf"x\.{ending} .*it unpacks to 4,000,000 bytes, more than the 1,[0-9]+,[0-9]+ "
+    ):
+        read_scores(path)
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED_BYTES", 2**22)  # What is not wanted counts for nothing.
+    assert len(read_scores(path)) == 500_000

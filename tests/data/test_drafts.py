@@ -1,0 +1,220 @@
+"""A file is replaced whole or not at all, whenever its writer dies."""
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import truing
+from truing.data.drafts import check_readable, check_writable, replacing
+
+ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # As a process that forks should have.
+OUTPUTS = truing.Outputs(np.arange(12.0).reshape(6, 2))
+
+
+def write(path: Path, contents: bytes) -> None:
+    with replacing(path) as file:
+        file.write(contents)
+
+
+def drafts(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.endswith(".draft")]
+
+
+# Runs in a process of its own, with one thread, and forks writers that it kills: at the nth line that `replacing` and
+# what it calls run, or after some time in the midst of one write after another.
+KILLER = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+from truing.data import drafts
+
+folder, kills, way = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+target = folder / "target.bin"
+old, new = b"old" * 50_000, b"new" * 50_000
+draw = random.Random(kills)
+
+def write(contents):
+    with drafts.replacing(target) as file:
+        for start in range(0, len(contents), 30_000):
+            file.write(contents[start : start + 30_000])
+
+def kill_at_line(number):
+    def trace(frame, event, argument):
+        nonlocal number
+        if frame.f_code.co_filename != drafts.__file__:
+            return None
+        number -= event == "line"
+        if number < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+    sys.settrace(trace)
+
+def left():
+    return [name for name in os.listdir(folder) if name != target.name and not name.endswith(".draft")]
+
+found = {"old": 0, "new": 0, "left": 0, "finished": 0, "wrong": []}
+for kill in range(kills):
+    write(old)
+    if left() or target.read_bytes() != old:
+        found["wrong"].append(f"after write {kill}: {left()}")
+    child = os.fork()
+    if child == 0:
+        if way == "line":
+            kill_at_line(kill)
+            write(new)
+            os._exit(0)
+        while True:
+            write(new)
+            write(old)
+    if way == "time":
+        time.sleep(draw.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+    found["finished"] += os.waitpid(child, 0)[1] == 0
+    contents = target.read_bytes()
+    found["old"] += contents == old
+    found["new"] += contents == new
+    found["left"] += len(os.listdir(folder)) > 1
+print(json.dumps(found))
+"""
+
+
+def kill_writers(folder: Path, kills: int, way: str) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, folder, str(kills), way],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=500,
+        env=ONE_THREAD,
+    )
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert found["old"] + found["new"] == kills  # Whole, either way.
+    return found
+
+
+def test_a_writer_killed_at_any_line_leaves_the_old_file_or_the_new_one(tmp_path):
+    found = kill_writers(tmp_path, 70, "line")
+    assert found["finished"]  # So that every line of a whole write came up.
+    assert found["old"]
+    assert found["new"]
+    assert found["left"]  # A killed writer may leave its draft.
+
+
+def test_a_writer_killed_at_any_time_leaves_the_old_file_or_the_new_one(tmp_path):
+    assert kill_writers(tmp_path, 40, "time")["finished"] == 0
+
+
+@pytest.mark.slow
+def test_hundreds_of_killed_writers_leave_the_old_file_or_the_new_one(tmp_path):
+    assert kill_writers(tmp_path, 800, "time")["left"]
+
+
+RIVALS = """
+import os, sys
+from pathlib import Path
+from truing.data.drafts import replacing
+
+target = Path(sys.argv[1]) / "target.bin"
+writers = []
+for number in range(5):
+    writers.append(os.fork())
+    if writers[-1] == 0:
+        for _ in range(80):
+            with replacing(target) as file:
+                file.write(bytes([number]) * 5000)
+            found = target.read_bytes()
+            if len(found) != 5000 or len(set(found)) != 1:
+                os._exit(1)
+        os._exit(0)
+print([os.waitpid(writer, 0)[1] for writer in writers])
+"""
+
+
+def test_many_writers_to_one_file_all_succeed(tmp_path):
+    words = [sys.executable, "-c", RIVALS, tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=100, env=ONE_THREAD)
+    assert (done.stdout, done.stderr) == ("[0, 0, 0, 0, 0]\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["target.bin"]
+
+
+def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
+    synced = []
+    sync = os.fsync
+
+    def note(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").resolve(), (tmp_path / "x.bin").exists()))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write(tmp_path / "x.bin", b"whole")
+    (draft, early), folder = synced
+    assert draft.name.endswith(".draft")
+    assert not early
+    assert folder == (tmp_path, True)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch, code):
+    sync = os.fsync
+
+    def refuse(handle: int) -> None:
+        if Path(f"/proc/self/fd/{handle}").resolve() == tmp_path:
+            raise OSError(code, "cannot")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write(tmp_path / "x.bin", b"whole")
+    assert (tmp_path / "x.bin").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow"])
+def test_a_full_disk_is_an_error_with_the_files_name_and_leaves_the_old_file(tmp_path, name):
+    if not name.endswith(".npz"):
+        pytest.importorskip("pyarrow")
+    OUTPUTS.save(tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    many = truing.Outputs(np.random.default_rng(1).normal(size=(20_000, 4)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=rf"File too large: '.*{name}'"):
+            many.save(tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / name).read_bytes() == before
+    assert drafts(tmp_path) == []
+
+
+def test_an_error_of_another_file_keeps_its_own_name(tmp_path):
+    with pytest.raises(FileNotFoundError, match="gone"), replacing(tmp_path / "x.bin"):
+        (tmp_path / "gone").read_bytes()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_that_lead_nowhere_or_in_a_circle_are_named(tmp_path):
+    one, other, nowhere = tmp_path / "one.npz", tmp_path / "other.npz", tmp_path / "nowhere.npz"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    nowhere.symlink_to(tmp_path / "gone.npz")
+    with pytest.raises(OSError, match=r"cannot write .*one\.npz: its links lead back to themselves"):
+        check_writable(one)
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*one\.npz: the link leads to .*other\.npz"):
+        check_readable(one)
+    with pytest.raises(FileNotFoundError, match=r"no file .*nowhere\.npz: the link leads to .*gone\.npz"):
+        check_readable(nowhere)
+    OUTPUTS.save(nowhere)
+    assert len(truing.Outputs.load(tmp_path / "gone.npz")) == 6
+
+
+def test_what_can_only_be_read_once_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    for path in (tmp_path / "pipe.npz", "/dev/null", "/dev/zero"):
+        with pytest.raises(OSError, match="it is not a regular file"):
+            check_readable(path)

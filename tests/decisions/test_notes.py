@@ -1,0 +1,39 @@
+"""Notes on many rows out, by p-values that are counted."""
+
+import numpy as np
+
+from truing.decisions import notes
+from truing.decisions.thresholds import out_share_of_counts
+
+
+def counts_of(places, known):
+    """Return how many rows have each of the p-values 1 / (m + 1), 2 / (m + 1), …, 1, by their places among these."""
+    return np.bincount(places, minlength=known + 1)
+
+
+def test_rows_that_are_all_a_little_out_are_noted_though_none_is_far_out():
+    """None has a p-value up to 0.05 or 0.25: the level 0.5 alone tells them."""
+    known = 1999
+    a_little = counts_of(np.arange(600, 1000).repeat(10), known)
+    assert out_share_of_counts(a_little, levels=(0.05, 0.25)) == 0
+    (note,) = notes.on_out_share(a_little)
+    assert note.startswith("100% of the rows or more look out: is the reference of the same network and camera")
+
+
+def test_rows_like_the_known_ones_are_not_noted():
+    known = 1999
+    assert list(notes.on_out_share(counts_of(np.arange(known + 1), known))) == []
+
+
+def test_a_note_on_rows_out_is_given_where_the_bound_over_all_levels_says_so(rng):
+    """What is looked at first to save time only ever spares a note that the bound would not have given."""
+    known, noted = 199, 0
+    for _ in range(200):
+        share, up_to = rng.uniform(0.85, 1.0), rng.choice([0.04, 0.2, 0.45, 0.6])
+        is_out = rng.random(1000) < share
+        p_values = np.where(is_out, up_to * rng.random(1000), rng.random(1000))
+        counts = counts_of((p_values * (known + 1)).astype(np.intp), known)
+        says_so = out_share_of_counts(counts, levels=(0.05, 0.25, 0.5)) >= 0.9
+        noted += says_so
+        assert len(list(notes.on_out_share(counts))) == says_so
+    assert 20 < noted < 180

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from truing.decisions import notes
+from truing.decisions.placements import Placements, chance_alike, class_weights
+from truing.decisions.placements import placements as placements_of
+from truing.decisions.ranks import Ranks
+
+few_values = arrays(np.float64, st.integers(1, 12), elements=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+
+
+def placements(scores_in, scores, weights):
+    return placements_of(Ranks(scores_in, scores), weights)
+
+
+def brute(scores_in, scores, weights):
+    """Return the chance by a loop over all pairs."""
+    pairs = [(w, (a > b) + 0.5 * (a == b)) for a, w in zip(scores_in, weights, strict=True) for b in scores]
+    return sum(w * above for w, above in pairs) / (sum(weights) * len(scores))
+
+
+@given(scores_in=few_values, scores=few_values, seed=st.integers(0, 9))
+def test_the_chance_is_that_over_all_pairs_from_either_side(scores_in, scores, seed):
+    weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(scores_in))
+    found = placements(scores_in, scores, [weights])[0]
+    assert found.chance == pytest.approx(brute(scores_in, scores, weights), abs=1e-12)
+    assert found.of_known.sum() == pytest.approx(found.of_rows.sum(), abs=1e-9)
+    assert (found.of_known <= found.most + 1e-12).all()
+
+
+@given(scores_in=few_values, scores=few_values, cut=st.integers(0, 12))
+def test_placements_of_parts_are_those_of_the_whole(scores_in, scores, cut):
+    weights, whole = np.ones(len(scores_in)), placements(scores_in, scores, [np.ones(len(scores_in))])[0]
+    found = Placements.none(len(scores), len(scores_in))
+    for part in (slice(0, min(cut, len(scores))), slice(min(cut, len(scores)), len(scores))):
+        if part.start < part.stop:
+            found.put(part, placements(scores_in, scores[part], [weights])[0])
+    for name in ("of_rows", "of_known", "most"):
+        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-12)
+    assert found.standard_error == pytest.approx(whole.standard_error, abs=1e-12)
+
+
+def test_a_score_that_only_knows_the_class_places_no_row_above_another_mix_of_classes():
+    rng = np.random.default_rng(0)
+    classes_in, classes = rng.choice(4, 400), rng.choice(4, 300, p=[0.7, 0.1, 0.1, 0.1])
+    level = np.array([3.0, 1.0, 0.0, 2.0])
+    plain = placements(level[classes_in], level[classes], [np.ones(400)])[0]
+    assert plain.chance < 0.4
+    weighted = placements(level[classes_in], level[classes], [class_weights(classes_in, classes)])[0]
+    assert weighted.chance == pytest.approx(0.5, abs=1e-12)
+
+
+def test_known_rows_of_no_class_that_is_at_hand_count_alike():
+    np.testing.assert_array_equal(class_weights(np.array([0, 1]), np.array([2, 2])), [1.0, 1.0])
+
+
+def test_the_standard_error_is_the_spread_over_draws_of_one_score_and_of_a_difference():
+    """DeLong's, for two scores that go together."""
+    rng, chances, errors = np.random.default_rng(0), [], []
+    for _ in range(400):
+        known, rows = rng.normal(0.3, 1, 80), rng.normal(0, 1, 120)
+        before = placements(known, rows, [np.ones(80)])[0]
+        after = placements(known + rng.normal(0, 0.5, 80), rows + rng.normal(0, 0.5, 120), [np.ones(80)])[0]
+        chances.append((before.chance, (after - before).chance))
+        errors.append((before.standard_error, (after - before).standard_error))
+    spread, error = np.std(chances, axis=0), np.mean(errors, axis=0)
+    np.testing.assert_allclose(error, spread, rtol=0.1)
+    assert spread[1] < 0.7 * spread[0]
+
+
+@given(scores_in=few_values, scores=few_values)
+def test_the_chance_by_ranks_is_that_of_placements_where_all_known_rows_weigh_the_same(scores_in, scores):
+    plain = placements(scores_in, scores, [np.ones(len(scores_in))])[0]
+    assert chance_alike(Ranks(scores_in, scores)) == pytest.approx(plain.chance, abs=1e-12)
+
+
+@given(base=arrays(np.float64, 30, elements=st.sampled_from([0.0, 1.0, 2.0, 3.0])), seed=st.integers(0, 99))
+def test_whatever_the_order_tells_is_not_ruled_out_by_its_chances_alone(base, seed):
+    trued = base + np.random.default_rng(seed).integers(-2, 3, 30)
+    weights = [np.ones(10), np.random.default_rng(seed).uniform(0.1, 3.0, 10)]
+    ranks = [Ranks(scores[:10], scores[10:]) for scores in (base, trued)]
+    before, after = (placements_of(found, weights) for found in ranks)
+    rises = [now - then for now, then in zip(after, before, strict=True)]
+    if list(notes.on_order(before, after, rises)):
+        assert notes.may_tell_order(*map(chance_alike, ranks))

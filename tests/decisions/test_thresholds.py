@@ -1,0 +1,181 @@
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import hypergeom
+
+import truing
+from truing.decisions.ranks import Ranks
+from truing.decisions.thresholds import (
+    Rate,
+    decide_at,
+    out_share_at_least,
+    out_share_at_most,
+    out_share_of_counts,
+    p_values,
+)
+
+scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
+shares = st.floats(0.01, 1.0)
+
+
+@given(scores_in=scores, accept=shares)
+def test_the_threshold_is_the_largest_that_accepts_the_share(scores_in, accept):
+    threshold = truing.threshold_at(scores_in, accept=accept)
+    accepted = [np.mean(scores_in >= value) for value in np.unique(scores_in)]
+    best = max(value for value, share in zip(np.unique(scores_in), accepted, strict=True) if share >= accept - 1e-9)
+    assert threshold == best
+    assert np.mean(~truing.is_out(scores_in, threshold)) >= accept - 1e-9
+
+
+def test_a_score_at_the_threshold_is_in():
+    assert truing.is_out([1.0, 2.0, 3.0], 2.0).tolist() == [True, False, False]
+
+
+@given(rows=scores, scores_in=scores)
+def test_p_values_count_known_scores_at_or_below(rows, scores_in):
+    expected = [(1 + sum(known <= row for known in scores_in)) / (len(scores_in) + 1) for row in rows]
+    np.testing.assert_allclose(truing.p_values(scores_in, rows), expected)
+
+
+@given(p=arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1)), fdr=shares)
+def test_selection_is_benjamini_hochbergs(p, fdr):
+    ordered = sorted(p)
+    lines = [Fraction(fdr) * rank / len(p) for rank in range(1, len(p) + 1)]
+    assume(
+        all(abs(value - line) > 1e-12 for value, line in zip(ordered, lines, strict=True))
+    )  # Rounding decides there.
+    passing = [rank for rank, line in enumerate(lines, 1) if ordered[rank - 1] <= line]
+    cut = ordered[max(passing) - 1] if passing else -1
+    assert truing.benjamini_hochberg(p, fdr=fdr).tolist() == [value <= cut for value in p]
+
+
+@given(p=arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1)), fdr=st.floats(0.01, 0.5))
+def test_a_larger_rate_selects_no_fewer_rows(p, fdr):
+    assert (truing.benjamini_hochberg(p, fdr=fdr) <= truing.benjamini_hochberg(p, fdr=2 * fdr)).all()
+
+
+def test_p_values_of_exchangeable_rows_are_valid_at_every_level(rng):
+    trials = np.array([truing.p_values(rng.normal(size=19), rng.normal(size=20)) for _ in range(2000)])
+    for level in (0.05, 0.1, 0.5):
+        # Exactly the level on average, since level·20 is whole; the slack is a few standard errors.
+        assert np.mean(trials <= level) == pytest.approx(level, abs=0.015)
+
+
+def test_selection_accepts_the_false_discovery_rate(rng):
+    shares = []
+    for _ in range(400):
+        rows = np.concatenate((rng.normal(size=80), rng.normal(-4, 1, size=20)))
+        chosen = truing.benjamini_hochberg(truing.p_values(rng.normal(size=400), rows), fdr=0.2)
+        shares.append(chosen[:80].sum() / max(1, chosen.sum()))
+    assert np.mean(shares) <= 0.2 + 0.02
+    assert np.mean(shares) >= 0.1  # And it is not kept by choosing nothing.
+
+
+def test_exactly_one_rate_decides():
+    for rates in ({}, {"fdr": 0.1, "false_alarm": 0.1}, {"accept": 0.9, "fdr": 0.1}):
+        with pytest.raises(ValueError, match="exactly one error rate"):
+            Rate.of(**rates)
+
+
+def test_p_outside_zero_to_one_is_refused():
+    with pytest.raises(ValueError, match=r"p must lie in \[0, 1\], got 0.5 to 2"):
+        truing.benjamini_hochberg([0.5, 2.0])
+
+
+def test_the_bound_on_the_out_share_is_the_one_of_every_arrangement():
+    """By brute force over all orders of a few known and in-distribution rows, the others below them all."""
+    for known, rows, out in ((4, 3, 0), (5, 4, 2), (3, 5, 1)):
+        bounds = []
+        inside = rows - out
+        for places in combinations(range(known + inside), known):  # Where the known rows stand in the order.
+            ranks = np.ones(known + inside, dtype=bool)
+            ranks[list(places)] = False
+            scores_in, scores = np.flatnonzero(~ranks), np.flatnonzero(ranks)
+            p = truing.p_values(scores_in, np.concatenate((scores, np.full(out, -1))))
+            bounds.append(out_share_at_least(p, rows_in=known, confidence=0.7, levels=(0.5,)))
+        assert np.mean(np.array(bounds) > out / rows + 1e-12) <= 0.3
+
+
+@pytest.mark.parametrize("out", [0, 10, 60])
+@pytest.mark.parametrize("level", [0.05, 0.2])
+def test_the_out_share_is_at_least_its_bound_with_the_stated_confidence(rng, out, level):
+    misses, bounds = 0, []
+    for _ in range(400):
+        scores_in, inside = rng.normal(size=99), rng.normal(size=100 - out)
+        p = truing.p_values(scores_in, np.concatenate((inside, rng.normal(-4, 1, size=out))))
+        bounds.append(out_share_at_least(p, rows_in=99, confidence=0.9, levels=(level,)))
+        misses += bounds[-1] > out / 100
+    assert misses / 400 <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 400)
+    if out == 60:
+        assert np.mean(bounds) > 0.4  # And it says something.
+
+
+few_values = arrays(np.float64, st.integers(1, 30), elements=st.sampled_from([-2.0, 0.0, 0.5, 1.0, 3.0, 1e9]))
+counts = st.integers(1, 40)
+levels = st.one_of(st.floats(1e-12, 1.0), st.builds(lambda part, rest: part / (part + rest), counts, counts))
+
+
+@given(scores_in=few_values, scores=few_values, level=levels)
+def test_the_threshold_of_a_false_alarm_rate_refuses_what_its_p_values_refuse(scores_in, scores, level):
+    decided = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores))
+    counted = [(1 + sum(known <= score for known in scores_in)) / (len(scores_in) + 1) <= level for score in scores]
+    assert decided.is_out.tolist() == (scores < decided.threshold).tolist() == counted
+
+
+def test_the_fewest_reference_rows_of_a_rate_let_a_row_be_refused():
+    for rate in (Rate("accept", 0.95), Rate("false_alarm", 0.05), Rate("fdr", 0.1), Rate("false_alarm", 0.01)):
+        fewest = rate.fewest_rows()
+        decided = decide_at(rate, Ranks(np.arange(float(fewest)), np.array([-1.0])))
+        assert decided.is_out.all()
+        if rate.name != "accept":
+            assert not decide_at(rate, Ranks(np.arange(float(fewest - 1)), np.array([-1.0]))).is_out.any()
+
+
+@pytest.mark.parametrize("levels", [(0.05,), (0.05, 0.25, 0.5)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_the_bound_on_the_share_of_out_rows_holds_nineteen_times_in_twenty(share, levels):
+    rng, holds, bounds = np.random.default_rng(0), 0, []
+    for _ in range(500):
+        known, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
+        rows = np.concatenate((inside, rng.normal(-2, 1, 100 - len(inside))))
+        bounds.append(out_share_at_least(p_values(known, rows), rows_in=150, levels=levels))
+        holds += bounds[-1] <= share
+    assert holds / 500 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 500)
+    assert np.mean(bounds) >= 0.4 * share
+
+
+def test_several_levels_bound_many_out_rows_that_are_not_told_apart_better_than_one():
+    rng = np.random.default_rng(0)
+    p = p_values(rng.normal(size=1000), rng.normal(-1, 1, 1000))
+    assert out_share_at_least(p, rows_in=1000, levels=(0.05, 0.25, 0.5)) > out_share_at_least(p, rows_in=1000) + 0.2
+
+
+@given(
+    counts=arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 30)),
+    levels=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=3),
+)
+def test_no_bound_on_the_out_share_is_above_the_share_of_rows_up_to_the_highest_level(counts, levels):
+    assume(counts.any())
+    assert out_share_of_counts(counts, levels=levels) <= out_share_at_most(counts, levels)
+
+
+@given(counts=arrays(np.int64, st.integers(2, 30), elements=st.integers(0, 12)), level=st.floats(0.01, 1.0))
+def test_the_bound_on_the_out_share_is_the_fewest_out_rows_that_leave_the_chance_of_the_rest(counts, level):
+    assume(counts.any())
+    known, rows = len(counts) - 1, int(counts.sum())
+    j = max(1, int(level * (known + 1) + 1e-9))
+    low = int(counts[:j].sum())
+
+    def chance(out):
+        lowest = low - out + j - 1
+        return 1.0 if low == out else hypergeom.cdf(j - 1, known + rows - out, known, lowest)
+
+    chances = [chance(out) for out in range(low + 1)]
+    assume(not any(0.04999 < one < 0.05001 for one in chances))  # Rounding would decide.
+    fewest = next(out for out, one in enumerate(chances) if one > 0.05)
+    assert out_share_of_counts(counts, levels=(level,)) == fewest / rows

@@ -1,0 +1,375 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import linprog
+
+import truing
+from truing.regression.fits import SharedFeatures
+from truing.regression.robust import fit_robust_sweep, trust_order
+
+from .literal_lasso import literal_lasso
+
+fits = pytest.mark.parametrize("fit", [truing.fit_direct, truing.fit_robust])
+shapes = pytest.mark.parametrize("shape", [{}, {"intercept": False}, {"components": 3}])
+
+
+def rows_with_outliers(rng, n=120, d=6):
+    features = np.abs(rng.normal(1, 1, size=(n, d)))
+    scores = features @ rng.normal(size=d) + 0.05 * rng.normal(size=n)
+    scores[: n // 10] += rng.normal(0, 5, size=n // 10)
+    return features, scores
+
+
+def trusted_rows(features, scores, **shape):
+    """Which rows RLR keeps at its default share."""
+    trusted = np.zeros(len(scores), dtype=bool)
+    trusted[trust_order(features, scores, **shape)[: int(0.8 * len(scores) + 1e-9)]] = True
+    return trusted
+
+
+def unit(features):
+    norm = np.linalg.norm(features, axis=1, keepdims=True)
+    return features / np.where(norm > 0, norm, 1)
+
+
+@pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("components", [None, 2])
+def test_trusted_rows_are_those_of_the_literal_lasso(rng, penalty, intercept, components):
+    features, scores = rows_with_outliers(rng, n=40, d=4)
+    features[3] = 0  # A row of zeros stays zero.
+    rows = unit(features)
+    if components is not None:
+        centred = rows - rows.mean(axis=0)
+        rows = centred @ np.linalg.svd(centred, full_matrices=False)[2][:components].T
+    design = np.column_stack((rows, np.ones(40))) if intercept else rows
+    gamma = literal_lasso(design, scores, penalty)
+    residual = (scores - gamma) - design @ (np.linalg.pinv(design) @ (scores - gamma)) + gamma
+    order = np.lexsort((np.abs(residual), np.round(np.abs(gamma), 9)))
+    expected = np.zeros(40, dtype=bool)
+    expected[order[:32]] = True
+    found = trusted_rows(features, scores, penalty=penalty, intercept=intercept, components=components)
+    np.testing.assert_array_equal(found, expected)
+
+
+@shapes
+def test_the_robust_fit_is_least_squares_on_the_trusted_rows(rng, shape):
+    features, scores = rows_with_outliers(rng)
+    trusted = trusted_rows(features, scores, **shape)
+    fit = truing.fit_robust(features, scores, **shape)
+    assert trusted.sum() == 96 == fit.rows
+    design = features
+    if "components" in shape:
+        centred = features - features.mean(axis=0)  # Basis from all rows.
+        design = centred @ np.linalg.svd(centred, full_matrices=False)[2][:3].T
+    if shape.get("intercept", True):
+        design = np.column_stack((design, np.ones(len(design))))
+    expected = design @ np.linalg.lstsq(design[trusted], scores[trusted], rcond=None)[0]
+    np.testing.assert_allclose(fit.predict(features), expected, atol=1e-9)
+
+
+def test_the_robust_fit_without_an_intercept_centres_components_on_all_rows(rng):
+    features, scores = rows_with_outliers(rng)
+    trusted = trusted_rows(features, scores, intercept=False, components=3)
+    fit = truing.fit_robust(features, scores, intercept=False, components=3)
+    centred = features - features.mean(axis=0)
+    design = centred @ np.linalg.svd(centred, full_matrices=False)[2][:3].T
+    expected = design @ np.linalg.lstsq(design[trusted], scores[trusted], rcond=None)[0]
+    np.testing.assert_allclose(fit.predict(features), expected, atol=1e-9)
+
+
+@shapes
+def test_keeping_every_row_is_the_direct_fit(rng, shape):
+    features, scores = rows_with_outliers(rng)
+    np.testing.assert_allclose(
+        truing.fit_robust(features, scores, keep=1.0, **shape).predict(features),
+        truing.fit_direct(features, scores, **shape).predict(features),
+        atol=1e-10,
+    )
+
+
+@shapes
+def test_a_sweep_of_kept_shares_is_a_fit_for_each(rng, shape):
+    features, scores = rows_with_outliers(rng)
+    keeps = [0.8, 0.5, 1.0, 0.95, 0.5]
+    for keep, fit in zip(keeps, fit_robust_sweep(features, scores, keeps, **shape), strict=True):
+        alone = truing.fit_robust(features, scores, keep=keep, **shape)
+        np.testing.assert_allclose(fit.coef, alone.coef, atol=1e-11)
+        assert fit.rows == alone.rows == int(keep * 120 + 1e-9)
+
+
+@pytest.mark.parametrize("components", [None, 1, 3, 6])
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=10)
+def test_features_shared_between_scores_give_each_the_fit_it_has_alone(data, intercept, components):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    features, scores = rows_with_outliers(rng)
+    features = features * 10.0 ** data.draw(arrays(np.float64, 6, elements=st.integers(-2, 2)))
+    shared, shape = SharedFeatures(features, components), {"intercept": intercept, "components": components}
+    for own in (scores, scores**2, rng.permutation(scores)):
+        direct, alone = shared.fit_direct(own, intercept=intercept), truing.fit_direct(features, own, **shape)
+        np.testing.assert_allclose(direct.predict(features), alone.predict(features), atol=1e-9 * np.abs(own).max())
+        assert (direct.rows, direct.rank) == (alone.rows, alone.rank)
+        assert direct.explained == pytest.approx(alone.explained, abs=1e-9)
+        (robust,) = shared.fit_robust_sweep(own, [0.8], penalty=0.01, intercept=intercept)
+        alone = truing.fit_robust(features, own, penalty=0.01, **shape)
+        np.testing.assert_array_equal(robust.predict(features), alone.predict(features))
+
+
+def check_columns_far_below_the_components(data, fit, intercept):
+    """Columns many powers of ten below the others have no part in the leading components: they need not be there."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    large, small, n = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(8, 30))
+    size = data.draw(st.integers(-60, 97))
+    gaps = data.draw(st.lists(st.integers(12, 200), min_size=small, max_size=small))
+    features = rng.normal(size=(n, large)) * 10.0**size
+    tiny = rng.normal(size=(n, small)) * 10.0 ** np.maximum(size - np.array(gaps, dtype=float), -300)
+    scores = rng.normal(size=n)
+    order = rng.permutation(large + small)
+    whole = np.column_stack((features, tiny))[:, order]
+    found = fit(whole, scores, components=large, intercept=intercept)
+    assert np.isfinite(found.coef).all()
+    assert found.collinear == 0
+    known = fit(features, scores, components=large, intercept=intercept)
+    assert found.rank == known.rank
+    # The robust regression has one answer with an intercept, and where unit rows are not all one or its negative.
+    if fit is truing.fit_direct or (intercept and large > 1):
+        np.testing.assert_allclose(found.predict(whole), known.predict(features), atol=1e-6)
+    more = fit(whole, scores, components=large + small, intercept=intercept) if large + small <= n else found
+    assert np.isfinite(more.coef).all()
+    assert (more.rank, more.collinear) == (large, 0)
+
+
+def test_one_component_of_columns_hundreds_of_powers_of_ten_apart_meets_two_rows(rng):
+    """LAPACK gave eigenvectors that were no numbers for a quarter of these."""
+    for _ in range(40):
+        features = rng.normal(size=(2, 4)) * 10.0 ** np.array([-160, 50, -99, 0])
+        fit = truing.fit_direct(features, [1.0, 2.0], components=1)
+        np.testing.assert_allclose(fit.predict(features), [1.0, 2.0], atol=1e-6)
+
+
+@fits
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
+    check_columns_far_below_the_components(data, fit, intercept)
+
+
+@pytest.mark.slow
+@fits
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=2000, deadline=None)
+def test_over_thousands_of_sizes_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
+    check_columns_far_below_the_components(data, fit, intercept)
+
+
+@fits
+@shapes
+def test_row_order_never_changes_a_fit(rng, fit, shape):
+    features, scores = rows_with_outliers(rng)
+    one = fit(features, scores, **shape)
+    for _ in range(5):
+        order = rng.permutation(len(scores))
+        other = fit(features[order], scores[order], **shape)
+        np.testing.assert_allclose(other.coef, one.coef, atol=1e-9)
+
+
+def test_row_order_never_changes_the_fit_when_many_rows_tie(rng):
+    # Half of the rows lie exactly on a plane: their γ is 0 and their |residual| decides.
+    features = rng.normal(size=(60, 3))
+    scores = features @ [1.0, 2.0, 3.0] + np.where(np.arange(60) < 30, 0, 0.003 * rng.normal(size=60))
+    one = truing.fit_robust(features, scores, penalty=0.01, keep=0.6)
+    for _ in range(5):
+        order = rng.permutation(60)
+        other = truing.fit_robust(features[order], scores[order], penalty=0.01, keep=0.6)
+        np.testing.assert_allclose(other.coef, one.coef, atol=1e-9)
+
+
+HARD_TIES = {
+    "interpolated": lambda rng: (rng.normal(size=(30, 40)), rng.normal(size=30)),
+    "a little less": lambda rng: (rng.normal(size=(30, 29)), rng.normal(size=30)),
+    "exactly linear": lambda rng: (lambda z: (z, unit(z) @ np.ones(5)))(rng.normal(size=(60, 5))),
+    "whole numbers": lambda rng: (rng.integers(0, 3, (80, 4)).astype(float), rng.integers(0, 3, 80).astype(float)),
+    "repeated rows": lambda rng: (np.repeat(rng.normal(size=(12, 4)), 5, axis=0), np.repeat(rng.normal(size=12), 5)),
+}
+
+
+@pytest.mark.parametrize("make", HARD_TIES.values(), ids=HARD_TIES)
+@pytest.mark.parametrize("penalty", [1e-5, 0.1])
+def test_row_order_never_changes_the_fit_of_tied_rows(rng, make, penalty):
+    features, scores = make(rng)
+    one = truing.fit_robust(features, scores, penalty=penalty).predict(features)
+    for _ in range(6):
+        order = rng.permutation(len(scores))
+        other = truing.fit_robust(features[order], scores[order], penalty=penalty).predict(features)
+        np.testing.assert_allclose(other, one, atol=1e-8)
+
+
+@pytest.mark.parametrize("base", [truing.msp, truing.energy])
+def test_row_order_never_changes_the_fit_of_few_real_rows(bank, rng, base):
+    outputs = bank("cifar10-resnet56", "cifar10-test")[:60]
+    features, scores = outputs.features, base(outputs.logits)
+    one = truing.fit_robust(features, scores).predict(features)
+    for _ in range(4):
+        order = rng.permutation(60)
+        np.testing.assert_allclose(truing.fit_robust(features[order], scores[order]).predict(features), one, atol=1e-7)
+
+
+@settings(max_examples=25)
+@given(
+    features=arrays(np.float64, (20, 3), elements=st.floats(-10, 10)),
+    noise=arrays(np.float64, 20, elements=st.floats(-1, 1)),
+    factor=st.floats(0.01, 100),
+)
+def test_scaling_scores_and_penalty_scales_the_robust_fit(features, noise, factor):
+    scores = noise + 0.1 * np.sin(7.0 * np.arange(20))
+    one = truing.huber(features, scores, 0.05)
+    other = truing.huber(features, scores * factor, 0.05 * factor)
+    value = _objective(features, scores, one, 0.05)
+    assert _objective(features, scores * factor, other, 0.05 * factor) == pytest.approx(
+        value * factor**2, rel=1e-7, abs=1e-12 * factor**2
+    )
+
+
+@pytest.mark.parametrize("factor", [1e-3, 10.0])
+def test_scaling_scores_and_penalty_scales_rlr(rng, factor):
+    features, scores = rows_with_outliers(rng)
+    one = truing.fit_robust(features, scores, penalty=0.01)
+    other = truing.fit_robust(features, scores * factor, penalty=0.01 * factor)
+    np.testing.assert_allclose(other.coef, one.coef * factor, rtol=1e-8)
+
+
+def zeros_among(rng):
+    features = np.abs(rng.normal(1, 1, size=(80, 4)))
+    features[rng.random(80) < 0.3] = 0
+    return features, features.sum(axis=1) + rng.standard_t(2, 80)
+
+
+def beside_an_id(rng):
+    features, scores = rows_with_outliers(rng, n=80, d=4)
+    return np.column_stack([features, rng.integers(0, 10**9, 80)]), scores
+
+
+def with_an_absurd_score(rng):
+    features, scores = rows_with_outliers(rng, n=80, d=4)
+    scores[7] = 1e60
+    return features, scores
+
+
+HARD_ORDERS = {
+    "zero rows": zeros_among,
+    "an id beside ordinary features": beside_an_id,
+    "an absurd score": with_an_absurd_score,
+    **HARD_TIES,
+}
+hard_orders = pytest.mark.parametrize("make", HARD_ORDERS.values(), ids=HARD_ORDERS)
+
+
+@hard_orders
+@pytest.mark.parametrize("shape", [{}, {"intercept": False}], ids=["intercept", "no-intercept"])
+def test_shuffled_rows_are_trusted_in_the_same_order(rng, make, shape):
+    features, scores = make(rng)
+    rows = np.column_stack([features, scores])
+    one = rows[trust_order(features, scores, **shape)]
+    for _ in range(5):
+        shuffled = rng.permutation(len(scores))
+        other = rows[shuffled][trust_order(features[shuffled], scores[shuffled], **shape)]
+        np.testing.assert_array_equal(other, one)
+
+
+@hard_orders
+@pytest.mark.parametrize("exponent", [-200, -90, 30])
+def test_the_order_of_trust_does_not_hang_on_the_scale_of_scores_and_penalty(rng, make, exponent):
+    features, scores = make(rng)
+    factor = 2.0 ** round(exponent * np.log2(10))
+    one, other = trust_order(features, scores), trust_order(features, scores * factor, penalty=1e-5 * factor)
+    np.testing.assert_array_equal(other, one)
+
+
+@pytest.mark.parametrize("exponent", [-200, -90, 90])
+def test_the_order_of_trust_does_not_hang_on_the_scale_of_features(rng, exponent):
+    features, scores = zeros_among(rng)
+    np.testing.assert_array_equal(trust_order(features * 10.0**exponent, scores), trust_order(features, scores))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-30])
+def test_scores_far_below_the_penalty_are_ordered_as_by_least_squares(rng, size):
+    features, scores = rows_with_outliers(rng)
+    design = np.column_stack((unit(features), np.ones(len(scores))))
+    residual = scores - design @ np.linalg.lstsq(design, scores, rcond=None)[0]
+    np.testing.assert_array_equal(trust_order(features, scores * size), np.argsort(np.abs(residual)))
+
+
+@pytest.mark.parametrize("size", [1e30, 1e90])
+def test_scores_far_above_the_penalty_are_ordered_as_by_least_absolute_deviations(rng, size):
+    features, scores = rows_with_outliers(rng)
+    design = np.column_stack((unit(features), np.ones(len(scores))))
+    free, error = design.shape[1], np.eye(len(scores))
+    program = linprog(
+        np.append(np.zeros(free), np.ones(2 * len(scores))),
+        A_eq=np.hstack([design, error, -error]),
+        b_eq=scores,
+        bounds=[(None, None)] * free + [(0, None)] * 2 * len(scores),
+    )
+    residual = np.round(np.abs(scores - design @ program.x[:free]), 9)
+    order = trust_order(features, scores * size)
+    assert set(order[:free]) == set(np.flatnonzero(residual == 0))  # A vertex: as many rows as unknowns are met.
+    np.testing.assert_array_equal(order[free:], np.argsort(residual)[free:])
+
+
+def test_gross_outliers_move_the_direct_fit_and_not_the_robust_one(rng):
+    features = rng.normal(size=(300, 4))
+    scores = features @ [1.0, -1.0, 2.0, 0.5] + 1
+    scores[:45] = 50
+    fit = truing.fit_robust(features, scores)
+    np.testing.assert_allclose(fit.coef, [1.0, -1.0, 2.0, 0.5], atol=1e-6)
+    assert np.abs(truing.fit_direct(features, scores).coef - [1.0, -1.0, 2.0, 0.5]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("fit", "base", "network", "outside", "shape", "fpr95", "auroc"),
+    [
+        (truing.fit_direct, "msp", "cifar10-resnet56", "svhn", {}, 9.4, 97.6),
+        (truing.fit_robust, "msp", "cifar10-resnet56", "svhn", {}, 2.2, 99.5),
+        (truing.fit_direct, "energy", "cifar10-resnet56", "svhn", {"intercept": False}, 5.6, 98.9),
+        (truing.fit_direct, "energy", "imagenet-efficientnet-lite0", "dtd10", {"components": 64}, 19.2, 95.5),
+        (truing.fit_direct, "energy", "imagenet-efficientnet-lite0", "dtd10", {}, 45.1, 86.8),
+    ],
+)
+def test_real_features_give_the_prototypes_figures(bank, fit, base, network, outside, shape, fpr95, auroc):
+    name = "cifar10-test" if network.startswith("cifar10") else "imagenet-val-5000"
+    rows_in, rows_out = bank(network, name), bank(network, outside)
+    score = truing.SCORES[base]
+    found = fit(
+        np.concatenate((rows_in.features, rows_out.features)),
+        np.concatenate((score(rows_in), score(rows_out))),
+        **shape,
+    )
+    report = truing.evaluate(found.predict(rows_in.features), found.predict(rows_out.features))
+    assert 100 * report.fpr95 == pytest.approx(fpr95, abs=0.15)
+    assert 100 * report.auroc == pytest.approx(auroc, abs=0.06)
+
+
+@fits
+def test_too_few_rows_for_the_components_is_said(fit):
+    with pytest.raises(ValueError, match="components must be at least 1 and at most 3, got 4"):
+        fit(np.eye(3, 8), [1, 2, 3], components=4)
+
+
+def test_keeping_no_row_is_refused():
+    with pytest.raises(ValueError, match=r"keep must leave at least one of 3 rows, got 0.2"):
+        truing.fit_robust(np.eye(3), [1, 2, 3], keep=0.2)
+
+
+def _objective(features, scores, fit, penalty):
+    size = np.abs(scores - features @ fit.coef - fit.intercept)
+    return np.where(size <= penalty, size**2 / 2, penalty * size - penalty**2 / 2).sum()
+
+
+def test_rows_of_one_direction_have_no_components_and_are_trusted_by_their_scores():
+    fit = truing.fit_robust(np.ones((5, 2)), [1.0, 2.0, 3.0, 4.0, 50.0], components=1)
+    assert fit.rank == 0
+    assert fit.rows == 4
+    assert fit.intercept == pytest.approx(2.5)

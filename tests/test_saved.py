@@ -1,0 +1,212 @@
+"""Saved files: every kind of value comes back to the bit, and a damaged or invalid file is refused by name."""
+
+import json
+import zipfile
+from io import BytesIO
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing.data.npz import InMemory, read_npz, write_npz
+from truing.saved import as_arrays, from_arrays, read, to_bytes
+
+
+@pytest.fixture(scope="module")
+def rows() -> truing.Outputs:
+    rng = np.random.default_rng(3)
+    return truing.Outputs(rng.normal(size=(60, 4)).astype(np.float32), rng.normal(size=(60, 3)))
+
+
+def detector_of(rows: truing.Outputs, **options) -> truing.Detector:
+    detector = truing.Detector(drift_alarm=0.01, **options)
+    detector.calibrate(rows[:30])
+    for start in (30, 40, 50):
+        detector.learn_and_decide(rows[start : start + 10], false_alarm=0.1)
+    return detector
+
+
+THINGS = {
+    "moments of few rows": lambda rows: truing.Moments.of(rows.features[:3], rows.features[:3, 0]),
+    "moments": lambda rows: truing.Moments.of(rows.features, truing.msp(rows.logits)).decayed(0.3),
+    "fit": lambda rows: truing.fit_direct(rows.features, truing.msp(rows.logits)),
+    "huber": lambda rows: truing.huber(rows.features, truing.msp(rows.logits), 0.1),
+    "contrast": lambda rows: truing.fit_contrast(rows[30:], rows[:30]),
+    "contrast with a bank": lambda rows: truing.fit_contrast(rows[30:], rows[:30], base="knn"),
+    "new detector": lambda rows: truing.Detector("energy", intercept=False, model="a"),
+    "dlr": lambda rows: detector_of(rows, temperature=2.0, components=3, decay=0.9),
+    "dlr window": lambda rows: detector_of(rows, window=25),
+    "rlr": lambda rows: detector_of(rows, method="rlr"),
+    "contrast stream": lambda rows: detector_of(rows, method="contrast"),
+    "contrast window": lambda rows: detector_of(rows, method="contrast", window=25),
+}
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_a_value_comes_back_to_the_bit(rows, tmp_path, name):
+    thing = THINGS[name](rows)
+    truing.save(thing, tmp_path / "thing.npz")
+    loaded = truing.load(tmp_path / "thing.npz")
+    assert type(loaded) is type(thing)
+    truing.save(loaded, tmp_path / "again.npz")
+    assert (tmp_path / "thing.npz").read_bytes() == (tmp_path / "again.npz").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["dlr", "dlr window", "rlr", "contrast stream", "contrast window"])
+def test_a_restored_detector_continues_to_the_same_bits(rows, tmp_path, name):
+    going = THINGS[name](rows)
+    truing.save(going, tmp_path / "detector.npz")
+    stopped = truing.load(tmp_path / "detector.npz")
+    for start in (0, 20):
+        batch = truing.Outputs(rows.features[start : start + 20] + 0.5, rows.logits[start : start + 20])
+        one, other = (each.learn_and_decide(batch, fdr=0.2) for each in (going, stopped))
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.p_values, other.p_values)
+        assert going.drift.martingale == stopped.drift.martingale
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(-(2**60), 2**60), st.floats(), st.text(max_size=5)),
+        lambda values: st.lists(values, max_size=3).map(tuple),
+        max_leaves=8,
+    )
+)
+def test_plain_values_come_back_exactly(value):
+    found = from_arrays(as_arrays("any", value), "a value").value
+    assert repr(found) == repr(value)
+
+
+@pytest.mark.parametrize("name", ["moments of few rows", "fit", "dlr"])
+def test_a_flipped_bit_is_refused_or_changes_nothing(rows, name):
+    content = to_bytes("thing", THINGS[name](rows))
+    rng = np.random.default_rng(0)
+    places = range(len(content)) if len(content) < 4000 else rng.choice(len(content), 1500, replace=False)
+    for place in places:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        try:
+            found = read(InMemory("damaged.npz", bytes(damaged)))
+        except ValueError:
+            continue
+        assert to_bytes("thing", found.value) == content, place
+
+
+def test_a_truncated_file_is_refused_at_every_length(rows):
+    content = to_bytes("fit", THINGS["fit"](rows))
+    for length in range(len(content)):
+        with pytest.raises(ValueError, match=r"cut\.npz"):
+            read(InMemory("cut.npz", content[:length]))
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(junk=st.binary(max_size=300))
+def test_any_bytes_are_refused_with_the_name_of_the_file(tmp_path, junk):
+    for start in (b"", b"PK\x03\x04", b"PK\x05\x06"):
+        (tmp_path / "junk.npz").write_bytes(start + junk)
+        with pytest.raises(ValueError, match=r"junk\.npz"):
+            truing.load(tmp_path / "junk.npz")
+
+
+def changed(arrays, member=None, **header):
+    """Return the arrays of a file with changed members, or with a changed header."""
+    about = json.loads(arrays["about"].tobytes()) | header
+    return {**arrays, **(member or {}), "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
+
+
+WRONG = {
+    "an older version": (lambda a: changed(a, truing=2), "has format version 2; this truing reads version 3"),
+    "a member too many": (
+        lambda a: {**a, "more": np.zeros(2)},
+        "members are not as expected: missing nothing; unknown more",
+    ),
+    "a member too few": (
+        lambda a: {k: v for k, v in a.items() if k != "coef"},
+        "members are not as expected: missing coef",
+    ),
+    "another class": (lambda a: changed(a, value={"Path": {}}), "a class must be one of"),
+    "another field": (
+        lambda a: changed(a, value={"LinearFit": {"a": 1}}),
+        "fields of LinearFit are not as expected: missing coef",
+    ),
+    "another type": (lambda a: changed(a, {"coef": np.zeros(4, dtype="U3")}), "coef must be Floats, got <U3"),
+    "another shape": (lambda a: changed(a, {"coef": np.zeros((2, 2))}), "coef must have 1 axes"),
+    "not a number": (lambda a: changed(a, {"coef": np.full(4, np.nan)}), "coef must hold finite numbers"),
+    "no header": (lambda a: {"coef": a["coef"]}, "must be a file saved by truing.save, got one without its header"),
+}
+
+
+@pytest.mark.parametrize("way", WRONG)
+def test_an_invalid_file_is_refused_with_what_is_wrong(rows, tmp_path, way):
+    change, message = WRONG[way]
+    write_npz(tmp_path / "fit.npz", change(as_arrays("fit", THINGS["fit"](rows))))
+    with pytest.raises(ValueError, match=r"fit\.npz") as refused:
+        truing.load(tmp_path / "fit.npz")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "spoil"),
+    [
+        ("moments", "second_moment", lambda array: -array),
+        ("moments", "mean", lambda array: array * 1e200),
+        ("moments of few rows", "gram", lambda array: array + 1.0),
+        ("dlr", "state.learned.second_moment", lambda array: -array),
+        ("dlr", "state.reference.features", lambda array: array[:, :-1]),
+        ("dlr", "state.drift.alarm.of_all.counts", lambda array: array - 10**6),
+        ("dlr", "state.drift.alarm.recent_bins", lambda array: array[:-1]),
+        ("dlr window", "state.held.0.features", lambda array: array[:, :-1]),
+        ("contrast stream", "state.learned.counts", lambda array: array * 1e9),
+        ("contrast", "coef", lambda array: array + 1e200),
+        ("contrast", "columns.scale", lambda array: -array),
+    ],
+)
+def test_values_that_no_rows_have_are_refused(rows, name, member, spoil):
+    arrays = as_arrays("thing", THINGS[name](rows))
+    from_arrays(arrays, "thing.npz")
+    with pytest.raises(ValueError, match=r"thing\.npz does not hold a valid thing"):
+        from_arrays({**arrays, member: spoil(arrays[member])}, "thing.npz")
+
+
+@pytest.mark.parametrize("depth", [950, 5000])
+def test_a_header_nested_very_deeply_is_refused(tmp_path, depth):
+    about = f'{{"truing": 3, "kind": "fit", "members": [], "notes": {{}}, "value": {"[" * depth}{"]" * depth}}}'
+    write_npz(tmp_path / "deep.npz", {"about": np.frombuffer(about.encode(), dtype=np.uint8)})
+    with pytest.raises(ValueError, match=r"deep\.npz"):
+        truing.load(tmp_path / "deep.npz")
+
+
+def test_a_pickle_is_never_loaded(tmp_path):
+    np.savez(tmp_path / "pickle.npz", about=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(ValueError, match=r"pickle\.npz"):
+        truing.load(tmp_path / "pickle.npz")
+
+
+def test_a_shape_that_promises_more_than_the_file_holds_is_refused(tmp_path):
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
+        archive.writestr("about.npy", header.getvalue())
+    with pytest.raises(ValueError, match=r"bomb\.npz"):
+        truing.load(tmp_path / "bomb.npz")
+
+
+def test_only_known_values_are_saved_and_only_as_npz(rows, tmp_path):
+    with pytest.raises(TypeError, match="thing must be one of Moments, LinearFit"):
+        truing.save(rows, tmp_path / "x.npz")
+    with pytest.raises(ValueError, match=r"path must end in \.npz, got .*x\.csv"):
+        truing.save(THINGS["fit"](rows), tmp_path / "x.csv")
+    with pytest.raises(TypeError, match="must be of a named base score"):
+        truing.save(truing.Detector(lambda outputs: outputs.features[:, 0]), tmp_path / "x.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_any_numpy_can_look_into_a_file(rows, tmp_path):
+    truing.save(THINGS["fit"](rows), tmp_path / "fit.npz")
+    with np.load(tmp_path / "fit.npz") as found:
+        about = json.loads(found["about"].tobytes())
+        assert (about["truing"], about["kind"], about["members"]) == (3, "fit", ["coef"])
+        np.testing.assert_array_equal(found["coef"], THINGS["fit"](rows).coef)
+    assert set(read_npz(tmp_path / "fit.npz")) == {"about", "coef"}
