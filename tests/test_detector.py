@@ -527,3 +527,25 @@ def test_rows_that_changed_since_their_check_are_not_decided(method, value):
     for ask in (detector.score, partial(detector.decide, false_alarm=0.05)):
         with pytest.raises(ValueError, match="must be finite"):
             ask(rows)
+
+
+@pytest.mark.parametrize("d", [6, 300])
+def test_a_calibrated_stream_fits_all_rows_in_any_order_of_calls(rng, d):
+    reference, first, second, third = (
+        truing.Outputs(rng.normal(size=(n, d)), scores=rng.normal(size=n)) for n in (150, 40, 40, 40)
+    )
+    before, between = truing.Detector("given"), truing.Detector("given")
+    before.calibrate(reference)
+    for batch in (first, second):
+        before.learn(batch)
+        between.learn(batch)
+    between.calibrate(first)
+    between.calibrate(reference)
+    for detector in (before, between):
+        detector.merge(truing.Moments.of(third.features, third.scores))
+        every = truing.Outputs.concatenate([reference, first, second, third])
+        expected = truing.fit_direct(every.features, every.scores).predict(third.features)
+        np.testing.assert_allclose(detector.score(third), expected, atol=1e-9)
+        learned = truing.Outputs.concatenate([first, second, third])
+        expected = truing.fit_direct(learned.features, learned.scores).predict(third.features)
+        np.testing.assert_allclose(detector.fit_of_learned().predict(third.features), expected, atol=1e-9)

@@ -24,11 +24,11 @@ T = TypeVar("T")
 # Larger numbers overflow when squared and summed, or divided by a small temperature.
 LARGEST = 1e100
 
-# A block of 64-bit numbers this large stays in the processor's cache. With smaller ones threads wait for the
-# interpreter more often: each call of NumPy gives it back, and wants it again. Of few rows there are still some blocks
-# for each thread, of this many numbers at least.
+# A block of so many 64-bit numbers fits into the processor's cache. A kernel makes no copies, so its blocks are larger.
+# Few rows are still cut into several blocks for each thread, but into none with fewer numbers than the minimum.
 BLOCK_NUMBERS = 2**18
-_FEWEST_NUMBERS = 2**17
+KERNEL_NUMBERS = 2**20
+_MIN_BLOCK_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8
 
 # All bits of a float16 but its sign, and the bits of infinity; NaN has larger bits.
@@ -161,14 +161,14 @@ def counted(count: float, noun: str = "row") -> str:
 
 
 def row_blocks(*matrices: Matrix, copies: int = 1, most: int = BLOCK_NUMBERS) -> list[slice]:
-    """Return the rows a block at a time, of which the cache holds that many copies in float64."""
+    """Return blocks of rows. A block times `copies` has at most `most` numbers."""
     widest = max([matrix.shape[1] for matrix in matrices])
     return slices(len(matrices[0]), max(1, rows_of_block(len(matrices[0]), widest * copies, most)))
 
 
 def rows_of_block(rows: int, width: int, most: int = BLOCK_NUMBERS) -> int:
-    """Return how many of so many rows, of `width` numbers each, are a block of at most `most` numbers; 0 if none is."""
-    numbers = max(_FEWEST_NUMBERS, rows * width // _BLOCKS_OF_FEW_ROWS)
+    """Return how many rows of `width` numbers make a block of at most `most` numbers; 0 if a row is longer."""
+    numbers = max(_MIN_BLOCK_NUMBERS, rows * width // _BLOCKS_OF_FEW_ROWS)
     return min(most, numbers) // width
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ._check import LARGEST, Floats, Matrix, reject, row_blocks
+from ._check import KERNEL_NUMBERS, LARGEST, Floats, Matrix, reject, row_blocks
 from ._kernels import kernels, readable
 from ._threads import map_blocks
 
@@ -21,5 +21,5 @@ def largest_of_rows(matrix: Matrix, name: str) -> tuple[Floats, NDArray[np.intp]
         if not kernels.largest_columns(readable(matrix[rows]), LARGEST, values[rows], columns[rows]):
             reject(matrix, name)
 
-    map_blocks(fill, row_blocks(matrix, copies=2), uses_blas=False)
+    map_blocks(fill, row_blocks(matrix, most=KERNEL_NUMBERS), uses_blas=False)
     return values, columns.astype(np.intp)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar
 
+from ._blas import one_thread
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._display.html import facts
 from .contrast import ClassMoments, ContrastFit, SplitReference
@@ -317,7 +318,7 @@ class Detector:
         If anything fails, the detector stays unchanged.
         """
         as_outputs(outputs, "outputs")
-        with self._changing:
+        with one_thread(), self._changing:  # Pin BLAS once for all steps of a batch.
             self._check_outputs(self.state, outputs)
             rows: Any = self.state.read(outputs)
             self.state, result = then(self.state.with_rows(rows), rows)

@@ -355,7 +355,7 @@ def _check_alarm(alarm: DriftAlarm) -> None:
 def _check_linear_state(state: LinearState) -> None:
     widths = {batch.features.shape[1] for batch in (state.reference, *state.held) if batch is not None}
     widths |= set() if state.drift is None else {len(state.drift.mean)}
-    widths |= set() if state.learned is None else {state.learned.dimensions}
+    widths |= {sums.dimensions for sums in (state.learned, state.joint) if sums is not None}
     if len(widths) > 1:
         raise ValueError(f"reference, learned, held and drift must be of the same features, got {sorted(widths)}")
 

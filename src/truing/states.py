@@ -131,13 +131,16 @@ class Solved(NamedTuple):
 class LinearState:
     """Learned rows of DLR, as sums, or of RLR, as the rows themselves, and the reference.
 
-    `held` are the batches inside the window, oldest first; RLR always has a window. `classes` is the number of logits
-    of the rows seen so far, or None while no row had logits.
+    `joint` are the moments of learned and reference rows together, kept so that a batch does not add the whole
+    reference again. With decay or a window they are computed when they are needed. `held` are the batches inside the
+    window, oldest first; RLR always has a window. `classes` is the number of logits of the rows seen so far, or None
+    while no row had logits.
     """
 
     settings: Settings
     reference: Reference | None = None
     learned: Moments | None = None
+    joint: Moments | None = None
     held: tuple[Batch, ...] = ()
     classes: int | None = None
     drift: DriftWatch | None = None
@@ -178,7 +181,8 @@ class LinearState:
         """Return the state with these reference rows in place of earlier ones."""
         rows = Reference.of(reference.features, self.settings.base_scores(reference))
         drift = DriftWatch.of(rows.features, self.settings.drift_alarm)
-        return replace(self, reference=rows, classes=_classes(self.classes, reference), drift=drift)
+        joint = self.learned + rows.moments if self.learned is not None and self._keeps_joint else None
+        return replace(self, reference=rows, joint=joint, classes=_classes(self.classes, reference), drift=drift)
 
     def with_rows(self, rows: Outputs) -> LinearState:
         """Return the state after these rows were learned with weight 1."""
@@ -186,16 +190,18 @@ class LinearState:
         held, leaving = self.held, self.held[:0]
         if self.settings.window is not None:
             held, leaving = slide(held, Batch.of(rows.features, scores), self.settings.window)
-        learned = None
+        learned = joint = None
         if self.settings.method == "dlr":
-            learned = self._learned_with(Moments.of(rows.features, scores))
+            more = Moments.of(rows.features, scores)
+            learned, joint = self._learned_with(more), self._joint_with(more)
             if leaving:
                 learned = _without(learned, leaving, held)
-        return replace(self, learned=learned, held=held, classes=_classes(self.classes, rows))
+        return replace(self, learned=learned, joint=joint, held=held, classes=_classes(self.classes, rows))
 
     def with_sums(self, sums: Moments) -> LinearState:
         """Return the state with the moments of other rows added."""
-        return replace(self, learned=sums if self.learned is None else self.learned + sums)
+        learned = sums if self.learned is None else self.learned + sums
+        return replace(self, learned=learned, joint=self._joint_with(sums))
 
     def without_rows(self) -> LinearState:
         """Return the state without learned rows; the drift alarm starts again."""
@@ -223,6 +229,17 @@ class LinearState:
         earlier = self.learned if self.settings.decay == 1.0 else self.learned.decayed(self.settings.decay)
         return earlier + more
 
+    @property
+    def _keeps_joint(self) -> bool:
+        """Whether sums only grow: a decay would not hold for the reference, and a window takes rows away."""
+        return self.settings.decay == 1.0 and self.settings.window is None
+
+    def _joint_with(self, more: Moments) -> Moments | None:
+        """Return the moments of learned and reference rows and of one more batch, if they are kept."""
+        if self.reference is None or not self._keeps_joint:
+            return None
+        return (self.reference.moments if self.joint is None else self.joint) + more
+
     def _solved(self, with_reference: bool) -> Solved:
         return self._with_reference if with_reference else self._without_reference
 
@@ -243,7 +260,7 @@ class LinearState:
 
     def _direct_fit(self, reference: Reference | None) -> LinearFit:
         assert self.learned is not None
-        sums = self.learned if reference is None else self.learned + reference.moments
+        sums = self.learned if reference is None else self.joint or self.learned + reference.moments
         return sums.solve(self.settings.intercept, self.settings.components)
 
     def _robust_fit(self, reference: Reference | None) -> LinearFit:

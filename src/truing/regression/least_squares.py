@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _linalg
-from .._check import BLOCK_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
+from .._check import BLOCK_NUMBERS, KERNEL_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
 from .._kernels import kernels, readable
 from .._threads import map_blocks
 
@@ -115,7 +115,7 @@ def row_products(matrix: Matrix, coef: Floats, constant: float = 0.0) -> Floats:
     products, coef = np.empty(len(matrix)), readable(coef)
     map_blocks(
         lambda rows: kernels.row_products(readable(matrix[rows]), coef, constant, products[rows]),
-        row_blocks(matrix, copies=2) if matrix.size > BLOCK_NUMBERS else [slice(0, len(matrix))],
+        row_blocks(matrix, most=KERNEL_NUMBERS) if matrix.size > BLOCK_NUMBERS else [slice(0, len(matrix))],
         uses_blas=False,
     )
     return products

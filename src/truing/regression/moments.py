@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from .. import _linalg
 from .._blas import one_thread
 from .._check import (
+    KERNEL_NUMBERS,
     LARGEST,
     Bools,
     Floats,
@@ -440,7 +441,7 @@ def _mean(rows: Floats) -> Floats:
 def _summed_about(shift: Floats, features: Matrix, scores: Floats) -> tuple[Floats, Moments]:
     """Return the sums of squares (p,) about the shift, and the moments. Blocks are added in order."""
     n, width = len(scores), len(shift) + 1
-    size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, rows_of_block(n, width))))
+    size = min(n, max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, rows_of_block(n, width, KERNEL_NUMBERS))))
     sums = np.zeros((width, width))
 
     def add(products: Floats) -> None:

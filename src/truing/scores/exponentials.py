@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._check import LARGEST, Floats, Matrix, reject, row_blocks
+from .._check import KERNEL_NUMBERS, LARGEST, Floats, Matrix, reject, row_blocks
 from .._kernels import kernels, readable
 from .._threads import map_blocks
 
@@ -101,7 +101,7 @@ def _by_blocks(fill: Callable[[Matrix, slice], bool], logits: Matrix) -> None:
         if not fill(readable(logits[rows]), rows):
             reject(logits, "logits")
 
-    map_blocks(checked, row_blocks(logits, copies=2), uses_blas=False)
+    map_blocks(checked, row_blocks(logits, most=KERNEL_NUMBERS), uses_blas=False)
 
 
 def _log_of_others(logits: Matrix, temperature: float, others: Floats) -> Floats:
