@@ -1,8 +1,8 @@
-"""The one door for arrays.
+"""Validation of array arguments.
 
-Public functions pass what they are given through here once. What comes out is shaped and of a floating type, and
-finite once it is checked, here or where it is first read; matrices keep float16 and float32, and `blocks` widens them a
-few rows at a time, so that no float64 copy of a whole input is ever made.
+Every public function validates its arguments here once and gets arrays of the right shape and a floating type. Values
+are checked to be finite here, or later by the code that first reads them. Matrices keep float16 and float32; `blocks`
+converts a few rows at a time, so a float64 copy of a whole input is never made.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._arrays import as_numpy
-from ._kernels import readable
+from ._kernels import kernels, plain, readable
 from ._threads import add_blocks, map_blocks
 
 Floats = NDArray[np.float64]
@@ -24,29 +24,30 @@ T = TypeVar("T")
 # Larger numbers overflow when squared and summed, or divided by a small temperature.
 LARGEST = 1e100
 
-# A block of so many 64-bit numbers fits into the processor's cache. A kernel makes no copies, so its blocks are larger.
-# Few rows are still cut into several blocks for each thread, but into none with fewer numbers than the minimum.
+# A block of BLOCK_NUMBERS 64-bit numbers fits into the processor's cache. Compiled kernels make no copies, so their
+# blocks are larger; plain ones make about four. Small inputs are cut into smaller blocks to keep all threads busy, but
+# not below the minimum.
 BLOCK_NUMBERS = 2**18
-KERNEL_NUMBERS = 2**20
+KERNEL_NUMBERS = 2**20 if kernels is not plain else 2**16
 _MIN_BLOCK_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8
 
-# All bits of a float16 but its sign, and the bits of infinity; NaN has larger bits.
+# The float16 bit mask without the sign, and the bits of infinity; NaN has larger bits.
 _BITS_OF_SIZE, _BITS_OF_INFINITY = 0x7FFF, 0x7C00
 
-# For so few numbers, a sum of squares is the fastest finiteness check.
+# Up to this size, a sum of squares is the fastest finiteness check.
 _FEW_NUMBERS = 2**12
 
 
 def as_matrix(values: ArrayLike, name: str) -> Matrix:
-    """Return `values` as a finite (n, d) matrix of at least one row and column."""
+    """Return `values` as a finite (n, d) matrix with at least one row and one column."""
     matrix = as_matrix_unchecked(values, name)
     check_finite(matrix, name)
     return matrix
 
 
 def as_matrix_unchecked(values: ArrayLike, name: str) -> Matrix:
-    """Return `values` as such a matrix, unread: whoever reads it checks it, or its sums."""
+    """Return `values` as a non-empty (n, d) matrix without reading it. The caller must check that it is finite."""
     matrix = _as_floats(values, name)
     if matrix.ndim != 2:
         raise ValueError(f"{name} must be 2-D (n, d), got shape {matrix.shape}")
@@ -56,7 +57,7 @@ def as_matrix_unchecked(values: ArrayLike, name: str) -> Matrix:
 
 
 def as_vector(values: ArrayLike, name: str) -> Floats:
-    """Return `values` as a finite float64 (n,) vector of at least one row."""
+    """Return `values` as a finite, non-empty float64 vector (n,)."""
     vector = _as_floats(values, name)
     if vector.ndim != 1:
         raise ValueError(f"{name} must be 1-D (n,), got shape {vector.shape}")
@@ -67,19 +68,19 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 
 
 def reject(matrix: Matrix, name: str) -> NoReturn:
-    """Raise the error of `check_finite` for a matrix in which an invalid number was found."""
+    """Raise the error of `check_finite` for a matrix that holds an invalid number."""
     check_finite(matrix, name)
     raise ValueError(f"{name} must not change while they are read")
 
 
 def check_finite(matrix: Matrix, name: str) -> None:
-    """Reject NaN, infinities and numbers too large to square. The error names the first."""
+    """Reject NaN, infinities and numbers too large to square. The error names the first invalid number."""
     if matrix.size <= _FEW_NUMBERS and _have_small_squares(matrix):
         return
 
     def check(rows: slice) -> None:
         if not _are_finite(matrix[rows]):
-            block = np.array(matrix[rows], dtype=np.float64)  # A copy, which another thread cannot change.
+            block = np.array(matrix[rows], dtype=np.float64)  # Another thread cannot change this copy.
             invalid = np.argwhere(~(np.abs(block) <= LARGEST))
             if not invalid.size:
                 raise ValueError(f"{name} must not change while they are read")
@@ -90,7 +91,7 @@ def check_finite(matrix: Matrix, name: str) -> None:
 
 
 def check_rows(matrix: Matrix, rows: slice, name: str) -> None:
-    """Reject invalid numbers in some rows, right before these rows are read."""
+    """Reject invalid numbers in the given rows, right before these rows are read."""
     if not _are_finite(matrix[rows]):
         reject(matrix, name)
 
@@ -99,7 +100,7 @@ def as_number(
     value: float, name: str, *, above: float | None = None, at_least: float = -LARGEST, at_most: float = LARGEST
 ) -> float:
     """Return `value` as a float within the stated bounds."""
-    # Most are plain floats, and to ask whether something is Real takes longer than all the rest.
+    # Most values are plain floats, and an isinstance check against Real is slow.
     if type(value) is not float and (isinstance(value, bool | np.bool_) or not isinstance(value, Real)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     try:
@@ -113,7 +114,7 @@ def as_number(
 
 
 def as_truth(value: bool, name: str) -> bool:
-    """Return `value`, which must be true or false."""
+    """Return `value` as a bool; reject anything that is not a bool."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be true or false, got {type(value).__name__}")
     return bool(value)
@@ -125,7 +126,7 @@ def as_share(value: float, name: str) -> float:
 
 
 def as_count(value: int, name: str, *, at_most: int | None = None) -> int:
-    """Return `value` as a whole number of at least one."""
+    """Return `value` as an int of at least 1."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
     if value < 1 or (at_most is not None and value > at_most):
@@ -135,7 +136,7 @@ def as_count(value: int, name: str, *, at_most: int | None = None) -> int:
 
 
 def as_choice(value: str, name: str, choices: Mapping[str, T]) -> T:
-    """Return what `choices` holds under `value`."""
+    """Return `choices[value]`; reject an unknown name."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a name, got {type(value).__name__}")
     if value not in choices:
@@ -144,15 +145,15 @@ def as_choice(value: str, name: str, choices: Mapping[str, T]) -> T:
 
 
 def check_same_rows(**arrays: NDArray[Any] | None) -> None:
-    """Refuse arrays with different numbers of rows, naming each."""
+    """Reject arrays with different numbers of rows. The error lists each array and its row count."""
     rows = {name: len(array) for name, array in arrays.items() if array is not None}
     if len(set(rows.values())) > 1:
-        found = ", ".join(f"{name} {count}" for name, count in rows.items())
-        raise ValueError(f"{' and '.join(rows)} must have the same number of rows, got {found}")
+        counts = ", ".join(f"{name} {count}" for name, count in rows.items())
+        raise ValueError(f"{' and '.join(rows)} must have the same number of rows, got {counts}")
 
 
 def counted(count: float, noun: str = "row") -> str:
-    """Return a number of things in words.
+    """Return a count with its noun, as text.
 
     >>> counted(1), counted(5_250_000.0)
     ('1 row', '5,250,000 rows')
@@ -161,19 +162,19 @@ def counted(count: float, noun: str = "row") -> str:
 
 
 def row_blocks(*matrices: Matrix, copies: int = 1, most: int = BLOCK_NUMBERS) -> list[slice]:
-    """Return blocks of rows. A block times `copies` has at most `most` numbers."""
+    """Return slices of rows such that `copies` copies of one block hold at most `most` numbers."""
     widest = max([matrix.shape[1] for matrix in matrices])
     return slices(len(matrices[0]), max(1, rows_of_block(len(matrices[0]), widest * copies, most)))
 
 
 def rows_of_block(rows: int, width: int, most: int = BLOCK_NUMBERS) -> int:
-    """Return how many rows of `width` numbers make a block of at most `most` numbers; 0 if a row is longer."""
+    """Return the number of rows in a block of at most `most` numbers; 0 if a single row is longer."""
     numbers = max(_MIN_BLOCK_NUMBERS, rows * width // _BLOCKS_OF_FEW_ROWS)
     return min(most, numbers) // width
 
 
 def slices(rows: int, step: int) -> list[slice]:
-    """Return so many rows, `step` of them at a time.
+    """Return slices that cover `rows` rows, `step` rows each.
 
     >>> slices(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -184,13 +185,13 @@ def slices(rows: int, step: int) -> list[slice]:
 
 
 def blocks(*matrices: Matrix) -> Iterator[tuple[Any, ...]]:
-    """Yield (rows, those rows of each matrix in float64), a block at a time."""
+    """Yield (rows, block of each matrix in float64) for every block of rows."""
     for rows in row_blocks(*matrices):
         yield rows, *(np.asarray(matrix[rows], dtype=np.float64) for matrix in matrices)
 
 
 def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
-    """Return `formula` of every row (n,), computed in float64 a block of rows at a time, on all cores."""
+    """Apply `formula` to float64 blocks of rows on all cores and return one value per row (n,)."""
     scores = np.empty(len(matrices[0]))
 
     def fill(rows: slice) -> None:
@@ -201,12 +202,12 @@ def by_rows(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
 
 
 def as_block(rows: Matrix) -> Floats:
-    """Return rows in float64, each in one piece, so that its sums do not depend on how a matrix lies in memory."""
+    """Return rows as contiguous float64, so that sums over a row do not depend on the memory layout."""
     return np.ascontiguousarray(rows, dtype=np.float64)
 
 
 def sum_of_blocks(formula: Callable[..., Floats], *matrices: Matrix) -> Floats:
-    """Return the sum of `formula` of every block of rows in float64, in the order of the rows, on all cores."""
+    """Apply `formula` to float64 blocks of rows on all cores and return the sum of the results, added in row order."""
     total: Any = 0.0
 
     def part(rows: slice) -> Floats:
@@ -228,14 +229,14 @@ def _are_finite(block: Matrix) -> bool:
 
 
 def _have_small_squares(matrix: Matrix) -> bool:
-    """Return whether a sum of squares shows that all numbers are finite and not too large; where not, they may be."""
-    if matrix.dtype == np.float16:  # Which NumPy sums one at a time.
+    """Return True if the sum of squares proves that all numbers are valid. False proves nothing."""
+    if matrix.dtype == np.float16:  # NumPy has no fast sum for float16.
         return False
     return float(np.vdot(matrix, matrix)) <= LARGEST**2  # NaN fails this comparison too; vdot never warns.
 
 
 def _as_floats(values: ArrayLike, name: str) -> Matrix:
-    # A view has a shape of its own, which nobody else can set while C reads the numbers.
+    # A view has its own shape, which no other thread can change while C code reads the numbers.
     array = values.view() if type(values) is np.ndarray else _read(values, name)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
