@@ -26,7 +26,7 @@ test-slow: .venv/slow-tests.stamp .venv-clients/stamp  ## run the long proofs, a
 test-pythons:  ## run the core's tests on each of Python 3.11 to 3.13 that is there
 	@for python in python3.11 python3.12 python3.13; do \
 	  if $$python --version > /dev/null 2>&1; then $(MAKE) .venv-core CORE=.venv-$$python PYTHON=$$python LOWEST= || exit 1; \
-	  else echo "$$python is not there"; fi; done
+	  else echo "$$python not found, skipped"; fi; done
 
 test-lowest:  ## run the core's tests with the oldest dependencies that are allowed
 	$(MAKE) .venv-core CORE=.venv-lowest
@@ -42,7 +42,7 @@ check: .venv/dev.stamp  ## format, lint and types, as CI has it
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: .venv/dev.stamp  ## format and mend what can be mended
+format: .venv/dev.stamp  ## format, and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -56,7 +56,7 @@ pages: .venv/bench.stamp  ## make the report, the tables and docs/reproduce.md f
 docs: .venv/docs.stamp  ## make a site of the pages in site/, which needs no network to be read
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-clean:  ## remove what the other targets made
+clean:  ## remove build outputs
 	rm -rf .venv .venv-* build site truing-demo.html src/truing/_kernels/*.so src/*.egg-info
 
 .venv/%.stamp: pyproject.toml constraints.txt src/truing/_kernels/compiled.c

@@ -1,4 +1,4 @@
-"""Where tests find real features, and rows to try things on."""
+"""Shared fixtures: real features, a browser, a random generator."""
 
 import os
 import shutil

@@ -17,7 +17,7 @@ def batches(outputs: truing.Outputs, size: int) -> list[truing.Outputs]:
 
 @pytest.mark.parametrize("size", [1, 7, 32, 400])
 @pytest.mark.parametrize("settings", [{}, {"intercept": False}, {"components": 3}, {"base": "energy"}])
-def test_after_the_last_batch_the_fit_is_the_batch_fit(rng, size, settings):
+def test_after_the_last_batch_the_fit_equals_the_fit_of_all_rows(rng, size, settings):
     outputs, detector = stream(rng), truing.Detector(**settings)
     for batch in batches(outputs, size):
         detector.learn(batch)
@@ -31,7 +31,7 @@ def test_after_the_last_batch_the_fit_is_the_batch_fit(rng, size, settings):
 
 
 @pytest.mark.parametrize("size", [1, 8, 32])
-def test_each_batch_is_scored_as_algorithm_3_says(rng, size):
+def test_each_batch_is_scored_as_in_algorithm_3(rng, size):
     outputs, detector = stream(rng), truing.Detector()
     gram, cross = np.zeros((7, 7)), np.zeros(7)
     for seen, batch in enumerate(batches(outputs, size)):
@@ -39,12 +39,12 @@ def test_each_batch_is_scored_as_algorithm_3_says(rng, size):
         design = np.column_stack((batch.features, np.ones(len(batch))))
         gram += design.T @ design
         cross += design.T @ truing.msp(batch.logits)
-        if (seen + 1) * size > 40:  # Before, several fits are as good and the norms differ by the intercept.
+        if (seen + 1) * size > 40:  # With fewer rows, several fits are optimal.
             expected = design @ (np.linalg.pinv(gram, hermitian=True) @ cross)
             np.testing.assert_allclose(detector.score(batch), expected, atol=1e-8)
 
 
-def test_online_dlr_on_real_features_ends_where_dlr_does(bank):
+def test_online_dlr_ends_with_the_dlr_fit_on_real_features(bank):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
     mixed = truing.Outputs(
         np.concatenate((inside.features, outside.features)), np.concatenate((inside.logits, outside.logits))
@@ -58,7 +58,7 @@ def test_online_dlr_on_real_features_ends_where_dlr_does(bank):
     )
 
 
-def test_a_dead_unit_that_wakes_is_learned(rng):
+def test_a_dead_unit_that_becomes_active_is_learned(rng):
     outputs = stream(rng, rows=100)
     asleep = outputs.features.copy()
     asleep[:50, 2] = 0
@@ -72,7 +72,7 @@ def test_a_dead_unit_that_wakes_is_learned(rng):
     )
 
 
-def test_decay_weighs_each_batch_by_its_age(rng):
+def test_decay_weights_each_batch_by_its_age(rng):
     outputs, detector = stream(rng, rows=120), truing.Detector(decay=0.5)
     for batch in batches(outputs, 40):
         detector.learn(batch)
@@ -95,7 +95,7 @@ def test_a_decaying_stream_follows_a_drift(rng):
 
 
 @pytest.mark.parametrize("settings", [{}, {"components": 3, "decay": 0.9, "base": "energy", "temperature": 2.0}])
-def test_saving_in_the_middle_changes_nothing_afterwards(rng, tmp_path, settings):
+def test_saving_and_loading_in_the_middle_of_a_stream_changes_no_result(rng, tmp_path, settings):
     outputs, reference = stream(rng), stream(rng, rows=50)
     going, stopped = truing.Detector(**settings), truing.Detector(**settings)
     going.calibrate(reference)
@@ -125,7 +125,7 @@ def test_a_decision_uses_the_fit_of_learned_and_reference_rows(rng):
     np.testing.assert_array_equal(detector.score(outputs), decision.scores)
 
 
-def test_a_causal_decision_leaves_the_reference_out_of_the_fit(rng):
+def test_decide_leaves_the_reference_out_of_the_fit(rng):
     earlier, now, reference = stream(rng), stream(rng, rows=30), stream(rng, rows=60)
     detector = truing.Detector()
     detector.calibrate(reference)
@@ -146,7 +146,7 @@ def test_reference_rows_are_never_decayed(rng):
 
 
 def false_alarms(trials: int, learned: bool, known: int = 200) -> float:
-    """Share of in-distribution rows called out at 5 %, over random splits of real features."""
+    """Return the share of in-distribution rows called out at 5 %, over random splits of real features."""
     inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
     rng = np.random.default_rng(11)
     called = []
@@ -168,7 +168,7 @@ def false_alarms(trials: int, learned: bool, known: int = 200) -> float:
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_false_alarms_keep_their_stated_rate_on_real_features(learned):
-    # 10 of 201 known ranks lie at or below 5 %; the standard error over 60 splits is near 0.25 points.
+    # 10 of 201 ranks lie at or below 5 %. The standard error over 60 splits is about 0.25 points.
     assert false_alarms(60, learned) == pytest.approx(10 / 201, abs=0.01)
 
 
@@ -178,7 +178,7 @@ def test_false_alarms_keep_their_stated_rate_over_thousands_of_splits(learned):
     assert false_alarms(3000, learned) == pytest.approx(10 / 201, abs=0.002)
 
 
-def test_scoring_and_deciding_change_nothing(rng, tmp_path):
+def test_scoring_and_deciding_do_not_change_the_detector(rng, tmp_path):
     outputs, detector = stream(rng), truing.Detector()
     detector.calibrate(stream(rng, rows=40))
     detector.learn(outputs)
@@ -191,7 +191,7 @@ def test_scoring_and_deciding_change_nothing(rng, tmp_path):
     assert (tmp_path / "before.npz").read_bytes() == (tmp_path / "after.npz").read_bytes()
 
 
-def test_refused_rows_leave_the_state_as_it_was(rng, tmp_path):
+def test_rejected_rows_do_not_change_the_state(rng, tmp_path):
     outputs, detector = stream(rng), truing.Detector(components=4)
     detector.calibrate(stream(rng, rows=40))
     detector.learn(outputs)
@@ -210,7 +210,7 @@ def test_refused_rows_leave_the_state_as_it_was(rng, tmp_path):
     assert (tmp_path / "before.npz").read_bytes() == (tmp_path / "after.npz").read_bytes()
 
 
-def test_what_is_missing_is_said(rng):
+def test_errors_name_the_missing_step_or_argument(rng):
     outputs, detector = stream(rng, rows=20), truing.Detector()
     with pytest.raises(ValueError, match="nothing learned yet"):
         detector.score(outputs)
@@ -228,7 +228,7 @@ def test_what_is_missing_is_said(rng):
         truing.Detector(components=7).learn(outputs)
 
 
-def test_a_failing_base_score_leaves_the_state_as_it_was(rng):
+def test_a_failing_base_score_does_not_change_the_state(rng):
     def fails_on_few_rows(outputs):
         if len(outputs) < 10:
             raise KeyboardInterrupt
@@ -243,7 +243,7 @@ def test_a_failing_base_score_leaves_the_state_as_it_was(rng):
     assert detector.state is before
 
 
-def test_a_buffer_used_again_does_not_change_the_reference(rng):
+def test_reusing_the_callers_buffer_does_not_change_the_reference(rng):
     known, detector = stream(rng, rows=60), truing.Detector()
     buffer = known.features.copy()
     detector.calibrate(truing.Outputs(buffer, known.logits))
@@ -253,7 +253,7 @@ def test_a_buffer_used_again_does_not_change_the_reference(rng):
     np.testing.assert_array_equal(detector.decide(known, fdr=0.1).p_values, before)
 
 
-def test_rows_spoiled_after_they_were_checked_are_not_learned(rng):
+def test_rows_that_become_nan_after_their_check_are_not_learned(rng):
     rows, detector = stream(rng, rows=60), truing.Detector()
     detector.learn(rows)
     rows.features[3, 1] = np.nan
@@ -263,7 +263,7 @@ def test_rows_spoiled_after_they_were_checked_are_not_learned(rng):
 
 
 @pytest.mark.parametrize("d", [40, 129])
-def test_a_reference_in_another_order_of_memory_is_restored_to_the_bit(rng, tmp_path, d):
+def test_a_reference_in_another_memory_order_is_restored_bit_for_bit(rng, tmp_path, d):
     known = stream(rng, rows=300, d=d)
     turned = truing.Outputs(np.asfortranarray(known.features)[::2], known.logits[::2])
     going = truing.Detector(decay=0.9)
@@ -279,7 +279,7 @@ def test_a_reference_in_another_order_of_memory_is_restored_to_the_bit(rng, tmp_
 
 
 def test_ties_keep_the_false_alarm_rate(rng):
-    """Three kinds of row only, decided one at a time: a last bit that differed would break every tie one way."""
+    """Only three distinct rows occur, one at a time. A difference in the last bit would break all ties the same way."""
     kinds, alarms, decided = rng.normal(size=(3, 5)), 0, 0
     for _ in range(300):
         rows = kinds[rng.integers(0, 3, size=40)]
@@ -291,7 +291,7 @@ def test_ties_keep_the_false_alarm_rate(rng):
     assert alarms / decided <= 0.05
 
 
-def test_rows_of_another_network_are_refused_where_that_can_be_seen(rng, tmp_path):
+def test_rows_of_another_model_or_number_of_classes_are_rejected(rng, tmp_path):
     outputs, detector = stream(rng), truing.Detector(model="a")
     detector.calibrate(stream(rng, rows=40))
     detector.learn(outputs)
@@ -313,7 +313,7 @@ def test_rows_of_another_network_are_refused_where_that_can_be_seen(rng, tmp_pat
 
 
 def test_few_reference_rows_are_noted_at_every_rate(rng):
-    """Accepting 95 % of three rows refuses a quarter of new ones."""
+    """Accepting 95 % of three rows rejects a quarter of new rows."""
     detector, rows = truing.Detector(), stream(rng)
     detector.calibrate(stream(rng, rows=3))
     few = detector.learn_and_decide(rows, accept=0.95)
@@ -326,7 +326,7 @@ def test_few_reference_rows_are_noted_at_every_rate(rng):
 
 
 @pytest.mark.parametrize("rows", [3, 20, 150])
-def test_the_share_refused_under_accept_is_the_one_that_a_note_gives(rng, rows):
+def test_accept_rejects_the_share_of_new_rows_that_the_note_states(rng, rows):
     refused = []
     for _ in range(3000):
         scores = rng.normal(size=rows + 1)
@@ -335,7 +335,7 @@ def test_the_share_refused_under_accept_is_the_one_that_a_note_gives(rng, rows):
     assert np.mean(refused) == pytest.approx(expected, abs=0.025)
 
 
-def test_rows_that_are_the_reference_are_noted(rng):
+def test_rows_that_occur_in_the_reference_are_noted(rng):
     detector, rows, other = truing.Detector(), stream(rng), stream(rng)
     detector.calibrate(rows)
     detector.learn(other)
@@ -343,7 +343,7 @@ def test_rows_that_are_the_reference_are_noted(rng):
     assert detector.decide(other, false_alarm=0.1).notes == ()
 
 
-def test_a_threshold_tells_the_same_rows_as_the_p_values(rng):
+def test_the_threshold_and_the_p_values_call_the_same_rows_out(rng):
     detector, rows = truing.Detector(), stream(rng)
     for known in (7, 30, 99):
         detector.calibrate(stream(rng, rows=known))
@@ -352,7 +352,7 @@ def test_a_threshold_tells_the_same_rows_as_the_p_values(rng):
             np.testing.assert_array_equal(found.is_out, found.scores < found.threshold)
 
 
-def test_a_detector_and_its_decisions_say_what_they_hold(rng):
+def test_the_repr_of_a_detector_and_a_decision_summarises_them(rng):
     detector = truing.Detector("energy")
     assert repr(detector) == "Detector(base energy, nothing learned)"
     detector.calibrate(stream(rng, rows=60))
@@ -363,7 +363,7 @@ def test_a_detector_and_its_decisions_say_what_they_hold(rng):
     assert found.endswith("of 400 rows out at false_alarm 0.1)")
 
 
-def test_a_window_holds_the_newest_batches_and_forgets_garbage(rng):
+def test_a_window_keeps_the_newest_batches_and_forgets_earlier_outliers(rng):
     outputs = stream(rng, rows=300)
     detector = truing.Detector("energy", window=100)
     for number, batch in enumerate(batches(outputs, 32)):
@@ -404,7 +404,7 @@ def test_robust_streams_fit_the_rows_in_their_window(rng, window):
         detector.merge(truing.Moments.of(kept.features, kept.features[:, 0]))
 
 
-def test_merged_detectors_have_learned_what_one_would(rng):
+def test_merged_detectors_equal_one_detector_that_learned_all_rows(rng):
     outputs = stream(rng)
     whole, one, other = (truing.Detector("energy") for _ in range(3))
     whole.learn(outputs)
@@ -419,14 +419,14 @@ def test_merged_detectors_have_learned_what_one_would(rng):
 
 
 def drifting(rng, rows, out_share=0.0, shift=0.0):
-    """Return rows of a classifier of three classes, some of them out."""
+    """Return outputs of a classifier with three classes. A share of the rows is out."""
     features = rng.normal(size=(rows, 6)) + shift
     features[:, 0] += 4 * (rng.random(rows) >= out_share)
     return truing.Outputs(features, np.stack([features[:, 0], features[:, 1], -features[:, 1]], axis=1))
 
 
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
-def test_the_drift_alarm_sees_the_p_values_of_learned_rows_alone(rng, method):
+def test_the_drift_alarm_sees_only_the_p_values_of_learned_rows(rng, method):
     detector = truing.Detector("energy", method=method, drift_alarm=0.001)
     assert detector.drift is None
     detector.calibrate(drifting(rng, 1600))
@@ -465,7 +465,7 @@ def test_a_base_score_may_be_a_function(rng, tmp_path):
         truing.Detector("margin")
 
 
-def test_rows_too_large_for_a_fit_of_tiny_ones_are_refused_and_not_accepted_for_a_score_that_is_none(rng):
+def test_rows_whose_scores_overflow_are_rejected(rng):
     tiny = 1e-140 * rng.normal(size=(20, 3))
     detector = truing.Detector("given")
     detector.calibrate(truing.Outputs(tiny, scores=1e98 * rng.normal(size=20)))
@@ -474,7 +474,7 @@ def test_rows_too_large_for_a_fit_of_tiny_ones_are_refused_and_not_accepted_for_
     for ask in (detector.score, partial(detector.decide, false_alarm=0.1)):
         with pytest.raises(ValueError, match="got a score that overflows in row 0"):
             ask(huge)
-    assert np.isfinite(detector.learn_and_score(huge)).all()  # By a fit in which they are.
+    assert np.isfinite(detector.learn_and_score(huge)).all()  # This fit includes the rows.
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])

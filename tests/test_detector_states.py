@@ -1,4 +1,4 @@
-"""Every state that a detector can reach is saved and restored to the bit, and shared among threads without loss."""
+"""Detector states are restored bit for bit, and threads can share a detector without losing updates."""
 
 import copy
 import pickle
@@ -16,7 +16,7 @@ import truing
 
 @st.composite
 def batches(draw, d):
-    """Return rows of a world that may be anything: jumped, scaled, collinear, constant, far away, tiny."""
+    """Return a batch of rows with any of the changes in `WORLDS`."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     rows = draw(st.integers(1, 12))
     features = rng.normal(size=(rows, d))
@@ -58,7 +58,7 @@ WORLDS = {
 STEPS = st.sampled_from(["learn", "learn", "learn", "calibrate", "save", "learn_and_decide"])
 
 
-def check_a_restored_detector_goes_on_to_the_same_bits(data, path, d):
+def check_restored_detector(data, path, d):
     shape = data.draw(
         st.fixed_dictionaries(
             {
@@ -104,20 +104,20 @@ def check_a_restored_detector_goes_on_to_the_same_bits(data, path, d):
 
 @settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 6))
-def test_a_restored_detector_goes_on_to_the_same_bits(tmp_path, data, d):
-    check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)
+def test_a_restored_detector_continues_with_the_same_bits(tmp_path, data, d):
+    check_restored_detector(data, tmp_path / "detector.npz", d)
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 20))
-def test_thousands_of_restored_detectors_go_on_to_the_same_bits(tmp_path, data, d):
-    check_a_restored_detector_goes_on_to_the_same_bits(data, tmp_path / "detector.npz", d)
+def test_thousands_of_restored_detectors_continue_with_the_same_bits(tmp_path, data, d):
+    check_restored_detector(data, tmp_path / "detector.npz", d)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_moments_after_any_sums_and_differences_are_restored_to_the_bit(tmp_path, data):
+def test_moments_after_any_sums_and_differences_are_restored_bit_for_bit(tmp_path, data):
     moments = parts = None
     for batch in data.draw(st.lists(batches(4), min_size=1, max_size=8)):
         more = truing.Moments.of(batch.features, batch.scores)
@@ -139,9 +139,9 @@ def test_moments_after_any_sums_and_differences_are_restored_to_the_bit(tmp_path
 
 
 def check_threads(batch_count, d):
-    """Learn from 8 threads at once, while others score and decide, and one calibrates: the sum is the serial one."""
+    """Check that 8 threads learn the same sums as one, while other threads score, decide and calibrate."""
     rng = np.random.default_rng(1)
-    features = rng.integers(-3, 4, size=(batch_count, 5, d)).astype(np.float64)  # Sums of whole numbers are exact.
+    features = rng.integers(-3, 4, size=(batch_count, 5, d)).astype(np.float64)  # Sums of integers are exact.
     scores = rng.integers(-3, 4, size=(batch_count, 5)).astype(np.float64)
     parts = [truing.Outputs(z, scores=s) for z, s in zip(features, scores, strict=True)]
     shared, failed, done = truing.Detector("given"), [], threading.Event()
@@ -182,19 +182,19 @@ def check_threads(batch_count, d):
     again.calibrate(parts[0])
     for part in parts:
         again.learn(part)
-    # No stale fit is left: the one in use is that of the sums as they are.
+    # The current fit is not stale: it uses the final sums.
     np.testing.assert_allclose(shared.current_fit.coef, again.current_fit.coef, atol=1e-9)
     assert shared.current_fit.rows == again.current_fit.rows
 
 
 @pytest.mark.parametrize("d", [3, 150])
-def test_eight_threads_learn_what_one_would(d):
+def test_eight_threads_learn_the_same_as_one(d):
     check_threads(30, d)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("d", [3, 40, 150])
-def test_eight_threads_learn_thousands_of_batches(d):
+def test_eight_threads_learn_thousands_of_batches_like_one(d):
     check_threads(2000, d)
 
 
@@ -220,7 +220,7 @@ def test_a_score_does_not_wait_for_a_learn(rng):
     assert detector.moments.rows == 40
 
 
-def test_a_copy_goes_its_own_way(rng):
+def test_a_copy_is_independent_of_the_original(rng):
     detector = truing.Detector("given", decay=0.9, model="a")
     rows = truing.Outputs(rng.normal(size=(20, 3)), scores=rng.normal(size=20))
     detector.learn(rows)
@@ -232,7 +232,7 @@ def test_a_copy_goes_its_own_way(rng):
 
 
 @pytest.mark.parametrize("power", [-60, -150, 60])
-def test_a_fit_of_any_size_is_restored(rng, tmp_path, power):
+def test_a_fit_of_any_scale_is_restored_bit_for_bit(rng, tmp_path, power):
     features, scores = rng.normal(size=(20, 2)) * 10.0**power, rng.normal(size=20) * 10.0 ** min(-power, 90)
     fit = truing.fit_direct(features, scores)
     truing.save(fit, tmp_path / "fit.npz")
@@ -240,7 +240,7 @@ def test_a_fit_of_any_size_is_restored(rng, tmp_path, power):
         np.testing.assert_array_equal(getattr(truing.load(tmp_path / "fit.npz"), name), value)
 
 
-def test_moments_that_have_decayed_to_nothing_are_restored(rng, tmp_path):
+def test_moments_that_have_decayed_to_nearly_zero_are_restored(rng, tmp_path):
     moments = truing.Moments.of(rng.normal(size=(20, 2)), rng.normal(size=20))
     for _ in range(40):
         moments = moments.decayed(1e-10)

@@ -1,4 +1,4 @@
-"""The shape of the package itself: imports point one way, the core is light, the public names are there."""
+"""The structure of the package: imports point one way, the core is light, public names keep their signatures."""
 
 import ast
 import inspect
@@ -17,7 +17,7 @@ from truing.scores import NEEDS
 
 SOURCE = Path(truing.__file__).parent
 
-# The rooms of the package, from the ground up. A room imports only rooms before it, lazily imported names included.
+# The rooms of the package, bottom up. A room imports only from itself and from rooms before it, lazy imports included.
 ROOMS = [
     "_kernels _linalg _blas _threads",
     "data",  # File formats; the jobs over many files come later.
@@ -42,12 +42,12 @@ NEEDS_EXTRAS = {"tables", "table_blocks", "plots", "frames"}  # pyarrow, matplot
 
 
 def room_of(module: str) -> int:
-    """Return the place in `ROOMS` of a module below truing, such as `scores.logits`."""
+    """Return the index in `ROOMS` of a module of truing, such as `scores.logits`."""
     first, _, rest = module.partition(".")
     name = "data.jobs" if first == "data" and rest.partition(".")[0] == "jobs" else first
-    found = [place for place, room in enumerate(ROOMS) if name in room.split()]
-    assert found, f"{module} is in no room"
-    return found[0]
+    places = [place for place, room in enumerate(ROOMS) if name in room.split()]
+    assert places, f"{module} is in no room"
+    return places[0]
 
 
 def module_of(path: Path) -> str:
@@ -56,14 +56,14 @@ def module_of(path: Path) -> str:
 
 
 def imports(path: Path) -> list[tuple[str, int]]:
-    """Return the name of every module that a file imports, in functions too, and how many dots stand before it."""
+    """Return the name and the number of leading dots of every import in a file, including imports in functions."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     plain = [(alias.name, 0) for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     return plain + [(node.module or "", node.level) for node in nodes if isinstance(node, ast.ImportFrom)]
 
 
-def test_modules_import_one_another_by_relative_imports_alone():
-    """So that the tests below see all imports."""
+def test_modules_of_truing_use_relative_imports():
+    """The tests below see only relative imports."""
     for path in SOURCE.rglob("*.py"):
         assert not [name for name, dots in imports(path) if dots == 0 and name.split(".")[0] == "truing"], path
 
@@ -75,17 +75,17 @@ def test_imports_point_one_way():
             continue
         for name in imported(path, module_of(path)):
             below = name.partition(".")[2]
-            if below:  # An empty name is the package itself, which has the version.
+            if below:  # An empty name is the package itself, which defines the version.
                 assert room_of(below) <= room_of(module), f"{module} imports {below}"
 
 
-def test_no_module_imports_itself_through_others():
+def test_there_are_no_import_cycles():
     graph = {module_of(path): set(imported(path, module_of(path))) for path in SOURCE.rglob("*.py")}
-    order = list(TopologicalSorter(graph).static_order())  # Raises an error if there is a cycle.
+    order = list(TopologicalSorter(graph).static_order())  # Raises CycleError for a cycle.
     assert set(graph) <= set(order)
 
 
-def test_the_core_needs_numpy_scipy_and_threadpoolctl_alone():
+def test_the_core_needs_only_numpy_scipy_and_threadpoolctl():
     allowed = {*sys.stdlib_module_names, "numpy", "scipy", "threadpoolctl"}
     for path in SOURCE.rglob("*.py"):
         module = module_of(path).partition(".")[2]
@@ -101,8 +101,8 @@ def test_importing_truing_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-def test_nothing_is_ever_pickled():
-    """No module of pickles is imported, and NumPy is never told that it may read one."""
+def test_truing_never_reads_or_writes_pickles():
+    """No pickle module is imported, and `allow_pickle` is always False."""
     for path in SOURCE.rglob("*.py"):
         assert not {name.split(".")[0] for name, _ in imports(path)} & {"pickle", "cloudpickle", "dill", "joblib"}, path
         for node in ast.walk(ast.parse(path.read_text())):
@@ -112,16 +112,16 @@ def test_nothing_is_ever_pickled():
 
 
 @pytest.mark.parametrize("fit", [truing.fit_direct, truing.fit_robust], ids=["DLR", "RLR"])
-def test_no_fit_makes_a_square_matrix_of_rows(rng, fit):
+def test_no_fit_allocates_an_n_by_n_matrix(rng, fit):
     features, scores = rng.normal(size=(6000, 3)), rng.normal(size=6000)
-    fit(features, scores)  # What is loaded once is not counted.
+    fit(features, scores)  # Load libraries before measuring.
     tracemalloc.start()
     try:
         fit(features, scores)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 6000**2  # An eighth of a square matrix.
+    assert peak < 6000**2  # One eighth of an n × n matrix of float64.
 
 
 SIGNATURES = {
@@ -209,7 +209,7 @@ def functions():
 
 
 @pytest.mark.parametrize("name", functions())
-def test_help_names_the_type_of_an_array_and_does_not_spell_it_out(name):
+def test_signatures_show_short_names_of_array_types(name):
     shown = str(inspect.signature(functions()[name]))
     assert "_SupportsArray" not in shown
     assert "ndarray" not in shown

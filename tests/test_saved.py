@@ -37,6 +37,7 @@ THINGS = {
     "contrast with a bank": lambda rows: truing.fit_contrast(rows[30:], rows[:30], base="knn"),
     "new detector": lambda rows: truing.Detector("energy", intercept=False, model="a"),
     "dlr": lambda rows: detector_of(rows, temperature=2.0, components=3, decay=0.9),
+    "dlr without decay": lambda rows: detector_of(rows),
     "dlr window": lambda rows: detector_of(rows, window=25),
     "rlr": lambda rows: detector_of(rows, method="rlr"),
     "contrast stream": lambda rows: detector_of(rows, method="contrast"),
@@ -54,7 +55,9 @@ def test_a_value_comes_back_to_the_bit(rows, tmp_path, name):
     assert (tmp_path / "thing.npz").read_bytes() == (tmp_path / "again.npz").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["dlr", "dlr window", "rlr", "contrast stream", "contrast window"])
+@pytest.mark.parametrize(
+    "name", ["dlr", "dlr without decay", "dlr window", "rlr", "contrast stream", "contrast window"]
+)
 def test_a_restored_detector_continues_to_the_same_bits(rows, tmp_path, name):
     going = THINGS[name](rows)
     truing.save(going, tmp_path / "detector.npz")
@@ -154,6 +157,8 @@ def test_an_invalid_file_is_refused_with_what_is_wrong(rows, tmp_path, way):
         ("moments", "mean", lambda array: array * 1e200),
         ("moments of few rows", "gram", lambda array: array + 1.0),
         ("dlr", "state.learned.second_moment", lambda array: -array),
+        ("dlr without decay", "state.joint.mean", lambda array: array + 1.0),
+        ("dlr without decay", "state.joint.second_moment", lambda array: -array),
         ("dlr", "state.reference.features", lambda array: array[:, :-1]),
         ("dlr", "state.drift.alarm.of_all.counts", lambda array: array - 10**6),
         ("dlr", "state.drift.alarm.recent_bins", lambda array: array[:-1]),

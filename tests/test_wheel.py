@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import truing
+from truing._kernels import kernels
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -77,6 +78,14 @@ def test_the_metadata_of_the_wheel_are_those_of_the_project(wheel_path):
     assert {re.match(r"[\w-]+", line).group() for line in needed} == {"numpy", "scipy", "threadpoolctl"}
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload(decode=True).decode() == (ROOT / "README.md").read_text()
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None or os.environ.get("TRUING_KERNELS") == "plain",
+    reason="no C compiler, or kernels not wanted",
+)
+def test_the_kernels_are_compiled_where_there_is_a_compiler():
+    assert kernels.__name__ == "truing._kernels.compiled"
 
 
 def test_the_features_shipped_are_small():

@@ -1,8 +1,11 @@
-"""Arrays and columns of other libraries -> NumPy arrays, without a copy where there need be none.
+"""Conversion of arrays and columns of other libraries to NumPy arrays, without a copy where possible.
 
-Read are tensors of torch and arrays of JAX (the memory is shared), arrays on a device that DLPack brings to the
-processor (CuPy's, and torch's on a GPU: one copy), columns of Arrow, pandas and polars (shared where all numbers lie in
-one piece, lists of fixed length included), and tables of pandas and polars.
+Supported inputs:
+
+- torch tensors and JAX arrays in main memory: no copy;
+- arrays on a device that supports DLPack (CuPy, torch on a GPU): one copy;
+- columns of Arrow, pandas and polars, including fixed-length lists: no copy if the numbers are contiguous;
+- tables of pandas and polars.
 """
 
 from typing import Any
@@ -13,22 +16,22 @@ from numpy.typing import NDArray
 from .data.arrow import as_array as arrow_as_array
 from .data.arrow import is_list
 
-# DLPack's numbers of devices whose memory the processor reads, and the names of others.
+# DLPack device types whose memory the CPU can read, and the names of other device types.
 _READABLE = {1, 3, 11, 13}
 _DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi"}
 
 
 def as_numpy(values: Any, name: str) -> NDArray[Any]:
-    """Return `values` as an array of whatever type it has."""
+    """Return `values` as a NumPy array, with its dtype unchanged."""
     if isinstance(values, np.ndarray):
-        return np.asarray(values)  # A matrix or a mapped file is an array like any other.
+        return np.asarray(values)  # Turns subclasses such as np.memmap into a plain array.
     column = _arrow_column(values)
     if column is not None and is_list(column.type):
         return arrow_as_array(column, name)
     try:
         array = np.asarray(values)
     except (RuntimeError, TypeError) as error:
-        return _unreadable(values, name, error)
+        return _copy_or_raise(values, name, error)
     except ValueError as error:
         raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
     return array if array.dtype != object else _from_objects(values, array, name)
@@ -39,7 +42,7 @@ def _package(values: Any) -> str:
 
 
 def _arrow_column(values: Any) -> Any:
-    """Return the Arrow column that the values are, in pandas too, or None."""
+    """Return the Arrow column behind `values`, also from pandas, or None if there is none."""
     package = _package(values)
     if package == "pyarrow" and hasattr(values, "null_count"):
         return values
@@ -48,27 +51,27 @@ def _arrow_column(values: Any) -> Any:
     return None
 
 
-def _unreadable(values: Any, name: str, error: Exception) -> NDArray[Any]:
-    """Return what NumPy will not read as it is, from another device, or say what to give in its place."""
-    _refuse_sparse(values, name)
+def _copy_or_raise(values: Any, name: str, error: Exception) -> NDArray[Any]:
+    """Copy `values` from another device, or raise an error that says what to pass instead."""
+    _reject_sparse(values, name)
     device = _device(values)
     if device is not None:
-        return _brought_here(values, name, device)
+        return _copy_to_cpu(values, name, device)
     if getattr(values, "is_meta", False):
         raise TypeError(f"{name} must hold numbers, got a torch tensor on the device meta, which has none") from None
-    if _package(values) == "torch":  # In a graph of gradients, or of a type that NumPy lacks.
+    if _package(values) == "torch":  # It requires a gradient, or NumPy lacks its dtype.
         wanted = f"{name}.detach().cpu().float().numpy()"
         raise TypeError(f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}") from None
     raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
 
 
 def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return numbers of what NumPy reads as objects, where these hold any."""
-    _refuse_sparse(values, name)
+    """Return numbers from values that NumPy converts to an object array, if they contain numbers."""
+    _reject_sparse(values, name)
     device = _device(values)
     if device is not None:
-        return _brought_here(values, name, device)
-    if objects.ndim == 0:  # NumPy saw no array in it at all.
+        return _copy_to_cpu(values, name, device)
+    if objects.ndim == 0:  # NumPy did not recognise an array.
         return np.from_dlpack(values) if hasattr(values, "__dlpack__") else objects
     if _package(values) == "pandas" and objects.ndim == 2:
         return _from_table(values, objects, name)
@@ -77,10 +80,10 @@ def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]
     return objects
 
 
-def _refuse_sparse(values: Any, name: str) -> None:
+def _reject_sparse(values: Any, name: str) -> None:
     if "sparse" in type(values).__module__.split("."):
         dense = "toarray" if hasattr(values, "toarray") else "todense"
-    elif "sparse" in str(getattr(values, "layout", "")):  # As torch says it.
+    elif "sparse" in str(getattr(values, "layout", "")):  # torch.
         dense = "to_dense"
     else:
         return
@@ -88,18 +91,18 @@ def _refuse_sparse(values: Any, name: str) -> None:
 
 
 def _device(values: Any) -> str | None:
-    """Return the name of the device that holds the values, where the processor cannot read them."""
+    """Return the name of the device that holds the values, or None if the CPU can read them."""
     try:
         kind, number = values.__dlpack_device__()
-    except (AttributeError, TypeError, ValueError, RuntimeError, BufferError):  # It has none, or none that is known.
+    except (AttributeError, TypeError, ValueError, RuntimeError, BufferError):  # No device, or an unknown one.
         return None
     return None if int(kind) in _READABLE else f"{_DEVICES.get(int(kind), f'device {int(kind)}')}:{number}"
 
 
-def _brought_here(values: Any, name: str, device: str) -> NDArray[Any]:
+def _copy_to_cpu(values: Any, name: str, device: str) -> NDArray[Any]:
     try:
         return np.from_dlpack(values, device="cpu")
-    except Exception as error:  # Every library, and every driver, has its own.
+    except Exception as error:  # Every library and driver raises its own type.
         reason = f"could not be copied from there ({_first_line(error)})"
         way = "get()" if hasattr(values, "get") else "cpu()"
         raise TypeError(
@@ -109,8 +112,8 @@ def _brought_here(values: Any, name: str, device: str) -> NDArray[Any]:
 
 
 def _from_table(table: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return the numbers of a table of pandas whose columns are of several types."""
-    # Column by column, numbers with a mask of missing ones are numbers, those NaN.
+    """Return the numbers of a pandas table whose columns have different dtypes."""
+    # Converted one by one, nullable columns become numbers, with NaN for missing values.
     columns = [np.asarray(table.iloc[:, place]) for place in range(objects.shape[1])]
     for place, column in enumerate(columns):
         if column.dtype.kind not in "biuf":
@@ -119,7 +122,7 @@ def _from_table(table: Any, objects: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _from_lists(objects: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return the numbers (n, d) of a column of lists, and other columns as they are."""
+    """Return a column of lists as a matrix (n, d); return other columns unchanged."""
     if not all(isinstance(entry, np.ndarray | list | tuple) for entry in objects):
         return objects
     try:

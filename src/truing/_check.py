@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._arrays import as_numpy
-from ._kernels import kernels, plain, readable
+from ._kernels import readable
 from ._threads import add_blocks, map_blocks
 
 Floats = NDArray[np.float64]
@@ -24,11 +24,9 @@ T = TypeVar("T")
 # Larger numbers overflow when squared and summed, or divided by a small temperature.
 LARGEST = 1e100
 
-# A block of BLOCK_NUMBERS 64-bit numbers fits into the processor's cache. Compiled kernels make no copies, so their
-# blocks are larger; plain ones make about four. Small inputs are cut into smaller blocks to keep all threads busy, but
-# not below the minimum.
+# A block of so many 64-bit numbers fits into the processor's cache. Small inputs are cut into smaller blocks, so that
+# all threads are busy, but not below the minimum.
 BLOCK_NUMBERS = 2**18
-KERNEL_NUMBERS = 2**20 if kernels is not plain else 2**16
 _MIN_BLOCK_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ._check import KERNEL_NUMBERS, LARGEST, Floats, Matrix, reject, row_blocks
-from ._kernels import kernels, readable
+from ._check import LARGEST, Floats, Matrix, reject, row_blocks
+from ._kernels import KERNEL_NUMBERS, kernels, readable
 from ._threads import map_blocks
 
 

@@ -1,10 +1,10 @@
-"""Tables in parts on a Dask cluster: the same work as in one process, and the same bits, whatever workers die.
+"""Jobs on tables in parts, run on a Dask cluster. Results are bit-identical to one process, even if workers die.
 
     from dask.distributed import Client
     found = truing.parts.detect(table, "scores", reference, runner=OnDask(Client("tcp://head:8786")))
 
-Parts are read where they are worked on, so that the workers must see the same files at the same paths. What goes over
-the network is pickled by Dask: use it among machines that trust one another, or with TLS.
+Workers read the parts themselves, so they must see the same files at the same paths. Dask sends pickled objects over
+the network: use it only among machines that trust each other, or with TLS.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ try:
 except ImportError:
     raise ImportError(f"truing.dask needs dask's distributed: {install('dask')}") from None
 
-# What worker processes of our own start with: one BLAS thread, and memory of blocks kept for the next one, where Dask
-# would have the C library give it back to the system each time (2.9 → 1.75 s for 2,000,000 rows of 128).
+# Environment of local workers: one BLAS thread, and malloc settings that keep freed memory for the next block. Dask's
+# defaults return it to the system each time (2.9 s instead of 1.75 s for 2,000,000 rows of 128 features).
 _ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MALLOC_MMAP_THRESHOLD_": 2**30, "MALLOC_TRIM_THRESHOLD_": 2**30}
 
-# Tasks on their way for each thread of the cluster: enough to keep it busy, few enough to keep results few.
+# Tasks in flight per thread of the cluster: enough to keep it busy, without collecting many results.
 _AHEAD = 3
 
 
 class OnDask:
-    """Runs passes over a table on the workers of a client: a part is a task, on one thread."""
+    """Runs passes over a table on the workers of a client. Each part is one task on one thread."""
 
     sums_apart = True
 
@@ -52,7 +52,7 @@ class OnDask:
         self._client = client
 
     def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number of each of these parts and its result, as they are done."""
+        """Yield (part number, result) for each part, in order of completion."""
         for number, arrays in self._as_done(self._submitting(task), numbers):
             seen(task.table.rows_of(number))
             yield number, arrays
@@ -60,7 +60,7 @@ class OnDask:
     def run_sums(
         self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number of each group and the sum of its parts' results, which are added on the workers."""
+        """Yield (group number, sum of the results of its parts) for each group. Workers add the results."""
         on_part = self._submitting(task)
 
         def submit(place: int) -> Any:
@@ -71,9 +71,9 @@ class OnDask:
             yield place, arrays
 
     def _submitting(self, task: Task) -> Callable[[int], Any]:
-        """Return what submits the task on a part.
+        """Return a function that submits the task for one part.
 
-        The task itself is a result on the workers, which the scheduler makes anew if all that have it are lost.
+        The task itself is submitted as a result, so the scheduler can recreate it if the workers that hold it are lost.
         """
         table = task.table
         if not isinstance(table, ArrayTable):
@@ -92,7 +92,7 @@ class OnDask:
         return self._client.submit(work, *arguments, pure=False)
 
     def _as_done(self, submit: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
-        """Yield results as they are done; a few more tasks than there are threads are on their way at any time."""
+        """Yield results in order of completion, with `_AHEAD` tasks per thread in flight."""
         waiting = iter(numbers)
         threads = max(1, sum(self._client.nthreads().values()))
         futures = {submit(number): number for number in islice(waiting, _AHEAD * threads)}
@@ -112,9 +112,9 @@ class OnDask:
 
 @dataclass(frozen=True)
 class ArrayTable(Table):
-    """Rows in Dask arrays: each chunk of rows is a part. `OnDask` works on them, where they are.
+    """A table of Dask arrays in which each chunk of rows is a part. `OnDask` processes the chunks where they are.
 
-    `arrays` are those on the cluster, by the names of the columns, and `chunk` is what a worker has of one part.
+    `arrays` maps column names to the arrays on the cluster; `chunk` maps them to the data of one part on a worker.
     """
 
     chunk_rows: tuple[int, ...] = ()
@@ -126,9 +126,9 @@ class ArrayTable(Table):
     def of_arrays(
         cls, features: Any, logits: Any = None, scores: Any = None, *, skip_bad_rows: bool = False
     ) -> ArrayTable:
-        """Return the table of Dask arrays of features (n, d), and of logits (n, c) or scores (n,)."""
-        given = {"features": features, "logits": logits, "scores": scores}
-        arrays = {name: array for name, array in given.items() if array is not None}
+        """Return a table of Dask arrays: features (n, d), with logits (n, c) or scores (n,)."""
+        columns = {"features": features, "logits": logits, "scores": scores}
+        arrays = {name: array for name, array in columns.items() if array is not None}
         for name, array in arrays.items():
             if not isinstance(array, Array):
                 raise TypeError(f"{name} must be a dask.array, got {type(array).__name__}")
@@ -147,15 +147,15 @@ class ArrayTable(Table):
         )
 
     def rows_of(self, number: int) -> int:
-        """Return how many rows a chunk has."""
+        """Return the number of rows in a chunk."""
         return self.chunk_rows[number]
 
     def identity(self) -> list[Any]:
-        """Return what tells these rows from others: what Dask calls the arrays."""
+        """Return values that identify these rows: the Dask names of the arrays and the chunk sizes."""
         return [self.name, *self.chunk_rows]
 
     def blocks(self, number: int) -> Iterator[RowBlock]:
-        """Yield the rows of the chunk that is here, a block at a time."""
+        """Yield the rows of the chunk on this worker in blocks."""
         if not self.chunk:
             raise ValueError("a table of Dask arrays needs a runner on their cluster: runner=OnDask(client)")
         for start in range(0, self.chunk_rows[number], self.rows_at_once):
@@ -167,7 +167,7 @@ class ArrayTable(Table):
 
 @contextmanager
 def cluster(*, scheduler: str | None = None, workers: int | None = None) -> Iterator[OnDask]:
-    """Open a runner on the cluster of a scheduler, by its address, or on so many worker processes of this machine."""
+    """Open a runner on the cluster of a scheduler address, or on a number of local worker processes."""
     if (scheduler is None) == (workers is None):
         raise ValueError("exactly one of scheduler and workers must be given")
     if workers is not None:

@@ -1,4 +1,4 @@
-"""The whole job in one call: base scores, a fit of the rows at hand, trued scores, in or out."""
+"""Detection in one call: base scores, a fit to the test rows, trued scores, and in/out decisions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
 ORDERS = ("learn-first", "score-first")
 
-# The share of the reference to accept where no rate is given.
+# The default share of the reference to accept.
 ACCEPT = 0.95
 
-# A network that is right on so many rows and wrong on none may have been trained on them.
+# A network that classifies this many rows without an error may have been trained on them.
 _MANY_RIGHT = 100
 
 
 class _Option(NamedTuple):
-    """The methods that an option has a say in, its value where none is given, and what refuses other values."""
+    """The methods that use an option, its default value, and a function that rejects invalid values."""
 
     methods: tuple[str, ...]
     default: object
@@ -58,21 +58,23 @@ _OPTIONS = {
     "order": _Option(("online",), ORDERS[0], partial(as_choice, choices=dict.fromkeys(ORDERS))),
 }
 
-# Some rows, and the fit to score them with; None where nothing was learned before them.
+# A slice of rows and the fit that scores them; None if there is no fit yet.
 Step = tuple[slice, LinearFit | None]
 
 
 @dataclass(frozen=True, eq=False)
 class Detection:
-    """What `detect` found, one number per row (n,), and the fit at its end.
+    """The result of `detect`: one value per row (n,), and the last fit.
 
-    `base` and `method` are those used, "auto" resolved, and `rate` the error rate decided at, against `reference_rows`
-    known rows: half of the reference where the other half was learned from. `fitted_rows` (n,) is the weight of the
-    rows behind each row's fit, 0 where no fit existed yet and the base score stands in. Without a reference there are
-    no p-values and no decisions: refusing a share of an unknown mixture is not one. `threshold` is there when one
-    serves all rows, and so are `scores_in`, the scores of those known rows, and `out_share_at_least`: the share of out
-    rows is that large or larger, with 95 % confidence.
-    `notes` say what a user should know before trusting these numbers.
+    `base` and `method` are the base score and the method that were used, with "auto" resolved. `fitted_rows` (n,) is
+    the total weight of the rows in the fit that scored each row; it is 0 if there was no fit yet, and then the score is
+    the base score. `notes` are warnings to read before trusting the numbers.
+
+    Without a reference there are no p-values and no decisions, because the share of out rows is unknown. With one,
+    `rate` is the error rate of the decisions and `reference_rows` is the number of reference rows they are based on:
+    all rows, or one half if the other half was used for learning. If all rows are decided at once, `scores_in` are the
+    scores of these reference rows, `out_share_at_least` is a lower bound on the share of out rows with 95 % confidence,
+    and `threshold` is the common threshold, which `fdr` does not have.
     """
 
     base: str
@@ -91,34 +93,35 @@ class Detection:
     notes: tuple[str, ...] = ()
 
     def to_frame(self, library: str = "pandas", *, ids: ArrayLike | None = None) -> Any:
-        """Return a table of all rows, of pandas, polars or pyarrow: `ids` if given, then the columns of a result file.
+        """Return a table of all rows for pandas, polars or pyarrow, with the columns of a result file.
 
-        These are row, base, scores, rank, p_values, is_out and trued, as far as there are any; the last is notes.
+        The columns are id (if `ids` are given), row, base, scores, rank, p_values, is_out, trued and notes. Columns
+        that do not apply are left out.
         """
         return frame_of(self, library, ids)
 
     def __repr__(self) -> str:
         trued = "" if self.method == "none" else f" trued by {self.method}"
-        held = f"{counted(len(self.scores))}, {self.base}{trued}"
+        summary = f"{counted(len(self.scores))}, {self.base}{trued}"
         if self.is_out is not None and self.rate is not None:
-            held += f", {int(self.is_out.sum()):,} out at {self.rate.name} {self.rate.value:g}"
-        return f"Detection({held}{''.join('; ' + note for note in self.notes)})"
+            summary += f", {int(self.is_out.sum()):,} out at {self.rate.name} {self.rate.value:g}"
+        return f"Detection({summary}{''.join('; ' + note for note in self.notes)})"
 
     def plot(self) -> Figure:
-        """Return a figure: densities of base and trued scores with the threshold, and the rows most surely out."""
+        """Return a figure of base and trued score densities, with the threshold, and of the lowest-scoring rows."""
         return figure_of_detection(self.base, self.base_scores, self.scores, self.is_out, self.threshold)
 
     def _repr_html_(self) -> str:
-        held: dict[str, object] = {"rows": f"{len(self.scores):,}", "base": self.base, "method": self.method}
+        values: dict[str, object] = {"rows": f"{len(self.scores):,}", "base": self.base, "method": self.method}
         if self.is_out is not None and self.rate is not None:
-            held["refused"] = f"{int(self.is_out.sum()):,} at {self.rate.name} {self.rate.value:g}"
+            values["refused"] = f"{int(self.is_out.sum()):,} at {self.rate.name} {self.rate.value:g}"
         columns = {self.base: self.base_scores, "trued": self.scores}
         if self.p_values is not None:
             columns["p-value"] = self.p_values
         lowest = np.argsort(self.scores, kind="stable")[:MOST]
         rows = ([row, *(f"{column[row]:.6g}" for column in columns.values())] for row in lowest)
         title = "Lowest scores" if self.is_out is None else "Most surely out"
-        return facts("Detection", held, self.notes) + listing(title, ["row", *columns], rows)
+        return facts("Detection", values, self.notes) + listing(title, ["row", *columns], rows)
 
 
 def detect(
@@ -144,46 +147,46 @@ def detect(
 ) -> Detection:
     """Return trued scores for `outputs` and, given known in-distribution rows, which rows are out.
 
-    The reference joins the fit, so that its rows and in-distribution test rows are scored alike; only
-    `score-first`, where test rows are not in their fit either, leaves it out. A contrast, and a base score that looks
-    at known rows, take one half of the reference to learn from and decide against the other half.
+    The reference is part of the fit, so that reference rows and in-distribution test rows are scored in the same way.
+    The order `score-first` leaves it out of the fit, because test rows are not in their own fit either. A contrast, and
+    a base score that needs known rows, learn from one half of the reference and decide against the other half.
 
     Parameters
     ----------
     outputs
-        The rows at hand.
+        The test rows.
     reference
-        Known in-distribution rows, held out from training.
+        Known in-distribution rows that the network was not trained on.
     method
-        none (the base score as it is), dlr, rlr, online or contrast; auto is contrast with a reference that is large
-        enough to be halved and with an intercept, else dlr.
+        none (the base score unchanged), dlr, rlr, online or contrast. auto selects contrast if there is an intercept
+        and a reference that is large enough to be split in half, and dlr otherwise.
     base, temperature
-        The base score, a name in `SCORES` or a function of the outputs, and the temperature of its softmax. By default
-        gen for a contrast, else msp, or the outputs' own scores where they have no logits.
+        The base score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax. The
+        default is gen for a contrast and msp otherwise, or the scores in `outputs` if there are no logits.
     intercept, components
-        Whether the fit has an intercept, and how many leading principal components it is confined to.
+        Whether the fit has an intercept, and the number of leading principal components to use (None: all).
     head
         The (weight, bias) of the network's last layer, for base scores that need it.
     accept, false_alarm, fdr
-        At most one: the share of the reference to accept (0.95 where none is given), the chance that an
-        in-distribution row is called out, or the false discovery rate. Online it holds batch by batch.
+        At most one of: the share of the reference to accept (default 0.95), the probability that an in-distribution
+        row is called out, and the false discovery rate. For online, the rate holds for each batch.
     same_mix
-        For a contrast: whether classes are known to be as frequent among the in-distribution rows at hand as in the
-        reference. If not, a difference in their numbers is no evidence.
+        For contrast: whether the in-distribution test rows are known to have the same class frequencies as the
+        reference. If False, a difference in class frequencies is not used as evidence.
     rng
-        Halves the reference; by default always in the same way.
+        Splits the reference in half. By default the split is always the same.
     keep, penalty
-        The share of rows that rlr trusts, and its λ.
+        For rlr: the share of rows to trust, and the penalty λ.
     batch, order
-        Rows at a time for online, and whether each batch is learned before it is scored.
+        For online: the number of rows per batch, and whether each batch is learned before or after it is scored.
     progress
-        Called with the number of rows done and of all rows, after each batch.
+        Called after each batch with the number of processed rows and the total number of rows.
     """
     of_fit: dict[str, Any] = {"intercept": intercept, "components": components}
     check_options(method, **of_fit, same_mix=same_mix, keep=keep, penalty=penalty, batch=batch, order=order)
     head = copied_head(head)
     rate = choose_rate(reference, accept, false_alarm, fdr)
-    _check_alike(as_outputs(outputs, "outputs"), reference)
+    _check_compatible(as_outputs(outputs, "outputs"), reference)
     method, why = choose_method(method, reference, rate, intercept=intercept, same_mix=same_mix)
     base = choose_base(base, method, outputs._columns())
     learned, held = halves(reference, method, base, rng)
@@ -194,7 +197,7 @@ def detect(
         assert held is not None
         check_apart(outputs, reference)
         parts = SplitReference.of(learned, held, base, temperature, head)
-        found = _contrasted(outputs, parts, rate, same_mix=same_mix, components=components)
+        results = _run_contrast(outputs, parts, rate, same_mix=same_mix, components=components)
         progress(len(outputs), len(outputs))
     else:
         rows = _Scored.of(outputs, base, temperature, head, learned)
@@ -208,18 +211,18 @@ def detect(
             steps = _stream(Detector("given", **of_fit), rows, known, batch, order)
         else:  # Direct regression is a stream of one batch.
             steps = _stream(Detector("given", **of_fit), rows, known, len(outputs), ORDERS[0])
-        found = _followed(steps, rows, known, rate, progress)
+        results = _run_steps(steps, rows, known, rate, progress)
 
-    detection = _detection(base_name(base), method, found, None if held is None else len(held), rate)
+    detection = _detection(base_name(base), method, results, None if held is None else len(held), rate)
     known_features = [part.features for part in (learned, held) if part is not None]
-    told = _notes(detection, found, components, outputs.features, known_features)
-    return replace(detection, notes=(*why, *right_on_all(reference), *told))
+    more_notes = _notes(detection, results, components, outputs.features, known_features)
+    return replace(detection, notes=(*why, *right_on_all(reference), *more_notes))
 
 
-def check_options(method: str, **given: object) -> None:
-    """Refuse options that are no good, or have no say in the method."""
+def check_options(method: str, **options: object) -> None:
+    """Reject invalid options, and options that the method does not use."""
     as_choice(method, "method", dict.fromkeys(METHODS))
-    for name, value in given.items():
+    for name, value in options.items():
         option = _OPTIONS[name]
         option.check(value, name)
         if method not in option.methods and value != option.default:
@@ -227,25 +230,25 @@ def check_options(method: str, **given: object) -> None:
             raise ValueError(f"{name} goes with method {wanted}, got {value!r} with method {method!r}")
 
 
-def _detection(base: str, method: str, found: _Found, reference_rows: int | None, rate: Rate) -> Detection:
-    """Return what was found, decisions where there were known rows to decide against."""
-    scores = Detection(base, method, found.base_scores, found.scores, found.fitted_rows, found.fit)
+def _detection(base: str, method: str, results: _Results, reference_rows: int | None, rate: Rate) -> Detection:
+    """Return the results as a `Detection`, with decisions if there are reference rows."""
+    scores = Detection(base, method, results.base_scores, results.scores, results.fitted_rows, results.fit)
     if reference_rows is None:
         return scores
     return replace(
         scores,
         reference_rows=reference_rows,
         rate=rate,
-        p_values=found.p_values,
-        is_out=found.is_out,
-        threshold=found.threshold,
-        scores_in=found.scores_in,
-        out_share_at_least=None if found.p_value_counts is None else out_share_of_counts(found.p_value_counts),
+        p_values=results.p_values,
+        is_out=results.is_out,
+        threshold=results.threshold,
+        scores_in=results.scores_in,
+        out_share_at_least=None if results.p_value_counts is None else out_share_of_counts(results.p_value_counts),
     )
 
 
 def right_on_all(reference: Outputs | None) -> list[str]:
-    """Return a note on a reference that the network knows by heart, where labels tell."""
+    """Return a note if the labels show that the network classifies every reference row correctly."""
     if reference is None or reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
         return []
     if not np.array_equal(reference._predicted_classes(), reference.labels):
@@ -254,30 +257,31 @@ def right_on_all(reference: Outputs | None) -> list[str]:
 
 
 @dataclass(eq=False)
-class _Found:
-    """What is known after some steps: of every row (n,), and the last fit."""
+class _Results:
+    """Results that are filled in step by step: one value per row (n,), and the last fit."""
 
     base_scores: Floats
-    base_scores_in: Floats | None  # Of the known rows that are decided against (m,).
-    weigh_to_mix: Callable[[], Floats] | None  # Returns weights that give these the rows' mix of classes (m,).
+    base_scores_in: Floats | None  # Base scores of the reference rows to decide against (m,).
+    weigh_to_mix: Callable[[], Floats] | None  # Returns reference weights (m,) that match the classes of the rows.
     scores: Floats
     fitted_rows: Floats
     p_values: Floats
     is_out: Bools
     fit: LinearFit | ContrastFit | None = None
     threshold: float | None = None
-    scores_in: Floats | None = None  # Of the known rows (m,), where all rows are decided at once.
-    p_value_counts: NDArray[np.intp] | None = None  # Then, how many rows have each of the p-values (m + 1,).
-    ranks: Ranks | None = None  # Then, those of the scores.
+    # Set if all rows are decided at once.
+    scores_in: Floats | None = None  # Scores of the reference rows (m,).
+    p_value_counts: NDArray[np.intp] | None = None  # Number of rows with each p-value (m + 1,).
+    ranks: Ranks | None = None
 
     @classmethod
-    def nothing(
+    def initial(
         cls,
         base_scores: Floats,
         base_scores_in: Floats | None = None,
         weigh_to_mix: Callable[[], Floats] | None = None,
-    ) -> _Found:
-        """Return what is known before the first step."""
+    ) -> _Results:
+        """Return the results before the first step."""
         n = len(base_scores)
         return cls(
             base_scores,
@@ -291,20 +295,20 @@ class _Found:
 
     @cached_property
     def weights_in(self) -> tuple[Floats, Floats]:
-        """Ways to weigh the known rows (m,): alike, and to the rows' mix of classes."""
+        """Two weightings of the reference rows (m,): equal weights, and weights that match the classes of the rows."""
         assert self.weigh_to_mix is not None
         weights = self.weigh_to_mix()
         return np.ones(len(weights)), weights
 
     @cached_property
     def placements(self) -> tuple[Placements, ...]:
-        """Placements by the scores, for each way: of all rows at once, or put together step by step."""
+        """The placements of the scores under each weighting, for all rows at once or filled in step by step."""
         if self.ranks is not None:
             return placements(self.ranks, self.weights_in)
-        return tuple(Placements.none(len(self.scores), len(way)) for way in self.weights_in)
+        return tuple(Placements.none(len(self.scores), len(weights)) for weights in self.weights_in)
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
-        """Decide some rows by their scores, against those of known rows."""
+        """Decide the rows of `part` by comparing their scores with the reference scores (m,)."""
         ranks = Ranks(scores_in, self.scores[part])
         decision = decide_at(rate, ranks)
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
@@ -313,17 +317,17 @@ class _Found:
             self.p_value_counts = np.bincount(ranks.up_to, minlength=len(scores_in) + 1)
             self.ranks = ranks
             return
-        for found, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
-            found.put(part, more)
+        for total, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
+            total.put(part, more)
 
     def may_share_rows(self) -> bool:
-        """Return whether rows may be among the known ones: they then have the same features, and so the same score."""
+        """Return whether test rows may also be reference rows. Equal rows have equal features, and so equal scores."""
         if self.ranks is None or not isinstance(self.fit, LinearFit):
             return True
         return may_be_shared(self.ranks.below != self.ranks.up_to)
 
     def notes_on_order(self) -> Iterator[str]:
-        """Yield what the order of known rows and rows says; its standard errors only where it may say something."""
+        """Yield notes on the order of reference and test rows. Compute standard errors only if a note is possible."""
         assert self.base_scores_in is not None
         base_ranks = Ranks(self.base_scores_in, self.base_scores)
         if self.ranks is not None and not notes.may_tell_order(chance_alike(base_ranks), chance_alike(self.ranks)):
@@ -334,7 +338,7 @@ class _Found:
 
 
 class _Scored(NamedTuple):
-    """Some rows, and their base scores (n,)."""
+    """Rows and their base scores (n,)."""
 
     outputs: Outputs
     scores: Floats
@@ -348,56 +352,56 @@ class _Scored(NamedTuple):
         return self.outputs.features
 
     def given(self) -> Outputs:
-        """Return the rows as outputs of a given score."""
+        """Return the rows as outputs with the base scores as their scores."""
         return Outputs._of_checked({"features": self.features, "scores": self.scores}, None)
 
 
-def _followed(
+def _run_steps(
     steps: Iterator[Step],
     rows: _Scored,
     known: _Scored | None,
     rate: Rate,
     progress: Callable[[int, int], None],
-) -> _Found:
-    """Score and decide the rows of each step with its fit; without one the base score stands in."""
+) -> _Results:
+    """Score and decide the rows of each step with its fit, or with the base score if there is no fit."""
     if known is None:
-        found = _Found.nothing(rows.scores)
+        results = _Results.initial(rows.scores)
     else:
 
         def weigh_to_mix() -> Floats:
             return class_weights(known.outputs._predicted_classes(), rows.outputs._predicted_classes())
 
-        found = _Found.nothing(rows.scores, known.scores, weigh_to_mix)
+        results = _Results.initial(rows.scores, known.scores, weigh_to_mix)
     for part, fit in steps:
         if fit is not None:
-            found.scores[part] = fit.predict(rows.features[part])
-            found.fitted_rows[part] = fit.rows
-            found.fit = fit
+            results.scores[part] = fit.predict(rows.features[part])
+            results.fitted_rows[part] = fit.rows
+            results.fit = fit
         if known is not None:
-            found.decide(part, known.scores if fit is None else fit.predict(known.features), rate)
+            results.decide(part, known.scores if fit is None else fit.predict(known.features), rate)
         progress(part.stop, len(rows.scores))
-    return found
+    return results
 
 
-def _contrasted(
+def _run_contrast(
     outputs: Outputs, parts: SplitReference, rate: Rate, *, same_mix: bool, components: int | None
-) -> _Found:
-    """Score the rows by a contrast with one part of the known rows, and decide against the other part."""
+) -> _Results:
+    """Score the rows by a contrast with one half of the reference, and decide against the other half."""
     rows = parts.columns.scored(outputs)
     others = ClassMoments.of(parts.columns, rows)
     fit = parts.contrast(others, with_held=True, same_mix=same_mix, components=components)
     assert fit.scores_in is not None
     known = parts.held_scored
     weigh_to_mix = partial(class_weights, known.classes, rows.classes)
-    found = _Found.nothing(rows.scores[:, 0], known.scores[:, 0], weigh_to_mix)
-    found.scores, found.fit = fit.predict_scored(rows), fit
-    found.fitted_rows[:] = fit.rows
-    found.decide(slice(0, len(rows)), fit.scores_in, rate)
-    return found
+    results = _Results.initial(rows.scores[:, 0], known.scores[:, 0], weigh_to_mix)
+    results.scores, results.fit = fit.predict_scored(rows), fit
+    results.fitted_rows[:] = fit.rows
+    results.decide(slice(0, len(rows)), fit.scores_in, rate)
+    return results
 
 
 def _stream(detector: Detector, rows: _Scored, known: _Scored | None, batch: int, order: str) -> Iterator[Step]:
-    """Yield batches of rows, each with the fit of all rows up to it, or in the other order of those before it."""
+    """Yield each batch and its fit: to all rows up to this batch, or with score-first to all rows before it."""
     if known is not None:
         detector.calibrate(known.given())
     outputs = rows.given()
@@ -425,7 +429,7 @@ def _robust_fit(rows: _Scored, known: _Scored | None, **options: Any) -> LinearF
 def choose_method(
     method: str, reference: Outputs | None, rate: Rate, *, intercept: bool, same_mix: bool
 ) -> tuple[str, list[str]]:
-    """Return the method to use, and why where that was left open."""
+    """Return the method to use, and notes on why "auto" did not choose a contrast."""
     if same_mix and reference is None:
         raise ValueError("same_mix goes with a reference, got none")
     if method == "contrast" and reference is None:
@@ -446,7 +450,7 @@ def choose_method(
 
 
 def choose_base(base: Base | None, method: str, columns: Container[str]) -> Base:
-    """Return the base score to use for rows of these columns."""
+    """Return the base score to use for outputs with the given columns."""
     if base is None:
         if "logits" not in columns and "scores" in columns:
             return "given"
@@ -458,7 +462,7 @@ def choose_base(base: Base | None, method: str, columns: Container[str]) -> Base
 def halves(
     reference: Outputs | None, method: str, base: Base, rng: np.random.Generator | None
 ) -> tuple[Outputs | None, Outputs | None]:
-    """Return what of the reference is learned from, if anything, and what is decided against."""
+    """Return the reference rows to learn from, or None, and the reference rows to decide against."""
     if reference is None:
         if looks_at_known(base):
             raise ValueError(f"base {base} looks at known in-distribution rows: give a reference")
@@ -469,7 +473,7 @@ def halves(
 
 
 def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
-    """Return the rate to decide at."""
+    """Return the error rate of the decisions."""
     if accept is None and false_alarm is None and fdr is None:
         return Rate("accept", ACCEPT)
     if reference is None:
@@ -477,7 +481,7 @@ def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: fl
     return Rate.of(accept, false_alarm, fdr)
 
 
-def _check_alike(outputs: Outputs, reference: Outputs | None) -> None:
+def _check_compatible(outputs: Outputs, reference: Outputs | None) -> None:
     if reference is None:
         return
     as_outputs(reference, "reference")
@@ -492,31 +496,31 @@ def _check_alike(outputs: Outputs, reference: Outputs | None) -> None:
 
 
 def _notes(
-    detection: Detection, found: _Found, components: int | None, features: Matrix, known: list[Matrix]
+    detection: Detection, results: _Results, components: int | None, features: Matrix, known: list[Matrix]
 ) -> Iterator[str]:
-    """Yield what a user should know before trusting these numbers."""
+    """Yield warnings to read before trusting the numbers."""
     if not known:
         yield notes.NO_REFERENCE
-    scores = [found.base_scores] if found.base_scores_in is None else [found.base_scores, found.base_scores_in]
+    scores = [results.base_scores] if results.base_scores_in is None else [results.base_scores, results.base_scores_in]
     if np.ptp(np.concatenate(scores)) == 0:
         yield notes.ALL_EQUAL
-    if isinstance(found.fit, LinearFit):
-        yield from _notes_on_fit(found, found.fit, components)
-    elif found.fit is not None:
-        yield from found.fit.notes()
-    if found.base_scores_in is not None and detection.rate is not None:
-        yield from detection.rate.notes(len(found.base_scores_in))
-        if found.may_share_rows() or len(known) > 1:  # Of two halves one is decided against, and has scores.
+    if isinstance(results.fit, LinearFit):
+        yield from _notes_on_fit(results, results.fit, components)
+    elif results.fit is not None:
+        yield from results.fit.notes()
+    if results.base_scores_in is not None and detection.rate is not None:
+        yield from detection.rate.notes(len(results.base_scores_in))
+        if results.may_share_rows() or len(known) > 1:  # Only one of two halves has scores to compare.
             yield from RowKeys.of(*known).notes(features)
-        if found.p_value_counts is not None:
-            yield from notes.on_out_share(found.p_value_counts)
-        if len(found.scores) >= notes.ROWS_TO_COMPARE:
-            yield from found.notes_on_order()
+        if results.p_value_counts is not None:
+            yield from notes.on_out_share(results.p_value_counts)
+        if len(results.scores) >= notes.ROWS_TO_COMPARE:
+            yield from results.notes_on_order()
 
 
-def _notes_on_fit(found: _Found, fit: LinearFit, components: int | None) -> Iterator[str]:
-    before = int(np.count_nonzero(found.fitted_rows == 0))
-    few = int(np.count_nonzero((found.fitted_rows > 0) & notes.is_few(found.fitted_rows, fit)))
+def _notes_on_fit(results: _Results, fit: LinearFit, components: int | None) -> Iterator[str]:
+    before = int(np.count_nonzero(results.fitted_rows == 0))
+    few = int(np.count_nonzero((results.fitted_rows > 0) & notes.is_few(results.fitted_rows, fit)))
     yield from fit.notes(components)
     if few:
         yield notes.on_few_rows(few, fit)

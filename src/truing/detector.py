@@ -1,4 +1,4 @@
-"""Detector: learns from a stream and scores rows with what it has learned.
+"""`Detector`: learns from a stream of rows, scores rows and decides which are out-of-distribution.
 
 `learn`, `calibrate` and `merge` change the detector and return None. `score` and `decide` return a value and change
 nothing. `learn_and_score` and `learn_and_decide` do both. Threads may share a detector: changes take a lock and replace
@@ -43,9 +43,10 @@ DEFAULT_BASE = {"dlr": "msp", "rlr": "msp", "contrast": "gen"}
 
 
 class Detector:
-    """A stream under truing: sums of the learned rows, solved when a score is asked for.
+    """Learn from a stream of rows, and return trued scores and decisions.
 
     The method is Online DLR (Algorithm 3), RLR over the last rows, or a contrast of learned rows with reference rows.
+    The detector keeps sums of the learned rows, and solves the fit when a score is requested.
 
     >>> detector = Detector("given")
     >>> detector.learn(Outputs(features=[[0.0], [1.0]], scores=[1.0, 3.0]))
@@ -58,29 +59,29 @@ class Detector:
         The base score: a name in `SCORES`, or a function that takes `Outputs` and returns one score per row. The
         default is msp, or gen for contrast.
     method
-        dlr, rlr or contrast. Contrast must be calibrated before it learns. The scale of an RLR score changes with the
+        dlr, rlr or contrast. Contrast must be calibrated before it learns. The scale of RLR scores changes with the
         fit, so compare rows of different batches by their p-values.
     temperature
         Temperature of the softmax in the base score.
     intercept
-        Whether the regression has an intercept; the paper prints it without one.
+        Whether the regression has an intercept. The paper's formula has none.
     components
-        Confine the fit to this number of leading principal components of the features.
+        Number of leading principal components of the features to fit on. The default uses the features themselves.
     decay
         At each `learn`, multiply the weight of every earlier row by this factor; not for rlr.
     window
-        Learn from the newest batches that have at most this number of rows together; their rows are held in memory.
-        Not with `decay`. The default is no window, or 2,000 rows for rlr.
+        Learn only from the newest batches, up to this number of rows in total. These rows are kept in memory. Not
+        with `decay`. The default is no window, or 2,000 rows for rlr.
     keep
         For rlr: the share of rows to trust.
     same_mix
-        For contrast: whether classes are known to be as frequent among in-distribution rows as in the reference.
+        For contrast: whether each class is as frequent among in-distribution rows as in the reference.
     head
         The (weight, bias) of the network's last layer, for base scores that need it.
     model
         An optional name of the network. Outputs that name another model are rejected.
     drift_alarm
-        The probability that `drift` ever raises an alarm while nothing changes. The alarm sees the rows that
+        The probability of a false drift alarm over the whole stream. The alarm monitors the rows that
         `learn_and_decide` decides.
     """
 
@@ -127,7 +128,7 @@ class Detector:
 
     @property
     def settings(self) -> Settings:
-        """The arguments that the detector was made with."""
+        """The constructor arguments."""
         return self.state.settings
 
     @property
@@ -137,7 +138,7 @@ class Detector:
 
     @property
     def moments(self) -> Moments | ClassMoments | None:
-        """Sums of the learned rows: by class for contrast, None for rlr, which holds rows instead of sums."""
+        """Sums of the learned rows: by class for contrast, None for rlr, which keeps rows instead of sums."""
         return self.state.sums
 
     @property
@@ -152,23 +153,23 @@ class Detector:
 
     @property
     def current_fit(self) -> LinearFit | ContrastFit:
-        """The fit in use, of all learned and reference rows."""
+        """The current fit of all learned and reference rows."""
         return self._fit(with_reference=True)
 
     def fit_of_learned(self) -> LinearFit | ContrastFit:
-        """Return the fit of the learned rows without the reference rows that decisions are made against."""
+        """Return the fit of the learned rows, without the reference rows that decisions compare against."""
         return self._fit(with_reference=False)
 
     def learn(self, outputs: Outputs) -> None:
-        """Add these rows, with weight 1, to what the detector has learned."""
+        """Learn these rows with weight 1."""
         self._learn(outputs, lambda state, rows: (state, None))
 
     def calibrate(self, reference: Outputs) -> None:
-        """Decide against these known in-distribution rows, which replace any earlier reference.
+        """Use these known in-distribution rows as the reference, replacing any earlier reference.
 
         DLR and RLR add the reference to every fit with weight 1, so that reference rows and in-distribution test rows
-        are exchangeable. Contrast learns from one half of the reference and decides against the other half, always the
-        same halves; it does not accept another reference once it has learned rows.
+        are exchangeable. Contrast learns from one half of the reference and decides against the other half. The split
+        is deterministic. Contrast does not accept another reference once it has learned rows.
         """
         as_outputs(reference, "reference")
 
@@ -179,7 +180,7 @@ class Detector:
         self._change(calibrated)
 
     def merge(self, moments: Moments | ClassMoments) -> None:
-        """Add what another detector of the same settings has learned, its `moments`, with weight 1.
+        """Add the `moments` of another detector with the same settings, with weight 1.
 
         Merge each set of rows once: rows that are merged twice count twice. For a detector that keeps learning, merge
         the difference `now - before`. For contrast both detectors must have the same reference. Detectors with a
@@ -205,7 +206,7 @@ class Detector:
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows.
 
-        The detector must have learned something: a reference alone is not a fit of the rows at hand.
+        The detector must have learned rows; a reference alone is not enough.
         """
         state = self.state
         self._check_outputs(state, as_outputs(outputs, "outputs"))
@@ -221,18 +222,18 @@ class Detector:
         false_alarm: float | None = None,
         fdr: float | None = None,
     ) -> Decision:
-        """Return scores, p-values and which rows are out, for rows that were not learned.
+        """Return scores, p-values and out-of-distribution flags for rows that were not learned.
 
-        The reference rows that decisions are made against are left out of the fit, as these rows are. A contrast that
-        has learned nothing decides by its base score.
+        The fit excludes these rows, so it also excludes the reference rows they are compared with. A contrast that has
+        learned no rows decides by its base score.
 
         Parameters
         ----------
         outputs
             The rows to decide. Use `learn_and_decide` for rows that should be learned as well.
         accept, false_alarm, fdr
-            Exactly one: the share of the reference to accept; the probability that an in-distribution row is called
-            out; or the expected share of in-distribution rows among the rows of this batch that are called out
+            Exactly one of: the share of the reference to accept; the probability that an in-distribution row is called
+            out; the expected share of in-distribution rows among the rows of this batch that are called out
             (Benjamini-Hochberg).
         """
         rate, state = Rate.of(accept, false_alarm, fdr), self.state
@@ -255,9 +256,9 @@ class Detector:
         false_alarm: float | None = None,
         fdr: float | None = None,
     ) -> Decision:
-        """Learn these rows, then return their scores, p-values and which rows are out (Algorithm 3).
+        """Learn these rows, then return their scores, p-values and out-of-distribution flags (Algorithm 3).
 
-        The fit includes these rows and the reference. The arguments are those of `decide`.
+        The fit includes these rows and the reference. The arguments are the same as in `decide`.
         """
         rate = Rate.of(accept, false_alarm, fdr)
         if self.state.reference is None:
@@ -306,7 +307,7 @@ class Detector:
         return facts("Detector", entries)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs: the frozen state is shared, the lock is not."""
+        """Return the frozen state without the lock."""
         return {"state": self.state}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
@@ -335,7 +336,7 @@ class Detector:
         return state.fit(with_reference=with_reference)
 
     def _check_outputs(self, state: State, outputs: Outputs) -> None:
-        """Reject rows of another network than the rows before them."""
+        """Reject rows from another network than the rows seen so far."""
         model = self.settings.model
         if None not in (model, outputs.model) and model != outputs.model:
             raise ValueError(f"outputs must be of the model {model!r}, as the detector is, got {outputs.model!r}")
@@ -345,7 +346,7 @@ class Detector:
             raise ValueError(f"logits must have {state.classes} columns, as before, got {classes}")
 
     def _check_width(self, state: State, width: int, name: str) -> None:
-        """Reject features, or moments of features, of another width than before."""
+        """Reject features or moments whose width differs from the rows seen so far."""
         components = self.settings.components
         if state.dimensions is not None and state.dimensions != width:
             raise ValueError(f"{name} must have {state.dimensions} columns, as before, got {width}")
@@ -354,7 +355,7 @@ class Detector:
 
 
 def _check_combination(settings: Settings) -> None:
-    """Reject settings that do not go together."""
+    """Reject incompatible settings."""
     method = settings.method
     if method == "contrast" and not settings.intercept:
         raise ValueError("intercept must be True for the method contrast, got False")

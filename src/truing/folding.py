@@ -1,8 +1,9 @@
-r"""A fit as arithmetic that a network can do itself: float32 tensors in, the trued score out.
+r"""Fits as arithmetic on float32 tensors that can be appended to a network.
 
-The steps are written once, in operations that every network format has; `Maths` says which. Shells do them in torch
-and in ONNX. What float32 would lose is kept: features are centred before they are scaled, multiplied or squared, by an
-origin of two float32 numbers each, and scores are made of differences from the largest logit.
+The arithmetic is written once, in the operations of `Maths`, which every network format supports. Adapters implement
+`Maths` for torch and for ONNX. Two measures limit float32 rounding: features are centred before they are scaled,
+multiplied or squared, by an origin stored as the sum of two float32 numbers; and scores are computed from differences
+to the largest logit.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from .regression.least_squares import LinearFit
 from .scores import NEEDS, base_name, gen
 
 OUTPUTS = ("trued_score", "is_out")
-"""What a network gives beside its own outputs; the second where there is a threshold."""
+"""The outputs added to a network. `is_out` is added only if there is a threshold."""
 
 Float32s = NDArray[np.float32]
 
-# A tensor (n, k) of float32 that knows + - * /, with others and with numbers.
+# A float32 tensor (n, k) that supports + - * / with tensors and with numbers.
 Tensor = Any
 
-# Features this many known deviations away are taken to be there, so that their squares are in float32's range.
+# Scaled features are clipped here, so that their squares stay within the range of float32.
 _SQUARABLE = 1e15
 
-# What float32's rounding may be at most of the base score's deviation among known rows.
+# The largest float32 rounding error, as a share of the base score's standard deviation in the reference.
 _MOST_ROUNDING = 0.01
 
-# What a direction is divided by at least.
+# The smallest divisor of a direction, to avoid division by zero.
 _SMALLEST_DISTANCE = 1e-30
 
 
 class Maths(Protocol):
-    """What a network format can do with tensors beside + - * /."""
+    """The tensor operations that a network format must support besides + - * /."""
 
     def constant(self, name: str) -> Tensor:
-        """Return an array of the folding's by its name."""
+        """Return the array of the folding with this name."""
 
     def minimum(self, x: Tensor, bound: float) -> Tensor:
-        """Return the smaller of each number and a bound."""
+        """Return the elementwise minimum of `x` and a bound."""
 
     def maximum(self, x: Tensor, bound: float) -> Tensor:
-        """Return the larger of each number and a bound."""
+        """Return the elementwise maximum of `x` and a bound."""
 
     def exp(self, x: Tensor) -> Tensor:
         """Return the exponential of each number."""
@@ -66,30 +67,30 @@ class Maths(Protocol):
         """Return the square root of each number."""
 
     def absolute(self, x: Tensor) -> Tensor:
-        """Return each number without its sign."""
+        """Return the absolute value of each number."""
 
     def row_sums(self, x: Tensor) -> Tensor:
         """Return the sum of each row (n, 1)."""
 
     def descending(self, x: Tensor, number: int) -> Tensor:
-        """Return each row's numbers, so many of them, from the largest to the smallest (n, number)."""
+        """Return the `number` largest values of each row in descending order (n, number)."""
 
     def columns(self, x: Tensor, first: int, end: int) -> Tensor:
         """Return the columns from `first` up to `end`."""
 
     def of_largest(self, name: str, x: Tensor) -> Tensor:
-        """Return of the array (k,) called so the number that belongs to each row's first largest column (n, 1)."""
+        """Return, for each row, the entry of the array `name` (k,) at the row's first maximum (n, 1)."""
 
 
-# A score (n, 1) of features and of logits in descending order: no score depends on the classes' order.
+# A score (n, 1) of features and of logits in descending order; no score depends on the order of the classes.
 Score = Callable[[Maths, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Folding:
-    """A fit to be folded into a network: its constants by name, `score` from features and logits, and a threshold.
+    """A fit to be folded into a network: named constants, a `score` of features and logits, and a threshold.
 
-    `dimensions` is the number of features that it takes, `classes` that of logits, None where it looks at none.
+    `dimensions` is the number of features and `classes` the number of logits, None if the score uses no logits.
     """
 
     dimensions: int
@@ -108,12 +109,12 @@ def folding_of(
 ) -> Folding:
     """Return the arithmetic of a fit, and of a decision where a threshold or a rate is given.
 
-    Of a `Detection` it is its fit and its own threshold; of a `Detector` what `score` says and, at a rate, what
-    `decide` says of rows that it has not learned. A rate needs the scores of known rows, which a contrast and a
-    calibrated detector hold.
+    For a `Detection`, this is its fit and, by default, its threshold. For a `Detector`, the score is the result of
+    `score` or, at a rate, of `decide` for rows that were not learned. A rate needs the scores of reference rows, which
+    only a contrast and a calibrated detector hold.
     """
-    given = {"threshold": threshold, "accept": accept, "false_alarm": false_alarm}
-    named = [name for name, value in given.items() if value is not None]
+    options = {"threshold": threshold, "accept": accept, "false_alarm": false_alarm}
+    named = [name for name, value in options.items() if value is not None]
     if len(named) > 1:
         raise ValueError(f"at most one of threshold, accept and false_alarm may be given, got {' and '.join(named)}")
     rate = Rate.of(accept=accept, false_alarm=false_alarm) if accept is not None or false_alarm is not None else None
@@ -145,7 +146,7 @@ def _fit_of(found: Detection) -> LinearFit | ContrastFit:
 
 
 def _parts_of(detector: Detector, *, at_a_rate: bool) -> tuple[LinearFit | ContrastFit, Floats | None, Floats | None]:
-    """Return a detector's fit, the scores of its known rows, and the mean of the features that it learned."""
+    """Return the fit of a detector, the scores of its reference rows, and the mean of the learned features."""
     fit = detector.fit_of_learned() if at_a_rate else detector.current_fit
     if isinstance(fit, ContrastFit):
         return fit, fit.scores_in, None
@@ -164,7 +165,7 @@ def _threshold_at(rate: Rate, known: Floats | None) -> float | None:
 
 
 def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> Folding:
-    r"""Return $(z - o)^\top$ coef + intercept + $o^\top$ coef, with their mean as origin o where it is known."""
+    r"""Return $(z - o)^\top$ coef + intercept + $o^\top$ coef, where the origin o is the feature mean, if known."""
     arrays = {"coef": _float32(fit.coef[None], "coef")}
     constant = fit.intercept
     if origin is not None:
@@ -180,26 +181,26 @@ def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> F
 
 
 def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
-    """Return the score of a contrast: of direction, distance and base scores, and an offset for the predicted class."""
+    """Return the score of a contrast: direction, distance and base scores, plus an offset for the predicted class."""
     columns, d = fit.columns, fit.columns.dimensions
-    elsewhere = np.delete(fit.centre * fit.coef, d).sum()  # The distance is centred by itself.
+    elsewhere = np.delete(fit.centre * fit.coef, d).sum()  # The distance is centred separately.
     arrays = {
         **_in_two_parts(columns.origin),
         "inverse_scale": _float32(1 / columns.scale[None], "scale"),
         "coef": _float32(fit.coef[None, :d], "coef"),
         "offsets": _float32(fit.class_offsets - elsewhere, "class_offsets"),
     }
-    of_place, of_scores = _score_of_place(fit), _score_of_scores(fit)
+    of_features, of_scores = _score_of_features(fit), _score_of_scores(fit)
 
     def score(maths: Maths, features: Tensor, logits: Tensor | None) -> Tensor:
-        total = of_place(maths, features) + of_scores(maths, features, maths.descending(logits, columns.classes))
+        total = of_features(maths, features) + of_scores(maths, features, maths.descending(logits, columns.classes))
         return total + maths.of_largest("offsets", logits)
 
     return Folding(d, columns.classes, arrays, score, threshold)
 
 
-def _score_of_place(fit: ContrastFit) -> Callable[[Maths, Tensor], Tensor]:
-    """Return what a contrast says of the direction in which the features lie, and of how far out."""
+def _score_of_features(fit: ContrastFit) -> Callable[[Maths, Tensor], Tensor]:
+    """Return the contribution of the direction and distance of the features to the score of a contrast."""
     d = fit.columns.dimensions
     farthest = float(FARTHEST * np.sqrt(d))
     middle, weight = float(fit.centre[d]), float(fit.coef[d])
@@ -216,7 +217,7 @@ def _score_of_place(fit: ContrastFit) -> Callable[[Maths, Tensor], Tensor]:
 
 
 def _score_of_scores(fit: ContrastFit) -> Score:
-    """Return what a contrast says of the base scores: the first at any value, the others within their bound."""
+    """Return the contribution of the base scores. All but the first are clipped to their bound."""
     columns = fit.columns
     bases = _scores_of(columns)
     origins = columns.score_origin.tolist()
@@ -237,7 +238,7 @@ def _score_of_scores(fit: ContrastFit) -> Score:
 
 
 def _scores_of(columns: Columns) -> list[Score]:
-    """Return the scores of a contrast's columns, the base score at its temperature and the others at 1."""
+    """Return the score columns of a contrast: the base score at its temperature, the others at temperature 1."""
     base = base_name(columns.base)
     if not isinstance(columns.base, str) or base not in _SCORES:
         needed = NEEDS.get(base, ()) if isinstance(columns.base, str) else ()
@@ -256,9 +257,9 @@ def _scores_of(columns: Columns) -> list[Score]:
 
 
 def _check_varies(columns: Columns, base: str) -> None:
-    """Refuse a base score whose deviation drowns in float32's rounding, as at a temperature far above the logits."""
+    """Reject a base score that varies less than float32 rounding, for example at a very high temperature."""
     middle, deviation = float(columns.score_origin[0]), float(columns.score_scale[0])
-    # msp and kl_uniform are made of numbers near 1, however small they are.
+    # msp and kl_uniform are computed from numbers near 1, even if the scores themselves are small.
     size = max(abs(middle), 1.0) if base in ("msp", "kl_uniform") else abs(middle)
     if float(np.finfo(np.float32).eps) / 2 * size > _MOST_ROUNDING * deviation:
         raise ValueError(
@@ -299,7 +300,7 @@ def _gen(temperature: float, classes: int) -> Score:
         scaled = _below_largest(maths, ordered, temperature)
         others, second = maths.columns(scaled, 1, classes), maths.columns(scaled, 1, 2)
         log_total = maths.log(maths.row_sums(maths.exp(scaled)))
-        # Of the largest, 1 − p is the others' own sum.
+        # For the largest probability p, 1 − p is the sum of the others.
         log_rest = maths.log(maths.row_sums(maths.exp(others - second))) + second - log_total
         of_largest = maths.exp((log_rest - log_total) * gamma)
         log_p = maths.columns(scaled, 1, min(top, classes)) - log_total
@@ -330,22 +331,22 @@ _SCORES: dict[str, Callable[[float, int], Score]] = {
 
 
 def _below_largest(maths: Maths, ordered: Tensor, temperature: float) -> Tensor:
-    """Return the logits over T, less the largest of each row (n, c)."""
+    """Return the logits minus the largest logit of each row, divided by the temperature (n, c)."""
     return (ordered - maths.columns(ordered, 0, 1)) / temperature
 
 
 def _terms(maths: Maths, ordered: Tensor, temperature: float) -> Tensor:
-    """Return the softmax before its division, 1 for the largest logit (n, c)."""
+    """Return the numerators of the softmax, scaled to 1 for the largest logit (n, c)."""
     return maths.exp(_below_largest(maths, ordered, temperature))
 
 
 def _centred(maths: Maths, features: Tensor) -> Tensor:
-    """Return the features less the origin: first its float32 part, which is near them, then the digits that follow."""
+    """Return the features minus the origin. The high part is subtracted first, while the difference is nearly exact."""
     return features - maths.constant("origin") - maths.constant("origin_low")
 
 
 def _within(maths: Maths, x: Tensor, bound: float) -> Tensor:
-    """Return each number, or the bound of its sign where it is beyond that."""
+    """Clip each number to [-bound, bound]."""
     return maths.maximum(maths.minimum(x, bound), -bound)
 
 

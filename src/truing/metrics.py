@@ -1,6 +1,7 @@
-"""How well scores tell in from out. Every function takes (scores_in, scores_out): no labels to flip.
+"""Metrics of how well scores separate in- from out-of-distribution rows.
 
-All values are shares in [0, 1] and exact under ties.
+Every function takes (scores_in, scores_out), so there are no labels to mix up. All values are shares in [0, 1] and
+exact under ties.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .decisions.thresholds import is_out, rows_for, threshold_at
 if TYPE_CHECKING:
     from ._display.plots import Figure
 
-# So many scores are worth a thread.
+# From this many scores on, sorting in a second thread is faster.
 _MANY_SCORES = 2**15
 
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Return the chance that a random in-distribution row outscores a random other one, a tie counting half.
+    """Return the probability that a random in row outscores a random out row; a tie counts as one half.
 
     >>> auroc([2.0, 3.0], [1.0, 2.0])
     0.875
@@ -38,7 +39,7 @@ def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 
 def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Return the average precision, in-distribution rows being the positives.
+    """Return the average precision with in-distribution rows as positives.
 
     >>> aupr([3.0, 1.0], [2.0])
     0.8333333333333333
@@ -47,7 +48,7 @@ def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 
 def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Return the average precision, out-of-distribution rows being the positives.
+    """Return the average precision with out-of-distribution rows as positives.
 
     >>> aupr_out([3.0, 1.0], [2.0])
     0.5
@@ -58,13 +59,13 @@ def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 def fpr_at_tpr(
     scores_in: ArrayLike, scores_out: ArrayLike, *, tpr: float = 0.95, convention: str = "at-least"
 ) -> float:
-    """Return the false-positive rate where the true-positive rate is `tpr`, under a named convention.
+    """Return the false-positive rate at a true-positive rate of `tpr`, under a named convention.
 
-    `at-least`: in-distribution positive, at the largest threshold with a recall of at least `tpr`.
-    `paper`: in-distribution positive, at the recall nearest `tpr`, ties to the higher recall, and among
-    thresholds of the same recall the lowest, as the code shared by the paper's field does.
-    `ood-positive`: out-of-distribution positive: the share of in-distribution rows refused when at least
-    `tpr` of the others are. Another quantity, points apart.
+    `at-least`: in-distribution rows are positive; the threshold is the largest one with a recall of at least `tpr`.
+    `paper`: in-distribution rows are positive; the recall is the one nearest to `tpr`, and the higher one in a tie.
+    Among thresholds of equal recall the lowest is used, as in the code that papers on this subject share.
+    `ood-positive`: out-of-distribution rows are positive; the result is the share of in-distribution rows rejected
+    when at least `tpr` of the out-of-distribution rows are rejected. It differs from the other two by several points.
 
     >>> fpr_at_tpr([4.0, 3.0, 2.0, 1.0], [2.5, 0.0], tpr=0.75)
     0.5
@@ -75,10 +76,10 @@ def fpr_at_tpr(
 
 @dataclass(frozen=True)
 class Report:
-    """What `evaluate` found, as shares in [0, 1]; `str` and `json` render it.
+    """The metrics that `evaluate` returns, as shares in [0, 1]. `str` and `json` render the report.
 
-    `refused_right` and `refused_wrong` are the shares refused, at the threshold that keeps 95 % of the
-    in-distribution rows, of those that the network classifies rightly and wrongly.
+    `refused_right` and `refused_wrong` are the rejected shares of the correctly and of the wrongly classified
+    in-distribution rows, at the threshold that accepts 95 % of the in-distribution rows.
     """
 
     auroc: float
@@ -91,7 +92,7 @@ class Report:
     refused_right: float | None = None
     refused_wrong: float | None = None
 
-    # The scores themselves, for the figure of a report that `evaluate` made; no part of its value.
+    # The scores, set by `evaluate` for `plot`. Equality and JSON ignore them.
     _scores: ClassVar[_Sorted | None] = None
 
     def __str__(self) -> str:
@@ -109,11 +110,11 @@ class Report:
         return "\n".join(lines)
 
     def json(self) -> str:
-        """Return the report as one JSON object, in which NaN is null."""
+        """Return the report as one JSON object, with NaN as null."""
         return as_json(asdict(self))
 
     def plot(self) -> Figure:
-        """Return a figure of the scores: densities, the threshold that keeps 95 % of the in rows, and the ROC curve."""
+        """Return a figure with score densities, the threshold that accepts 95 % of the in rows, and the ROC curve."""
         if self._scores is None:
             raise ValueError("a report must be made by evaluate for its figure, which shows the scores")
         inside, outside = self._scores.inside, self._scores.outside
@@ -134,12 +135,12 @@ def evaluate(
     convention: str = "at-least",
     correct: ArrayLike | None = None,
 ) -> Report:
-    """Return every metric of two sets of scores.
+    """Return all metrics of two sets of scores.
 
     Parameters
     ----------
     correct
-        Whether the network classifies each in-distribution row rightly, as `Outputs.correct()` tells.
+        Whether the network classifies each in-distribution row correctly (n,); see `Outputs.correct`.
     """
     rule = as_choice(convention, "convention", CONVENTIONS)
     scores = _Sorted.of(scores_in, scores_out)
@@ -164,7 +165,7 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """Both sets of scores in ascending order: every count is then a place in one of them."""
+    """Both sets of scores in ascending order, so that counts are positions found by binary search."""
 
     inside: Floats
     outside: Floats
@@ -176,7 +177,7 @@ class _Sorted:
         return cls(inside, outside)
 
     def seen_from_out(self) -> _Sorted:
-        """Return the scores negated and the sets exchanged."""
+        """Return the scores negated and the two sets swapped."""
         return _Sorted(-self.outside[::-1], -self.inside[::-1])
 
     def accepted_out(self, thresholds: ArrayLike) -> Any:
@@ -184,21 +185,21 @@ class _Sorted:
         return len(self.outside) - np.searchsorted(self.outside, thresholds)
 
     def firsts(self, rows: slice) -> Counts:
-        """Return for each of these in-distribution rows the place of the first of them that scores the same."""
+        """Return, for each in-distribution row of the slice, the position of the first row with the same score."""
         inside, places = self.inside[rows], np.arange(rows.start, rows.stop)
         places[1:][inside[1:] == inside[:-1]] = 0
         return np.maximum.accumulate(places)
 
 
 def _auroc_and_aupr(scores: _Sorted) -> tuple[float, float]:
-    """Return both, from one pass over the in-distribution rows."""
+    """Return AUROC and AUPR from one pass over the in-distribution rows."""
     rows_in, rows_out = len(scores.inside), len(scores.outside)
 
     def sums(rows: slice) -> tuple[int, float]:
         below, up_to = ranks_of_ascending(scores.outside, scores.inside[rows])
-        # Twice the pairs won, in whole numbers: a pair counts two, a tie one.
+        # Twice the number of pairs won, as an integer: a win counts 2, a tie 1.
         won = int(below.sum()) + int(up_to.sum())
-        # The precision at each row's own score.
+        # The precision with each row's score as threshold.
         accepted_in = rows_in - scores.firsts(rows)
         precision = accepted_in / (accepted_in + (rows_out - below))
         return won, float(precision.sum())
@@ -221,7 +222,7 @@ def _fpr_nearest(scores: _Sorted, tpr: float) -> float:
     nearest = refused[np.argmin(np.round(np.abs(1 - refused / rows - tpr), 12))]
     if nearest == 0:
         return float(scores.accepted_out(scores.inside[0]) / len(scores.outside))
-    # The lowest threshold of that recall lies just above the next in-distribution score.
+    # The lowest threshold of this recall lies just above the next lower in-distribution score.
     return float(np.mean(scores.outside > scores.inside[nearest - 1]))
 
 

@@ -1,6 +1,6 @@
-"""What a network says of each input: features, and logits or a score of your own.
+"""Outputs of a network, one row per input: features, with logits, labels or scores.
 
-The same four names serve as arguments, fields, `.npz` keys and table columns.
+Arguments, fields, `.npz` keys and table columns share the same four names.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .data.columns import NAMES, read_columns, write_columns
 
 @dataclass(frozen=True, init=False, eq=False)
 class Outputs:
-    """Rows of features (n, d), with logits (n, c), labels (n,) and scores (n,) where there are any.
+    """Rows of features (n, d), with optional logits (n, c), labels (n,) and scores (n,).
 
-    `model` may name the network they come from, so that a detector of another one refuses them;
-    files do not keep it.
+    `model` may name the network. A detector that was made for another model then rejects the outputs. Files do not
+    store the name.
 
     >>> Outputs(features=[[1.0, 2.0]], logits=[[0.5, 0.1, 0.2]])
     Outputs(1 row: features 2, logits 3)
@@ -69,7 +69,7 @@ class Outputs:
 
     @classmethod
     def _of_checked(cls, columns: dict[str, Any], model: str | None) -> Outputs:
-        """Return rows whose columns are checked already, such as some of other rows: their numbers are not read."""
+        """Return outputs of columns that were validated before. Their numbers are not read again."""
         as_matrix_unchecked(columns["features"], "features")
         made = cls.__new__(cls)
         vars(made).update({name: columns.get(name) for name in NAMES}, model=model)
@@ -77,9 +77,9 @@ class Outputs:
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, features: str | None = None, logits: str | None = None) -> Outputs:
-        """Read an `.npz`, a Parquet or Arrow file, or a `features.npy` with its neighbours.
+        """Read an `.npz`, Parquet or Arrow file, or a `features.npy` with the `.npy` files next to it.
 
-        `features` and `logits` say what the columns are called in the file, where it is not that.
+        `features` and `logits` give the names of these columns in the file, if they differ.
         """
         named = {name: own for name, own in (("features", features), ("logits", logits)) if own is not None}
         columns: dict[str, Any] = read_columns(path, named=named)
@@ -89,14 +89,14 @@ class Outputs:
             raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write an `.npz`, Parquet or Arrow file with a checksum of it, whole or not at all."""
+        """Write an `.npz`, Parquet or Arrow file with a checksum. The write is atomic."""
         write_columns(path, self._columns())
 
     @classmethod
     def concatenate(cls, parts: Iterable[Outputs]) -> Outputs:
-        """Return the rows of all parts, one after another; all must have the same columns, and name the same model.
+        """Return the rows of all parts in order. All parts must have the same columns and the same model.
 
-        Labels are the exception: they are kept where all parts have them.
+        Labels are optional: they are kept if every part has them.
 
         >>> Outputs.concatenate([Outputs([[1.0]], [[0.0, 2.0]]), Outputs([[3.0]], [[1.0, 0.0]])])
         Outputs(2 rows: features 1, logits 2)
@@ -113,21 +113,21 @@ class Outputs:
         return cls(**columns, model=whole[0].model)
 
     def correct(self) -> Bools:
-        """Return which rows the network classifies rightly (n,): the largest logit is the label's."""
+        """Return which rows the network classifies correctly (n,): the largest logit belongs to the label."""
         logits, labels = self._need("logits", "correct()"), self._need("labels", "correct()")
         if labels.min() < 0 or labels.max() >= logits.shape[1]:
-            found = f"{labels.min()} to {labels.max()}"
-            raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, as the logits have it, got {found}")
+            received = f"{labels.min()} to {labels.max()}"
+            raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, as the logits have it, got {received}")
         right: Bools = self._predicted_classes() == labels
         return right
 
     def _copied(self) -> Outputs:
-        """Return the same rows, so that nobody else can change them, and always in the same order of memory."""
+        """Return a private copy in C order."""
         columns: dict[str, Any] = {name: np.array(column, order="C") for name, column in self._columns().items()}
         return Outputs(**columns, model=self.model)
 
     def _predicted_classes(self) -> NDArray[np.intp]:
-        """Return the predicted class (n,) of each row: its largest logit, and 0 where there are none."""
+        """Return the predicted class (n,), the index of the largest logit; 0 for all rows without logits."""
         if self.logits is None:
             return np.zeros(len(self), dtype=np.intp)
         return largest_of_rows(self.logits, "logits")[1]
@@ -136,20 +136,20 @@ class Outputs:
         return len(self.features)
 
     def __getitem__(self, rows: SupportsIndex | slice | NDArray[Any]) -> Outputs:
-        """Return some of the rows, by number, slice, mask or indices."""
+        """Return the selected rows. `rows` is a row number, a slice, a mask or an array of indices."""
         if isinstance(rows, SupportsIndex) and not isinstance(rows, np.ndarray):
             number = index(rows)
             if not -len(self) <= number < len(self):
                 raise IndexError(f"row must be from {-len(self)} to {len(self) - 1}, got {number}")
             rows = slice(number % len(self), number % len(self) + 1)
-        if isinstance(rows, np.ndarray) and rows.dtype == np.intp and rows.ndim == 1:  # In half the time of an index.
+        if isinstance(rows, np.ndarray) and rows.dtype == np.intp and rows.ndim == 1:  # Twice as fast as indexing.
             return Outputs._of_checked(
                 {k: column.take(rows, axis=0) for k, column in self._columns().items()}, self.model
             )
         return Outputs._of_checked({name: column[rows] for name, column in self._columns().items()}, self.model)
 
     def _need(self, name: str, user: str = "this") -> Any:
-        """Return the field `name`, or say that its `user`, such as a score, finds none."""
+        """Return the field `name`. If it is missing, raise an error that names its `user`, such as a score."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(f"{user} needs {name}, got {self!r}")
@@ -176,7 +176,7 @@ class Outputs:
 
 
 def as_outputs(value: Outputs, name: str) -> Outputs:
-    """Return `value`, which must be `Outputs`."""
+    """Return `value`; raise `TypeError` if it is not `Outputs`."""
     if not isinstance(value, Outputs):
         wanted = "truing.Outputs(features=…, logits=…)"
         raise TypeError(f"{name} must be Outputs, got {type(value).__name__}: make {wanted} of arrays")
@@ -184,7 +184,7 @@ def as_outputs(value: Outputs, name: str) -> Outputs:
 
 
 def check_same_model(outputs: Outputs, others: Outputs, name: str) -> None:
-    """Refuse others than the outputs, called `name`, that are of another model, where both say of which they are."""
+    """Reject `others`, the argument `name`, if both outputs name a model and the names differ."""
     if None not in (outputs.model, others.model) and outputs.model != others.model:
         raise ValueError(f"{name} must be of the model {outputs.model!r}, as the outputs are, got {others.model!r}")
 

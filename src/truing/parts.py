@@ -1,7 +1,7 @@
-"""Tables of any size, stored in many files: `fit`, `apply` and `detect` in bounded memory, here or on a cluster.
+"""Tables of any size, stored in many files: `fit`, `apply` and `detect` in bounded memory, locally or on a cluster.
 
 table = Table.of("logs/*.parquet")
-found = detect(table, "scores", reference)
+detection = detect(table, "scores", reference)
 """
 
 from .data.jobs import Table, TableDetection, UnreadablePartError, apply, detect, fit, moments

@@ -1,11 +1,11 @@
-"""Real outputs that come with truing: what a ResNet-56 trained on CIFAR-10 says of its test images and other sets."""
+"""Sample data: outputs of a ResNet-56 trained on CIFAR-10, for its test images and for nine other sets."""
 
 from pathlib import Path
 
 from ._check import as_choice
 from .outputs import Outputs
 
-# What each set is, and is not, says the README beside the files.
+# samples/README.md describes each set.
 DATA = Path(__file__).parent / "samples"
 INSIDE = "cifar10-test"
 OUTSIDE = (
@@ -22,10 +22,10 @@ OUTSIDE = (
 
 
 def sample(name: str = INSIDE) -> Outputs:
-    """Return one of the sets shipped with truing: `cifar10-test` is in-distribution, every other is not.
+    """Return a sample set: `cifar10-test` is in-distribution, all other sets are out-of-distribution.
 
-    The others are svhn, dtd10, tinyimagenet-resize, tinyimagenet-crop, scenes, cifar100, mnist, uniform-noise and
-    gaussian-noise.
+    The out-of-distribution sets are svhn, dtd10, tinyimagenet-resize, tinyimagenet-crop, scenes, cifar100, mnist,
+    uniform-noise and gaussian-noise.
 
     >>> sample("svhn")
     Outputs(2,000 rows: features 64, logits 10)

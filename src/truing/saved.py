@@ -71,7 +71,7 @@ def save(thing: Saveable, path: AnyPath) -> None:
 
 
 def load(path: AnyPath) -> Saveable:
-    """Read a file that `save` wrote; the loaded value behaves as the saved one, to the bit."""
+    """Read a file that `save` wrote. The loaded value gives the same results as the saved value, bit for bit."""
     kind, value, _ = read(path)
     if type(value) is not as_choice(kind, f"the kind of {path}", KINDS):
         raise ValueError(f"{path} must hold a {kind}, got {type(value).__name__}")
@@ -93,7 +93,7 @@ def to_bytes(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> b
 
 
 def read(source: Source) -> Stored:
-    """Read a file that `write` wrote, or its bytes; raise a ValueError for a foreign, damaged or invalid file."""
+    """Read a file that `write` wrote, from its path or an `InMemory`. Reject a foreign, damaged or invalid file."""
     return from_arrays(read_npz(source), source)
 
 
@@ -111,7 +111,7 @@ def as_arrays(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> 
 
 
 def from_arrays(arrays: Arrays, source: object) -> Stored:
-    """Return the value of `as_arrays`, validated; error messages name the source."""
+    """Decode and validate the arrays that `as_arrays` returned. Error messages name the source."""
     members = {name: array for name, array in arrays.items() if name != ABOUT}
     try:
         about = json.loads(arrays[ABOUT].tobytes())
@@ -139,9 +139,9 @@ class Form:
 
     `axes` names the axes of each array, as in `{"features": "nd", "scores": "n"}`: axes with the same letter have the
     same length. Numbers in these arrays are finite, except that arrays in `infinite` may hold infinities.
-    `stored` are the attributes to store, by default the fields of the dataclass that are public and arguments of its
-    constructor. `build` returns the value from them, in order, and computes what is not stored; by default it is the
-    class. `check` raises a ValueError for an invalid value.
+    `stored` names the attributes to store, by default the public dataclass fields that the constructor takes. `build`
+    takes the stored attributes in order and returns the value, by default by calling the class. `check` raises a
+    ValueError for an invalid value.
     """
 
     cls: type
@@ -218,7 +218,7 @@ def _build(form: Form, entries: dict[str, Any], path: str) -> Any:
 
 
 def _matches(value: Any, hint: Any) -> bool:
-    """Return whether a value fits an annotation of a stored field. Annotations beyond these are left to `check`."""
+    """Return whether a value fits an annotation of a stored field. Other annotations are left to `check`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_matches(value, one) for one in arguments)
@@ -358,6 +358,20 @@ def _check_linear_state(state: LinearState) -> None:
     widths |= {sums.dimensions for sums in (state.learned, state.joint) if sums is not None}
     if len(widths) > 1:
         raise ValueError(f"reference, learned, held and drift must be of the same features, got {sorted(widths)}")
+    _check_joint(state)
+
+
+def _check_joint(state: LinearState) -> None:
+    """Reject joint moments that are not the sum of the learned rows and the reference."""
+    has_both = state.learned is not None and state.reference is not None
+    if (state.joint is not None) != (has_both and state.keeps_joint):
+        raise ValueError("joint must be there if and only if rows were learned beside a reference")
+    if state.joint is not None and state.learned is not None and state.reference is not None:
+        whole = state.learned + state.reference.moments
+        spread = np.sqrt(np.maximum(whole.squares, 0.0) / whole.rows)
+        size = 1e-9 * (np.abs(whole.mean) + spread)
+        if not (math.isclose(state.joint.rows, whole.rows) and (np.abs(state.joint.mean - whole.mean) <= size).all()):
+            raise ValueError("joint must be the moments of learned and reference rows, got those of other rows")
 
 
 def _contrast_state(
@@ -367,7 +381,7 @@ def _contrast_state(
     held: tuple[ScoredRows, ...],
     drift: DriftWatch | None,
 ) -> ContrastState:
-    """Return the state; what it learned must have the columns of the reference."""
+    """Return the state, after checking that the learned rows have the columns of the reference."""
     if reference is None:
         if learned is not None or held or drift is not None:
             raise ValueError("reference must be stored if anything was learned")
@@ -400,10 +414,10 @@ def _detector(state: State) -> Detector:
 
 
 _MAX = float(np.finfo(np.float64).max)
-_ROUNDED_COUNT = 1e-6  # Share of the rows by which decayed counts may differ from them.
-_MOST_ROWS = 2**53  # In a bin: sums of all bins do not overflow.
+_ROUNDED_COUNT = 1e-6  # Relative rounding error allowed between decayed counts and the number of rows.
+_MOST_ROWS = 2**53  # Largest count of a bin, so that the sum over all bins does not overflow.
 
-# The classes that a file may hold, by name.
+# The classes that a file may contain, by name.
 FORMS: dict[str, Form] = {
     "Moments": Form(Moments, check=check_moments),
     "LinearFit": Form(LinearFit, {"coef": "d"}, _check_fit),

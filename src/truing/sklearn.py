@@ -1,4 +1,4 @@
-"""truing as a scikit-learn outlier detector: higher scores are in, `predict` says 1 for in and -1 for out."""
+"""A scikit-learn outlier detector. Higher scores are more in-distribution; `predict` returns 1 for in, -1 for out."""
 
 from __future__ import annotations
 
@@ -34,67 +34,69 @@ except ImportError as error:
 
 METHODS = ("auto", "none", "dlr", "rlr", "contrast")
 
-# What decides where nothing is given: the share of the fitted rows that are out, or, with a reference, false alarms.
+# Defaults: the share of fitted rows that are out, and, with a reference, the false-alarm rate.
 CONTAMINATION = 0.1
 FALSE_ALARM = 0.05
 
-# A forest gives exactly 0 to a class that no tree votes for, and the logarithm of 0 is no logit.
+# A random forest predicts probability 0 for a class without votes, and log(0) is not a valid logit.
 LEAST_PROBABILITY = 1e-3
 
-# Types of numbers that are taken as they are.
+# Dtypes that are kept without conversion.
 _FLOATS = [np.float64, np.float32, np.float16]
 
 
 class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types.
-    """An outlier detector of scikit-learn: any base score, trued on the rows that it is fitted to.
+    """A scikit-learn outlier detector that trues a base score on the rows it is fitted to.
 
-    The rows X are features. Logits come from a `head` or a `classifier`, if there is one. Without either a row's base
-    score is `knn`, the one score that needs features alone: the distance, between rows scaled to unit norm, to its
-    nearest known rows, or, without a reference, to its nearest fitted rows. Scale features first (`StandardScaler`).
+    The rows X are features. Logits come from the optional `head` or `classifier`. Without both, the base score is
+    `knn`, the only score that needs features alone: after scaling rows to unit norm, the distance of a row to its
+    nearest reference rows or, without a reference, to its nearest fitted rows. Scale the features first
+    (`StandardScaler`).
 
-    Known in-distribution rows, `fit(X, reference=…)`, do most: a contrast learns what sets the others apart, and
-    `predict` has a stated rate of false alarms.
+    Known in-distribution rows, passed as `fit(X, reference=…)`, improve detection most: a contrast learns how the
+    other rows differ from them, and `predict` has a stated false-alarm rate.
 
     Parameters
     ----------
     head
         The (weight (c, d), bias (c,)) of the last layer of the network whose features X are.
     classifier
-        A fitted classifier, in place of a head. The features are what a pipeline's steps but the last make of X, or X
-        itself, and the logits are the decision function or the logarithms of probabilities, these raised to 0.001. It
-        is never fitted again, and a clone of the detector has the same one.
+        A fitted classifier, instead of a head. The logits are its decision function, or the logarithms of its
+        probabilities, which are clipped to at least 0.001. For a pipeline, the features are X transformed by all steps
+        but the last. The classifier is never refitted, and clones of the detector share it.
     base, temperature
-        The base score, a name in `truing.SCORES` or a function of `Outputs`, and the temperature of its softmax. By
-        default gen for a contrast, else msp; knn where there are no logits.
+        The base score, as a name in `truing.SCORES` or a function of `Outputs`, and the temperature of its softmax.
+        The default is knn without logits, gen for a contrast, and msp otherwise.
     method
-        none (the base score as it is), dlr, rlr or contrast. auto is contrast with a reference and dlr without, as
-        `truing.detect` has it, but none where there are neither logits nor a reference: no linear fit follows a
-        distance all around the rows.
+        none (the base score unchanged), dlr, rlr or contrast. auto chooses as in `truing.detect`: contrast with a
+        reference and dlr without one. With neither logits nor a reference, auto chooses none, because a linear fit
+        cannot follow a distance that grows in all directions.
     components
-        How many leading principal components the fit is confined to.
+        The number of leading principal components that the fit uses (None: all).
     keep
-        The share of rows that rlr trusts.
+        For rlr: the share of rows to trust.
     same_mix
-        For a contrast: whether classes are known to be as frequent among the in-distribution rows as in the reference.
+        For contrast: whether the in-distribution rows of X are known to have the class frequencies of the reference.
     contamination
-        Without a reference: the share of the fitted rows that are out, by default 0.1.
+        Without a reference: the share of fitted rows that are out (default 0.1).
     false_alarm
-        With a reference: the chance that an in-distribution row is called out, by default 0.05.
+        With a reference: the probability that an in-distribution row is called out (default 0.05).
 
     Attributes
     ----------
     detection_
-        What `truing.detect` says of the fitted rows: scores, p-values, in or out, notes.
+        The result of `truing.detect` for the fitted rows: scores, p-values, decisions and notes.
     fit_
-        What other rows are scored by, a `LinearFit` or `ContrastFit`; None for the base score as it is.
+        The `LinearFit` or `ContrastFit` that scores other rows; None if the base score is used unchanged.
     offset_
-        The score from which `predict` says in; `decision_function` is the score less that.
+        The threshold: `predict` returns 1 for scores of at least `offset_`, and `decision_function` subtracts it.
 
     Notes
     -----
-    With a reference, `fit_predict` decides the fitted rows by a fit in which they and the reference stand alike, and
-    `predict` decides rows that were not fitted by a fit in which neither they nor the reference are: both have the
-    false-alarm rate asked for, and they may differ on a row. Without one they are the same.
+    With a reference, `fit_predict` and `predict` use different fits and may disagree on a row. `fit_predict` uses a fit
+    that treats the fitted rows and the reference rows symmetrically. `predict` is meant for rows that were not fitted
+    and uses a fit without the reference rows it decides against. Both have the requested false-alarm rate. Without a
+    reference, both methods return the same decisions.
 
     >>> from sklearn.datasets import load_iris
     >>> flowers, species = load_iris(return_X_y=True)
@@ -129,16 +131,16 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         self.false_alarm = false_alarm
 
     def fit(self, X: ArrayLike, y: object = None, *, reference: ArrayLike | None = None) -> TruedDetector:
-        """Fit the rows at hand (n, d), in- and out-of-distribution ones mixed, and return the detector.
+        """Fit a mixture of in- and out-of-distribution rows (n, d) and return the detector.
 
         Parameters
         ----------
         X
-            The rows at hand.
+            The rows to fit.
         y
-            Not looked at; scikit-learn passes it.
+            Ignored; present for compatibility with scikit-learn.
         reference
-            Known in-distribution rows (m, d), held out from the classifier's training.
+            Known in-distribution rows (m, d) that the classifier was not trained on.
         """
         self._check_arguments(with_reference=reference is not None)
         rows = self._outputs(X, first=True)
@@ -166,29 +168,29 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return self._scores(self._outputs(X))
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of every row (n,) less `offset_`: negative is out."""
+        """Return the score minus `offset_` of every row (n,). Rows with negative values are out."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: ArrayLike) -> NDArray[np.intp]:
-        """Return 1 for every row (n,) that is in, and -1 for every row that is out."""
+        """Return 1 for in-distribution rows and -1 for out-of-distribution rows (n,)."""
         return _labels(self.score_samples(X) < self.offset_)
 
     def fit_predict(self, X: ArrayLike, y: object = None, *, reference: ArrayLike | None = None) -> NDArray[np.intp]:
-        """Fit the rows and return 1 for every one of them that is in, and -1 for every one that is out.
+        """Fit the rows and return 1 for in-distribution rows and -1 for out-of-distribution rows (n,).
 
-        Parameters are those of `fit`.
+        The parameters are the same as in `fit`.
         """
-        found = self.fit(X, y, reference=reference).detection_
-        return _labels(found.scores < self.offset_ if found.is_out is None else found.is_out)
+        detection = self.fit(X, y, reference=reference).detection_
+        return _labels(detection.scores < self.offset_ if detection.is_out is None else detection.is_out)
 
     def __sklearn_clone__(self) -> TruedDetector:
-        """Return an unfitted copy whose classifier is the same, and fitted: it is no part of what is fitted here."""
+        """Return an unfitted copy that shares the fitted classifier."""
         copy: TruedDetector = BaseEstimator.__sklearn_clone__(self)
         copy.classifier = self.classifier
         return copy
 
     def _check_arguments(self, *, with_reference: bool) -> None:
-        """Refuse arguments that `detect` does not see, or would speak of by other names."""
+        """Reject invalid arguments that `detect` does not receive, or receives under other names."""
         as_choice(self.method, "method", dict.fromkeys(METHODS))
         if self.head is not None and self.classifier is not None:
             raise ValueError("head and classifier must not both be given: each says what the logits are")
@@ -202,7 +204,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
                 raise ValueError("false_alarm needs known in-distribution rows: fit(X, reference=…)")
 
     def _options(self) -> dict[str, Any]:
-        """Return what scores and fits are made with."""
+        """Return the options that scores and fits share."""
         return {
             "temperature": self.temperature,
             "components": self.components,
@@ -214,32 +216,34 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return FALSE_ALARM if self.false_alarm is None else self.false_alarm
 
     def _outputs(self, X: ArrayLike, name: str = "X", *, first: bool = False) -> Outputs:
-        """Return the features of the rows, and their logits where a head or a classifier says them."""
+        """Return the features of the rows, with logits if there is a head or a classifier."""
         if isinstance(X, Outputs):
             raise TypeError(
                 f"{name} must be an array of rows (n, d), got Outputs: give features, and a head or classifier"
             )
         if self.classifier is not None:
-            with _naming(name):
+            with _rename_argument(name):
                 return _outputs_of(self.classifier, validate_data(self, X, reset=first, skip_check_array=True))
-        if np.ma.is_masked(X):  # scikit-learn would take what is under the mask.
+        if np.ma.is_masked(X):  # scikit-learn would ignore the mask.
             raise ValueError(f"{name} must have no masked entries")
-        with _naming(name):
+        with _rename_argument(name):
             features = validate_data(self, X, reset=first, dtype=_FLOATS, ensure_min_samples=2 if first else 1)
         if self.head is None:
             return Outputs(features)
         weight, bias = as_pair(self.head)
-        return Outputs(features, react(features, weight, bias, clip=LARGEST))  # No feature is larger.
+        return Outputs(
+            features, react(features, weight, bias, clip=LARGEST)
+        )  # No feature is larger, so nothing is clipped.
 
     def _base_of(self, rows: Outputs, known: Outputs | None) -> Base | None:
-        """Return the base score to use, or None for that of `detect`."""
+        """Return the base score to use, or None to let `detect` choose."""
         base = "knn" if self.base is None and rows.logits is None else self.base
         if base == "knn" and known is None:
             return KnnOfFittedRows(rows._copied().features)
         return base
 
     def _fit_of_rows(self, rows: Outputs, known: Outputs | None) -> LinearFit | ContrastFit | None:
-        """Return the fit of the rows, in which the known ones that are decided against are not."""
+        """Return the fit to the rows, without the reference rows that are decided against."""
         method = self.detection_.method
         if known is None or method == "none":
             return self.detection_.fit
@@ -254,7 +258,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return fit_direct(rows.features, scores, components=self.components)
 
     def _offset(self, held: Outputs | None) -> float:
-        """Return the score from which rows are in, by the known rows held back, or by the fitted rows."""
+        """Return the threshold, from the held-out reference rows or, without a reference, from the fitted rows."""
         if held is None:
             contamination = CONTAMINATION if self.contamination is None else self.contamination
             return threshold_at(self.detection_.scores, accept=1 - contamination)
@@ -276,9 +280,9 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
 @dataclass(frozen=True, eq=False)
 class KnnOfFittedRows:
-    """The base score `knn` of rows among the fitted rows (m, d) themselves.
+    """The base score `knn` with the fitted rows (m, d) as neighbours.
 
-    A fitted row is its own nearest neighbour, and so one more neighbour is looked at, of any row.
+    A fitted row is its own nearest neighbour, so the score uses one more neighbour than `knn`, for every row.
     """
 
     features: Matrix
@@ -290,8 +294,8 @@ class KnnOfFittedRows:
 
 
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Name the argument in what scikit-learn says of rows, which it calls X."""
+def _rename_argument(name: str) -> Iterator[None]:
+    """Name the argument in error messages of scikit-learn, which calls every argument X."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -301,7 +305,7 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _outputs_of(classifier: Any, X: Any) -> Outputs:
-    """Return features and logits by a fitted classifier, or a pipeline that ends in one."""
+    """Return features and logits from a fitted classifier, or from a pipeline that ends in a classifier."""
     try:
         check_is_fitted(classifier)
     except TypeError as error:
@@ -323,7 +327,7 @@ def _logits_of(classifier: Any, features: Any) -> NDArray[Any]:
         raise TypeError(
             f"classifier must have decision_function or predict_proba, got {type(classifier).__name__} with neither"
         )
-    if logits.ndim == 1:  # Of two classes: the softmax of these is the sigmoid of that.
+    if logits.ndim == 1:  # Two classes: the softmax of these logits equals the sigmoid of the decision function.
         return np.column_stack((-logits / 2, logits / 2))
     classes = len(classifier.classes_)
     if logits.shape[1] != classes:

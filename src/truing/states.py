@@ -1,4 +1,4 @@
-"""What a detector knows at one time, as frozen values: `LinearState` for DLR and RLR, `ContrastState` for contrast.
+"""States of a detector, as frozen values: `LinearState` for DLR and RLR, `ContrastState` for contrast.
 
 Both states have the same methods. `read` prepares outputs for the other methods. `with_reference`, `with_rows`,
 `with_sums` and `without_rows` return a new state. `fit`, `scores` and `compared` return results; a state solves each of
@@ -28,17 +28,17 @@ METHODS = ("dlr", "rlr", "contrast")
 
 NOTHING_LEARNED = "nothing learned yet: call learn first"
 
-# Number of rows that RLR of a stream holds when no window is given.
+# Default window of RLR on a stream, in rows.
 ROBUST_WINDOW = 2000
 
 # If a column keeps less than this share of its sum of squares when rows leave a window, the subtraction lost too many
-# digits, and the rows that remain are summed afresh.
+# digits, and the remaining rows are summed again.
 _MIN_REMAINING_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """The arguments that a detector was made with."""
+    """The constructor arguments of a detector."""
 
     base: Base
     method: str
@@ -59,14 +59,14 @@ class Settings:
 
     @property
     def watches_residuals(self) -> bool:
-        """Whether the drift alarm looks at base scores minus trued scores, which DLR has in the same units."""
+        """Whether the drift alarm monitors base minus trued scores. Only DLR has both in the same units."""
         return self.drift_alarm is not None and self.method == "dlr"
 
 
 class Comparison(NamedTuple):
-    """Scores of reference rows (m,), scores of the rows to decide (n,), and notes on the fit behind both.
+    """Scores of reference rows (m,), scores of the rows to decide (n,), and notes on the fit.
 
-    `is_ordered` says whether the scores of the reference rows are sorted.
+    `is_ordered` is True if `scores_in` is sorted.
     """
 
     scores_in: Floats
@@ -88,7 +88,7 @@ class Batch:
 
     @classmethod
     def of(cls, features: Matrix, scores: Floats) -> Batch:
-        """Return a copy of these rows, which callers cannot change."""
+        """Return a private copy of these rows."""
         batch = cls(np.array(features, order="C"), np.array(scores))
         check_finite(batch.features, "features")  # The caller's array may have changed since it was checked.
         return batch
@@ -113,7 +113,7 @@ class Reference:
 
     @cached_property
     def keys(self) -> RowKeys:
-        """Keys that find rows of the reference among other rows."""
+        """Keys that recognise reference rows among other rows."""
         return RowKeys.of(self.features)
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Reference:
 
 
 class Solved(NamedTuple):
-    """A fit, and the sorted scores (m,) that it gives the reference rows, if there are any."""
+    """A fit, and its sorted scores (m,) of the reference rows, if there are any."""
 
     fit: LinearFit
     scores_in: Floats | None
@@ -129,12 +129,12 @@ class Solved(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinearState:
-    """Learned rows of DLR, as sums, or of RLR, as the rows themselves, and the reference.
+    """The reference and the learned rows: moments for DLR, the rows themselves for RLR.
 
-    `joint` are the moments of learned and reference rows together, kept so that a batch does not add the whole
-    reference again. With decay or a window they are computed when they are needed. `held` are the batches inside the
-    window, oldest first; RLR always has a window. `classes` is the number of logits of the rows seen so far, or None
-    while no row had logits.
+    `joint` holds the moments of learned and reference rows together, so that a batch does not add the whole reference
+    again. With decay or a window, `joint` is None and the sum is computed on demand. `held` holds the batches inside
+    the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or None until rows
+    with logits are seen.
     """
 
     settings: Settings
@@ -147,7 +147,7 @@ class LinearState:
 
     @property
     def dimensions(self) -> int | None:
-        """Number of feature columns, once any row was seen."""
+        """Number of feature columns, or None until rows are seen."""
         if self.held:
             return int(self.held[0].features.shape[1])
         sums = self.learned or (None if self.reference is None else self.reference.moments)
@@ -165,7 +165,7 @@ class LinearState:
 
     @property
     def feature_mean(self) -> Floats | None:
-        """Mean (d,) of the learned features, once any row was learned."""
+        """Mean (d,) of the learned features, or None until rows are learned."""
         if self.learned is not None:
             return self.learned.mean[:-1]
         if not self.held:
@@ -174,14 +174,14 @@ class LinearState:
         return mean
 
     def read(self, outputs: Outputs) -> Outputs:
-        """Return the rows unchanged: only learning needs their base scores."""
+        """Return the rows unchanged. Only learning needs their base scores."""
         return outputs
 
     def with_reference(self, reference: Outputs) -> LinearState:
-        """Return the state with these reference rows in place of earlier ones."""
+        """Return the state with these reference rows instead of any earlier reference."""
         rows = Reference.of(reference.features, self.settings.base_scores(reference))
         drift = DriftWatch.of(rows.features, self.settings.drift_alarm)
-        joint = self.learned + rows.moments if self.learned is not None and self._keeps_joint else None
+        joint = self.learned + rows.moments if self.learned is not None and self.keeps_joint else None
         return replace(self, reference=rows, joint=joint, classes=_classes(self.classes, reference), drift=drift)
 
     def with_rows(self, rows: Outputs) -> LinearState:
@@ -209,7 +209,7 @@ class LinearState:
         return LinearState(self.settings, self.reference, classes=self.classes, drift=drift)
 
     def fit(self, *, with_reference: bool) -> LinearFit:
-        """Return the fit of the learned rows, together with the reference rows if wanted."""
+        """Return the fit of the learned rows, with or without the reference rows."""
         return self._solved(with_reference).fit
 
     def scores(self, rows: Outputs) -> Floats:
@@ -223,20 +223,20 @@ class LinearState:
         return Comparison(scores_in, fit.predict(rows.features), fit.notes(self.settings.components), is_ordered=True)
 
     def _learned_with(self, more: Moments) -> Moments:
-        """Return the moments of the learned rows, decayed, and of one more batch."""
+        """Return the decayed moments of the learned rows plus the moments of one more batch."""
         if self.learned is None:
             return more
         earlier = self.learned if self.settings.decay == 1.0 else self.learned.decayed(self.settings.decay)
         return earlier + more
 
     @property
-    def _keeps_joint(self) -> bool:
-        """Whether sums only grow: a decay would not hold for the reference, and a window takes rows away."""
+    def keeps_joint(self) -> bool:
+        """Whether `joint` is maintained. Decay does not apply to the reference, and a window removes rows."""
         return self.settings.decay == 1.0 and self.settings.window is None
 
     def _joint_with(self, more: Moments) -> Moments | None:
-        """Return the moments of learned and reference rows and of one more batch, if they are kept."""
-        if self.reference is None or not self._keeps_joint:
+        """Return the joint moments with one more batch, or None if they are not maintained."""
+        if self.reference is None or not self.keeps_joint:
             return None
         return (self.reference.moments if self.joint is None else self.joint) + more
 
@@ -252,7 +252,7 @@ class LinearState:
         return self._solve(None)
 
     def _solve(self, reference: Reference | None) -> Solved:
-        """Return the fit of the learned rows and of these reference rows."""
+        """Return the fit of the learned rows and the given reference rows."""
         if not self.rows:
             raise ValueError(NOTHING_LEARNED)
         fit = self._robust_fit(reference) if self.settings.method == "rlr" else self._direct_fit(reference)
@@ -264,7 +264,7 @@ class LinearState:
         return sums.solve(self.settings.intercept, self.settings.components)
 
     def _robust_fit(self, reference: Reference | None) -> LinearFit:
-        """Return RLR of the rows in the window; of very few rows, it trusts at least one."""
+        """Return the RLR fit of the rows in the window. At least one row is trusted."""
         batches: list[Batch | Reference] = [*self.held, *([] if reference is None else [reference])]
         scores = np.concatenate([batch.scores for batch in batches])
         components = self.settings.components
@@ -279,9 +279,9 @@ class LinearState:
 
 @dataclass(frozen=True, eq=False)
 class ContrastState:
-    """A reference in two halves, and the sums of the learned rows; the other fields are those of `LinearState`.
+    """A reference in two halves and the sums of the learned rows; other fields as in `LinearState`.
 
-    `keys` find rows of the reference among other rows.
+    `keys` recognise reference rows among other rows.
     """
 
     settings: Settings
@@ -293,7 +293,7 @@ class ContrastState:
 
     @property
     def dimensions(self) -> int | None:
-        """Number of feature columns, once there is a reference."""
+        """Number of feature columns, or None without a reference."""
         return None if self.reference is None else self.reference.columns.dimensions
 
     @property
@@ -330,7 +330,7 @@ class ContrastState:
         return ContrastState(settings, halves, keys=keys, drift=drift)
 
     def read(self, outputs: Outputs) -> ScoredRows:
-        """Return the rows with all the scores that contrast uses."""
+        """Return the rows with every score that contrast uses."""
         check_finite(outputs.features, "features")  # The caller's array may have changed since it was checked.
         return self._need_reference().columns.scored(outputs)
 
@@ -346,7 +346,7 @@ class ContrastState:
         return replace(self, learned=learned, held=held)
 
     def with_sums(self, sums: ClassMoments) -> ContrastState:
-        """Return the state with the sums of other rows added, which must have the same columns."""
+        """Return the state with the sums of other rows added. The columns must be the same."""
         columns = self._need_reference().columns
         width, classes = len(sums.moments.mean), len(sums.counts)
         if (width, classes) != (len(columns), columns.classes):
@@ -364,7 +364,7 @@ class ContrastState:
     def fit(self, *, with_reference: bool) -> ContrastFit:
         """Return the contrast of reference rows with learned rows, or the base score while nothing was learned.
 
-        `with_reference` says whether the held-back half of the reference counts as rows at hand.
+        With `with_reference`, the held-back half of the reference is added to the learned rows.
         """
         return self._with_reference if with_reference else self._without_reference
 
@@ -410,7 +410,7 @@ Sums = TypeVar("Sums", Moments, ClassMoments)
 
 
 def slide(held: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
-    """Return the newest batches, which have at most `window` rows together, and the batches that leave.
+    """Return the newest batches with at most `window` rows in total, and the batches that leave the window.
 
     The latest batch always stays, whatever its size.
     """
@@ -423,11 +423,17 @@ def slide(held: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows,
 
 
 def _without(learned: Moments, leaving: tuple[Batch, ...], held: tuple[Batch, ...]) -> Moments:
-    """Return the moments of the rows in a window after some batches left it."""
-    remaining = learned - _total([Moments.of(batch.features, batch.scores) for batch in leaving])
-    if (remaining.squares >= _MIN_REMAINING_SHARE * learned.squares).all():
-        return remaining
-    return _total([Moments.of(batch.features, batch.scores) for batch in held])
+    """Return the moments of the rows in a window after some batches have left.
+
+    Batches are subtracted if there are more rows than columns and enough digits remain. Otherwise the remaining rows
+    are summed again.
+    """
+    if sum(map(len, held)) > learned.dimensions + 1:
+        remaining = learned - _total([Moments.of(batch.features, batch.scores) for batch in leaving])
+        if (remaining.squares >= _MIN_REMAINING_SHARE * learned.squares).all():
+            return remaining
+    features = np.concatenate([batch.features for batch in held])
+    return Moments.of(features, np.concatenate([batch.scores for batch in held]))
 
 
 def _total(sums: list[Sums]) -> Sums:
@@ -439,12 +445,12 @@ def _total(sums: list[Sums]) -> Sums:
 
 
 def notes_on_rows(state: State, features: Matrix) -> list[str]:
-    """Return notes on rows to decide that are rows of the reference."""
+    """Return notes on rows to decide that also occur in the reference."""
     if isinstance(state, ContrastState):
         return [] if state.keys is None else state.keys.notes(features)
     return [] if state.reference is None else state.reference.keys.notes(features)
 
 
 def _classes(before: int | None, outputs: Outputs) -> int | None:
-    """Return the number of logits of the rows so far, with these rows."""
+    """Return the number of logits per row; these rows determine it if no earlier row had logits."""
     return outputs.logits.shape[1] if before is None and outputs.logits is not None else before

@@ -1,4 +1,4 @@
-"""The drift alarm is raised where a stream changes, and hardly ever where it does not."""
+"""The drift alarm detects changes of a stream and rarely raises a false alarm."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def test_a_bet_is_a_density_that_is_nowhere_zero(bet):
 
 
 @given(bins=st.lists(st.integers(0, 5), min_size=1, max_size=40), cut=st.integers(0, 40), seed=st.integers(0, 99))
-def test_ranks_among_earlier_rows_are_those_of_a_plain_loop(bins, cut, seed):
+def test_ranks_among_earlier_rows_agree_with_a_plain_loop(bins, cut, seed):
     ties, cut = np.random.default_rng(seed).random(len(bins)), min(cut, len(bins) - 1)
     counts = np.bincount(bins[:cut], minlength=drift.BINS)
     found = drift._ranked(counts, np.array(bins[cut:]), ties[cut:])
@@ -35,8 +35,8 @@ def test_ranks_among_earlier_rows_are_those_of_a_plain_loop(bins, cut, seed):
         assert u == pytest.approx((below + ties[t] * equal) / (t + 1), abs=1e-12)
 
 
-def test_in_every_order_of_some_rows_the_mean_capital_is_one():
-    """At fair odds nobody wins on average: over all orders of five rows with ties, and a grid of random numbers."""
+def test_the_mean_capital_over_all_orders_of_the_rows_is_one():
+    """The average is over all orders of five rows with ties, with random tie-breakers from a grid."""
     bins, grid = [3, 7, 7, 20, 200], (np.arange(6) + 0.5) / 6
     rng, capitals = np.random.default_rng(0), []
     for order in itertools.permutations(range(5)):
@@ -48,7 +48,7 @@ def test_in_every_order_of_some_rows_the_mean_capital_is_one():
 
 
 def ranks_of_a_steady_stream(rng):
-    """Return the p-values of a stream against thirty reference rows, and the ranks among earlier rows."""
+    """Return the p-values of a stream against thirty reference rows, and the ranks of its rows among earlier rows."""
     p = p_values(rng.normal(size=30), rng.normal(size=1000))
     counts, ranks = np.zeros(drift.BINS, dtype=np.int64), []
     for bins in drift._bins(p).reshape(-1, 100):
@@ -57,7 +57,8 @@ def ranks_of_a_steady_stream(rng):
     return p, np.concatenate(ranks)
 
 
-def test_ranks_of_a_steady_stream_are_uniform_though_its_p_values_are_not_as_all_rows_share_a_reference(rng):
+def test_ranks_of_a_steady_stream_are_uniform_although_its_p_values_are_not(rng):
+    """The p-values are dependent because all rows share one small reference."""
     streams = [ranks_of_a_steady_stream(rng) for _ in range(60)]
     assert kstest([kstest(p, "uniform").pvalue for p, _ in streams], "uniform").pvalue < 1e-9
     assert kstest([kstest(ranks, "uniform").pvalue for _, ranks in streams], "uniform").pvalue > 1e-3
@@ -66,7 +67,7 @@ def test_ranks_of_a_steady_stream_are_uniform_though_its_p_values_are_not_as_all
 
 
 def alarms(streams, batches, rng, *, false_alarm, out_share=0.0):
-    """Return of how many steady streams, the reference drawn anew, the alarm was ever raised."""
+    """Return the number of steady streams, each with a new reference, that raise the alarm."""
     raised = 0
     for _ in range(streams):
         scores = rng.normal(size=(batches, 32)) - 2 * (rng.random((batches, 32)) < out_share)
@@ -78,13 +79,15 @@ def alarms(streams, batches, rng, *, false_alarm, out_share=0.0):
 
 
 @pytest.mark.parametrize("out_share", [0.0, 0.2])
-def test_the_alarm_is_seldom_raised_where_nothing_changes(rng, out_share):
-    assert alarms(40, 80, rng, false_alarm=0.1, out_share=out_share) <= 9  # Of 40, by chance in 1 of 200 at most.
+def test_the_alarm_is_rarely_raised_on_a_steady_stream(rng, out_share):
+    assert (
+        alarms(40, 80, rng, false_alarm=0.1, out_share=out_share) <= 9
+    )  # A correct alarm exceeds 9 of 40 with probability below 1/200.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("out_share", [0.0, 0.05, 0.2])
-def test_the_alarm_is_ever_raised_at_its_rate_at_most_over_long_streams(rng, out_share):
+def test_the_false_alarm_rate_holds_over_long_streams(rng, out_share):
     raised = alarms(200, 3000, rng, false_alarm=0.1, out_share=out_share)
     assert raised <= 20 + 2 * np.sqrt(200 * 0.1 * 0.9)
 
@@ -98,7 +101,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_alarm_is_raised_soon_after_a_change_and_says_of_what(name):
+def test_the_alarm_is_raised_soon_after_a_change_and_names_what_changed(name):
     change, what = CHANGES[name]
     rng, alarm = np.random.default_rng(3), truing.DriftAlarm(0.001)
     for _ in range(200):
@@ -111,14 +114,14 @@ def test_the_alarm_is_raised_soon_after_a_change_and_says_of_what(name):
     assert what in (None, alarm.what)
 
 
-def test_an_alarm_stands_once_it_is_raised_and_tells_since_when(rng):
+def test_a_raised_alarm_persists_with_the_row_that_raised_it(rng):
     alarm = truing.DriftAlarm(0.01).updated(1 - rng.random(5000)).updated(np.full(300, 0.001))
     assert alarm.is_alarming
     assert alarm.since == 5300
     assert alarm.updated(1 - rng.random(20_000)).since == 5300
 
 
-def test_the_same_batches_give_the_same_bits_and_another_seed_others(rng):
+def test_the_same_seed_gives_the_same_bits_and_another_seed_different_bits(rng):
     batches = 1 - rng.random((50, 32))
 
     def after(seed):
@@ -132,7 +135,7 @@ def test_the_same_batches_give_the_same_bits_and_another_seed_others(rng):
     assert after(0).martingale != after(1).martingale
 
 
-def test_the_state_does_not_grow(rng):
+def test_the_alarm_takes_constant_memory(rng):
     def numbers(alarm):
         parts = (alarm.of_all, alarm.of_in)
         return sum(part.counts.size + part.log_bets.size for part in parts) + alarm.recent_bins.size
@@ -141,7 +144,7 @@ def test_the_state_does_not_grow(rng):
     assert numbers(start.updated(1 - rng.random(20_000))) == numbers(start)
 
 
-def test_the_report_says_what_changed(rng):
+def test_the_report_describes_the_change(rng):
     alarm = truing.DriftAlarm()
     for is_late in [False] * 100 + [True] * 100:
         p = np.where(rng.random(32) < 0.3 * is_late, 0.003, 1 - rng.random(32))
@@ -160,43 +163,42 @@ def test_the_report_says_what_changed(rng):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"p_values": [0.5, 1.5]}, r"p_values must lie in \[0, 1\], got 0.5 to 1.5"),
         ({"p_values": [0.5, np.nan]}, "p_values must be finite"),
         ({"p_values": [0.5], "residuals": [1.0, 2.0]}, "p_values and residuals must have the same number of rows"),
     ],
 )
-def test_bad_rows_are_refused(arguments, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_rows_are_rejected(arguments, message):
+    with pytest.raises(ValueError, match=message):
         truing.DriftAlarm().updated(**arguments)
 
 
-def test_a_rate_that_is_none_is_refused():
+def test_a_false_alarm_rate_of_zero_is_rejected():
     with pytest.raises(ValueError, match="false_alarm must be above 0 and at most 1, got 0"):
         truing.DriftAlarm(0.0)
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "a", 1e50, 2**64, True])
-def test_a_seed_that_is_none_is_refused(seed):
+def test_an_invalid_seed_is_rejected(seed):
     with pytest.raises(ValueError, match="seed must be a whole number of at least 0"):
         truing.DriftAlarm(seed=seed)
 
 
-def test_a_seed_of_numpy_is_a_plain_number():
+def test_a_numpy_seed_becomes_a_plain_int():
     assert type(truing.DriftAlarm(seed=np.int64(3)).seed) is int
     assert truing.DriftAlarm(seed=2**64 - 1).updated([0.5]).rows == 1
 
 
-def test_a_shift_of_another_width_is_refused():
+def test_a_shift_of_another_width_is_rejected():
     alarm = truing.DriftAlarm().updated([0.5], shift=[1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="shift must have 3 columns, as before, got 2"):
         alarm.updated([0.5], shift=[1.0, 2.0])
 
 
 @given(power=st.integers(10, 18), n=st.integers(1, 40))
-def test_a_stream_of_any_length_goes_on(power, n):
-    """The reserve of so many rows hardly changes from one to the next."""
+def test_streams_of_up_to_1e18_rows_can_continue(power, n):
     counts = np.full(drift.BINS, 10**power // drift.BINS, dtype=np.int64)
     martingale = drift.Martingale(counts, np.zeros(len(drift._bets(np.zeros(1)))))
     after = martingale.updated(np.zeros(n, dtype=np.intp), np.full(n, 0.5))

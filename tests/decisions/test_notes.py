@@ -1,4 +1,4 @@
-"""Notes on many rows out, by p-values that are counted."""
+"""Notes on a large share of out-of-distribution rows, from counts of p-values."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from truing.decisions.thresholds import out_share_of_counts
 
 
 def counts_of(places, known):
-    """Return how many rows have each of the p-values 1 / (m + 1), 2 / (m + 1), …, 1, by their places among these."""
+    """Return the number of rows with each of the p-values 1 / (m + 1), 2 / (m + 1), …, 1, given their indices."""
     return np.bincount(places, minlength=known + 1)
 
 
-def test_rows_that_are_all_a_little_out_are_noted_though_none_is_far_out():
-    """None has a p-value up to 0.05 or 0.25: the level 0.5 alone tells them."""
+def test_many_rows_that_are_slightly_out_are_noted():
+    """No p-value is at most 0.25, so only the level 0.5 detects these rows."""
     known = 1999
     a_little = counts_of(np.arange(600, 1000).repeat(10), known)
     assert out_share_of_counts(a_little, levels=(0.05, 0.25)) == 0
@@ -20,13 +20,13 @@ def test_rows_that_are_all_a_little_out_are_noted_though_none_is_far_out():
     assert note.startswith("100% of the rows or more look out: is the reference of the same network and camera")
 
 
-def test_rows_like_the_known_ones_are_not_noted():
+def test_rows_like_the_reference_are_not_noted():
     known = 1999
     assert list(notes.on_out_share(counts_of(np.arange(known + 1), known))) == []
 
 
-def test_a_note_on_rows_out_is_given_where_the_bound_over_all_levels_says_so(rng):
-    """What is looked at first to save time only ever spares a note that the bound would not have given."""
+def test_the_note_is_given_exactly_when_the_bound_over_all_levels_reaches_90_percent(rng):
+    """The quick check before the bound never changes the result."""
     known, noted = 199, 0
     for _ in range(200):
         share, up_to = rng.uniform(0.85, 1.0), rng.choice([0.04, 0.2, 0.45, 0.6])

@@ -17,13 +17,13 @@ def placements(scores_in, scores, weights):
 
 
 def brute(scores_in, scores, weights):
-    """Return the chance by a loop over all pairs."""
+    """Return the weighted share of pairs in which the in-distribution score is higher."""
     pairs = [(w, (a > b) + 0.5 * (a == b)) for a, w in zip(scores_in, weights, strict=True) for b in scores]
     return sum(w * above for w, above in pairs) / (sum(weights) * len(scores))
 
 
 @given(scores_in=few_values, scores=few_values, seed=st.integers(0, 9))
-def test_the_chance_is_that_over_all_pairs_from_either_side(scores_in, scores, seed):
+def test_the_chance_agrees_with_a_loop_over_all_pairs(scores_in, scores, seed):
     weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(scores_in))
     found = placements(scores_in, scores, [weights])[0]
     assert found.chance == pytest.approx(brute(scores_in, scores, weights), abs=1e-12)
@@ -32,7 +32,7 @@ def test_the_chance_is_that_over_all_pairs_from_either_side(scores_in, scores, s
 
 
 @given(scores_in=few_values, scores=few_values, cut=st.integers(0, 12))
-def test_placements_of_parts_are_those_of_the_whole(scores_in, scores, cut):
+def test_placements_of_parts_add_up_to_the_placements_of_all_rows(scores_in, scores, cut):
     weights, whole = np.ones(len(scores_in)), placements(scores_in, scores, [np.ones(len(scores_in))])[0]
     found = Placements.none(len(scores), len(scores_in))
     for part in (slice(0, min(cut, len(scores))), slice(min(cut, len(scores)), len(scores))):
@@ -43,7 +43,7 @@ def test_placements_of_parts_are_those_of_the_whole(scores_in, scores, cut):
     assert found.standard_error == pytest.approx(whole.standard_error, abs=1e-12)
 
 
-def test_a_score_that_only_knows_the_class_places_no_row_above_another_mix_of_classes():
+def test_class_weights_cancel_a_difference_in_class_frequencies():
     rng = np.random.default_rng(0)
     classes_in, classes = rng.choice(4, 400), rng.choice(4, 300, p=[0.7, 0.1, 0.1, 0.1])
     level = np.array([3.0, 1.0, 0.0, 2.0])
@@ -53,12 +53,12 @@ def test_a_score_that_only_knows_the_class_places_no_row_above_another_mix_of_cl
     assert weighted.chance == pytest.approx(0.5, abs=1e-12)
 
 
-def test_known_rows_of_no_class_that_is_at_hand_count_alike():
+def test_known_rows_get_equal_weights_if_no_row_has_their_classes():
     np.testing.assert_array_equal(class_weights(np.array([0, 1]), np.array([2, 2])), [1.0, 1.0])
 
 
-def test_the_standard_error_is_the_spread_over_draws_of_one_score_and_of_a_difference():
-    """DeLong's, for two scores that go together."""
+def test_the_standard_error_agrees_with_the_spread_over_random_draws():
+    """This is DeLong's standard error, for one score and for the difference of two correlated scores."""
     rng, chances, errors = np.random.default_rng(0), [], []
     for _ in range(400):
         known, rows = rng.normal(0.3, 1, 80), rng.normal(0, 1, 120)
@@ -72,13 +72,13 @@ def test_the_standard_error_is_the_spread_over_draws_of_one_score_and_of_a_diffe
 
 
 @given(scores_in=few_values, scores=few_values)
-def test_the_chance_by_ranks_is_that_of_placements_where_all_known_rows_weigh_the_same(scores_in, scores):
+def test_the_chance_by_ranks_agrees_with_placements_of_equal_weights(scores_in, scores):
     plain = placements(scores_in, scores, [np.ones(len(scores_in))])[0]
     assert chance_alike(Ranks(scores_in, scores)) == pytest.approx(plain.chance, abs=1e-12)
 
 
 @given(base=arrays(np.float64, 30, elements=st.sampled_from([0.0, 1.0, 2.0, 3.0])), seed=st.integers(0, 99))
-def test_whatever_the_order_tells_is_not_ruled_out_by_its_chances_alone(base, seed):
+def test_the_quick_check_never_suppresses_a_note_on_the_order(base, seed):
     trued = base + np.random.default_rng(seed).integers(-2, 3, 30)
     weights = [np.ones(10), np.random.default_rng(seed).uniform(0.1, 3.0, 10)]
     ranks = [Ranks(scores[:10], scores[10:]) for scores in (base, trued)]

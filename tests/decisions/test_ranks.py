@@ -23,14 +23,14 @@ def test_ranks_count_the_reference_scores_below_and_up_to_every_score(scores_in,
     np.testing.assert_allclose(found.p_values(), (1 + found.up_to) / (len(scores_in) + 1))
 
 
-def test_ranks_of_many_scores_are_those_of_a_search(rng):
+def test_ranks_of_many_scores_agree_with_searchsorted(rng):
     scores_in, scores = rng.normal(size=5001).round(2), rng.normal(size=(200_000, 3)).round(3)[:, 1]
     found = Ranks(scores_in, scores)
     np.testing.assert_array_equal(found.below, np.searchsorted(np.sort(scores_in), scores, "left"))
     np.testing.assert_array_equal(found.up_to, np.searchsorted(np.sort(scores_in), scores, "right"))
 
 
-def test_many_ascending_scores_are_cut_into_blocks_that_keep_ties_together(rng):
+def test_blocks_of_ascending_scores_keep_ties_together(rng):
     ordered, ascending = np.sort(rng.normal(size=50_001).round(3)), np.sort(rng.normal(size=70_000).round(3))
     blocks = blocks_of_ascending(ascending)
     below, up_to = zip(*(ranks_of_ascending(ordered, ascending[block]) for block in blocks), strict=True)
@@ -40,7 +40,7 @@ def test_many_ascending_scores_are_cut_into_blocks_that_keep_ties_together(rng):
     assert all(ascending[block.start - 1] < ascending[block.start] for block in blocks[1:])
 
 
-def test_a_score_that_is_not_a_number_ranks_above_all():
+def test_a_nan_score_ranks_above_all():
     found = Ranks(np.arange(3.0), np.array([np.nan, np.inf, -np.inf]))
     np.testing.assert_array_equal(found.up_to, [3, 3, 0])
     np.testing.assert_array_equal(found.below, [3, 3, 0])

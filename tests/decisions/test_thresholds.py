@@ -43,12 +43,12 @@ def test_p_values_count_known_scores_at_or_below(rows, scores_in):
 
 
 @given(p=arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1)), fdr=shares)
-def test_selection_is_benjamini_hochbergs(p, fdr):
+def test_selection_agrees_with_the_benjamini_hochberg_definition(p, fdr):
     ordered = sorted(p)
     lines = [Fraction(fdr) * rank / len(p) for rank in range(1, len(p) + 1)]
     assume(
         all(abs(value - line) > 1e-12 for value, line in zip(ordered, lines, strict=True))
-    )  # Rounding decides there.
+    )  # Rounding decides exact ties.
     passing = [rank for rank, line in enumerate(lines, 1) if ordered[rank - 1] <= line]
     cut = ordered[max(passing) - 1] if passing else -1
     assert truing.benjamini_hochberg(p, fdr=fdr).tolist() == [value <= cut for value in p]
@@ -62,37 +62,37 @@ def test_a_larger_rate_selects_no_fewer_rows(p, fdr):
 def test_p_values_of_exchangeable_rows_are_valid_at_every_level(rng):
     trials = np.array([truing.p_values(rng.normal(size=19), rng.normal(size=20)) for _ in range(2000)])
     for level in (0.05, 0.1, 0.5):
-        # Exactly the level on average, since level·20 is whole; the slack is a few standard errors.
+        # The expected share is the level, because level·20 is an integer. The tolerance is a few standard errors.
         assert np.mean(trials <= level) == pytest.approx(level, abs=0.015)
 
 
-def test_selection_accepts_the_false_discovery_rate(rng):
+def test_selection_keeps_the_false_discovery_rate(rng):
     shares = []
     for _ in range(400):
         rows = np.concatenate((rng.normal(size=80), rng.normal(-4, 1, size=20)))
         chosen = truing.benjamini_hochberg(truing.p_values(rng.normal(size=400), rows), fdr=0.2)
         shares.append(chosen[:80].sum() / max(1, chosen.sum()))
     assert np.mean(shares) <= 0.2 + 0.02
-    assert np.mean(shares) >= 0.1  # And it is not kept by choosing nothing.
+    assert np.mean(shares) >= 0.1  # The selection is not empty.
 
 
-def test_exactly_one_rate_decides():
+def test_exactly_one_rate_is_required():
     for rates in ({}, {"fdr": 0.1, "false_alarm": 0.1}, {"accept": 0.9, "fdr": 0.1}):
         with pytest.raises(ValueError, match="exactly one error rate"):
             Rate.of(**rates)
 
 
-def test_p_outside_zero_to_one_is_refused():
+def test_p_values_outside_zero_to_one_are_rejected():
     with pytest.raises(ValueError, match=r"p must lie in \[0, 1\], got 0.5 to 2"):
         truing.benjamini_hochberg([0.5, 2.0])
 
 
-def test_the_bound_on_the_out_share_is_the_one_of_every_arrangement():
-    """By brute force over all orders of a few known and in-distribution rows, the others below them all."""
+def test_the_bound_on_the_out_share_has_its_confidence_over_all_orders_of_the_rows():
+    """Enumerate all orders of a few known and in-distribution rows. The out rows are below all of them."""
     for known, rows, out in ((4, 3, 0), (5, 4, 2), (3, 5, 1)):
         bounds = []
         inside = rows - out
-        for places in combinations(range(known + inside), known):  # Where the known rows stand in the order.
+        for places in combinations(range(known + inside), known):  # Positions of the known rows.
             ranks = np.ones(known + inside, dtype=bool)
             ranks[list(places)] = False
             scores_in, scores = np.flatnonzero(~ranks), np.flatnonzero(ranks)
@@ -112,7 +112,7 @@ def test_the_out_share_is_at_least_its_bound_with_the_stated_confidence(rng, out
         misses += bounds[-1] > out / 100
     assert misses / 400 <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 400)
     if out == 60:
-        assert np.mean(bounds) > 0.4  # And it says something.
+        assert np.mean(bounds) > 0.4  # The bound is not trivial.
 
 
 few_values = arrays(np.float64, st.integers(1, 30), elements=st.sampled_from([-2.0, 0.0, 0.5, 1.0, 3.0, 1e9]))
@@ -121,13 +121,13 @@ levels = st.one_of(st.floats(1e-12, 1.0), st.builds(lambda part, rest: part / (p
 
 
 @given(scores_in=few_values, scores=few_values, level=levels)
-def test_the_threshold_of_a_false_alarm_rate_refuses_what_its_p_values_refuse(scores_in, scores, level):
+def test_the_threshold_of_a_false_alarm_rate_agrees_with_the_p_values(scores_in, scores, level):
     decided = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores))
     counted = [(1 + sum(known <= score for known in scores_in)) / (len(scores_in) + 1) <= level for score in scores]
     assert decided.is_out.tolist() == (scores < decided.threshold).tolist() == counted
 
 
-def test_the_fewest_reference_rows_of_a_rate_let_a_row_be_refused():
+def test_a_reference_of_fewest_rows_can_call_a_row_out():
     for rate in (Rate("accept", 0.95), Rate("false_alarm", 0.05), Rate("fdr", 0.1), Rate("false_alarm", 0.01)):
         fewest = rate.fewest_rows()
         decided = decide_at(rate, Ranks(np.arange(float(fewest)), np.array([-1.0])))
@@ -138,7 +138,7 @@ def test_the_fewest_reference_rows_of_a_rate_let_a_row_be_refused():
 
 @pytest.mark.parametrize("levels", [(0.05,), (0.05, 0.25, 0.5)])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_the_bound_on_the_share_of_out_rows_holds_nineteen_times_in_twenty(share, levels):
+def test_the_bound_on_the_out_share_holds_with_95_percent_confidence(share, levels):
     rng, holds, bounds = np.random.default_rng(0), 0, []
     for _ in range(500):
         known, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
@@ -149,7 +149,7 @@ def test_the_bound_on_the_share_of_out_rows_holds_nineteen_times_in_twenty(share
     assert np.mean(bounds) >= 0.4 * share
 
 
-def test_several_levels_bound_many_out_rows_that_are_not_told_apart_better_than_one():
+def test_several_levels_give_a_better_bound_than_one_level_for_slightly_out_rows():
     rng = np.random.default_rng(0)
     p = p_values(rng.normal(size=1000), rng.normal(-1, 1, 1000))
     assert out_share_at_least(p, rows_in=1000, levels=(0.05, 0.25, 0.5)) > out_share_at_least(p, rows_in=1000) + 0.2
@@ -165,7 +165,7 @@ def test_no_bound_on_the_out_share_is_above_the_share_of_rows_up_to_the_highest_
 
 
 @given(counts=arrays(np.int64, st.integers(2, 30), elements=st.integers(0, 12)), level=st.floats(0.01, 1.0))
-def test_the_bound_on_the_out_share_is_the_fewest_out_rows_that_leave_the_chance_of_the_rest(counts, level):
+def test_the_bound_on_the_out_share_agrees_with_the_hypergeometric_distribution(counts, level):
     assume(counts.any())
     known, rows = len(counts) - 1, int(counts.sum())
     j = max(1, int(level * (known + 1) + 1e-9))
@@ -176,6 +176,6 @@ def test_the_bound_on_the_out_share_is_the_fewest_out_rows_that_leave_the_chance
         return 1.0 if low == out else hypergeom.cdf(j - 1, known + rows - out, known, lowest)
 
     chances = [chance(out) for out in range(low + 1)]
-    assume(not any(0.04999 < one < 0.05001 for one in chances))  # Rounding would decide.
+    assume(not any(0.04999 < one < 0.05001 for one in chances))  # Rounding decides near 0.05.
     fewest = next(out for out, one in enumerate(chances) if one > 0.05)
     assert out_share_of_counts(counts, levels=(level,)) == fewest / rows

@@ -1,11 +1,11 @@
-"""The paper's robust step as it is written, with its n×n projector: what the Huber regression is compared with."""
+"""The paper's robust step, taken literally with its n×n projector, to compare the Huber regression with."""
 
 import numpy as np
 from sklearn.linear_model import lars_path
 
 
 def literal_lasso(design, scores, penalty):
-    """γ of the paper's Eq. 15 with its n×n projector, by scikit-learn's homotopy, checked by the lasso's conditions."""
+    """Return γ of Eq. 15, solved by scikit-learn's homotopy and checked by the optimality conditions of the lasso."""
     n = len(scores)
     projector = np.eye(n) - design @ np.linalg.pinv(design)
     target = projector @ scores

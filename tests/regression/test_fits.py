@@ -23,7 +23,7 @@ def rows_with_outliers(rng, n=120, d=6):
 
 
 def trusted_rows(features, scores, **shape):
-    """Which rows RLR keeps at its default share."""
+    """Return which rows RLR trusts with the default `keep`."""
     trusted = np.zeros(len(scores), dtype=bool)
     trusted[trust_order(features, scores, **shape)[: int(0.8 * len(scores) + 1e-9)]] = True
     return trusted
@@ -37,9 +37,9 @@ def unit(features):
 @pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("components", [None, 2])
-def test_trusted_rows_are_those_of_the_literal_lasso(rng, penalty, intercept, components):
+def test_rlr_trusts_the_same_rows_as_the_literal_lasso(rng, penalty, intercept, components):
     features, scores = rows_with_outliers(rng, n=40, d=4)
-    features[3] = 0  # A row of zeros stays zero.
+    features[3] = 0  # A row of zeros cannot be scaled to unit norm.
     rows = unit(features)
     if components is not None:
         centred = rows - rows.mean(axis=0)
@@ -91,7 +91,7 @@ def test_keeping_every_row_is_the_direct_fit(rng, shape):
 
 
 @shapes
-def test_a_sweep_of_kept_shares_is_a_fit_for_each(rng, shape):
+def test_a_sweep_over_keep_returns_the_fit_of_every_share(rng, shape):
     features, scores = rows_with_outliers(rng)
     keeps = [0.8, 0.5, 1.0, 0.95, 0.5]
     for keep, fit in zip(keeps, fit_robust_sweep(features, scores, keeps, **shape), strict=True):
@@ -103,7 +103,7 @@ def test_a_sweep_of_kept_shares_is_a_fit_for_each(rng, shape):
 @pytest.mark.parametrize("components", [None, 1, 3, 6])
 @given(data=st.data(), intercept=st.booleans())
 @settings(max_examples=10)
-def test_features_shared_between_scores_give_each_the_fit_it_has_alone(data, intercept, components):
+def test_shared_features_give_every_score_the_same_fit_as_alone(data, intercept, components):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     features, scores = rows_with_outliers(rng)
     features = features * 10.0 ** data.draw(arrays(np.float64, 6, elements=st.integers(-2, 2)))
@@ -119,7 +119,7 @@ def test_features_shared_between_scores_give_each_the_fit_it_has_alone(data, int
 
 
 def check_columns_far_below_the_components(data, fit, intercept):
-    """Columns many powers of ten below the others have no part in the leading components: they need not be there."""
+    """Check that columns many powers of ten below the others do not affect the leading components."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     large, small, n = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(8, 30))
     size = data.draw(st.integers(-60, 97))
@@ -134,7 +134,7 @@ def check_columns_far_below_the_components(data, fit, intercept):
     assert found.collinear == 0
     known = fit(features, scores, components=large, intercept=intercept)
     assert found.rank == known.rank
-    # The robust regression has one answer with an intercept, and where unit rows are not all one or its negative.
+    # The robust regression has a unique solution only with an intercept and at least two large columns.
     if fit is truing.fit_direct or (intercept and large > 1):
         np.testing.assert_allclose(found.predict(whole), known.predict(features), atol=1e-6)
     more = fit(whole, scores, components=large + small, intercept=intercept) if large + small <= n else found
@@ -142,8 +142,8 @@ def check_columns_far_below_the_components(data, fit, intercept):
     assert (more.rank, more.collinear) == (large, 0)
 
 
-def test_one_component_of_columns_hundreds_of_powers_of_ten_apart_meets_two_rows(rng):
-    """LAPACK gave eigenvectors that were no numbers for a quarter of these."""
+def test_one_component_fits_two_rows_of_columns_hundreds_of_powers_of_ten_apart(rng):
+    """LAPACK returned NaN eigenvectors for a quarter of these inputs."""
     for _ in range(40):
         features = rng.normal(size=(2, 4)) * 10.0 ** np.array([-160, 50, -99, 0])
         fit = truing.fit_direct(features, [1.0, 2.0], components=1)
@@ -177,7 +177,7 @@ def test_row_order_never_changes_a_fit(rng, fit, shape):
 
 
 def test_row_order_never_changes_the_fit_when_many_rows_tie(rng):
-    # Half of the rows lie exactly on a plane: their γ is 0 and their |residual| decides.
+    # Half of the rows lie exactly on a plane. Their γ is 0, and |residual| breaks the tie.
     features = rng.normal(size=(60, 3))
     scores = features @ [1.0, 2.0, 3.0] + np.where(np.arange(60) < 30, 0, 0.003 * rng.normal(size=60))
     one = truing.fit_robust(features, scores, penalty=0.01, keep=0.6)
@@ -281,7 +281,7 @@ def test_shuffled_rows_are_trusted_in_the_same_order(rng, make, shape):
 
 @hard_orders
 @pytest.mark.parametrize("exponent", [-200, -90, 30])
-def test_the_order_of_trust_does_not_hang_on_the_scale_of_scores_and_penalty(rng, make, exponent):
+def test_the_order_of_trust_does_not_depend_on_the_scale_of_scores_and_penalty(rng, make, exponent):
     features, scores = make(rng)
     factor = 2.0 ** round(exponent * np.log2(10))
     one, other = trust_order(features, scores), trust_order(features, scores * factor, penalty=1e-5 * factor)
@@ -289,13 +289,13 @@ def test_the_order_of_trust_does_not_hang_on_the_scale_of_scores_and_penalty(rng
 
 
 @pytest.mark.parametrize("exponent", [-200, -90, 90])
-def test_the_order_of_trust_does_not_hang_on_the_scale_of_features(rng, exponent):
+def test_the_order_of_trust_does_not_depend_on_the_scale_of_features(rng, exponent):
     features, scores = zeros_among(rng)
     np.testing.assert_array_equal(trust_order(features * 10.0**exponent, scores), trust_order(features, scores))
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-30])
-def test_scores_far_below_the_penalty_are_ordered_as_by_least_squares(rng, size):
+def test_scores_far_below_the_penalty_are_ordered_by_least_squares_residuals(rng, size):
     features, scores = rows_with_outliers(rng)
     design = np.column_stack((unit(features), np.ones(len(scores))))
     residual = scores - design @ np.linalg.lstsq(design, scores, rcond=None)[0]
@@ -303,7 +303,7 @@ def test_scores_far_below_the_penalty_are_ordered_as_by_least_squares(rng, size)
 
 
 @pytest.mark.parametrize("size", [1e30, 1e90])
-def test_scores_far_above_the_penalty_are_ordered_as_by_least_absolute_deviations(rng, size):
+def test_scores_far_above_the_penalty_are_ordered_by_least_absolute_deviation_residuals(rng, size):
     features, scores = rows_with_outliers(rng)
     design = np.column_stack((unit(features), np.ones(len(scores))))
     free, error = design.shape[1], np.eye(len(scores))
@@ -315,11 +315,11 @@ def test_scores_far_above_the_penalty_are_ordered_as_by_least_absolute_deviation
     )
     residual = np.round(np.abs(scores - design @ program.x[:free]), 9)
     order = trust_order(features, scores * size)
-    assert set(order[:free]) == set(np.flatnonzero(residual == 0))  # A vertex: as many rows as unknowns are met.
+    assert set(order[:free]) == set(np.flatnonzero(residual == 0))  # At a vertex, as many rows as unknowns fit exactly.
     np.testing.assert_array_equal(order[free:], np.argsort(residual)[free:])
 
 
-def test_gross_outliers_move_the_direct_fit_and_not_the_robust_one(rng):
+def test_gross_outliers_move_the_direct_fit_but_not_the_robust_fit(rng):
     features = rng.normal(size=(300, 4))
     scores = features @ [1.0, -1.0, 2.0, 0.5] + 1
     scores[:45] = 50
@@ -338,7 +338,9 @@ def test_gross_outliers_move_the_direct_fit_and_not_the_robust_one(rng):
         (truing.fit_direct, "energy", "imagenet-efficientnet-lite0", "dtd10", {}, 45.1, 86.8),
     ],
 )
-def test_real_features_give_the_prototypes_figures(bank, fit, base, network, outside, shape, fpr95, auroc):
+def test_fits_of_real_features_reproduce_the_figures_of_the_prototype(
+    bank, fit, base, network, outside, shape, fpr95, auroc
+):
     name = "cifar10-test" if network.startswith("cifar10") else "imagenet-val-5000"
     rows_in, rows_out = bank(network, name), bank(network, outside)
     score = truing.SCORES[base]
@@ -353,12 +355,25 @@ def test_real_features_give_the_prototypes_figures(bank, fit, base, network, out
 
 
 @fits
-def test_too_few_rows_for_the_components_is_said(fit):
+def test_more_components_than_rows_are_rejected(fit):
     with pytest.raises(ValueError, match="components must be at least 1 and at most 3, got 4"):
         fit(np.eye(3, 8), [1, 2, 3], components=4)
 
 
-def test_keeping_no_row_is_refused():
+@pytest.mark.parametrize("shape", [(20_000, 8), (1500, 300)])
+def test_components_of_rows_in_several_blocks_are_the_components_of_all_rows(rng, shape):
+    features = rng.standard_normal(shape) * np.geomspace(3, 0.1, shape[1]) + 0.5
+    scores = features[:, 0] + rng.standard_normal(shape[0])
+    coef, constant = SharedFeatures(features, 3).robust_coefficients(scores, penalty=0.1, intercept=True)
+    rows = unit(features)
+    centred = rows - rows.mean(axis=0)
+    basis = np.linalg.eigh(centred.T @ centred)[1][:, -3:]
+    fit = truing.huber(centred @ basis, scores, 0.1)
+    np.testing.assert_allclose(coef, basis @ fit.coef, atol=1e-8)
+    np.testing.assert_allclose(rows @ coef + constant, centred @ coef + fit.intercept, atol=1e-8)
+
+
+def test_a_keep_that_leaves_no_row_is_rejected():
     with pytest.raises(ValueError, match=r"keep must leave at least one of 3 rows, got 0.2"):
         truing.fit_robust(np.eye(3), [1, 2, 3], keep=0.2)
 
@@ -368,7 +383,7 @@ def _objective(features, scores, fit, penalty):
     return np.where(size <= penalty, size**2 / 2, penalty * size - penalty**2 / 2).sum()
 
 
-def test_rows_of_one_direction_have_no_components_and_are_trusted_by_their_scores():
+def test_identical_feature_rows_have_no_components_and_are_trusted_by_their_scores():
     fit = truing.fit_robust(np.ones((5, 2)), [1.0, 2.0, 3.0, 4.0, 50.0], components=1)
     assert fit.rank == 0
     assert fit.rows == 4

@@ -1,4 +1,4 @@
-"""The Huber regression against other solvers, its certificate, and inputs without a unique or exact answer."""
+"""The Huber regression against other solvers, its duality gap, and inputs without a unique or exact solution."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def objective(features, scores, penalty, coef, intercept):
 
 
 def made_rows(seed, rows, columns, *, rounded, repeated, outliers):
-    """Return features and scores of a linear model with noise; integers make many ties."""
+    """Return features and scores of a linear model with noise. Rounding to integers creates many ties."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(rows, columns))
     features = features[rng.integers(0, rows, rows)] if repeated else features
@@ -75,7 +75,7 @@ def test_a_small_penalty_reaches_the_least_sum_of_absolute_deviations(intercept,
 @pytest.mark.parametrize("columns", [1, 5, 20])
 @pytest.mark.parametrize("size", [1e3, 1e12])
 def test_outliers_beside_an_exact_fit_leave_the_fit_exact(rng, penalty, columns, size):
-    """All inliers have residuals at the rounding of the scores, and must still absorb the pull of the outliers."""
+    """Inlier residuals are at rounding level, but must still balance the gradient of the outliers."""
     features, coef = rng.normal(size=(600, columns)), rng.normal(size=columns)
     scores = features @ coef
     scores[rng.choice(600, 120, replace=False)] += size
@@ -86,7 +86,7 @@ def test_outliers_beside_an_exact_fit_leave_the_fit_exact(rng, penalty, columns,
 
 @pytest.mark.parametrize("rows", [50, 2000])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_columns_of_zeros_get_no_coefficient(rows, intercept):
+def test_columns_of_zeros_get_zero_coefficients(rows, intercept):
     scores = np.arange(rows, dtype=np.float64)
     fit = huber(np.zeros((rows, 2)), scores, 1e-3, intercept=intercept)
     np.testing.assert_array_equal(fit.coef, 0.0)

@@ -1,4 +1,4 @@
-"""Fits on both sides of n = d, in any unit and of dependent columns: laws, and agreement with 60-digit arithmetic."""
+"""Fits on both sides of n = d, in any unit and with dependent columns: laws, and agreement with 60-digit arithmetic."""
 
 import math
 
@@ -57,8 +57,8 @@ def test_solve_is_the_minimum_norm_least_squares_fit(rng, make, rows, intercept)
             assert fit.explained == pytest.approx(1 - left, abs=1e-9)
 
 
-def test_streams_agree_with_lstsq_before_and_after_the_switch_of_forms(bank):
-    """Wide features of a real network, 32 rows at a time."""
+def test_streams_agree_with_lstsq_for_fewer_and_for_more_rows_than_columns(bank):
+    """Learn wide features of a real network, 20 rows at a time."""
     outputs = bank("cifar10-densenet100", "cifar10-test-5000")
     features, scores = outputs.features[:700].astype(np.float64), truing.energy(outputs.logits[:700])
     features = features[:, features.std(axis=0) > 0]
@@ -143,11 +143,11 @@ def test_columns_collinear_beyond_the_precision_of_sums_are_reported(rng):
     fit = Moments.of(features, scores).solve()
     assert (fit.rank, fit.collinear) == (2, 1)
     few = Moments.of(features[:2], scores[:2]).solve()
-    assert (few.rank, few.collinear) == (1, 0)  # For lack of rows.
+    assert (few.rank, few.collinear) == (1, 0)  # The rank is limited by the number of rows.
 
 
 def check_units(features, scores, rng, dependent):
-    """Multiply columns by 10^-12 … 10^12 and add up to 1e6 standard deviations: no prediction changes."""
+    """Check that scaling columns by 10^±12 or shifting by up to 1e6 standard deviations changes no prediction."""
     expected = Moments.of(features, scores).solve()
     columns = features.shape[1]
     unit = np.where(rng.random(columns) < rng.choice([0.05, 0.5, 1.0]), 10.0 ** rng.integers(-12, 13, columns), 1.0)
@@ -170,7 +170,7 @@ def check_units(features, scores, rng, dependent):
 @pytest.mark.parametrize("rows", [50, 2000])
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("network", ["cifar10-resnet56", "cifar100-resnet14", "cifar10-wrn40-2"])
-def test_no_unit_of_measurement_changes_a_prediction(bank, network, dependent, rows):
+def test_predictions_do_not_depend_on_units_of_measurement(bank, network, dependent, rows):
     outputs = bank(network, "cifar100-test" if "100" in network else "cifar10-test")
     features, scores = outputs.features[:rows].astype(np.float64), truing.energy(outputs.logits[:rows])
     if dependent:
@@ -179,7 +179,7 @@ def test_no_unit_of_measurement_changes_a_prediction(bank, network, dependent, r
         check_units(features, scores, np.random.default_rng(seed), 8 * (dependent and rows > 50))
 
 
-def test_an_id_beside_real_features_hides_none_of_them(bank):
+def test_an_id_column_does_not_hide_real_features(bank):
     outputs = bank("cifar10-resnet56", "cifar10-test")
     ids = np.random.default_rng(0).permutation(np.linspace(0, 1e9, 10_000))
     for rows in (40, 10_000):
@@ -218,7 +218,7 @@ def test_scores_in_another_unit_give_the_fit_in_that_unit(rng, rows, power):
 
 @pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
 @pytest.mark.parametrize("rows", [4, 400])
-def test_a_large_mean_takes_no_digits(rng, rows, mean):
+def test_a_large_mean_costs_no_digits(rng, rows, mean):
     features, scores = rng.normal(size=(rows, 5)), rng.normal(size=rows)
     near, far = Moments.of(features, scores).solve(), Moments.of(features + mean, scores).solve()
     np.testing.assert_allclose(far.coef, near.coef, atol=1e-7)
@@ -227,7 +227,7 @@ def test_a_large_mean_takes_no_digits(rng, rows, mean):
     np.testing.assert_allclose(through_origin.coef, expected, atol=1e-8)
 
 
-def test_a_constant_column_takes_the_place_of_the_intercept(rng):
+def test_a_constant_column_replaces_the_intercept(rng):
     features, scores = rng.normal(1e4, 1, size=(200, 4)), rng.normal(5, 1, size=200)
     beside = np.column_stack((features, np.full(200, 3.0), np.zeros(200)))
     expected = np.linalg.lstsq(np.column_stack((features, np.ones(200))), scores, rcond=None)[0]
@@ -237,7 +237,7 @@ def test_a_constant_column_takes_the_place_of_the_intercept(rng):
 
 
 def test_a_fit_through_the_origin_reports_the_cost_of_cancelling_means():
-    """Means of 5e5 standard deviations point along the rows themselves: float64 has no digits left."""
+    """With means of 5e5 standard deviations, float64 has few digits left for the differences between rows."""
     features = np.array(
         [
             [-345639539.328125, -4190223644.375, -222570878688.0, -7.8049607805442065],
@@ -281,7 +281,7 @@ def test_components_are_pca_then_least_squares(rng, rows, components, intercept)
     assert fit.rank == components
 
 
-def test_a_basis_of_other_rows_confines_a_fit(rng):
+def test_solve_within_uses_the_principal_components_of_other_rows(rng):
     features, scores = rng.normal(3, 1, size=(100, 6)), rng.normal(2, 1, size=100)
     principal = Moments.of(features, scores).principal_components(2)
     fit = Moments.of(features[:30], scores[:30]).solve_within(principal)
@@ -320,7 +320,7 @@ def test_leading_components_of_wide_features_capture_as_much_as_dense_eigenvecto
     centred = features - features.mean(axis=0)
     values = np.linalg.eigvalsh(centred.T @ centred)[::-1]
     used = np.count_nonzero(values[:k] > 1.4e-14 * values[0])
-    assert abs(basis.shape[1] - used) <= (spectrum(rank)[13] == 1e-13)  # Next to the tolerance, rounding decides.
+    assert abs(basis.shape[1] - used) <= (spectrum(rank)[13] == 1e-13)  # Close to the tolerance, rounding decides.
     used = basis.shape[1]
     np.testing.assert_allclose(basis.T @ basis, np.eye(used), atol=1e-12)
     variances = np.linalg.eigvalsh(basis.T @ (centred.T @ (centred @ basis)))[::-1]
@@ -411,7 +411,7 @@ def test_equal_rows_get_equal_scores_in_any_layout(d, others, dtype, seed):
         assert (fit.predict(layout)[places] == alone).all()
 
 
-def test_rows_that_cannot_be_scored_are_refused(rng):
+def test_rows_that_cannot_be_scored_are_rejected(rng):
     fit = Moments.of(rng.normal(size=(40, 9)), np.arange(40.0)).solve()
     rows = rng.normal(size=(40, 9))
     rows[7, 3] = np.nan

@@ -1,5 +1,6 @@
-"""Sums of rows: additions, subtractions, decay, both forms of the second moment, and moments that are refused."""
+"""Moments: addition, subtraction, decay, both forms of the second moment, and validation."""
 
+import tracemalloc
 from dataclasses import fields, replace
 from itertools import pairwise
 
@@ -16,7 +17,7 @@ SEEDS = st.integers(0, 10**6)
 
 
 def rows_of(shape, seed, scale=1.0):
-    """Return features with offsets and different units, and scores."""
+    """Return features with offsets and different units, and their scores."""
     rng = np.random.default_rng(seed)
     n, d = shape
     features = scale * (rng.normal(size=(n, d)) + rng.normal(0, 100, size=d)) * 10.0 ** rng.integers(-3, 4, size=d)
@@ -24,7 +25,7 @@ def rows_of(shape, seed, scale=1.0):
 
 
 def assert_same(one: Moments, other: Moments, tolerance: float = 1e-11) -> None:
-    """Compare weight, mean and co-moment, in units of the columns' sizes."""
+    """Compare weights, means and co-moments, relative to the size of each column."""
     assert one.rows == pytest.approx(other.rows)
     size = np.abs(other.mean) + np.sqrt(other.squares / other.rows)
     np.testing.assert_allclose(one.mean / size, other.mean / size, atol=tolerance)
@@ -149,7 +150,7 @@ def test_20000_additions_and_subtractions_agree_with_a_fresh_fit(bank, kind):
 
 
 @pytest.mark.parametrize("size", [1.0, 10.0])
-def test_the_rest_of_a_subtraction_is_solved_at_its_own_rank(rng, size):
+def test_the_moments_left_by_a_subtraction_have_the_rank_of_the_remaining_rows(rng, size):
     features, scores = rng.normal(size=(1000, 20)), rng.normal(size=1000)
     features[10:] *= size
     rest = (Moments.of(features, scores) - Moments.of(features[10:], scores[10:])).solve()
@@ -171,8 +172,8 @@ def test_rows_lost_in_the_rounding_of_larger_rows_are_reported(rng, size):
         assert "do not vary" not in " ".join(fit.notes())
 
 
-def test_a_million_additions_leave_the_rank_of_dependent_columns(rng):
-    """Rounding errors of additions grow with their number."""
+def test_20000_additions_keep_the_rank_of_dependent_columns(rng):
+    """Rounding errors grow with the number of additions."""
     features = rng.normal(size=(64, 3))
     features = np.column_stack((features, features.sum(axis=1), features[:, 0]))
     parts = [
@@ -230,7 +231,7 @@ def test_no_float64_copy_of_many_rows_is_made(rng):
     assert peak < narrow.nbytes / 2
 
 
-def test_nothing_of_the_size_of_a_comoment_is_built_for_few_rows(rng):
+def test_few_rows_allocate_no_d_by_d_matrix(rng):
     import tracemalloc
 
     features, scores = rng.normal(size=(40, 3000)), rng.normal(size=40)
@@ -245,7 +246,7 @@ def test_nothing_of_the_size_of_a_comoment_is_built_for_few_rows(rng):
 
 @pytest.mark.parametrize("rows", [4, 400])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_features_that_are_not_finite_are_refused(rng, rows, value):
+def test_features_that_are_not_finite_are_rejected(rng, rows, value):
     for dtype in (np.float16, np.float32, np.float64):
         features = rng.normal(size=(rows, 9)).astype(dtype)
         features[3, 2] = value
@@ -255,7 +256,7 @@ def test_features_that_are_not_finite_are_refused(rng, rows, value):
         Moments.of(np.full((rows, 1), 1e200), np.arange(rows))
 
 
-def test_moments_that_cannot_be_combined_are_refused():
+def test_moments_that_cannot_be_combined_are_rejected():
     one, other = Moments.of([[1.0], [2.0]], [1, 2]), Moments.of([[1.0, 2.0]], [1])
     for combine in (lambda: one + other, lambda: one - other):
         with pytest.raises(ValueError, match="moments must be of 1 features to combine, got 2"):
@@ -290,7 +291,7 @@ BROKEN = [
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("rows", [3, 30])
 @pytest.mark.parametrize(("name", "change", "message"), BROKEN)
-def test_moments_that_no_rows_have_are_refused(rng, rows, name, change, message):
+def test_invalid_moments_are_rejected(rng, rows, name, change, message):
     moments = Moments.of(rng.normal(size=(rows, 4)), rng.normal(size=rows))
     with pytest.raises(ValueError, match=message):
         check_moments(replace(moments, **{name: change(getattr(moments, name))}))
@@ -300,7 +301,7 @@ def test_moments_that_no_rows_have_are_refused(rng, rows, name, change, message)
                 check_moments(replace(moments, **{name: wrong(getattr(moments, name))}))
 
 
-def test_comoments_that_no_rows_have_are_refused(rng):
+def test_invalid_comoments_are_rejected(rng):
     moments = Moments.of(rng.normal(size=(30, 4)), rng.normal(size=30))
     for change, message in (
         (lambda a: a + np.triu(np.full_like(a, 0.01), 1), "not symmetric"),
@@ -324,3 +325,26 @@ def test_a_difference_of_sums_that_decayed_in_between_is_refused(seed, decay, d)
     if np.linalg.eigvalsh(difference.comoment)[0] < -1e-6 * np.linalg.norm(difference.comoment):
         with pytest.raises(ValueError, match="moments must be sums of rows"):
             check_moments(difference)
+
+
+def test_components_of_few_varying_columns_have_the_same_bits_every_time(rng):
+    features = np.zeros((900, 600))
+    features[:, :5] = rng.normal(size=(900, 5))
+    scores = rng.normal(size=900)
+    first, second = (truing.fit_direct(features, scores, components=20).coef for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_few_varying_columns_of_wide_rows_take_no_square_matrix_of_all_columns(rng):
+    features, scores = np.zeros((60, 3000)), rng.normal(size=60)
+    features[:, :30] = rng.normal(size=(60, 30))
+    truing.fit_direct(features, scores)
+    tracemalloc.start()
+    try:
+        fit = truing.fit_direct(features, scores)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    expected = np.linalg.lstsq(features - features.mean(axis=0), scores - scores.mean(), rcond=None)[0]
+    np.testing.assert_allclose(fit.coef, expected, atol=1e-12)
+    assert peak < 3000**2

@@ -1,1 +1,1 @@
-"""How results show themselves: in notebooks, as JSON, as tables of other libraries, and as figures."""
+"""Display of results: HTML for notebooks, JSON, data frames and figures."""

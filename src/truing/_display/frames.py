@@ -1,4 +1,4 @@
-"""What a detection says of each row, as columns: for files, and for tables of pandas, polars and Arrow."""
+"""The results of a detection as columns, for files and for tables of pandas, polars and Arrow."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ from .._arrays import as_numpy
 from .._check import as_choice, check_same_rows
 
 
-def columns(found: Any) -> dict[str, NDArray[Any]]:
-    """Return the columns of a `Detection`, one number per row in each."""
-    columns: dict[str, Any] = {"row": np.arange(len(found.scores)), "base": found.base_scores, "scores": found.scores}
-    if found.method != "online":  # A stream's scores come from many fits, and do not rank together.
-        columns["rank"] = 1 + np.searchsorted(np.sort(found.scores), found.scores)
-    if found.is_out is not None:
-        columns |= {"p_values": found.p_values, "is_out": found.is_out}
-    if found.fit is not None and not found.fitted_rows.all():
-        columns["trued"] = found.fitted_rows > 0
+def columns(detection: Any) -> dict[str, NDArray[Any]]:
+    """Return the columns of a `Detection`, each with one value per row (n,)."""
+    columns: dict[str, Any] = {
+        "row": np.arange(len(detection.scores)),
+        "base": detection.base_scores,
+        "scores": detection.scores,
+    }
+    if detection.method != "online":  # Scores of a stream come from different fits and are not comparable.
+        columns["rank"] = 1 + np.searchsorted(np.sort(detection.scores), detection.scores)
+    if detection.is_out is not None:
+        columns |= {"p_values": detection.p_values, "is_out": detection.is_out}
+    if detection.fit is not None and not detection.fitted_rows.all():
+        columns["trued"] = detection.fitted_rows > 0
     return columns
 
 
-def frame_of(found: Any, library: str = "pandas", ids: ArrayLike | None = None) -> Any:
-    """Return the columns of a `Detection` as a table of `library`, with `ids` (n,) before and the notes behind them."""
+def frame_of(detection: Any, library: str = "pandas", ids: ArrayLike | None = None) -> Any:
+    """Return the columns of a `Detection` as a table of `library`. `ids` (n,) come first and the notes last."""
     make = as_choice(library, "library", FRAMES)
     named: dict[str, NDArray[Any]] = {}
     if ids is not None:
         named["id"] = _as_ids(ids)
-        check_same_rows(ids=named["id"], scores=found.scores)
+        check_same_rows(ids=named["id"], scores=detection.scores)
     try:
         package = import_module(library)
     except ImportError:
         raise ImportError(f"to_frame({library!r}) needs {library}: pip install {library}") from None
-    return make(package, named | columns(found), "; ".join(found.notes))
+    return make(package, named | columns(detection), "; ".join(detection.notes))
 
 
 def _pandas(pandas: Any, columns: Mapping[str, NDArray[Any]], notes: str) -> Any:
@@ -55,7 +59,7 @@ def _arrow(pyarrow: Any, columns: Mapping[str, NDArray[Any]], notes: str) -> Any
 
 
 FRAMES: dict[str, Callable[..., Any]] = {"pandas": _pandas, "polars": _polars, "pyarrow": _arrow}
-"""How a table is made, by the library that it is of; the notes are the same in every row, and are kept once."""
+"""Functions that create a table, by library. The notes are equal in all rows, so they are stored as one category."""
 
 
 def _as_ids(ids: ArrayLike) -> NDArray[Any]:

@@ -1,11 +1,11 @@
-"""Small tables for notebooks. Everything that is not a tag is escaped: a name may hold anything."""
+"""Small HTML tables for notebooks. All text is escaped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 
 def facts(title: str, values: Mapping[str, object], notes: Iterable[str] = ()) -> str:
-    """Return a table of names and values, and notes below it.
+    """Return a table of names and values, followed by notes.
 
     >>> facts("Outputs", {"rows": 2})
     '<table><caption>Outputs</caption><tr><th>rows</th><td>2</td></tr></table>'
@@ -16,7 +16,7 @@ def facts(title: str, values: Mapping[str, object], notes: Iterable[str] = ()) -
 
 
 def listing(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of rows under the names of their columns.
+    """Return a table of rows with a header of column names.
 
     >>> listing("few", ["a"], [[1]])
     '<table><caption>few</caption><tr><th>a</th></tr><tr><td>1</td></tr></table>'

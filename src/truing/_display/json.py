@@ -1,4 +1,4 @@
-"""JSON that every reader takes: numbers that are not finite, for which it has no word, become null."""
+"""Standard JSON: numbers that are not finite become null."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Figures of scores, by matplotlib: densities before and after, the threshold, the ROC, the rows most surely out."""
+"""Matplotlib figures of scores: densities before and after truing, threshold, ROC curve and lowest-scoring rows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Figure
 
-# Told apart without colour vision.
+# Distinguishable without colour vision.
 IN, OUT, INK = "#3b86c4", "#e07b1a", "#606060"
 
-# Rows that are shown as most surely out.
+# Number of lowest-scoring rows to show.
 MOST = 10
 
-# Bars of a density.
+# Number of histogram bins.
 _BINS = 60
 
-# Inches of one panel.
+# Size of one panel in inches.
 _WIDTH, _HEIGHT = 4.0, 3.0
 
 
 def figure_of_detection(
     base: str, base_scores: Floats, scores: Floats, is_out: Bools | None, threshold: float | None
 ) -> Figure:
-    """Return the densities of the base scores and of the trued ones, with the threshold, and the lowest rows."""
+    """Return a figure of base and trued score densities, with the threshold, and of the lowest-scoring rows."""
     figure, (before, after, lowest) = _panels(3)
     sets = {"rows": slice(None)} if is_out is None else {"accepted": ~is_out, "refused": is_out}
     _densities(before, {name: base_scores[rows] for name, rows in sets.items()})
@@ -45,7 +45,7 @@ def figure_of_detection(
 
 
 def figure_of_report(scores_in: Floats, scores_out: Floats, threshold: float, auroc: float) -> Figure:
-    """Return the densities of in- and out-of-distribution scores, with a threshold, and the ROC curve."""
+    """Return a figure of the densities of in- and out-of-distribution scores, with a threshold, and the ROC curve."""
     figure, (densities, roc) = _panels(2)
     _densities(densities, {"in": scores_in, "out": scores_out})
     densities.set(title="scores", xlabel="score", ylabel="density")
@@ -58,7 +58,7 @@ def figure_of_report(scores_in: Floats, scores_out: Floats, threshold: float, au
 
 
 def roc_curve(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
-    """Return the shares of out and of in rows accepted at every threshold, from none to all.
+    """Return the accepted shares of out and of in rows at every threshold, from 0 to 1.
 
     >>> roc_curve(np.array([1.0, 3.0]), np.array([2.0]))
     (array([0., 0., 1., 1.]), array([0. , 0.5, 0.5, 1. ]))
@@ -76,7 +76,7 @@ def _panels(number: int) -> tuple[Figure, Any]:
         raise ImportError(f"a figure needs matplotlib: {install('plot')}") from error
 
     class Shown(Figure):
-        """A figure that a notebook shows by itself, whatever backend is in use."""
+        """A figure that notebooks display regardless of the matplotlib backend."""
 
         def _repr_png_(self) -> bytes:
             file = BytesIO()
@@ -92,7 +92,7 @@ def _panels(number: int) -> tuple[Figure, Any]:
 
 
 def _densities(axes: Axes, sets: dict[str, Floats]) -> None:
-    """Draw the share of rows in each bar, of all sets together, over its width."""
+    """Draw a histogram of each set. The areas of all histograms sum to 1."""
     every = np.concatenate(list(sets.values()))
     edges = _edges(float(every.min()), float(every.max()))
     for (name, scores), colour in zip(sets.items(), (IN, OUT), strict=False):
@@ -102,7 +102,7 @@ def _densities(axes: Axes, sets: dict[str, Floats]) -> None:
 
 
 def _edges(lowest: float, highest: float) -> Floats:
-    """Return the edges of bars between two scores, or around them where float64 has no room for bars between them."""
+    """Return bin edges from `lowest` to `highest`, or around both if they are too close for distinct float64 edges."""
     least = 4 * _BINS * float(np.spacing(max(abs(lowest), abs(highest))))
     if highest - lowest < least:
         middle, half = lowest / 2 + highest / 2, max(0.5, least)
@@ -111,7 +111,7 @@ def _edges(lowest: float, highest: float) -> Floats:
 
 
 def _lowest_rows(axes: Axes, scores: Floats) -> None:
-    """Draw the rows of the lowest scores as points, the lowest on top."""
+    """Draw the lowest-scoring rows as points, the lowest on top."""
     rows = np.argsort(scores, kind="stable")[:MOST]
     axes.plot(scores[rows], np.arange(len(rows)), "o", color=OUT)
     axes.set_yticks(np.arange(len(rows)), [f"row {row}" for row in rows])

@@ -26,6 +26,10 @@ def _choose() -> Any:
 
 kernels: Any = _choose()
 
+# Numbers in a block of rows for a kernel. Compiled kernels make no copies; plain ones make about four, which should fit
+# into the processor's cache.
+KERNEL_NUMBERS = 2**16 if kernels is plain else 2**20
+
 
 def readable(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array, copied unless it is C-contiguous, aligned and in native byte order."""

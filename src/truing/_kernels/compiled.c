@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* Compile a function twice. The loader chooses the version for AVX2 and FMA if the processor has them. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define VECTORISED __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define VECTORISED
@@ -30,6 +30,10 @@
 #define INLINE static inline
 #endif
 
+#if defined(_MSC_VER)
+#define restrict __restrict
+#endif
+
 /* Scratch memory starts at a multiple of so many bytes. */
 #define ALIGNMENT 64
 
@@ -38,6 +42,9 @@
 
 /* Degree of the polynomial for (1 - p)^gamma, as in `_kernels/__init__.py`. */
 #define DEGREE 18
+
+/* With more columns, the size of scratch memory could overflow. */
+#define MOST_COLUMNS ((Py_ssize_t)1 << (sizeof(size_t) == 8 ? 28 : 13))
 
 /* Columns of a panel, of half a panel, and rows that are multiplied at a time. */
 #define PANEL 8
@@ -158,6 +165,8 @@ static void *new_lanes(lanes *l, Py_ssize_t classes)
     void *memory;
     l->classes = classes;
     l->f = aligned_doubles(3 * LANES * classes, &memory);
+    if (l->f == NULL)
+        return NULL;
     l->exponentials = l->f + LANES * classes;
     l->powers = l->exponentials + LANES * classes;
     return memory;
@@ -405,8 +414,8 @@ VECTORISED static void multiply_rows(const matrix *rows, const double *coef, dou
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
-/* Write how many of m ascending numbers are below each of n scores; NaN is above all numbers. LANES searches run side by side, so that their
-   memory accesses overlap and no branch is mispredicted. */
+/* Write how many of m ascending numbers are below each of n scores; NaN is above all numbers. LANES searches run side by
+   side, so that their memory accesses overlap and no branch is mispredicted. */
 VECTORISED static void count_below(const double *ordered, Py_ssize_t m, const double *scores, Py_ssize_t n,
                                    double *below)
 {
@@ -441,8 +450,8 @@ INLINE void add_tile(const double *left, const double *right, Py_ssize_t rows, d
 }
 
 /* Write row i, [features, score] minus the shift and then 1, as row k of the panels. */
-INLINE void pack_row(const matrix *features, const double *scores, const double *shift, Py_ssize_t i,
-                            Py_ssize_t k, double *row, double *panels, Py_ssize_t width)
+INLINE void pack_row(const matrix *features, const double *scores, const double *shift, Py_ssize_t i, Py_ssize_t k,
+                     double *row, double *panels, Py_ssize_t width)
 {
     Py_ssize_t d = features->columns;
     read_row(features, i, row, 1);
@@ -523,14 +532,15 @@ static int get_matrix(buffers *all, PyObject *object, const char *name, matrix *
     if (view == NULL)
         return -1;
     *m = (matrix){view->buf, view->shape[0], view->shape[1], view->itemsize};
-    if (m->columns > 0)
+    if (m->columns >= 1 && m->columns <= MOST_COLUMNS)
         return 0;
-    PyErr_Format(PyExc_ValueError, "%s must have at least one column", name);
+    PyErr_Format(PyExc_ValueError, "%s must have 1 to %zd columns, got %zd", name, MOST_COLUMNS, m->columns);
     return -1;
 }
 
-/* Get a vector of `length` numbers. None is allowed for an optional output, which stays NULL. */
-static int get_vector(buffers *all, PyObject *object, const char *name, Py_ssize_t length, int is_output, double **vector)
+/* Get a vector of `length` numbers. */
+static int get_vector(buffers *all, PyObject *object, const char *name, Py_ssize_t length, int is_output,
+                      double **vector)
 {
     Py_buffer *view = get(all, object, name, 1, is_output);
     if (view == NULL)
@@ -542,6 +552,7 @@ static int get_vector(buffers *all, PyObject *object, const char *name, Py_ssize
     return -1;
 }
 
+/* Get an output of `length` numbers, or NULL for None. */
 static int get_optional(buffers *all, PyObject *object, const char *name, Py_ssize_t length, double **vector)
 {
     *vector = NULL;
@@ -719,8 +730,9 @@ static PyObject *column_products(PyObject *module, PyObject *arguments)
             PyErr_Format(PyExc_ValueError, "out must have shape (%zd, %zd), got (%zd, %zd)", p, p, out->shape[0],
                          out->shape[1]);
         } else {
-            double *row = aligned_doubles(numbers, &memory), *panels = row + width, *sums = panels + width * CHUNK;
+            double *row = aligned_doubles(numbers, &memory);
             if (row) {
+                double *panels = row + width, *sums = panels + width * CHUNK;
                 Py_BEGIN_ALLOW_THREADS
                 memset(row, 0, (size_t)numbers * sizeof(double));
                 multiply_columns(&features, scores, shift, row, panels, sums, width);

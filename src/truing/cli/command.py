@@ -1,4 +1,4 @@
-"""The command line: one command a step, files in, a file or JSON out; `detect` is the whole job in one.
+"""The command line: each command reads files and writes a file or JSON. `detect` runs the whole job.
 
 Every error is one line on stderr and exit code 1.
 """
@@ -42,24 +42,24 @@ from ..scores import NEEDS, SCORES, base_scores
 from ..service import command as service
 from . import tables as table_commands
 
-# Work that takes less shows no progress, and its line changes so often.
+# Shorter work shows no progress. The second number is the interval between updates of the line.
 SHOWN_AFTER_SECONDS = 1.0
 _SECONDS_BETWEEN = 0.1
 
-# What the command line hands on to `detect`, where it is given.
+# Options that are passed to `detect` if given.
 DETECT_OPTIONS = (
     *("method", "base", "temperature", "intercept", "components", "same_mix"),
     *("accept", "false_alarm", "fdr", "keep", "penalty", "batch", "order"),
 )
 
-# Arguments that are not given as an option of their name.
+# Arguments whose spelling on the command line is not --name.
 POSITIONS = {"output": "-o", "outputs": "OUTPUTS", "fit": "FIT", "model": "MODEL"}
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
-        count()  # A number of threads that is none is refused at once, and not when there are many rows.
+        count()  # Reject an invalid thread count before doing any work.
         args = _parser().parse_args(arguments)
         args.words = sys.argv[1:] if arguments is None else list(arguments)
         with _progress_shown(args):
@@ -227,7 +227,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def _check_report(args: argparse.Namespace) -> None:
-    """Say what a report lacks before the work, not after it."""
+    """Check that a report can be written before doing any work."""
     _refuse(args, ("images",), args.report is None, "--report")
     if args.report is not None:
         from ..report.figures import figure_class
@@ -248,7 +248,7 @@ def _images(path: Path | None, rows: int) -> list[Path] | None:
 def _reported(
     args: argparse.Namespace, found: Detection, outputs: Outputs, reference: Outputs | None, images: list[Path] | None
 ) -> Detection:
-    """Write the page of a detection; return it with notes on images that the page cannot show."""
+    """Write the report of a detection. Return the detection with notes on images that cannot be shown."""
     from ..report.detection_page import Job, listed_rows, render
     from ..report.thumbnails import notes, pictures
     from ..report.writing import write_text
@@ -266,20 +266,20 @@ def _reported(
 
 
 class _Line:
-    """The last line of a terminal: it says how far work is that takes long, and is wiped in the end."""
+    """A progress line at the bottom of a terminal."""
 
     def __init__(self) -> None:
         self._start = self._shown = perf_counter()
 
     def show(self, text: str) -> None:
-        """Show a text and for how long the work has gone on, unless it has just begun or the line has just changed."""
+        """Show a text and the elapsed time, unless the work has just begun or the line has just changed."""
         now = perf_counter()
         if now - self._start >= SHOWN_AFTER_SECONDS and now - self._shown >= _SECONDS_BETWEEN:
             self._shown = now
             print(f"\r\x1b[K{text}, {now - self._start:.0f} s", end="", file=sys.stderr, flush=True)
 
     def wipe(self) -> None:
-        """Leave an empty line, where there was anything."""
+        """Clear the line if it was shown."""
         if self._shown > self._start:
             self._shown = self._start
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -287,10 +287,10 @@ class _Line:
 
 @contextmanager
 def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
-    """Show on a terminal how far work that takes long is: the pass over the rows, and its share that is done.
+    """Show the progress of long work on a terminal: the number of the pass and the share of it that is done.
 
-    A stream tells its rows instead, by `args.progress`, and the experiments their jobs. `args.wipe_progress` makes room
-    for the answer.
+    A stream shows its rows through `args.progress`, and a table through `args.table_progress`. `args.wipe_progress`
+    clears the line before output is printed.
     """
     args.wipe_progress = lambda: None
     args.progress = lambda done, rows: None
@@ -320,12 +320,12 @@ def _progress_shown(args: argparse.Namespace) -> Iterator[None]:
 
 
 def _in_a_line(text: str) -> str:
-    """Return a text as one line, control characters as escapes: a name may hold any, a line break too."""
+    """Return a text as one line with control characters escaped. File names may contain line breaks."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text.strip())
 
 
 def _rows(args: argparse.Namespace, path: Path) -> Outputs:
-    """Read rows, by the names that their columns were said to have."""
+    """Read rows, using the column names given by options."""
     return Outputs.load(path, features=args.features, logits=args.logits)
 
 
@@ -334,7 +334,7 @@ def _reference(args: argparse.Namespace) -> Outputs | None:
 
 
 def _ids(args: argparse.Namespace, outputs: Outputs) -> dict[str, Any]:
-    """Read what names the rows at hand, where that is asked for, as the first column of a result."""
+    """Return the row identifiers, if requested, as the first column of a result."""
     if args.id is None:
         return {}
     ids = read_ids(args.outputs, args.id)
@@ -343,7 +343,7 @@ def _ids(args: argparse.Namespace, outputs: Outputs) -> dict[str, Any]:
 
 
 def _head(path: Path | None) -> tuple[Any, Any] | None:
-    """Read the weight and the bias of a last layer."""
+    """Read the weight and the bias of the last layer."""
     if path is None:
         return None
     arrays = read_columns(path, needed="weight", wanted=("weight", "bias"))
@@ -353,34 +353,34 @@ def _head(path: Path | None) -> tuple[Any, Any] | None:
 
 
 def _scores(path: Path) -> Floats:
-    """Read the scores of a file, or of all files of a folder or a glob, which are named if they will not do."""
+    """Read the scores of a file, or of all files of a folder or a glob. Errors name the file."""
     files = table_commands.score_files(path)
     return np.concatenate([as_vector(read_scores(file), f"the scores in {file}") for file in files])
 
 
 def _refuse(args: argparse.Namespace, options: tuple[str, ...], unfit: bool, with_what: str) -> None:
-    """Refuse options that would do nothing."""
+    """Reject options that would have no effect."""
     for name in options:
         if unfit and getattr(args, name) is not None:
-            raise ValueError(f"{_given_as(name)} goes with {with_what}")
+            raise ValueError(f"{_spelling(name)} goes with {with_what}")
 
 
 def _check_needs(args: argparse.Namespace, *options: str) -> None:
-    """Refuse a head or a bank that the base score does not look at, and ask for one that it needs."""
+    """Reject a head or a bank that the base score does not use, and require one that it needs."""
     for name in options:
         users = [base for base, needed in NEEDS.items() if name in needed]
         _refuse(args, (name,), args.base not in users, f"--base {', '.join(users[:-1])} or {users[-1]}")
         if args.base in users and getattr(args, name) is None:
-            said = {"head": "the weight and bias of the last layer", "bank": "known in-distribution rows"}
-            raise ValueError(f"--base {args.base} needs --{name}: {said[name]}")
+            meaning = {"head": "the weight and bias of the last layer", "bank": "known in-distribution rows"}
+            raise ValueError(f"--base {args.base} needs --{name}: {meaning[name]}")
 
 
 def _apart(args: argparse.Namespace, output: str, *others: str) -> Path:
-    """Return the path that an argument says to write, which must not be a file of any of the others."""
+    """Return the output path of an argument. Raise an error if it is a file of one of the others."""
     path: Path = getattr(args, output)
     for other in others:
         if getattr(args, other) is not None:
-            _check_apart(_given_as(output), path, _given_as(other), files_of(getattr(args, other)))
+            _check_apart(_spelling(output), path, _spelling(other), files_of(getattr(args, other)))
     return path
 
 
@@ -389,20 +389,20 @@ def _check_apart(name: str, path: Path, other: str, files: Sequence[Path]) -> No
         raise ValueError(f"{name} must be a file of its own, got {path}, which {other} names too")
 
 
-def _given_as(name: str) -> str:
-    """Return how an argument is written on the command line."""
+def _spelling(name: str) -> str:
+    """Return the spelling of an argument on the command line."""
     return POSITIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of every command: one line, exit code 1."""
+    """A parser whose errors are like all others: one line and exit code 1."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {_in_a_line(message)} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(1)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        sys.stdout.flush()  # What help and version find no room for is an error as of any command.
+        sys.stdout.flush()  # Raises an error here if the output of --help or --version cannot be written.
         super().exit(status, message)
 
 
@@ -412,7 +412,7 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-# From what a command runs, an example of it and the parsers of shared options, to its parser.
+# Takes the function of a command, an example and the parsers of shared options, and returns the new parser.
 AddCommand = Callable[..., argparse.ArgumentParser]
 
 
@@ -443,7 +443,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _scoring() -> _Parser:
-    """Return what every command takes that scores rows."""
+    """Return the options of every command that scores rows."""
     part = _Parser(add_help=False)
     part.add_argument(
         "outputs",
@@ -460,8 +460,8 @@ def _scoring() -> _Parser:
     return part
 
 
-def _knowing() -> _Parser:
-    """Return what every command takes that is given known rows."""
+def _with_reference() -> _Parser:
+    """Return the options of every command that uses reference rows."""
     part = _Parser(add_help=False)
     part.add_argument("--reference", type=_path, metavar="HELD", help="known in-distribution rows, not trained on")
     part.add_argument(
@@ -471,7 +471,7 @@ def _knowing() -> _Parser:
 
 
 def _fitting() -> _Parser:
-    """Return what every command takes that fits."""
+    """Return the options of every command that fits."""
     part = _Parser(add_help=False)
     part.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
     part.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit as the paper prints it")
@@ -482,7 +482,7 @@ def _fitting() -> _Parser:
 
 def _add_detect(command: AddCommand) -> None:
     example = "truing detect test.npz --reference held.npz -o scores.csv"
-    part = command(run_detect, example, _scoring(), _knowing(), _fitting())
+    part = command(run_detect, example, _scoring(), _with_reference(), _fitting())
     part.add_argument("--method", default="auto", choices=METHODS, help="the fit (default: %(default)s)")
     rate = part.add_mutually_exclusive_group()
     rate.add_argument("--accept", type=float, help="share of the reference to accept (default: 0.95)")
@@ -515,7 +515,7 @@ def _add_score(command: AddCommand) -> None:
 
 def _add_fit(command: AddCommand) -> None:
     example = "truing fit test.npz --base msp --method rlr -o fit.npz"
-    part = command(run_fit, example, _scoring(), _knowing(), _fitting())
+    part = command(run_fit, example, _scoring(), _with_reference(), _fitting())
     part.add_argument(
         "--method", default="dlr", choices=("dlr", "rlr", "contrast"), help="the fit (default: %(default)s)"
     )

@@ -1,4 +1,4 @@
-"""The commands on tables, rows in several files or in a large one; and on moments, which are sums of rows."""
+"""Commands on tables, which are rows in several files or one large file, and on moments."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ..outputs import Outputs
 from ..report import summary
 from ..saved import save
 
-# A file of more bytes is read a block of rows at a time.
+# Files above this size in bytes are read in blocks of rows.
 LARGE = 2**28
 
-# What files of scores in a folder end in; fit.npz may lie beside them.
+# Endings of files of scores. A folder of results may also contain fit.npz.
 RESULTS = (".csv", ".npy", *TABLES)
 
-# What only tables take.
+# Options that only tables accept.
 OPTIONS = ("skip_bad_rows", "skip_bad_parts", "workers", "scheduler")
 
 
 def is_table(args: argparse.Namespace) -> bool:
-    """Return whether a command is about rows in parts: several files, or results that go to a folder."""
+    """Return whether a command runs on a table: several files, one large file, or results in a folder."""
     path: Path = args.outputs
     if path.is_dir():
         return not (path / "features.npy").exists()
@@ -51,7 +51,7 @@ def is_table(args: argparse.Namespace) -> bool:
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """Refuse what only tables take."""
+    """Reject options that only tables accept."""
     for name in OPTIONS:
         if getattr(args, name) not in (None, False):
             wanted = "a table in parts: give a folder or a glob, or -o a folder"
@@ -59,21 +59,21 @@ def refuse_options(args: argparse.Namespace) -> None:
 
 
 def holds_moments(path: Path) -> bool:
-    """Return whether a file holds moments that were saved."""
+    """Return whether a file contains saved moments."""
     if path.suffix.lower() != ".npz" or not path.is_file():
         return False
     return kind_of(read_npz(path, [ABOUT])) == "moments"
 
 
 def fit_moments(args: argparse.Namespace) -> None:
-    """Solve moments, and write the fit."""
+    """Solve saved moments and write the fit."""
     refuse_options(args)
     moments, _ = read_moments(args.outputs)
     save(moments.solve(args.intercept, args.components), args.output)
 
 
 def merge(args: argparse.Namespace) -> None:
-    """Add the moments of some files, take those of others away, and write the sum."""
+    """Add the moments of some files, subtract the moments of others, and write the result."""
     moments, origin = merged(args.moments, args.minus)
     write_moments(args.output, moments, origin)
     of = f" of {origin.base}" if origin.base is not None else ""
@@ -82,7 +82,7 @@ def merge(args: argparse.Namespace) -> None:
 
 
 def fit_table(args: argparse.Namespace, options: dict[str, Any], reference: Outputs | None) -> None:
-    """Fit a table, and write the fit; and the moments behind it, where these are asked for."""
+    """Fit a table and write the fit, and its moments if requested."""
     table, partial = _table(args), args.output.with_name(f".{args.output.name}.partial")
     for name, path in (("-o", args.output), ("--moments", args.moments)):
         if path is not None:
@@ -100,7 +100,7 @@ def fit_table(args: argparse.Namespace, options: dict[str, Any], reference: Outp
 
 
 def apply_table(args: argparse.Namespace, fit: Any) -> None:
-    """Write the scores of a table, a file for each part; of one large file to one file."""
+    """Write the scores of a table, one file for each part, or one file for one large file."""
     table = _table(args)
     check_width(fit, table)
     if args.output.suffix and (len(table) > 1 or args.outputs.is_dir()):
@@ -118,7 +118,7 @@ def apply_table(args: argparse.Namespace, fit: Any) -> None:
 
 
 def detect_table(args: argparse.Namespace, options: dict[str, Any], reference: Outputs | None) -> None:
-    """Do the whole job for a table: a file of results for each part."""
+    """Run the whole job on a table and write a file of results for each part."""
     if args.output is None or args.output.suffix:
         raise ValueError("-o must name a folder for the results of a table in parts, a file for each part")
     for name in ("report", "images", "id"):
@@ -134,7 +134,7 @@ def detect_table(args: argparse.Namespace, options: dict[str, Any], reference: O
 
 
 def score_files(path: Path) -> list[Path]:
-    """Return the files of scores that a path stands for: itself, the results in a folder, or what a glob matches."""
+    """Return the files of scores for a path: the file itself, the results in a folder, or the matches of a glob."""
     if path.is_dir() and not (path / "features.npy").exists():
         found = [file for file in path.iterdir() if file.suffix.lower() in RESULTS and not file.name.startswith(".")]
     elif has_magic(str(path)) and not path.exists():
@@ -148,7 +148,7 @@ def score_files(path: Path) -> list[Path]:
 
 
 def origin_of(args: argparse.Namespace, columns: Any) -> Origin:
-    """Return what the scores behind moments are."""
+    """Return the origin of the scores behind moments."""
     default = "msp" if "logits" in columns else "given"
     return Origin(args.base or default, args.temperature, args.model)
 
@@ -164,7 +164,7 @@ def _table(args: argparse.Namespace) -> Table:
 
 
 def _check_apart(name: str, path: Path, args: argparse.Namespace, table: Table) -> None:
-    """Refuse to write over rows, and to where what is written would be taken for rows the next time."""
+    """Reject an output that would overwrite rows, or that the next run would read as rows."""
     place = real_path(path)
     files = {real_path(file) for part in table.parts for file in files_of(part)}
     is_among = args.outputs.is_dir() and place.is_relative_to(real_path(args.outputs))
@@ -174,7 +174,7 @@ def _check_apart(name: str, path: Path, args: argparse.Namespace, table: Table) 
 
 
 def _is_matched(file: Path, pattern: Path) -> bool:
-    """Return whether a glob matches a file, or would if it were there."""
+    """Return whether a glob matches a file, which need not exist."""
     root = next((parent for parent in pattern.parents if not has_magic(str(parent))), None)
     if root is None or pattern.exists() or not file.is_relative_to(real_path(root)):
         return False
@@ -191,7 +191,7 @@ def _are_matched(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 @contextmanager
 def _runner(args: argparse.Namespace) -> Iterator[Runner | None]:
-    """Open what does the work: a cluster, where one is asked for."""
+    """Open a Dask cluster if one is requested, or yield None."""
     if args.workers is None and args.scheduler is None:
         yield None
         return

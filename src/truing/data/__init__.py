@@ -1,1 +1,1 @@
-"""Arrays in files and out of them. Nothing here knows more of them than their names."""
+"""Reading and writing named arrays in files."""

@@ -1,4 +1,4 @@
-"""Arrow columns -> arrays, by what the columns themselves can do: nothing is imported."""
+"""Convert Arrow columns to arrays through methods of the columns, without importing pyarrow."""
 
 from typing import Any
 
@@ -9,30 +9,30 @@ from .npz import listing
 
 
 def is_list(kind: Any) -> bool:
-    """Return whether each entry of a column of this Arrow type is a list, or a tensor, which is kept as one."""
+    """Return whether entries of this Arrow type are lists, or tensors, which Arrow stores as lists."""
     return str(stored_as(kind)).partition("<")[0] in ("list", "large_list", "fixed_size_list")
 
 
 def stored_as(kind: Any) -> Any:
-    """Return the plain Arrow type that a column of this type is kept as: of tensors, lists."""
+    """Return the storage type of an Arrow type. Tensors are stored as lists."""
     return getattr(kind, "storage_type", kind)
 
 
 def as_array(column: Any, name: str) -> NDArray[Any]:
-    """Return an Arrow column as an array (n,), or (n, d) of lists of one length.
+    """Return an Arrow column as an array (n,), or (n, d) for lists of equal length.
 
-    A column in one piece, of numbers or of lists of fixed length, is not copied.
+    A column in one chunk, of numbers or of fixed-size lists, is not copied.
     """
     array = column
     if hasattr(column, "num_chunks"):
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    array = getattr(array, "storage", array)  # A tensor column keeps its lists there.
+    array = getattr(array, "storage", array)  # A tensor column wraps a list column.
     if not len(array):
         raise ValueError(f"{name} must have at least one row, got none")
     flat, shape = array, [len(array)]
     if is_list(array.type):
         flat = array.flatten()
-        lengths = array.value_lengths().unique().to_pylist()  # None is that of a missing list.
+        lengths = array.value_lengths().unique().to_pylist()  # A missing list has length None.
         if len(lengths) != 1:
             raise ValueError(f"{name} must be lists of one length, got lengths {listing(sorted(map(str, lengths)))}")
         shape.append(lengths.pop())

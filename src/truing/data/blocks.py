@@ -1,4 +1,4 @@
-"""One file of columns, written a block of rows at a time in the memory of a block: whole in the end, or not at all."""
+"""Write columns to one file, a block of rows at a time, atomically and in the memory of one block."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ Write = Callable[[Arrays], None]
 
 
 class BlockWriter:
-    """Writes blocks of the same columns one after another; `writing_blocks` makes it."""
+    """Writes blocks of the same columns one after another. Use `writing_blocks` to create a writer."""
 
     def __init__(self, path: Path, open_for: Callable[[Arrays], Write]) -> None:
         self.rows = 0
@@ -30,7 +30,7 @@ class BlockWriter:
         self._layout: dict[str, Any] = {}
 
     def write(self, columns: Arrays) -> None:
-        """Write the next rows. Their names, types and widths are those of the first block."""
+        """Write the next rows. Names, types and widths must be the same as in the first block."""
         layout = {name: (array.dtype, array.shape[1:]) for name, array in columns.items()}
         lengths = {len(array) for array in columns.values()}
         if len(lengths) != 1:
@@ -49,9 +49,10 @@ class BlockWriter:
 
 @contextmanager
 def writing_blocks(path: AnyPath) -> Iterator[BlockWriter]:
-    """Open a new file of the kind its ending says, which takes the place of `path` when the block ends.
+    """Open a new file in the format of its ending, which replaces `path` when the block ends.
 
-    It vanishes if the block fails, or wrote nothing. An `.npy` takes the scores alone; an `.npz` cannot be written so.
+    The file is removed if the block fails or writes no rows. An `.npy` file holds only the scores. An `.npz` file
+    cannot be written in blocks.
     """
     path = check_ending(path)
     kind = path.suffix.lower()
@@ -72,14 +73,14 @@ def writing_blocks(path: AnyPath) -> Iterator[BlockWriter]:
 
 
 def can_hold(kind: str, columns: Arrays) -> bool:
-    """Return whether a file of a kind can hold such columns: an `.npy` the scores alone, a `.csv` one number a row."""
+    """Return whether a format can hold these columns: `.npy` only scores, `.csv` only one number per row."""
     if kind == ".npy":
         return "scores" in columns and "features" not in columns
     return kind != ".csv" or all(column.ndim == 1 for column in columns.values())
 
 
 def check_ending(path: AnyPath) -> Path:
-    """Return the path of a file that columns could be written to, by its ending and its folder."""
+    """Return the path after checking that columns can be written to it."""
     path = check_named(path, ".csv", ".npy", ".npz", *TABLES)
     if path.suffix.lower() in TABLES:
         with_tables(path)
@@ -87,7 +88,7 @@ def check_ending(path: AnyPath) -> Path:
 
 
 def with_tables(path: Path) -> Any:
-    """Return the module of tables, which needs pyarrow to read or write the path."""
+    """Return the module `tables`. Raise an error that names the path if pyarrow is missing."""
     try:
         from . import tables
     except ImportError:
@@ -111,7 +112,7 @@ def _writing_csv(file: BinaryIO, columns: Arrays) -> Iterator[Write]:
     try:
         yield lambda block: writer.writerows(zip(*(column.tolist() for column in block.values()), strict=True))
     finally:
-        text.detach()  # It writes what is left, and leaves the file open.
+        text.detach()  # Flushes the text and leaves the file open.
 
 
 @contextmanager
@@ -127,7 +128,7 @@ def _writing_scores(file: BinaryIO, columns: Arrays) -> Iterator[Write]:
     _write_header(file, first, rows)
     yield write
     file.seek(0)
-    _write_header(file, first, rows)  # As long as the first was: NumPy leaves room for more rows.
+    _write_header(file, first, rows)  # NumPy pads headers, so the new header has the same length.
 
 
 def _write_header(file: BinaryIO, array: NDArray[Any], rows: int) -> None:

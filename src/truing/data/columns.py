@@ -1,6 +1,6 @@
-"""Named columns of a file: `.npz`, `.npy`, Parquet and Arrow in; those and `.csv` out. Never a pickle.
+"""Read named columns from `.npz`, `.npy`, Parquet and Arrow files, and write these formats and `.csv`. Never a pickle.
 
-Endings count in any case: `.NPZ` is `.npz`.
+File endings are case-insensitive.
 """
 
 import csv
@@ -21,11 +21,11 @@ NAMES = ("features", "logits", "labels", "scores")
 def read_columns(
     path: AnyPath, needed: str = "features", wanted: Sequence[str] = NAMES, named: Mapping[str, str] | None = None
 ) -> Arrays:
-    """Read what is wanted of the features, logits, labels and scores that a file holds, as arrays of their own types.
+    """Read the wanted columns of a file, without converting their types.
 
-    One without what is `needed`, or without what is `named`, is refused: that says what columns are called in the file.
-    A folder, or an `.npy` file with `features` in its name, stands for the set of `.npy` files whose names
-    differ from it only in that word; they are mapped, not read.
+    `named` maps columns to their names in the file, where the names differ. The column `needed` and all columns in
+    `named` must be in the file. A folder, or an `.npy` file with `features` in its name, stands for a set of `.npy`
+    files whose names differ only in that word. The files of a set are memory-mapped.
     """
     path = Path(path)
     if path.is_dir() or path.suffix.lower() == ".npy":
@@ -43,7 +43,7 @@ def read_columns(
 
 
 def read_ids(path: AnyPath, name: str) -> NDArray[Any]:
-    """Read the column of a file that names its rows (n,): whole numbers or words."""
+    """Read a column of row identifiers (n,): integers or strings."""
     path = Path(path)
     if path.suffix.lower() in TABLES:
         ids: NDArray[Any] = with_tables(path).read_ids(path, name)
@@ -57,7 +57,7 @@ def read_ids(path: AnyPath, name: str) -> NDArray[Any]:
 
 
 def read_scores(path: AnyPath) -> NDArray[Any]:
-    """Read the scores alone: the whole of an `.npy` file, or the column of that name in any other, `.csv` included."""
+    """Read only the scores: an entire `.npy` file, or the column `scores` of another file, including `.csv`."""
     path = Path(path)
     if path.is_dir():
         return read_columns(path, "scores", ["scores"])["scores"]
@@ -72,7 +72,7 @@ def read_scores(path: AnyPath) -> NDArray[Any]:
 
 
 def files_of(path: AnyPath) -> list[Path]:
-    """Return the files that are read for a path: itself, or the whole set that it stands for."""
+    """Return the files to read for a path: the path itself, or the files of a set."""
     path = Path(path)
     if path.is_dir():
         path = path / "features.npy"
@@ -82,13 +82,13 @@ def files_of(path: AnyPath) -> list[Path]:
 
 
 def set_of(features: Path) -> dict[str, Path]:
-    """Return the `.npy` files of the set that features belong to, by what they hold; not all need be there."""
+    """Return the paths of a set of `.npy` files by column, given its features. Some may not exist."""
     head, _, tail = features.name.rpartition("features")
     return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
 
 
 def write_columns(path: AnyPath, columns: Arrays) -> None:
-    """Write columns to a file of the kind its ending says, whole or not at all; an `.npy` takes the scores alone."""
+    """Write columns atomically, in the format of the file's ending. An `.npy` file holds only the scores."""
     path = check_ending(path)
     kind = path.suffix.lower()
     if kind == ".npz":
@@ -101,7 +101,7 @@ def write_columns(path: AnyPath, columns: Arrays) -> None:
 
 
 def _read_called(path: Path, called: Sequence[str], needed: Sequence[str]) -> Arrays:
-    """Read columns of a file by the names that they have there; those that are needed must be there."""
+    """Read columns of a file by their names in the file. Raise an error if a needed column is missing."""
     if path.suffix.lower() in TABLES:
         table: Arrays = with_tables(path).read_table(path, called, needed)
         return table
@@ -110,7 +110,7 @@ def _read_called(path: Path, called: Sequence[str], needed: Sequence[str]) -> Ar
         raise ValueError(f"{path} must hold rows, got a {saved} that truing.save wrote: truing.load reads it")
     for name in needed:
         if name not in arrays:
-            read_npz(path, (), name)  # It says what the file holds instead.
+            read_npz(path, (), name)  # Raises an error that lists the arrays of the file.
     return arrays
 
 
@@ -152,13 +152,13 @@ def _read_csv(path: Path) -> NDArray[Any]:
 
 
 def _score(row: dict[str | Any, str | Any], fields: int, line: int) -> float:
-    # What a line has too few of is None, and what it has too many of is a list under None: decimal commas, for one.
+    # csv.DictReader sets missing fields to None, and stores surplus fields, as from decimal commas, under None.
     found = len([value for value in row.values() if isinstance(value, str)]) + len(row.get(None, ()))
     if found != fields:
         raise ValueError(f"line {line} must have {fields} fields, as the first has, got {found}")
     text = row["scores"]
     try:
-        if "_" not in text:  # Python's own numbers may hold it.
+        if "_" not in text:  # float() accepts underscores.
             return float(text)
     except ValueError:
         pass

@@ -1,7 +1,7 @@
 """Atomic writes: content goes to a draft next to its target, is synced, and then renamed onto the target.
 
-Readers find the old file or the new file, never a part of one. A writer that is killed may leave its draft,
-`.truing-….draft`, which nobody reads and which can be removed.
+Readers see the old file or the new file, never a partial file. A killed writer may leave its draft,
+`.truing-….draft`, which can be removed.
 """
 
 import errno
@@ -14,7 +14,7 @@ from uuid import uuid4
 
 AnyPath = str | os.PathLike[str]
 
-# Errors of file systems that cannot sync a folder.
+# Errors from file systems that cannot sync a folder.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 
 
@@ -26,13 +26,13 @@ def check_readable(path: AnyPath) -> Path:
         raise FileNotFoundError(f"there is no file {source}{link}")
     if source.is_dir():
         raise IsADirectoryError(f"cannot read {source}: it is a folder")
-    if not source.is_file():  # A pipe or a device may never end.
+    if not source.is_file():  # Reading a pipe or a device may never end.
         raise OSError(f"cannot read {source}: it is not a regular file")
     return source
 
 
 def check_writable(path: AnyPath) -> Path:
-    """Return the path of a file that could be written now, before any work is done for it."""
+    """Return the path after checking that it can be written. Call this before any work."""
     target, place = Path(path), real_path(path)
     folder = (place if target.is_symlink() else target).parent
     if place.is_symlink():
@@ -49,7 +49,7 @@ def check_writable(path: AnyPath) -> Path:
 
 
 def check_named(path: AnyPath, *endings: str) -> Path:
-    """Return the path of a file that could be written and has one of these endings, in upper or lower case."""
+    """Return the path after checking that it can be written and has one of these endings, in any case."""
     target = check_writable(path)
     if target.suffix.lower() not in endings:
         raise ValueError(f"{target} must end in {', '.join(endings)}, got {target.suffix or 'no ending'}")
@@ -57,7 +57,7 @@ def check_named(path: AnyPath, *endings: str) -> Path:
 
 
 def real_path(path: AnyPath) -> Path:
-    """Return the path that all symbolic links lead to; a loop of links leads to one of the links."""
+    """Resolve all symbolic links of a path. A loop of links resolves to one of the links."""
     if "\0" in os.fspath(path):
         raise ValueError(f"a file's name must have no null character, got {os.fspath(path)!r}")
     return Path(os.path.realpath(path))
@@ -97,7 +97,7 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can sync folders."""
+    """Sync a folder, if the system supports it, so that a rename survives a power failure."""
     if os.name == "nt":
         return
     try:

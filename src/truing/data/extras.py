@@ -1,4 +1,4 @@
-"""How to get what an optional part needs: pyarrow for tables here, and what the shells need."""
+"""How to install the optional dependencies."""
 
 
 def install(extra: str) -> str:

@@ -1,4 +1,4 @@
-"""The `.npy` layout, a header and then the numbers, and its rows a block at a time. Never a pickle."""
+"""The `.npy` format: parse the header, and read arrays whole or in blocks of rows. Never a pickle."""
 
 import math
 import warnings
@@ -9,16 +9,16 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-# NumPy writes 128 bytes before most arrays, and reads headers up to this length.
+# NumPy reads headers up to this length. Most headers take 128 bytes.
 HEADER_BYTES = 10_000
 
-# The bytes that are read from a stream at a time.
+# Number of bytes to read from a stream at a time.
 CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the numbers: their shape, order and type; and its own length in bytes."""
+    """The header of an array: shape, memory order, type, and the length of the header in bytes."""
 
     shape: tuple[int, ...]
     by_columns: bool
@@ -27,23 +27,23 @@ class Header:
 
     @property
     def size(self) -> int:
-        """How many bytes the numbers are."""
+        """Size of the array in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def in_rows(self) -> bool:
-        """Whether rows stand one after another, so that they can be read from a stream."""
+        """Whether the array is stored row by row, so that rows can be read from a stream."""
         return not self.by_columns or len(self.shape) < 2
 
 
 def parse_header(start: bytes) -> Header:
-    """Return the header that stands at the start of an `.npy` file."""
+    """Parse the header at the start of an `.npy` file."""
     stream = BytesIO(start)
     version = np.lib.format.read_magic(stream)
-    with warnings.catch_warnings(action="ignore"):  # A damaged header may be odd Python.
+    with warnings.catch_warnings(action="ignore"):  # Parsing a damaged header may warn.
         if version == (1, 0):
             shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version in ((2, 0), (3, 0)):  # They differ in the encoding of field names alone.
+        elif version in ((2, 0), (3, 0)):  # These versions differ only in the encoding of field names.
             shape, by_columns, dtype = np.lib.format.read_array_header_2_0(stream)
         else:
             raise ValueError(f"its .npy version {version} is unknown")
@@ -53,23 +53,23 @@ def parse_header(start: bytes) -> Header:
 
 
 def check_header(header: Header, size: int) -> None:
-    """Refuse a header whose numbers are not the so many bytes at hand, before anything is made of its shape."""
+    """Raise an error unless the array takes exactly `size` bytes. Call this before allocating the array."""
     if min(header.shape, default=0) < 0 or header.size != size:
         raise ValueError(f"an array of shape {header.shape} wants {header.size} bytes, got {size}")
 
 
 def read_array(stream: IO[bytes], header: Header) -> NDArray[Any]:
-    """Read the whole array from a stream that stands behind its header."""
+    """Read the whole array from a stream positioned after the header."""
     return _read(stream, header.shape, header.dtype, "C" if header.in_rows else "F")
 
 
 def read_rows(stream: IO[bytes], header: Header, rows: int) -> NDArray[Any]:
-    """Read the next rows, in the machine's own byte order, from a stream that stands before them."""
+    """Read the next rows from a stream, in native byte order."""
     return native(_read(stream, (rows, *header.shape[1:]), header.dtype, "C"))
 
 
 def read_rows_by_columns(stream: IO[bytes], header: Header, start: int, rows: int) -> NDArray[Any]:
-    """Read some rows of an array that stands column by column in a file, a piece of each column."""
+    """Read some rows of an array that is stored column by column, in native byte order."""
     columns = math.prod(header.shape[1:])
     pieces = np.empty((columns, rows), header.dtype)
     for column, piece in enumerate(pieces):
@@ -79,7 +79,7 @@ def read_rows_by_columns(stream: IO[bytes], header: Header, start: int, rows: in
 
 
 def fill(stream: IO[bytes], array: NDArray[Any]) -> None:
-    """Read as many bytes as a contiguous array has."""
+    """Fill a contiguous array with bytes from a stream."""
     data = array.reshape(-1).view(np.uint8)
     filled = 0
     while filled < data.size:
@@ -90,7 +90,7 @@ def fill(stream: IO[bytes], array: NDArray[Any]) -> None:
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array in the machine's own byte order."""
+    """Return the array in native byte order."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

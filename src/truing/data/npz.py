@@ -1,4 +1,4 @@
-"""Named arrays in an `.npz` or `.npy` file from any source: never a pickle, and never more than a file may unpack to.
+"""Read and write named arrays in `.npz` and `.npy` files from any source: never a pickle, within bounded memory.
 
 Files that truing writes are stored without compression. Files from elsewhere may be compressed, within bounds.
 """
@@ -32,7 +32,7 @@ MAX_DIRECTORY_BYTES = 2**16
 _END_RECORD, _MAX_COMMENT = 22, 2**16 - 1
 _LARGE_LOCATOR, _LARGE_END_RECORD = 20, 56
 
-# NumPy uses these two. Other methods unpack a whole chunk at once, without a bound.
+# The methods that NumPy uses. Other methods unpack a whole chunk at once, in unbounded memory.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # The array with the JSON header of a file that `truing.save` wrote.
@@ -43,7 +43,7 @@ MAX_NAMES_LISTED = 12
 
 @dataclass(frozen=True)
 class InMemory:
-    """The content of a file that is in memory, and the name that error messages use for it."""
+    """The content of a file in memory, and its name in error messages."""
 
     name: str
     content: bytes
@@ -133,7 +133,7 @@ def read_npy(path: AnyPath) -> NDArray[Any]:
 
 
 def kind_of(arrays: Arrays) -> str | None:
-    """Return which kind of value `truing.save` stored in these arrays, or None if it did not write them."""
+    """Return the kind of value that `truing.save` stored in these arrays, or None for other arrays."""
     try:
         about = json.loads(arrays[ABOUT].tobytes())
         return str(about["kind"]) if "truing" in about else None
@@ -142,19 +142,19 @@ def kind_of(arrays: Arrays) -> str | None:
 
 
 def check_contains(path: Source, needed: str, held: Sequence[str]) -> None:
-    """Raise an error if a needed name is not among the names that a file holds."""
+    """Raise an error if a file does not contain a needed array."""
     if needed not in held:
         raise ValueError(f"{path} must hold {needed}, got {listing(held)}")
 
 
 def listing(names: Sequence[str]) -> str:
-    """Return names in one line; only the first few if there are many."""
+    """Return the names in one line, or the first `MAX_NAMES_LISTED` of many names."""
     more = len(names) - MAX_NAMES_LISTED
     return ", ".join(names[:MAX_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "") or "nothing"
 
 
 def check_size(unpacked: int, size: int) -> None:
-    """Raise an error if a file of `size` bytes unpacks to more than it may."""
+    """Raise an error if a file of `size` bytes unpacks to more bytes than allowed."""
     most = max(MAX_EXPANSION * size, ALWAYS_ALLOWED_BYTES)
     if unpacked > most:
         raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
@@ -189,14 +189,14 @@ def _open(path: Source) -> BinaryIO:
 
 
 def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the wanted members, or all, if together they unpack to no more than a file of this size may."""
+    """Return the wanted members, or all members. Raise an error if their total size is not allowed."""
     chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
     check_size(sum(member.file_size for member in chosen.values()), size)
     return chosen
 
 
 def _check_directory(file: BinaryIO, size: int) -> None:
-    """Refuse a zip whose directory is large, by the sizes in its last records, before `zipfile` reads all of it."""
+    """Reject a zip with a large directory, from the sizes in its last records, before `zipfile` reads it."""
     file.seek(max(0, size - _END_RECORD - _MAX_COMMENT - _LARGE_LOCATOR - _LARGE_END_RECORD))
     tail = file.read()
     end = len(tail) - _END_RECORD
@@ -217,7 +217,7 @@ def _check_directory(file: BinaryIO, size: int) -> None:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the members of a zip by array name, after comparing the name of each with the one before its content."""
+    """Return the members of a zip by array name, after checking each name against the member's local header."""
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
@@ -225,7 +225,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise ValueError(f"it holds {name} twice")
         if member.compress_type not in _COMPRESSIONS:
             raise ValueError(f"{name} is compressed in a way that NumPy does not use")
-        archive.open(member).close()  # A damaged name could otherwise pass for an array that nobody asks for.
+        archive.open(member).close()  # Otherwise an array with a damaged name would seem to be missing.
         members[name] = member
     return members
 
@@ -252,6 +252,6 @@ def _behind_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: He
 
 
 def _check_sum(stream: IO[bytes]) -> None:
-    """Read on to the end of a member, where `zipfile` compares its checksum."""
+    """Read to the end of a member, where `zipfile` verifies the checksum."""
     if stream.read(1):
         raise ValueError("an array is longer than its header says")

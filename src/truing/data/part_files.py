@@ -1,7 +1,7 @@
-"""The parts of a table that is larger than one file or than memory: which they are, and their rows block by block.
+"""Find the parts of a table that is larger than one file or than memory, and read their rows in blocks.
 
-A part is an `.npz`, Parquet or Arrow file, or a set of `.npy` files: a folder that holds `features.npy`, or an `.npy`
-file with `features` in its name, which stands for those whose names differ from it only in that word.
+A part is an `.npz`, Parquet or Arrow file, or a set of `.npy` files. A set is a folder that contains `features.npy`, or
+an `.npy` file with `features` in its name, together with the files that have another column's name in that place.
 """
 
 import re
@@ -25,11 +25,11 @@ Column = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 def parts_of(path: AnyPath) -> list[Path]:
-    """Return the parts of a table, in order: a file, the files of a folder, or those that a glob matches.
+    """Return the parts of a table, in order: a file, the files of a folder, or the matches of a glob.
 
-    They are ordered by name, numbers within names as numbers. Hidden files and names that begin with `_` are passed
-    over, as are the other `.npy` files of a set. What else a folder holds, or a glob matches, is refused by its name:
-    it may be rows that would be missed. Only folders that a glob matches are not; others within a folder are.
+    Parts are ordered by name, with numbers in names compared as numbers. Hidden files and names that begin with `_` are
+    ignored, as are the other `.npy` files of a set. Any other file is an error, because it may contain rows. A folder
+    inside a folder is an error too, but a folder that a glob matches is ignored.
     """
     path = Path(path)
     if path.is_dir() and not _is_set(path):
@@ -41,21 +41,21 @@ def parts_of(path: AnyPath) -> list[Path]:
 
 
 def read_blocks(part: Path, rows: int, wanted: Sequence[str] = NAMES, needed: str = "features") -> Iterator[Arrays]:
-    """Yield the wanted columns of a part, so many rows at a time and the rest at the end, whatever row groups it has.
+    """Yield the wanted columns of a part in blocks of `rows` rows; the last block may be shorter.
 
-    Every block has the same columns, of the types and widths that `columns_of` tells. A part without rows yields none.
-    What damage there is may be found after some blocks, but no later than the last of them.
+    Every block has the same columns, with the types and widths that `columns_of` returns. A part without rows yields no
+    blocks. Damage may be detected after some blocks, but before the last block is yielded.
 
     Parameters
     ----------
     part
-        One of `parts_of`.
+        A path that `parts_of` returned.
     rows
-        The rows of a block.
+        Number of rows of a block.
     wanted
-        Which columns are read, of those that there are.
+        The columns to read, if the part has them.
     needed
-        A part without this column is refused.
+        A column that the part must have.
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
@@ -67,15 +67,15 @@ def read_blocks(part: Path, rows: int, wanted: Sequence[str] = NAMES, needed: st
 
 
 def columns_of(part: Path, wanted: Sequence[str] = NAMES) -> dict[str, Column]:
-    """Return the type and the shape of a row of each wanted column that a part has; none of its rows are read.
+    """Return the type and the row shape of each wanted column of a part, without reading its rows.
 
-    Lists in a table that are not of a fixed length are as long as the first, or of length 0 where there are no rows.
+    The width of a column of variable-length lists is the length of its first list, or 0 without rows.
     """
     return _layout_of(Path(part), wanted).columns
 
 
 def rows_of(part: Path) -> int:
-    """Return how many rows a part has, by what it says of itself."""
+    """Return the number of rows of a part, from its metadata."""
     part = Path(part)
     layout = _layout_of(part, NAMES)
     if not layout.columns:
@@ -85,7 +85,7 @@ def rows_of(part: Path) -> int:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What a part says of itself: its rows, the type and row shape of the wanted columns, and the names of all."""
+    """Metadata of a part: number of rows, type and row shape of the wanted columns, and names of all columns."""
 
     rows: int
     columns: dict[str, Column]
@@ -103,7 +103,9 @@ def _is_features(path: Path) -> bool:
 def _parts_in(folder: Path) -> list[Path]:
     parts = _parts_among([path for path in folder.iterdir() if not _is_passed_over(path.name)])
     if not parts:
-        raise FileNotFoundError(f"there are no parts of a table in the folder {folder}, which holds {_held(folder)}")
+        raise FileNotFoundError(
+            f"there are no parts of a table in the folder {folder}, which holds {_names_in(folder)}"
+        )
     return parts
 
 
@@ -118,12 +120,12 @@ def _matches(pattern: Path) -> list[Path]:
     if not parts and folders:
         raise FileNotFoundError(f"{pattern} matches folders alone: {pattern}/* would match the files in {min(folders)}")
     if not parts:
-        raise FileNotFoundError(f"no file matches {pattern}: the folder {root} holds {_held(root)}")
+        raise FileNotFoundError(f"no file matches {pattern}: the folder {root} holds {_names_in(root)}")
     return parts
 
 
 def _parts_among(found: list[Path]) -> list[Path]:
-    """Return the parts, in order, among files and folders that are all parts or belong to one."""
+    """Return the parts, in order, among files and folders that each are a part or belong to a set."""
     in_folders = [path / "features.npy" for path in found if path.is_dir()]
     in_files = [path for path in found if _is_features(path)]
     of_sets = {file for features in (*in_folders, *in_files) for file in set_of(features).values()}
@@ -135,7 +137,7 @@ def _parts_among(found: list[Path]) -> list[Path]:
 
 
 def _check_part(path: Path) -> None:
-    """Refuse what is no part of a table."""
+    """Raise an error unless the path is a part of a table."""
     if _is_set(path):
         return
     if path.is_dir():
@@ -151,12 +153,12 @@ def _is_passed_over(name: str) -> bool:
     return name.startswith((".", "_")) and name != ".."
 
 
-def _held(folder: Path) -> str:
+def _names_in(folder: Path) -> str:
     return listing(sorted(path.name for path in folder.iterdir()))
 
 
 def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """Return what orders paths by name, numbers within names as numbers, and those that are equal as text."""
+    """Return a sort key by name, with numbers in names compared as numbers, and equal numbers as text."""
     names = [re.split("([0-9]+)", name) for name in path.parts]
     return [[(int(piece) if piece.isdecimal() else -1, piece) for piece in pieces] for pieces in names]
 
@@ -226,7 +228,7 @@ def _read_set_rows(file: BinaryIO, header: Header, start: int, rows: int) -> NDA
 
 @contextmanager
 def _opened_set(part: Path, wanted: Sequence[str]) -> Iterator[dict[str, tuple[BinaryIO, Header]]]:
-    """Open the wanted files of a set, each behind its header."""
+    """Open the wanted files of a set, each positioned after its header."""
     with ExitStack() as stack:
         yield {name: _open_npy(file, stack) for name, file in _files_of_set(part).items() if name in wanted}
 
@@ -236,14 +238,14 @@ def _open_npy(path: Path, stack: ExitStack) -> tuple[BinaryIO, Header]:
         file = stack.enter_context(check_readable(path).open("rb"))
         header = parse_header(file.read(HEADER_BYTES))
         at_hand = path.stat().st_size - header.length
-        check_header(header, min(header.size, at_hand))  # NumPy lets more bytes follow.
+        check_header(header, min(header.size, at_hand))  # NumPy allows trailing bytes.
         file.seek(header.length)
     return file, header
 
 
 @contextmanager
 def _reading(path: AnyPath) -> Iterator[None]:
-    """Name the `.npy` file in whatever is found wrong with it."""
+    """Add the name of the `.npy` file to errors in this block."""
     try:
         with naming(path):
             yield

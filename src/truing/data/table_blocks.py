@@ -1,7 +1,7 @@
-"""Parquet and Arrow tables a block of rows at a time, through pyarrow, in the memory of a block or two.
+"""Read Parquet and Arrow tables in blocks of rows through pyarrow, in the memory of one or two blocks.
 
-A Parquet file is decoded page by page. An Arrow file is mapped to learn where its columns are, and its numbers are read
-by their places in the file, since mapped pages count as memory. Compressed record batches are read and unpacked whole.
+A Parquet file is decoded page by page. An Arrow file is memory-mapped to locate its columns, and the numbers are then
+read with ordinary reads, because mapped pages count as memory. Compressed record batches are read and unpacked whole.
 """
 
 import mmap
@@ -22,16 +22,16 @@ from .npy import fill
 from .npz import Arrays, check_size, reason
 from .tables import choose, column_as_array, row_layout, unpacked_size
 
-# How much of a column is read from the file at a time.
+# Number of bytes of a column to read from the file at a time.
 BUFFER_BYTES = 2**18
 
 Rows = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 def read_table_layout(path: Path, wanted: Sequence[str]) -> tuple[int, dict[str, Rows], list[str]]:
-    """Return how many rows a table has, the type and row shape of the wanted columns, and the names of all.
+    """Return the number of rows of a table, the type and row shape of the wanted columns, and all column names.
 
-    Lists that are not of a fixed length are as long as the first of them; where there are no rows, of length 0.
+    The width of a column of variable-length lists is the length of its first list, or 0 without rows.
     """
     with _opened(path) as (file, source):
         if path.suffix.lower() == ".parquet":
@@ -51,14 +51,14 @@ def read_table_layout(path: Path, wanted: Sequence[str]) -> tuple[int, dict[str,
 
 
 def read_table_blocks(path: Path, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
-    """Yield the wanted columns that a table has, so many rows at a time."""
+    """Yield the wanted columns of a table in blocks of `rows` rows."""
     with _opened(path) as (file, source):
         yield from _regrouped(_pieces(file, source, path, wanted, rows), rows)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, Any]]:
-    """Open a file, and once more for pyarrow. What is wrong with it names it."""
+    """Open a file twice, for direct reads and for pyarrow. Errors name the file."""
     kind = path.suffix.lower()
     with naming(path), path.open("rb") as file:
         try:
@@ -103,7 +103,7 @@ def _arrow_pieces(file: BinaryIO, source: Any, size: int, wanted: Sequence[str],
 
 
 def _arrow_batches(source: Any, schema: Any, chosen: Sequence[str]) -> Iterator[Any]:
-    """Yield the record batches, with the chosen columns alone; of compressed ones no others are unpacked."""
+    """Yield the record batches with only the chosen columns. Other compressed columns are not unpacked."""
     options = pyarrow.ipc.IpcReadOptions(use_threads=False)
     if isinstance(source, pyarrow.NativeFile):
         options.included_fields = [schema.names.index(name) for name in chosen]
@@ -113,13 +113,13 @@ def _arrow_batches(source: Any, schema: Any, chosen: Sequence[str]) -> Iterator[
 
 
 def _count_arrow_rows(source: Any, schema: Any) -> int:
-    """Return the rows of an Arrow file, of which one column is unpacked, no list if there is another."""
+    """Return the number of rows of an Arrow file. Unpack only one column, preferably not a list column."""
     plain = [field.name for field in schema if not pyarrow.types.is_nested(field.type)]
     return sum(batch.num_rows for batch in _arrow_batches(source, schema, (plain or schema.names)[:1]))
 
 
 def _mapped(file: BinaryIO) -> Any:
-    """Return an Arrow file as a mapped buffer, None where it is compressed: to unpack it touches all its pages."""
+    """Return an Arrow file as a mapped buffer, or None if it is compressed, since unpacking touches all pages."""
     source = pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     reader = pyarrow.ipc.open_file(source)
     if reader.num_record_batches:
@@ -130,13 +130,13 @@ def _mapped(file: BinaryIO) -> Any:
 
 
 def _place(source: Any, address: int) -> int | None:
-    """Return where in a mapped file an address is, None if elsewhere in memory."""
+    """Return the offset of an address in a mapped file, or None if it lies outside."""
     place = address - source.address
     return place if 0 <= place < source.size else None
 
 
 def _read_again(file: BinaryIO, source: Any, array: NDArray[Any]) -> NDArray[Any]:
-    """Return rows of a mapped file as read from it; those that are in memory already as they are."""
+    """Read mapped rows from the file. Return rows that are already in memory unchanged."""
     place = None if isinstance(source, pyarrow.NativeFile) else _place(source, array.ctypes.data)
     if place is None or not array.size:
         return array
@@ -154,10 +154,10 @@ def _arrays(batch: Any) -> Arrays:
 
 
 def _regrouped(pieces: Iterator[Arrays], rows: int) -> Iterator[Arrays]:
-    """Yield what comes in pieces of any length in blocks of so many rows, and the rest at the end."""
+    """Regroup pieces of any length into blocks of `rows` rows. The last block may be shorter."""
     block: list[Arrays] = []
     missing = rows
-    for piece in _alike(pieces):
+    for piece in _of_equal_widths(pieces):
         start, length = 0, len(next(iter(piece.values())))
         while start < length:
             stop = min(length, start + missing)
@@ -171,8 +171,8 @@ def _regrouped(pieces: Iterator[Arrays], rows: int) -> Iterator[Arrays]:
         yield _joined(block)
 
 
-def _alike(pieces: Iterator[Arrays]) -> Iterator[Arrays]:
-    """Pass on the pieces that have rows, when their lists are as long as those of the first."""
+def _of_equal_widths(pieces: Iterator[Arrays]) -> Iterator[Arrays]:
+    """Yield the pieces that have rows. Raise an error if the lists of a piece have another length than before."""
     lengths: dict[str, tuple[int, ...]] = {}
     for piece in pieces:
         for name, array in piece.items():

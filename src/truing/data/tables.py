@@ -1,7 +1,7 @@
 """Parquet and Arrow tables <-> named columns, through pyarrow (the `parquet` extra).
 
-A column of features or logits is a list column, its lists all of one length, or one of bytes of fixed length that are
-little-endian numbers: float32, unless the field's metadata has `dtype` "<f2" or "<f8".
+A column of features or logits is a column of lists of equal length, or a column of fixed-size binary values. Binary
+values are little-endian float32 numbers, unless the field's metadata has `dtype` "<f2" or "<f8".
 """
 
 import mmap
@@ -23,14 +23,14 @@ from .npy import native
 from .npz import Arrays, check_contains, check_size, reason
 
 Check = Callable[[Any], None]
-"""Refuses a column, by its field, that is of a type that will not do."""
+"""Raises an error if the type of a column, given by its field, is not supported."""
 
-# What a column of bytes may say that its numbers are.
+# The number types that a column of fixed-size binary values may declare.
 PACKED = (b"<f2", b"<f4", b"<f8")
 
 
 def read_table(path: Path, wanted: Sequence[str], needed: Sequence[str]) -> Arrays:
-    """Read the wanted columns that the table has, of numbers."""
+    """Read the wanted columns of a table as arrays of numbers."""
     arrays, held = _read_columns(path, wanted, check_numbers, column_as_array)
     for name in needed:
         check_contains(path, name, held)
@@ -40,7 +40,7 @@ def read_table(path: Path, wanted: Sequence[str], needed: Sequence[str]) -> Arra
 
 
 def read_ids(path: Path, name: str) -> NDArray[Any]:
-    """Read a column of whole numbers, or of what can be written as words."""
+    """Read a column of integers, or of values that can be cast to strings."""
     arrays, held = _read_columns(path, [name], check_words, ids_as_array)
     check_contains(path, name, held)
     return arrays[name]
@@ -49,16 +49,16 @@ def read_ids(path: Path, name: str) -> NDArray[Any]:
 def _read_columns(
     path: Path, wanted: Sequence[str], check: Check, convert: Callable[[Any, Any], NDArray[Any]]
 ) -> tuple[Arrays, list[str]]:
-    """Return the wanted columns that a table has, their types checked, and the names of all."""
+    """Return the wanted columns of a table, after checking their types, and the names of all columns."""
     kind = path.suffix.lower()
     with naming(path), check_readable(path).open("rb") as file:
         size = path.stat().st_size
         try:
-            # The map lives as long as what is made of it.
+            # The buffer keeps the mapping alive.
             source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
             table, held = _read(source, kind, wanted, size, check)
             table.validate(full=True)
-            # Copied, each column into one piece: others may cut the file short later.
+            # Copy each column into one chunk, since the file may be truncated later.
             columns = {name: table.column(name).combine_chunks() for name in table.column_names if table.num_rows}
             arrays = {name: convert(column, table.field(name)) for name, column in columns.items()}
         except MemoryError:
@@ -69,7 +69,7 @@ def _read_columns(
 
 
 def _read(source: Any, kind: str, wanted: Sequence[str], size: int, check: Check) -> tuple[Any, list[str]]:
-    """Return the wanted columns of a table in a file of so many bytes, and the names of all."""
+    """Return the wanted columns of a table in a file of `size` bytes, and the names of all columns."""
     if kind == ".parquet":
         file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
         schema = file.schema_arrow
@@ -78,7 +78,7 @@ def _read(source: Any, kind: str, wanted: Sequence[str], size: int, check: Check
         return file.read(columns=chosen), schema.names
     schema = pyarrow.ipc.open_file(source).schema
     chosen = choose(schema, wanted, check)
-    # Only in what is chosen are the buffers unpacked.
+    # Decompress only the buffers of the chosen columns.
     options = pyarrow.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in chosen])
     reader = pyarrow.ipc.open_file(source, options=options)
     batches: list[Any] = []
@@ -91,7 +91,7 @@ def _read(source: Any, kind: str, wanted: Sequence[str], size: int, check: Check
 
 
 def choose(schema: Any, wanted: Sequence[str], check: Check | None = None) -> list[str]:
-    """Return the wanted columns that there are, each once and of a type that will do: by default of numbers."""
+    """Return the wanted columns of a schema, checked to be unique and of a valid type, by default numbers."""
     chosen = [name for name in dict.fromkeys(wanted) if name in schema.names]
     for name in chosen:
         if schema.names.count(name) > 1:
@@ -101,7 +101,7 @@ def choose(schema: Any, wanted: Sequence[str], check: Check | None = None) -> li
 
 
 def check_numbers(field: Any) -> None:
-    """Refuse a column that is not of plain numbers, or lists or bytes of them."""
+    """Raise an error unless a column holds numbers, lists of numbers, or binary values."""
     if is_fixed_size_binary(field.type):
         _packed_dtype(field)
         return
@@ -113,13 +113,13 @@ def check_numbers(field: Any) -> None:
 
 
 def check_words(field: Any) -> None:
-    """Refuse a column that could not name rows."""
+    """Raise an error if a column cannot hold row identifiers."""
     if is_nested(stored_as(field.type)):
         raise ValueError(f"{field.name} must be a whole number or a word in each row, got {field.type}")
 
 
 def ids_as_array(column: Any, field: Any) -> NDArray[Any]:
-    """Return a column of whole numbers, or of what can be written as words (n,)."""
+    """Return a column of row identifiers (n,) as integers or strings."""
     if column.null_count:
         raise ValueError(f"{field.name} must have no missing values, got {column.null_count}")
     if is_integer(column.type):
@@ -128,7 +128,7 @@ def ids_as_array(column: Any, field: Any) -> NDArray[Any]:
 
 
 def column_as_array(column: Any, field: Any) -> NDArray[Any]:
-    """Return an Arrow column as an array (n,), or (n, d) of lists or bytes of one length; copied only where it must."""
+    """Return an Arrow column as an array (n,), or (n, d) for lists or binary values, without a copy if possible."""
     if not is_fixed_size_binary(field.type):
         return as_array(column, field.name)
     if column.null_count:
@@ -139,7 +139,7 @@ def column_as_array(column: Any, field: Any) -> NDArray[Any]:
 
 
 def row_layout(field: Any) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
-    """Return the type and shape of a row of a column; the shape is None of lists whose length only they tell."""
+    """Return the type and row shape of a column. The shape is None for lists of variable length."""
     if is_fixed_size_binary(field.type):
         dtype = _packed_dtype(field)
         return dtype.newbyteorder("="), (field.type.byte_width // dtype.itemsize,)
@@ -150,10 +150,10 @@ def row_layout(field: Any) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
 
 
 def unpacked_size(file: Any, chosen: Sequence[str]) -> int:
-    """Return how many bytes the chosen columns of a Parquet file are in memory, by what it says of itself."""
+    """Return an estimate of the size in memory of the chosen columns of a Parquet file, from its metadata."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-    # Eight bytes a number: encodings, and not only compression, may pack any count of equal ones into a few.
+    # Count eight bytes per number: an encoding can pack any number of equal values into a few bytes.
     widths = {name: _value_bytes(file.schema_arrow.field(name).type) for name in chosen}
     return sum(widths.get(chunk.path_in_schema.split(".")[0], 0) * chunk.num_values for chunk in chunks)
 
@@ -163,7 +163,7 @@ def _value_bytes(kind: Any) -> int:
 
 
 def _packed_dtype(field: Any) -> np.dtype[Any]:
-    """Return the type of the numbers in a column of bytes of fixed length."""
+    """Return the number type of a column of fixed-size binary values."""
     name = (field.metadata or {}).get(b"dtype", b"<f4")
     if name not in PACKED:
         raise ValueError(f"{field.name} must say a dtype of <f2, <f4 or <f8, got {name.decode(errors='replace')}")
@@ -182,7 +182,7 @@ def write_table(path: Path, columns: Arrays) -> None:
 
 @contextmanager
 def writing_table(file: BinaryIO, kind: str, columns: Arrays) -> Iterator[Callable[[Arrays], None]]:
-    """Open a table of such columns for writing, one block after another."""
+    """Open a table with the layout of these columns, and yield a function that writes a block of rows."""
     sink = pyarrow.PythonFile(file, mode="w")
     schema = _as_table(columns).schema
     with _writer(sink, kind, schema) as writer:

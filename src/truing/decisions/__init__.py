@@ -1,1 +1,1 @@
-"""Decisions with a stated error rate: thresholds, ranks and p-values, drift, and notes for the user."""
+"""Decisions with a stated error rate: thresholds, ranks, p-values, drift alarms and notes."""

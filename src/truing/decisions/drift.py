@@ -1,21 +1,25 @@
-r"""DriftAlarm: says when a stream is no longer what it was, with a stated chance ever to do so while nothing changes.
+r"""Drift alarm for a stream, with a bound on the probability of a false alarm over a stream of any length.
 
-**The null**: rows come independently from one mixture, of in-distribution rows and of rows that are out, in any share,
-and are scored by one fixed rule. So a steady share of out rows is no drift; a burst of them is, as is another camera.
+**Null hypothesis**: rows are drawn independently from one mixture of in- and out-of-distribution rows, with any share
+of out rows, and are scored by one fixed rule. A constant share of out rows is therefore no drift. A burst of out rows
+and a change of camera are drift.
 
-p-values against one reference depend on one another, so they are no uniform numbers to bet against. Their order in time
-is: where nothing changes, every order of the rows seen so far is equally likely, whatever the reference was. So
+p-values against the same reference are dependent, so it is not valid to bet on them as independent uniform numbers.
+Their order in time is valid: under the null hypothesis, every order of the rows seen so far is equally likely, whatever
+the reference was.
 
-1. each p-value falls in one of 256 bins, and is ranked among those of *all earlier rows of the stream*, ties broken by
-   a random number: $u_t = (\#\{s < t : b_s < b_t\} + \theta_t \#\{s \le t : b_s = b_t\}) / t$. Under the null the
-   $u_t$ are independent and uniform (Vovk, Gammerman & Shafer 2005, Theorem 8.2);
-2. a *bet* is a density f on [0, 1], and multiplies its capital by $f(u_t)$ at each row: a martingale under the null;
-3. capital starts in reserve and goes over to the bets slowly, by a schedule that looks at the number of rows alone, so
-   that after a year a new change is found almost as fast as on the first day. All capital is a martingale that starts
-   at 1, and it ever reaches 1 / a with probability at most a (Ville).
+1. Each p-value falls into one of 256 bins and is ranked among *all earlier rows of the stream*, with ties broken at
+   random: $u_t = (\#\{s < t : b_s < b_t\} + \theta_t \#\{s \le t : b_s = b_t\}) / t$. Under the null
+   hypothesis the $u_t$ are independent and uniform (Vovk, Gammerman & Shafer 2005, Theorem 8.2).
+2. A *bet* is a density f on [0, 1]. Its capital is multiplied by $f(u_t)$ at each row, which is a martingale under the
+   null hypothesis.
+3. Capital starts in a reserve and moves to the bets slowly, on a schedule that depends only on the number of rows.
+   A change after a year is therefore detected almost as fast as on the first day. The total capital is a martingale
+   that starts at 1, so the probability that it ever reaches 1 / a is at most a (Ville's inequality).
 
-There are two such martingales: one of all rows, which sees the share of out rows change, and one of the in-distribution
-part, the rows with p-values above 0.05, which does not. Each has half of the stated chance.
+There are two martingales, and each gets half of the false-alarm probability. One covers all rows and reacts to a change
+in the share of out rows. The other covers the in-distribution part, the rows with p-values above 0.05, and does not
+react to such a change.
 """
 
 from __future__ import annotations
@@ -31,29 +35,29 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._check import LARGEST, Floats, Matrix, as_share, as_vector, check_same_rows, slices
 
-# Bins of the p-values: rows are ranked by them, so that the state does not grow.
+# Number of p-value bins. Ranking by bin keeps the size of the state constant.
 BINS = 256
 
-# p-values above this are the in-distribution part of the stream.
+# Rows with p-values above this are the in-distribution part of the stream.
 IN_DISTRIBUTION = 0.05
 
 PARTS = ("all rows", "in-distribution rows")
 
-# Rows that are ranked among one another at once.
+# Number of rows that are ranked at a time.
 _ROWS_AT_ONCE = 256
 
-# Half of the reserve is left after this many rows times e - 1; from then on it shrinks with the logarithm alone.
+# The reserve is halved after this many rows times e - 1, and then decreases logarithmically.
 _ROWS_OF_RESERVE = 100
 
-# The last rows, against which earlier ones are reported: weights fall to 1 / e over so many.
+# The weight of a row in recent means falls to 1 / e after this many rows.
 _RECENT_ROWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Martingale:
-    """The capital of one who bets that the bins of rows (0 to 255) will change, at fair odds as long as they do not.
+    """The capital of bets that the distribution of the bins (0 to 255) changes; the odds are fair if it does not.
 
-    `counts` are the earlier rows of each bin, and `log_bets` the logarithms of what stands on each bet.
+    `counts` is the number of earlier rows in each bin, and `log_bets` is the logarithm of the capital of each bet.
     """
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
@@ -61,20 +65,20 @@ class Martingale:
 
     @property
     def rows(self) -> int:
-        """How many rows it has seen."""
+        """The number of rows seen."""
         return int(self.counts.sum())
 
     @property
     def log_capital(self) -> float:
-        """The logarithm of all capital."""
+        """The logarithm of the total capital."""
         return float(np.logaddexp.reduce([math.log(_reserve(self.rows)), *self.log_bets]))
 
     def updated(self, bins: NDArray[np.intp], ties: Floats) -> Martingale:
-        """Return the martingale after rows of these bins (n,); `ties` are random numbers in [0, 1), one per row."""
+        """Return the martingale after rows with these bins (n,); `ties` are random numbers in [0, 1), one per row."""
         if len(bins) == 0:
             return self
         moved = _reserve(self.rows) - _reserve(self.rows + len(bins))
-        # After 1e14 rows or so nothing is left to tell both reserves apart.
+        # After about 1e14 rows, both reserves are equal in float64.
         log_moved = math.log(moved / len(self.log_bets)) if moved > 0 else -math.inf
         started = np.logaddexp(self.log_bets, log_moved)
         counts, gains = self.counts.copy(), np.zeros(len(self.log_bets))
@@ -86,10 +90,10 @@ class Martingale:
 
 @dataclass(frozen=True)
 class Recent:
-    """Means over the last rows, with weights that fall with age, and over all rows: of the residuals and the features.
+    """Means of residuals and features over recent rows, with exponentially decaying weights, and over all rows.
 
-    A residual is the base score less the trued score. `shift` is how far the mean of each feature is from the
-    reference's, in its standard deviations there.
+    A residual is the base score minus the trued score. `shift` (d,) is the recent mean of each feature minus its mean
+    in the reference, in standard deviations of the reference.
     """
 
     residual: float | None = None
@@ -99,13 +103,13 @@ class Recent:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """What a stream is like now, over its last thousand rows or so, beside what it was over all rows.
+    """The state of a stream over about its last thousand rows, compared with all rows.
 
-    `what` is the part of the stream whose martingale raised the alarm. `out_share` is an estimate, 1 - 2 #{p > 1/2} / n
-    and not below 0; `mean_p` is the mean p-value of the in-distribution part, scaled to [0, 1]: 1/2 where rows are as
-    the reference. `residual` is the mean base score less the mean trued score; `feature_shift` the root mean square,
-    over the features, of how far their means are from the reference's, in standard deviations, and `features_moved` the
-    three that are farthest.
+    `what` is the part of the stream whose martingale raised the alarm. `out_share` is the estimate
+    1 - 2 #{p > 1/2} / n, clipped at 0. `mean_p` is the mean p-value of the in-distribution part, scaled to [0, 1]; it
+    is 1/2 for rows like the reference. `residual` is the mean of base score minus trued score. `feature_shift` is the
+    root mean square over the features of the shift of their means from the reference, in standard deviations, and
+    `features_moved` are the three features with the largest shift.
     """
 
     rows: int
@@ -124,9 +128,9 @@ class DriftReport:
     features_moved: tuple[int, ...]
 
     def __str__(self) -> str:
-        said = f"alarm since row {self.since:,}, of {self.what}" if self.is_alarming else "no alarm"
+        status = f"alarm since row {self.since:,}, of {self.what}" if self.is_alarming else "no alarm"
         lines = [
-            f"{self.rows:,} rows: {said} (martingale {self.martingale:.3g}, alarm at {self.alarm_line:,.0f})",
+            f"{self.rows:,} rows: {status} (martingale {self.martingale:.3g}, alarm at {self.alarm_line:,.0f})",
             f"out share {self.out_share:.1%} lately, {self.out_share_of_all:.1%} of all rows",
             f"mean p-value of the in-distribution part {self.mean_p:.3f} lately, {self.mean_p_of_all:.3f} of all rows",
         ]
@@ -142,11 +146,11 @@ class DriftReport:
 
 @dataclass(frozen=True, eq=False)
 class DriftAlarm:
-    """The alarm of a stream: two martingales, and what the last rows are like.
+    """A drift alarm for a stream: two martingales, and means over recent rows.
 
-    As long as nothing changes, the chance that it is ever raised is at most `false_alarm`, over a stream of any length.
-    Once raised it stands, and `since` is the number of rows that had been seen by then. The random numbers that break
-    ties are drawn from `seed` and the number of rows before them, so that the same batches give the same bits.
+    If the distribution does not change, the probability that the alarm is ever raised is at most `false_alarm`, for a
+    stream of any length. An alarm is never withdrawn; `since` is the number of rows seen when it was raised. The random
+    numbers that break ties depend on `seed` and the number of earlier rows, so equal batches give equal results.
 
     >>> import numpy as np
     >>> import truing
@@ -174,7 +178,7 @@ class DriftAlarm:
 
     @property
     def rows(self) -> int:
-        """How many rows it has seen."""
+        """The number of rows seen."""
         return self.of_all.rows
 
     @property
@@ -184,28 +188,28 @@ class DriftAlarm:
 
     @property
     def martingale(self) -> float:
-        """Half of the larger martingale: the alarm is raised where it reaches `alarm_line`."""
+        """Half of the larger martingale. The alarm is raised when this value reaches `alarm_line`."""
         return math.exp(min(max(self._log_capitals()) - math.log(2), 700.0))
 
     @property
     def alarm_line(self) -> float:
-        """One over the stated chance of a false alarm."""
+        """The reciprocal of the false-alarm probability."""
         return 1 / self.false_alarm
 
     def updated(
         self, p_values: ArrayLike, *, residuals: ArrayLike | None = None, shift: ArrayLike | None = None
     ) -> DriftAlarm:
-        """Return the alarm after these rows, in their order.
+        """Return the alarm after these rows, in the given order.
 
         Parameters
         ----------
         p_values
             The conformal p-value of each row (n,).
         residuals
-            For the report: base score less trued score of each row (n,).
+            For the report: base score minus trued score of each row (n,).
         shift
-            For the report: how far these rows' mean of each feature is from the reference's, in its standard deviations
-            there (d,).
+            For the report: the mean of each feature over these rows minus its mean in the reference, in standard
+            deviations of the reference (d,).
         """
         p = as_vector(p_values, "p_values")
         if p.min() < 0 or p.max() > 1:
@@ -213,7 +217,7 @@ class DriftAlarm:
         recent = self._recent(p, residuals, shift)
         ties = np.random.default_rng([self.seed, self.rows]).random((2, len(p)))
         bins, inside = _bins(p), p > IN_DISTRIBUTION
-        # The in-distribution part is stretched over all bins.
+        # The p-values of the in-distribution part are rescaled to [0, 1].
         bins_in = _bins((p[inside] - IN_DISTRIBUTION) / (1 - IN_DISTRIBUTION))
         counted = replace(
             self,
@@ -225,7 +229,7 @@ class DriftAlarm:
         return counted._raised()
 
     def report(self) -> DriftReport:
-        """Return what changed, in numbers; as text it is in words."""
+        """Return the recent state of the stream. `str` of the report is a readable summary."""
         shift = self.recent.shift
         farthest = () if shift is None else tuple(int(column) for column in np.argsort(-np.abs(shift))[:3])
         return DriftReport(
@@ -249,7 +253,7 @@ class DriftAlarm:
         return self.of_all.log_capital, self.of_in.log_capital
 
     def _raised(self) -> DriftAlarm:
-        """Return the alarm raised, if it is not yet and capital has reached the line: twice, as there are two."""
+        """Return the alarm, raised if a martingale has reached its line: twice `alarm_line`, because there are two."""
         capitals = self._log_capitals()
         if self.is_alarming or max(capitals) < math.log(2 * self.alarm_line):
             return self
@@ -263,13 +267,13 @@ class DriftAlarm:
             values = as_vector(residuals, "residuals")
             check_same_rows(p_values=p, residuals=values)
             mean = float(values.mean())
-            residual = _mixed(residual, mean, kept)
-            of_all = _mixed(of_all, mean, self.rows / (self.rows + len(p)))
+            residual = _weighted_mean(residual, mean, kept)
+            of_all = _weighted_mean(of_all, mean, self.rows / (self.rows + len(p)))
         if shift is not None:
             means = as_vector(shift, "shift")
             if moved is not None and len(moved) != len(means):
                 raise ValueError(f"shift must have {len(moved)} columns, as before, got {len(means)}")
-            moved = _mixed(moved, means, kept)
+            moved = _weighted_mean(moved, means, kept)
         return Recent(residual, of_all, moved)
 
 
@@ -283,9 +287,9 @@ class DriftWatch:
 
     @classmethod
     def of(cls, features_in: Matrix, false_alarm: float | None) -> DriftWatch | None:
-        """Return the watch at the start of a stream that is decided against these rows (m, d), if one is wanted.
+        """Return the watch at the start of a stream for reference features (m, d); None without a false-alarm rate.
 
-        The alarm's seed is a digest of the reference, so that no batch sizes are unlucky for all detectors.
+        The seed of the alarm is a digest of the reference, so that different detectors use different random numbers.
         """
         if false_alarm is None:
             return None
@@ -293,20 +297,20 @@ class DriftWatch:
         seed = int.from_bytes(blake2b(wide.tobytes(), digest_size=8).digest())
         scale = wide.std(axis=0)
         rounding = len(wide) * np.finfo(np.float64).eps * np.abs(wide).max(axis=0)
-        # A feature that is constant in the reference is measured in its own unit.
+        # A feature that is constant in the reference is not scaled.
         return cls(DriftAlarm(false_alarm, seed=seed), wide.mean(axis=0), np.where(scale > rounding, scale, 1.0))
 
     def updated(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> DriftWatch:
         """Return the watch after a batch of decided rows."""
         with np.errstate(over="ignore"):
             shift = (features.mean(axis=0, dtype=np.float64) - self.mean) / self.scale
-        # Extreme values are clipped: they only appear in the report, and no batch is rejected because of a report.
+        # Extreme values only affect the report, so they are clipped instead of rejected.
         clipped = None if residuals is None else np.clip(residuals, -LARGEST, LARGEST)
         alarm = self.alarm.updated(p_values, residuals=clipped, shift=np.clip(shift, -LARGEST, LARGEST))
         return replace(self, alarm=alarm)
 
 
-def _mixed(before: Any, now: Any, kept: float) -> Any:
+def _weighted_mean(before: Any, now: Any, kept: float) -> Any:
     return now if before is None else kept * before + (1 - kept) * now
 
 
@@ -316,7 +320,7 @@ def _bins(p: Floats) -> NDArray[np.intp]:
 
 
 def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> Floats:
-    """Return where each row stands among those counted and those before it here, in (0, 1): u of the module's text."""
+    """Return the rank u in (0, 1) of each row among the counted rows and the earlier rows of `bins`."""
     below, rows = np.cumsum(counts) - counts, int(counts.sum())
     earlier = np.tri(len(bins), k=-1, dtype=bool)
     lower = below[bins] + (earlier & (bins < bins[:, None])).sum(axis=1)
@@ -326,9 +330,9 @@ def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> 
 
 
 def _bets(u: Floats) -> Floats:
-    """Return each bet at each u (bets, n): densities on [0, 1] that are nowhere 0.
+    """Return the value of each bet at each u (bets, n). Bets are positive densities on [0, 1].
 
-    Rows move down, or up, a little or much; spread out, or draw together; or some of them become very low.
+    The bets cover small and large shifts up and down, a larger or smaller spread, and some very low p-values.
     """
     tilt, bend = 1 - 2 * u, 12 * (u - 0.5) ** 2 - 1
     bets = [
@@ -340,7 +344,7 @@ def _bets(u: Floats) -> Floats:
 
 
 def _reserve(rows: int) -> float:
-    """Return the capital that is not on any bet yet after so many rows."""
+    """Return the capital that is still in reserve after `rows` rows."""
     return 1 / (1 + math.log1p(rows / _ROWS_OF_RESERVE))
 
 
@@ -350,7 +354,7 @@ def _out_share(counts: NDArray[Any]) -> float:
 
 
 def _mean_p(counts: NDArray[Any]) -> float:
-    """Return the mean p-value of the in-distribution part, scaled to [0, 1]; 1/2 where there are no rows."""
+    """Return the mean p-value of the in-distribution part, scaled to [0, 1]; 1/2 without rows."""
     first = math.ceil(IN_DISTRIBUTION * BINS)
     inside = counts[first:]
     middles = (np.arange(len(inside)) + 0.5) / len(inside)

@@ -1,4 +1,4 @@
-"""Notes: what a user should know before trusting a detection, wherever its rows are."""
+"""Notes: warnings to read before trusting a detection."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from .._check import counted
 from ..regression.least_squares import LinearFit
 from .thresholds import out_share_at_most, out_share_of_counts
 
-# A fit repeats the base score when its rows are about as many as its dimensions (the paper's sample-number ablation).
+# A fit reproduces the base score if it has about as many rows as dimensions (the paper's sample-number ablation).
+# Fits with fewer rows than this multiple of their rank get a note.
 _FEW_ROWS = 3
 
-# A share of out rows, surely so, from which the reference itself is doubted, and the levels of p-values that tell it:
-# rows of another camera may all look a little out.
+# If at least this share of the rows is out with confidence, the reference is probably wrong. High p-value levels are
+# included because all rows of another camera may look slightly out.
 _NEARLY_ALL = 0.9
 _LEVELS = (0.05, 0.25, 0.5)
 
-# Fewer rows say nothing of their order, and a fall or rise is told from so many standard errors on.
+# The smallest number of rows whose order is compared, and the number of standard errors of a clear difference.
 ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
 
-# More than rounding makes of a chance.
+# Tolerance for rounding errors of a probability.
 _ROUNDED_CHANCE = 1e-6
 
 NO_REFERENCE = "no in/out: refusing a share of an unknown mixture is no decision; give a reference"
@@ -32,24 +33,24 @@ ALL_EQUAL = "the base scores are all equal: there is nothing to true"
 
 
 class Chance(Protocol):
-    """A chance that a known row outscores a row, or a change of it, and its standard error."""
+    """The probability that a reference row outscores a test row, or a change in it, with its standard error."""
 
     @property
     def chance(self) -> float:
-        """The chance."""
+        """The probability, or its change."""
 
     @property
     def standard_error(self) -> float:
-        """Of the chance."""
+        """The standard error of `chance`."""
 
 
 def is_few(rows: Any, fit: LinearFit) -> Any:
-    """Return whether so many rows are few for a fit of that rank, each of them where they are an array."""
+    """Return whether `rows`, a row count or an array of row counts, is too small for the rank of the fit."""
     return rows < _FEW_ROWS * fit.rank
 
 
 def on_few_rows(few: int, fit: LinearFit) -> str:
-    """Return a note on rows that were scored by a fit of few rows."""
+    """Return a note on rows that were scored by a fit to too few rows."""
     return (
         f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit of few rows for its rank, {fit.rank:,}, "
         "which repeats the base score: give more rows, or fewer components"
@@ -57,8 +58,8 @@ def on_few_rows(few: int, fit: LinearFit) -> str:
 
 
 def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
-    """Yield a note where nearly all rows look out, by how many of them have each of the m + 1 p-values."""
-    if out_share_at_most(counts, _LEVELS) < _NEARLY_ALL:  # A lower bound takes longer to find.
+    """Yield a note if nearly all rows look out; `counts` is the number of rows with each of the m + 1 p-values."""
+    if out_share_at_most(counts, _LEVELS) < _NEARLY_ALL:  # The lower bound is slower to compute.
         return
     bound = out_share_of_counts(counts, levels=_LEVELS)
     if bound >= _NEARLY_ALL:
@@ -69,16 +70,17 @@ def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
 
 
 def may_tell_order(before: float, after: float) -> bool:
-    """Return whether `on_order` may yield something, by the chances of its first way alone, which take least time."""
+    """Return whether `on_order` may yield a note, from the unweighted probabilities, which are fast to compute."""
     return before < 0.5 + _ROUNDED_CHANCE or after < before + _ROUNDED_CHANCE
 
 
 def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[Chance]) -> Iterator[str]:
-    """Yield what the order of known rows and rows at hand says, before truing and after, where it is clear.
+    """Yield notes if test rows clearly outscore reference rows, or if truing clearly makes the order worse.
 
-    The chance that a known row outscores a row is higher the more rows are out and the better they are told. It must be
-    clear both as it is, which is the first way, and at the rows' mix of classes, the second: a change in the mix alone
-    changes the first, and out rows that are told by their class change the second.
+    The probability that a reference row outscores a test row rises with the share of out rows and with the quality of
+    the score. Each sequence has two entries: reference rows weighted equally, and weighted to the class frequencies of
+    the test rows. Both must be clear, because a change in class frequencies alone changes the first, and out rows that
+    fall into few classes change the second.
     """
     chance = before[0].chance
     if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):

@@ -1,9 +1,9 @@
-r"""Placements: how known rows rank among the rows at hand, which compares two scores without labels.
+r"""Placements: ranks of reference rows among test rows, which compare two scores without labels.
 
-The chance that a known row outscores a row at hand is ½(1 − π) + π · AUROC, where π is the share of out rows: it orders
-scores as their AUROC does. Known rows are weighted to the mix of predicted classes that the rows at hand have, so that
-another mix of classes is not taken for out rows. Standard errors are those of DeLong, DeLong & Clarke-Pearson (1988);
-for the difference of two scores on the same rows they count what the two have in common.
+The probability that a reference row outscores a test row is ½(1 − π) + π · AUROC, where π is the share of out rows. It
+therefore orders scores as their AUROC does. Reference rows are weighted to the frequencies of the predicted classes
+among the test rows, so that different class frequencies are not mistaken for out rows. Standard errors follow DeLong,
+DeLong & Clarke-Pearson (1988) and account for the correlation of two scores of the same rows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Classes = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """Of every row at hand (n,) the weighted share of known rows that outscore it, ties counted half.
+    """The weighted share of reference rows that outscore each test row, `of_rows` (n,); a tie counts as one half.
 
-    `of_known` (m,) is what each known row adds to the sum of these shares, and `most` (m,) what it adds where it
-    outscores every row.
+    `of_known` (m,) is the contribution of each reference row to the sum of these shares, and `most` (m,) is its
+    contribution if it outscores every test row.
     """
 
     of_rows: Floats
@@ -35,41 +35,42 @@ class Placements:
 
     @classmethod
     def none(cls, rows: int, known: int) -> Placements:
-        """Return those of rows of which nothing is known yet."""
+        """Return placements before any row is scored."""
         return cls(np.full(rows, 0.5), np.zeros(known), np.zeros(known))
 
     def put(self, part: slice, more: Placements) -> None:
-        """Take those of some of the rows."""
+        """Store the placements of the rows of `part`."""
         self.of_rows[part] = more.of_rows
         np.add(self.of_known, more.of_known, out=self.of_known)
         np.add(self.most, more.most, out=self.most)
 
     @property
     def chance(self) -> float:
-        """The chance that a known row, drawn by its weight, outscores a row at hand."""
+        """The probability that a reference row, drawn by weight, outscores a test row."""
         return self.sums().chance
 
     @property
     def standard_error(self) -> float:
-        """Of the chance."""
+        """The standard error of `chance`."""
         return self.sums().standard_error
 
     def sums(self) -> PlacementSums:
-        """Return what the chance and its standard error are made of."""
+        """Return the sums from which the probability and its standard error are computed."""
         about_half = self.of_rows - 0.5
         squares = float(np.einsum("i,i->", about_half, about_half))
         return PlacementSums(len(self.of_rows), float(self.of_rows.sum()), squares, self.of_known, self.most)
 
     def __sub__(self, before: Placements) -> Placements:
-        """Return what another score of the same rows changes."""
+        """Return the difference to another score of the same rows."""
         return Placements(self.of_rows - before.of_rows, self.of_known - before.of_known, self.most)
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementSums:
-    """Of some rows at hand their number, the sum of their shares, and of the squares of these less ½.
+    """The number of test rows, the sum of their shares, and the sum of the squares of the shares minus ½.
 
-    `of_known` and `most` (m,) are those of `Placements`. Sums of other rows against the same known ones add up.
+    `of_known` and `most` (m,) are the same as in `Placements`. Sums over different test rows with the same reference
+    can be added.
     """
 
     rows: int
@@ -80,12 +81,12 @@ class PlacementSums:
 
     @property
     def chance(self) -> float:
-        """The chance that a known row, drawn by its weight, outscores a row at hand."""
+        """The probability that a reference row, drawn by weight, outscores a test row."""
         return self.total / self.rows
 
     @property
     def standard_error(self) -> float:
-        """Of the chance."""
+        """The standard error of `chance`."""
         of_rows = max(0.0, self.squares - self.rows * (self.chance - 0.5) ** 2)
         of_known = float(((self.of_known - self.chance * self.most) ** 2).sum())
         return float(np.sqrt(of_rows + of_known)) / self.rows
@@ -102,14 +103,14 @@ class PlacementSums:
 
 
 def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...]:
-    """Return those of rows by their ranks among known rows, for each way to weigh the latter (m,)."""
+    """Return the placements of test rows from their ranks, for each weighting (m,) of the reference rows."""
     m, n = len(ranks.ordered), len(ranks.below)
     counts = np.bincount(ranks.below, minlength=m + 1) + np.bincount(ranks.up_to, minlength=m + 1)
     outscored = np.empty(m)
     outscored[ranks.order] = np.cumsum(counts)[:m] / 2
-    found = []
-    for way in weights:
-        share = way / way.sum()
+    results = []
+    for weighting in weights:
+        share = weighting / weighting.sum()
         below = np.concatenate(([0.0], np.cumsum(share[ranks.order])))
         of_rows = np.empty(n)
 
@@ -117,23 +118,23 @@ def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...
             of_rows[part] = 1 - (below[ranks.below[part]] + below[ranks.up_to[part]]) / 2
 
         map_blocks(place, row_blocks(of_rows[:, None]))
-        found.append(Placements(of_rows, share * outscored, n * share))
-    return tuple(found)
+        results.append(Placements(of_rows, share * outscored, n * share))
+    return tuple(results)
 
 
 def chance_alike(ranks: Ranks) -> float:
-    """Return the chance that a known row outscores a row, by their ranks, where all known rows weigh the same."""
+    """Return the probability that a reference row outscores a test row, with equal weights."""
     outscored = int(ranks.below.sum()) + int(ranks.up_to.sum())
     return 1 - outscored / (2 * len(ranks.scores_in) * len(ranks.scores))
 
 
 def class_weights(classes_in: Classes, classes: Classes) -> Floats:
-    """Return weights of known rows (m,) that give them the mix of classes of the rows at hand, as far as they can."""
+    """Return weights of reference rows (m,) that match the class frequencies of the test rows as far as possible."""
     return weights_to_mix(classes_in, np.bincount(classes))
 
 
 def weights_to_mix(classes_in: Classes, counts: Classes) -> Floats:
-    """Return such weights for a mix that is told by the number of rows of each class (c,)."""
+    """Return weights of reference rows (m,) that match the number of test rows in each class (c,)."""
     number = max(int(classes_in.max()) + 1, len(counts))
     known, rows = np.bincount(classes_in, minlength=number), np.zeros(number)
     rows[: len(counts)] = counts

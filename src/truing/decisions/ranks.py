@@ -1,4 +1,4 @@
-"""Ranks of scores among the scores of known rows, from which p-values and placements are computed."""
+"""Ranks of scores among reference scores, from which p-values and placements are computed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .._threads import map_blocks
 
 Counts = NDArray[np.intp]
 
-# Number of scores that are looked up at a time.
+# Number of scores to look up at a time.
 _SCORES_AT_ONCE = 2**16
 
-# Number of ascending scores in a block, unless a block would end within ties.
+# Number of ascending scores in a block. Blocks do not end within ties.
 _ASCENDING_AT_ONCE = 2**15
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """The ranks of scores (n,) among known scores (m,), computed on first use.
+    """The ranks of scores (n,) among reference scores (m,), computed on first use.
 
-    `is_ordered` says whether the known scores are in ascending order.
+    Set `is_ordered` if the reference scores are already in ascending order.
 
     >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
     >>> ranks.below.tolist(), ranks.up_to.tolist()
@@ -39,17 +39,17 @@ class Ranks:
 
     @cached_property
     def ordered(self) -> Floats:
-        """The known scores in ascending order."""
+        """The reference scores in ascending order."""
         return self.scores_in if self.is_ordered else np.sort(self.scores_in)
 
     @cached_property
     def order(self) -> Counts:
-        """The indices that sort the known scores."""
+        """The indices that sort the reference scores."""
         return np.argsort(self.scores_in)
 
     @cached_property
     def below(self) -> Counts:
-        """The number of known scores below each score (n,)."""
+        """The number of reference scores below each score (n,)."""
         ordered, scores = readable(self.ordered), readable(self.scores)
         counts = np.empty(len(scores))
 
@@ -61,9 +61,9 @@ class Ranks:
 
     @cached_property
     def up_to(self) -> Counts:
-        """The number of known scores up to each score (n,), ties included.
+        """The number of reference scores at or below each score (n,).
 
-        A tied score equals the first known score that is not below it. This takes less time than a second search.
+        A tied score equals the first reference score that is not below it. This is faster than a second search.
         """
         ordered = np.append(self.ordered, np.inf)
         ends = np.append(np.searchsorted(self.ordered, self.ordered, "right"), len(self.ordered))
@@ -76,7 +76,7 @@ class Ranks:
 
 
 def ranks_of_ascending(ordered: Floats, scores: Floats) -> tuple[Counts, Counts]:
-    """Return, for each of some ascending scores, the number of `ordered` scores below it and up to it.
+    """Return the number of `ordered` scores below, and at or below, each of some ascending scores.
 
     >>> below, up_to = ranks_of_ascending(np.array([0.0, 1.0, 2.0]), np.array([1.0, 1.0, 3.0]))
     >>> below.tolist(), up_to.tolist()
@@ -86,6 +86,6 @@ def ranks_of_ascending(ordered: Floats, scores: Floats) -> tuple[Counts, Counts]
 
 
 def blocks_of_ascending(scores: Floats) -> list[slice]:
-    """Return blocks of ascending scores. Equal scores are in the same block."""
+    """Return slices of ascending scores. Equal scores are in the same slice."""
     starts = np.unique(np.searchsorted(scores, scores[::_ASCENDING_AT_ONCE])).tolist()
     return [slice(start, stop) for start, stop in pairwise([*starts, len(scores)])]

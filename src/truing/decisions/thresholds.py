@@ -1,4 +1,4 @@
-"""From scores to in or out: a threshold, or p-values against known in-distribution rows."""
+"""Decisions from scores: thresholds, p-values and bounds on the share of out rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from .._check import Bools, Floats, as_count, as_number, as_share, as_vector
 from .ranks import Ranks
 
-# A share of in-distribution rows refused, over the one asked for, from which a note says so.
+# A note is given if the expected share of rejected in-distribution rows exceeds the requested share by this factor.
 _MORE_THAN_ASKED = 1.25
 
-# Levels below this count as this.
+# The smallest level used; smaller levels are raised to it.
 _LOWEST_LEVEL = 1e-9
 
 
@@ -31,7 +31,7 @@ def threshold_at(scores_in: ArrayLike, *, accept: float = 0.95) -> float:
 
 
 def is_out(scores: ArrayLike, threshold: float) -> Bools:
-    """Return which rows fall below the threshold (n,): `score >= threshold` accepts (Eq. 1).
+    """Return which rows are out (n,). Rows with `score >= threshold` are accepted (Eq. 1).
 
     >>> is_out([1.0, 2.0], threshold=2.0)
     array([ True, False])
@@ -43,8 +43,8 @@ def is_out(scores: ArrayLike, threshold: float) -> Bools:
 def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
     r"""Return the conformal p-value of each row (n,), $(1 + \#\{\mathrm{in} \le s\}) / (m + 1)$.
 
-    For an in-distribution row it is at most any $\alpha$ with probability at most $\alpha$, as long as the
-    row and the m known ones were scored by a rule symmetric in them.
+    For an in-distribution row, the probability of a p-value of at most $\alpha$ is at most $\alpha$. This requires
+    that the score treats the row and the m reference rows symmetrically.
 
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5])
     array([0.25, 0.75])
@@ -53,10 +53,10 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
 
 
 def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
-    """Return which rows to call out (n,) so that the false discovery rate stays below `fdr`.
+    """Return which rows to call out (n,) so that the false discovery rate is at most `fdr`.
 
-    Benjamini & Hochberg (1995): the rows up to the largest p-value that is at most `fdr` times its rank
-    over n.
+    Benjamini & Hochberg (1995): call out all rows up to the largest p-value that is at most `fdr` times its rank
+    divided by n.
 
     >>> benjamini_hochberg([0.01, 0.9, 0.02], fdr=0.05)
     array([ True, False,  True])
@@ -70,11 +70,11 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
 
 
 def largest_called_out(p: Floats, up_to: NDArray[np.integer[Any]], fdr: float) -> float:
-    """Return the largest of some ascending p-values that Benjamini and Hochberg call out, below 0 where there is none.
+    """Return the largest of some ascending p-values that Benjamini–Hochberg calls out, or -1 if there is none.
 
-    `up_to` says how many rows have a p-value up to each of them, ties counted in any order but the last.
+    `up_to` is the number of rows with a p-value of at most each one. Of tied entries, only the last must be exact.
     """
-    # p-values are fractions, so that equality counts: a few last bits of slack.
+    # p-values are fractions, so equality is common: tolerate rounding.
     passing = p[p * up_to[-1] <= fdr * up_to * (1 + 1e-12)]
     return float(passing[-1]) if len(passing) else -1.0
 
@@ -82,14 +82,16 @@ def largest_called_out(p: Floats, up_to: NDArray[np.integer[Any]], fdr: float) -
 def out_share_at_least(
     p: ArrayLike, *, rows_in: int, confidence: float = 0.95, levels: Sequence[float] = (0.05,)
 ) -> float:
-    r"""Return a lower bound on the share of out rows, which holds with at least the given confidence.
+    r"""Return a lower bound on the share of out rows that holds with at least the given confidence.
 
-    Of $N$ in-distribution rows, $r$ or more have a p-value up to $j / (m + 1)$, made with $m$ = `rows_in` known rows,
-    if at most $j - 1$ of the lowest $r + j - 1$ of both are known ones: a hypergeometric chance. The bound is
-    the smallest number of out rows that leaves that chance above 1 - `confidence`, given how many p-values are up to
-    a level. Of several levels it is the largest of their bounds, each at a confidence that makes up for their number
-    (Bonferroni): high levels tell rows that are out but not far. Rows must be exchangeable with the known ones where
-    they are in-distribution, and scored by one rule; another mix of classes does most harm at high levels.
+    Let the p-values be computed with $m$ = `rows_in` reference rows. At least $r$ of $N$ in-distribution rows have a
+    p-value of at most $j / (m + 1)$ if at most $j - 1$ of the lowest $r + j - 1$ of all $N + m$ scores belong to
+    reference rows. This is a hypergeometric probability. Given the number of p-values up to a level, the bound is the
+    smallest number of out rows for which the probability exceeds 1 - `confidence`. For several levels, the result is
+    the largest bound, with a Bonferroni correction. High levels detect rows that are only slightly out.
+
+    In-distribution rows must be exchangeable with the reference rows and scored by the same rule. Different class
+    frequencies violate this, mostly at high levels.
 
     >>> out_share_at_least([0.01] * 50 + [k / 50 for k in range(1, 51)], rows_in=99)
     0.46
@@ -98,7 +100,7 @@ def out_share_at_least(
     m = as_count(rows_in, "rows_in")
     if not levels:
         raise ValueError("levels must hold one level at least, got none")
-    # Of p-values that are no multiples of 1 / (m + 1) the next larger one; p-values are fractions: a few bits of slack.
+    # Round p-values up to multiples of 1 / (m + 1), with a tolerance for rounding errors.
     places = np.clip(np.ceil(values * (m + 1) * (1 - 1e-12)), 1, m + 1).astype(np.intp)
     return out_share_of_counts(np.bincount(places - 1, minlength=m + 1), confidence=confidence, levels=levels)
 
@@ -106,7 +108,7 @@ def out_share_at_least(
 def out_share_of_counts(
     counts: NDArray[np.integer[Any]], *, confidence: float = 0.95, levels: Sequence[float] = (0.05,)
 ) -> float:
-    """Return `out_share_at_least` of rows that are told by how many of them have each of the m + 1 p-values."""
+    """Return `out_share_at_least` from the number of rows with each of the m + 1 p-values."""
     m, up_to = len(counts) - 1, np.cumsum(counts)
     miss = (1 - as_share(confidence, "confidence")) / len(levels)
     bounds = [_out_rows_at_least(up_to, m, miss, as_share(level, "levels")) for level in levels]
@@ -114,23 +116,23 @@ def out_share_of_counts(
 
 
 def out_share_at_most(counts: NDArray[np.integer[Any]], levels: Sequence[float]) -> float:
-    """Return what `out_share_of_counts` cannot be above at these levels: the share of rows up to the highest."""
+    """Return an upper bound on `out_share_of_counts`: the share of p-values up to the highest level."""
     up_to = np.cumsum(counts)
     return int(up_to[_p_values_at(max(levels), len(counts) - 1) - 1]) / int(up_to[-1])
 
 
 def _p_values_at(level: float, m: int) -> int:
-    """Return how many of the m + 1 p-values count as up to a level, one at least."""
+    """Return how many of the m + 1 possible p-values are at most `level`, but at least 1."""
     return max(1, math.floor(level * (m + 1) + 1e-9))
 
 
 def _out_rows_at_least(up_to: NDArray[np.integer[Any]], m: int, miss: float, level: float) -> int:
-    """Return a lower bound on the number of out rows by the p-values up to a level; `miss` is the chance to fail."""
+    """Return a lower bound on the number of out rows that fails with probability at most `miss`."""
     j = _p_values_at(level, m)
     low, rows = int(up_to[j - 1]), int(up_to[-1])
     chance_of = _chance_by_out_rows(low, rows, m, j)
     least, most = 0, low
-    while least < most:  # The chance rises with the number of out rows.
+    while least < most:  # Bisection: the probability rises with the number of out rows.
         middle = (least + most) // 2
         if chance_of(middle) > miss:
             most = middle
@@ -140,10 +142,11 @@ def _out_rows_at_least(up_to: NDArray[np.integer[Any]], m: int, miss: float, lev
 
 
 def _chance_by_out_rows(low: int, rows: int, known: int, j: int) -> Callable[[int], float]:
-    """Return the chance, by how many rows are out, that the others of `low` rows lie below the j-th lowest known one.
+    """Return a function of the number of out rows: the probability that at least `low` minus `out` in rows are low.
 
-    Where so many are out, r = low - out or more of the N = rows - out others do so if at most j - 1 of the lowest
-    r + j - 1 of both are known. Most binomial coefficients in that do not depend on how many are out.
+    A row is low if it scores below the j-th lowest reference row. At least r = low - out of the N = rows - out in rows
+    are low if at most j - 1 of the lowest r + j - 1 of all scores belong to reference rows. Most binomial coefficients
+    of this probability do not depend on the number of out rows and are computed once.
     """
     from scipy.special import gammaln
 
@@ -165,31 +168,31 @@ def _chance_by_out_rows(low: int, rows: int, known: int, j: int) -> Callable[[in
 
 @dataclass(frozen=True, eq=False)
 class Rate:
-    """The one error rate of a decision, by its `name`: accept, false_alarm or fdr."""
+    """The error rate of a decision. Its `name` is accept, false_alarm or fdr."""
 
     name: str
     value: float
 
     @classmethod
     def of(cls, accept: float | None = None, false_alarm: float | None = None, fdr: float | None = None) -> Rate:
-        """Return the one rate that is given."""
-        given = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
-        rates = [cls(name, as_share(value, name)) for name, value in given.items() if value is not None]
+        """Return the rate from exactly one of the three arguments."""
+        values = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
+        rates = [cls(name, as_share(value, name)) for name, value in values.items() if value is not None]
         if len(rates) != 1:
-            found = " and ".join(rate.name for rate in rates) or "none"
-            raise ValueError(f"exactly one error rate must be given, accept, false_alarm or fdr, got {found}")
+            received = " and ".join(rate.name for rate in rates) or "none"
+            raise ValueError(f"exactly one error rate must be given, accept, false_alarm or fdr, got {received}")
         return rates[0]
 
     def fewest_rows(self) -> int:
-        """Return the fewest reference rows with which a row can be refused at this rate.
+        """Return the smallest number of reference rows with which a row can be rejected at this rate.
 
-        Under `accept` that is one; so few refuse more than was asked, so that as many are wanted as for p-values.
+        One row is enough for `accept`, but would reject far too many rows; the p-value requirement is used instead.
         """
         level = 1 - self.value if self.name == "accept" else self.value
         return 1 if level <= 0 else math.ceil(1 / max(level, _LOWEST_LEVEL) - 1e-9) - 1
 
     def notes(self, rows_in: int) -> list[str]:
-        """Return what so many reference rows make of the rate, where that is not what was asked for."""
+        """Return a note if this number of reference rows cannot provide the requested rate."""
         smallest = 1 / (rows_in + 1)
         if self.name == "accept":
             refused = 1 - rows_for(self.value, rows_in) / (rows_in + 1)
@@ -206,10 +209,10 @@ class Rate:
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Scores, conformal p-values and in or out, one of each per row (n,), and the rate they were decided at.
+    """Scores, conformal p-values and decisions, one per row (n,), and the error rate of the decisions.
 
-    `threshold` is the score from which rows are accepted, None under `fdr`, where that depends on the rows. `notes` say
-    what a user should know before trusting these decisions.
+    Rows with `score >= threshold` are accepted. The threshold is None for `fdr`, where it depends on the other rows.
+    `notes` are warnings to read before trusting the decisions.
     """
 
     scores: Floats
@@ -225,9 +228,9 @@ class Decision:
 
 
 def decide_at(rate: Rate, ranks: Ranks, more_notes: tuple[str, ...] = ()) -> Decision:
-    """Return which rows are out, at a rate, by the ranks of their scores among those of known in-distribution rows.
+    """Return decisions at an error rate from the ranks of scores among reference scores.
 
-    `more_notes` are what a user should know beside what the rate says of so many known rows.
+    `more_notes` are added to the notes on the rate.
     """
     scores = ranks.scores
     p, known = ranks.p_values(), ranks.ordered
@@ -238,17 +241,17 @@ def decide_at(rate: Rate, ranks: Ranks, more_notes: tuple[str, ...] = ()) -> Dec
         threshold = float(known[len(known) - rows_for(rate.value, len(known))])
         return Decision(scores, p, scores < threshold, threshold, rate, notes)
     k = _p_values_up_to(rate.value, len(known))
-    # p <= α where fewer than k reference scores are at most the score.
+    # p <= α if fewer than k reference scores are at most the score.
     threshold = -math.inf if k == 0 else math.inf if k > len(known) else float(known[k - 1])
     return Decision(scores, p, p <= rate.value, threshold, rate, notes)
 
 
 def _p_values_up_to(level: float, rows_in: int) -> int:
-    """Return how many of the p-values 1 / (m + 1) to 1 that m known rows allow are at most the level."""
+    """Return how many of the possible p-values 1 / (m + 1), …, 1 are at most `level`."""
     nearest = round(level * (rows_in + 1))
     return nearest if nearest / (rows_in + 1) <= level else nearest - 1
 
 
 def rows_for(share: float, rows: int) -> int:
-    """Return the fewest of `rows` rows that make up at least `share` of them, rounding aside."""
+    """Return the smallest number of rows that is at least `share` of `rows`, up to rounding."""
     return max(1, math.ceil(share * rows - 1e-9))

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._check import Bools, Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows
-from .._threads import map_blocks
+from .._check import Bools, Floats, Matrix, as_count, as_matrix, as_share, as_vector, check_same_rows, slices
+from .._threads import add_blocks, map_blocks
 from .huber import HuberFit, Rows, huber_rows
 from .least_squares import LinearFit
 from .moments import Moments, PrincipalComponents
@@ -18,8 +18,8 @@ from .moments import Moments, PrincipalComponents
 # The default share of rows that RLR trusts, as in the paper.
 KEEP = 0.8
 
-# Residuals are tied if they differ by less than the first share of the scores' spread, or by less than the second share
-# of the scores' size, which is as much as rounding adds.
+# Residuals are tied if they round to the same multiple of a unit: the first share of the scores' spread or, if larger,
+# the second share of the scores' size, which is as much as rounding adds.
 _TIE_SHARE_OF_SPREAD = 1e-9
 _TIE_SHARE_OF_SCORES = 2.0**-46
 
@@ -103,7 +103,7 @@ class SharedFeatures:
         """The principal components of the rows scaled to unit norm."""
         if self.components is None:
             return None
-        return principal_components(Rows.unit(self.matrix).read(slice(None)), self.components)
+        return moments_of_rows(Rows.unit(self.matrix)).principal_components(self.components)
 
     @cached_property
     def _unit_rows(self) -> Rows:
@@ -119,6 +119,24 @@ class SharedFeatures:
 def principal_components(features: Matrix, components: int) -> PrincipalComponents:
     """Return the leading principal components of the features."""
     return Moments.of(features, np.zeros(len(features))).principal_components(components)
+
+
+def moments_of_rows(rows: Rows) -> Moments:
+    """Return the moments of rows with scores of zero, read in blocks that are added in order."""
+    n, d = rows.features.shape
+    total: Moments | None = None
+
+    def moments_of_block(where: slice) -> Moments:
+        return Moments.of(rows.read(where), np.zeros(where.stop - where.start))
+
+    def add(more: Moments) -> None:
+        nonlocal total
+        total = more if total is None else total + more
+
+    # A block of at least d + 2 rows computes its co-moment on any thread. The calling thread only adds co-moments.
+    add_blocks(moments_of_block, slices(n, max(rows.block_size, d + 2)), add)
+    assert total is not None
+    return total
 
 
 def coordinates(rows: Rows, principal: PrincipalComponents) -> Floats:

@@ -36,9 +36,9 @@ from .._check import (
     slices,
 )
 from .._threads import add_blocks, map_blocks
+from .least_squares import EPS
 
 Index = NDArray[np.intp]
-EPS = float(np.finfo(np.float64).eps)
 
 # A fit is returned when its duality gap is at most this share of the objective.
 TOLERANCE = 1e-9
@@ -62,6 +62,7 @@ _MAX_ROUNDS = 8  # Rounds over all rows.
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-6  # Per row and width: the first fit may already be the minimum.
 _INLIERS_PER_UNKNOWN = 20  # A dual point is corrected on so many inliers.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio.
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,20 +361,23 @@ def solve(design: Design, target: Floats, penalty: float) -> Solution:
     """
     n = len(target)
     theta, near_rows = start(design, target, penalty)
-    best = Solution(Point(theta, target, theta), np.inf, 2)
+    best: Point | None = None
+    best_gap, passes = np.inf, 2
     for count in range(int(log2(n)) + _MAX_ROUNDS):
         width = solvable_width(design, target, theta, penalty)
         point = design.point(target, theta, width)
         gap, read = np.inf, 0
         if count > 0 or np.abs(point.gradient).sum() <= _SMALL_GRADIENT * width * n:
             gap, read = certify(design, target, point, penalty, width)
-        best_so_far = count == 0 or gap < best.gap
-        best = Solution(point if best_so_far else best.point, min(gap, best.gap), best.passes + read + 2)
+        passes += read + 2
+        if best is None or not gap >= best_gap:  # A gap of NaN replaces the point too.
+            best, best_gap = point, gap
         if gap <= TOLERANCE:
             break
         theta = point.theta + step_of_near_rows(design, point, width, near_rows)
         near_rows = all_if_half(2 * near_rows, n)
-    return best
+    assert best is not None
+    return Solution(best, best_gap, passes)
 
 
 def start(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
@@ -381,7 +385,7 @@ def start(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
     n, k = len(target), design.unknowns
     none = np.zeros(k)
     theta = design.point(target, none, np.inf).gradient / n
-    some = np.arange(n) if n <= _FEW_ROWS else spread_sample(n, _FEW_ROWS)
+    some = sampled_numbers(n, _FEW_ROWS)
     residual = target[some] - design.take(some) @ theta
     if np.median(np.abs(residual)) > np.median(np.abs(target[some])):  # Outliers spoiled the least-squares fit.
         theta = none
@@ -390,7 +394,7 @@ def start(design: Design, target: Floats, penalty: float) -> tuple[Floats, int]:
         return theta, n
     near_rows = all_if_half(int(_NEAR_STANDARD_ERRORS * n * sqrt(k / sampled)), n)
     if near_rows < n:
-        index = spread_sample(n, sampled)
+        index = sampled_numbers(n, sampled)
         rows = design.take(index)
         theta = theta + minimise(rows, target[index] - rows @ theta, penalty, np.zeros((k, k)), none)
     return theta, near_rows
@@ -513,7 +517,7 @@ def line_search(
 
 def solvable_width(design: Design, target: Floats, theta: Floats, penalty: float) -> float:
     """Return the penalty, or a width well above the rounding of the residuals if the penalty is smaller."""
-    some = np.arange(len(target)) if len(target) <= _FEW_ROWS else spread_sample(len(target), _FEW_ROWS)
+    some = sampled_numbers(len(target), _FEW_ROWS)
     rounding = float(np.median(design.rounding(target, theta, some)))
     return max(penalty, _MIN_WIDTH_OVER_ROUNDING * rounding)
 
@@ -569,8 +573,7 @@ def dual_point(design: Design, point: Point, width: float, inliers: Bools) -> tu
     dual = np.clip(point.residual / width, -1.0, 1.0)
     infeasibility = point.gradient / width
     near, enough = np.flatnonzero(inliers), _INLIERS_PER_UNKNOWN * max(design.unknowns, 1)
-    if len(near) > enough:
-        near = near[spread_sample(len(near), enough)]
+    near = near[sampled_numbers(len(near), enough)]
     dual[near], infeasibility = corrected_dual(design.take(near), dual[near], infeasibility)
     coef, constant = design.centred(infeasibility / len(dual))
     dual -= constant
@@ -607,8 +610,16 @@ def all_if_half(count: int, rows: int) -> int:
     return count if count < rows / 2 else rows
 
 
-def spread_sample(n: int, count: int) -> Index:
-    """Return `count` distinct indices of n, one of each of `count` runs, at places that follow the golden ratio."""
-    edges = np.arange(count + 1) * n // count
-    place = np.arange(count) * ((sqrt(5) - 1) / 2) % 1
-    return np.asarray(edges[:-1] + (place * np.diff(edges)).astype(np.intp))
+def sampled_numbers(rows: int, at_most: int) -> Index:
+    """Return the numbers of the rows in a fixed sample, in order. If there are few rows, return all of them.
+
+    The rows are cut into `at_most` runs of nearly equal length. The sample has one row of each run. The place in the
+    run follows the Kronecker sequence of the golden ratio, so that the sample has no period in common with the rows.
+
+    >>> sampled_numbers(4, 9), sampled_numbers(1000, 4)
+    (array([0, 1, 2, 3]), array([  0, 404, 559, 963]))
+    """
+    count = min(rows, at_most)
+    ends = np.arange(count + 1, dtype=np.int64) * rows // max(count, 1)
+    place = (np.arange(count, dtype=np.uint64) * _GOLDEN) / 2.0**64
+    return (ends[:-1] + (place * np.diff(ends)).astype(np.int64)).astype(np.intp)

@@ -17,14 +17,14 @@ about 1e-7 of their size are treated as exactly dependent.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _linalg
-from .._check import BLOCK_NUMBERS, KERNEL_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
-from .._kernels import kernels, readable
+from .._check import BLOCK_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
+from .._kernels import KERNEL_NUMBERS, kernels, readable
 from .._threads import map_blocks
 
 EPS = float(np.finfo(np.float64).eps)
@@ -214,8 +214,8 @@ def solve_deviations(columns: Columns, deviations: Floats, gram: Floats) -> Solu
     `deviations` (m, p) is a factor of the co-moment, and `gram` (m, m) its features' product with their transpose.
     """
     possible, k = len(deviations) + (not columns.intercept), len(columns.norm)
-    if k == 0 or possible > k:  # Few columns vary.
-        return solve_comoment(columns, deviations.T @ deviations)
+    if k == 0 or possible > k:
+        return _solve_few_columns(columns, deviations)
     features, spread = deviations[:, :-1], deviations[:, -1]
     if not columns.vary.all():
         features = np.where(columns.vary, features, 0.0)
@@ -225,6 +225,17 @@ def solve_deviations(columns: Columns, deviations: Floats, gram: Floats) -> Solu
         found = _by_singular_values(columns, features[:, columns.live] / columns.norm, spread)
     scaled, rank, rounding = found
     return _solution(columns, scaled, rank, possible - rank, rounding, float(spread @ spread))
+
+
+def _solve_few_columns(columns: Columns, deviations: Floats) -> Solution:
+    """Return the fit of rows in which few columns get a coefficient, from the co-moment of these columns."""
+    live = columns.live
+    narrow = replace(columns, vary=columns.vary[live], live=np.ones(len(columns.norm), dtype=bool))
+    used = deviations[:, np.append(live, True)]
+    solution = solve_comoment(narrow, used.T @ used)
+    coef = np.zeros(len(live))
+    coef[live] = solution.coef
+    return replace(solution, coef=coef)
 
 
 def _solution(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from inspect import signature
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +20,6 @@ from numpy.typing import ArrayLike
 from .. import _linalg
 from .._blas import one_thread
 from .._check import (
-    KERNEL_NUMBERS,
     LARGEST,
     Bools,
     Floats,
@@ -36,7 +36,7 @@ from .._check import (
     rows_of_block,
     slices,
 )
-from .._kernels import kernels, readable
+from .._kernels import KERNEL_NUMBERS, kernels, readable
 from .._threads import add_blocks
 from .least_squares import (
     EPS,
@@ -495,14 +495,16 @@ def _leading_eigenvectors(square: Floats, k: int) -> tuple[Floats, Floats]:
 def _by_lanczos(square: Floats, k: int) -> tuple[Floats, Floats] | None:
     """Return the k largest eigenvalues and their vectors by Lanczos iterations, or None if that fails.
 
-    Iterations run to machine precision from a fixed vector, so that the result is deterministic. They can miss copies
-    of a repeated eigenvalue. A Cholesky factor of (θ_k + ε) I − C + V Θ Vᵀ proves that none was missed.
+    Iterations run to machine precision from a fixed vector and with a fixed seed, so that the result is deterministic.
+    (SciPy before 1.17 takes no seed: with fewer distinct eigenvalues than iterations, its last bits can vary.) They can
+    miss copies of a repeated eigenvalue. A Cholesky factor of (θ_k + ε) I − C + V Θ Vᵀ proves that none was missed.
     """
     from scipy.sparse.linalg import ArpackError, eigsh
 
     d = len(square)
+    seed = {"rng": np.random.default_rng(0)} if "rng" in signature(eigsh).parameters else {}
     try:
-        values, vectors = eigsh(square, k, v0=np.cos(np.arange(d)))
+        values, vectors = eigsh(square, k, v0=np.cos(np.arange(d)), **seed)
     except ArpackError:
         return None
     rest = (vectors * values) @ vectors.T

@@ -35,7 +35,7 @@ from .fits import (
     principal_components,
     tie_units,
 )
-from .huber import Rows
+from .huber import Rows, sampled_numbers
 from .least_squares import LinearFit
 from .moments import Moments, PrincipalComponents
 
@@ -44,8 +44,6 @@ SAMPLED_ROWS = 200_000
 
 # Rows in memory are read this many at a time.
 _ROWS_AT_ONCE = 2**16
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio.
 
 
 class ScoredBlock(NamedTuple):
@@ -127,15 +125,16 @@ def fit_robust_sweep(
     if len(vector) <= SAMPLED_ROWS:
         shared = SharedFeatures(matrix, components)
         return shared.fit_robust_sweep(vector, keeps, penalty=penalty, intercept=intercept)
+    counts = [kept_rows(keep, len(vector)) for keep in keeps]
     parts = Parts.of_one(matrix, vector)
     trust = Trust.of(sample_of(parts), penalty=penalty, intercept=intercept, components=components)
     sizes = sizes_of(parts, trust)
     basis = None if components is None else principal_components(matrix, components)
     return [
-        fit_of_kept(parts, trust, sizes, keep, basis, intercept=intercept)
-        if keep < 1
+        fit_of_kept(parts, trust, sizes, count, basis, intercept=intercept)
+        if count < len(vector)
         else fit_direct(matrix, vector, intercept=intercept, components=components)
-        for keep in keeps
+        for count in counts
     ]
 
 
@@ -176,34 +175,22 @@ def fit_robust_parts(
     With `components`, `basis` holds the principal components of all rows. Passes: one if at most `sampled` rows exist,
     else three. The sample and one number for each row are held in memory.
     """
+    rows = sum(parts.rows)
+    if rows == 0:
+        raise ValueError("the parts must have at least one row, got none")
+    count = kept_rows(keep, rows)
     sample = sample_of(parts, sampled)
-    if sum(parts.rows) <= sampled:
+    if rows <= sampled:
         return fit_robust(*sample, keep=keep, penalty=penalty, intercept=intercept, components=components)
     trust = Trust.of(sample, penalty=penalty, intercept=intercept, components=components)
     del sample
-    return fit_of_kept(parts, trust, sizes_of(parts, trust), keep, basis, intercept=intercept)
-
-
-def sampled_numbers(rows: int, at_most: int) -> NDArray[np.int64]:
-    """Return the numbers of the rows in the sample, in order; of few rows all of them.
-
-    The rows are cut into `at_most` runs of nearly equal length. The sample has one row of each run, at a place that
-    differs from run to run in the Kronecker sequence of the golden ratio, so that it never keeps step with the rows.
-
-    >>> sampled_numbers(4, 9), sampled_numbers(1000, 4)
-    (array([0, 1, 2, 3]), array([  0, 404, 559, 963]))
-    """
-    count = min(rows, at_most)
-    ends = np.arange(count + 1, dtype=np.int64) * rows // max(count, 1)
-    place = (np.arange(count, dtype=np.uint64) * _GOLDEN) / 2.0**64
-    return ends[:-1] + (place * np.diff(ends)).astype(np.int64)
+    return fit_of_kept(parts, trust, sizes_of(parts, trust), count, basis, intercept=intercept)
 
 
 def sample_of(parts: Parts, at_most: int = SAMPLED_ROWS) -> ScoredBlock:
     """Return the rows of the sample, in order: one pass."""
     samples = [sample for sample in parts.read("sample", SampleOfPart(parts.rows, at_most)) if sample]
-    if not samples:
-        raise ValueError("the parts must have at least one row, got none")
+    _check_arrived(sum(len(sample["scores"]) for sample in samples), min(sum(parts.rows), at_most))
     return ScoredBlock(*(np.concatenate([sample[name] for sample in samples]) for name in ScoredBlock._fields))
 
 
@@ -260,8 +247,16 @@ def sizes_of(parts: Parts, trust: Trust) -> Floats:
     sizes, end = np.empty(sum(parts.rows)), 0
     for arrays in parts.read("residuals", SizesOfPart(trust)):
         start, end = end, end + len(arrays["sizes"])
-        sizes[start:end] = arrays["sizes"]
+        if end <= len(sizes):
+            sizes[start:end] = arrays["sizes"]
+    _check_arrived(end, len(sizes))
     return sizes
+
+
+def _check_arrived(rows: int, expected: int) -> None:
+    """Raise an error unless a pass over all parts returned the expected number of rows."""
+    if rows != expected:
+        raise ValueError(f"the parts must have as many rows as they declare: expected {expected}, got {rows}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,10 +271,9 @@ class SizesOfPart:
 
 
 def fit_of_kept(
-    parts: Parts, trust: Trust, sizes: Floats, keep: float, basis: PrincipalComponents | None, *, intercept: bool
+    parts: Parts, trust: Trust, sizes: Floats, count: int, basis: PrincipalComponents | None, *, intercept: bool
 ) -> LinearFit:
-    """Return the least-squares fit of the kept rows: one pass."""
-    count = kept_rows(keep, len(sizes))
+    """Return the least-squares fit of the `count` rows with the smallest residuals: one pass."""
     last = float(np.partition(sizes, count - 1)[count - 1])
     below = tied = None
     for arrays in parts.read("kept", MomentsOfKept(trust, last, basis)):

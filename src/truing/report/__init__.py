@@ -1,1 +1,1 @@
-"""Figures and the HTML pages of a job."""
+"""Figures and HTML pages of detection jobs."""

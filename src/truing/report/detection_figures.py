@@ -1,4 +1,4 @@
-"""The pictures of one detection: how its scores are spread, and where its rows lie among the features."""
+"""Figures of one detection: score densities, and the rows in feature space."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -15,23 +15,23 @@ from .shapes import GRID, kernel_density, principal_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TAIL = 0.001  # The share of rows at either end that a density is drawn without.
-SMOOTHED = 50_000  # The most rows behind a density,
-TURNED = 10_000  # behind the principal components, of rows and of known ones,
-DOTS = 600  # and drawn in a scatter. More are drawn from at random.
+TAIL = 0.001  # The share of rows at either end that a density leaves out.
+SMOOTHED = 50_000  # The largest random sample of rows for a density,
+TURNED = 10_000  # for the principal components (test and reference rows each),
+DOTS = 600  # and for a scatter plot.
 SEED = 0
 
 
-def densities(found: Detection) -> Iterator[Panel]:
-    """Yield the density of the scores beside the reference's, and that of the base scores by what was decided."""
-    if found.method != "online":  # A stream's scores come from many fits.
-        yield _scores(found)
-    if found.method != "none":
-        yield _base_scores(found)
+def densities(detection: Detection) -> Iterator[Panel]:
+    """Yield the densities of the scores and of the reference scores, and of the base scores by decision."""
+    if detection.method != "online":  # Scores of a stream come from different fits and are not comparable.
+        yield _scores(detection)
+    if detection.method != "none":
+        yield _base_scores(detection)
 
 
-def plane(found: Detection, outputs: Outputs, reference: Outputs | None) -> list[Panel]:
-    """Return rows and reference on the two leading principal components of both, none where there are no two."""
+def plane(detection: Detection, outputs: Outputs, reference: Outputs | None) -> list[Panel]:
+    """Return a scatter plot on the two leading principal components; none if the features have fewer than two."""
     rng = np.random.default_rng(SEED)
     rows = _some(len(outputs), TURNED, rng)
     known = None if reference is None else reference.features[_some(len(reference), TURNED, rng)]
@@ -41,7 +41,7 @@ def plane(found: Detection, outputs: Outputs, reference: Outputs | None) -> list
         return []
     places, shares = principal_axes(features, 2)
     rows_drawn, known_drawn = rows[:DOTS], np.arange(len(rows), len(places))[:DOTS]
-    colours = _colours(found)[rows_drawn]
+    colours = _colours(detection)[rows_drawn]
 
     def draw(axes: "Axes") -> None:
         dots(axes, places[known_drawn], np.full(len(known_drawn), f"{INK}80"), 1)
@@ -56,16 +56,16 @@ def plane(found: Detection, outputs: Outputs, reference: Outputs | None) -> list
     return [Panel(svg(draw, "plane"), caption, f"{caption}; scatter.")]
 
 
-def _scores(found: Detection) -> Panel:
+def _scores(detection: Detection) -> Panel:
     rng = np.random.default_rng(SEED)
-    rows = _some(len(found.scores), SMOOTHED, rng)
-    scores, colours = found.scores[rows], _colours(found)[rows]
-    known = None if found.scores_in is None else found.scores_in[_some(len(found.scores_in), SMOOTHED, rng)]
-    threshold = found.threshold if found.threshold is not None and isfinite(found.threshold) else None
+    rows = _some(len(detection.scores), SMOOTHED, rng)
+    scores, colours = detection.scores[rows], _colours(detection)[rows]
+    known = None if detection.scores_in is None else detection.scores_in[_some(len(detection.scores_in), SMOOTHED, rng)]
+    threshold = detection.threshold if detection.threshold is not None and isfinite(detection.threshold) else None
     ends = [part for part in (scores, known) if part is not None]
     grid = _grid([np.quantile(part, (TAIL, 1 - TAIL)) for part in ends], threshold)
     heights = kernel_density(scores, grid)
-    label = found.base if found.method == "none" else f"{found.base} + {found.method}"
+    label = detection.base if detection.method == "none" else f"{detection.base} + {detection.method}"
 
     def draw(axes: "Axes") -> None:
         if threshold is None:
@@ -86,29 +86,29 @@ def _scores(found: Detection) -> Panel:
     return Panel(svg(draw, "scores"), caption, f"{caption}.")
 
 
-def _base_scores(found: Detection) -> Panel:
-    rows = _some(len(found.base_scores), SMOOTHED, np.random.default_rng(SEED))
-    scores, colours = found.base_scores[rows], _colours(found)[rows]
+def _base_scores(detection: Detection) -> Panel:
+    rows = _some(len(detection.base_scores), SMOOTHED, np.random.default_rng(SEED))
+    scores, colours = detection.base_scores[rows], _colours(detection)[rows]
     grid = _grid([np.quantile(scores, (TAIL, 1 - TAIL))], None)
 
     def draw(axes: "Axes") -> None:
         _fill_by_colour(axes, grid, scores, colours)
-        _label(axes, found.base, grid)
+        _label(axes, detection.base, grid)
 
-    caption = f"{found.base}, the base score: density of the rows’ scores"
-    caption += "" if found.is_out is None else " by what was decided"
+    caption = f"{detection.base}, the base score: density of the rows’ scores"
+    caption += "" if detection.is_out is None else " by what was decided"
     return Panel(svg(draw, "base-scores"), caption, f"{caption}.")
 
 
 def _some(rows: int, most: int, rng: np.random.Generator) -> Any:
-    """Return the places of some rows in random order, of all where there are no more than `most`."""
+    """Return the indices of at most `most` rows in random order."""
     return rng.permutation(rows)[:most]
 
 
-def _colours(found: Detection) -> Any:
-    if found.is_out is None:
-        return np.full(len(found.scores), IN)
-    return np.where(found.is_out, OUT, IN)
+def _colours(detection: Detection) -> Any:
+    if detection.is_out is None:
+        return np.full(len(detection.scores), IN)
+    return np.where(detection.is_out, OUT, IN)
 
 
 def _grid(ends: list[Any], threshold: float | None) -> Floats:

@@ -1,6 +1,6 @@
-"""The page of one detection: what was refused and why, in numbers and pictures, in an HTML file that loads nothing.
+"""The HTML page of one detection, with its numbers, figures and listed rows. The page loads no other files.
 
-Names come from the user's files, so every text is escaped on its way into the page.
+Names come from the user's files, so all text is escaped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from .table import Table
 from .thumbnails import Picture
 
 BODY, STYLE = (Path(__file__).parent / name for name in ("detection_page.html", "detection_page.css"))
-LISTED = 10  # Rows of each kind that are listed.
+LISTED = 10  # Number of rows in each list.
 STREAM = "A stream’s scores come from many fits and do not rank together; rows are ordered by their p-values."
 
 Rows = NDArray[np.intp]
@@ -35,7 +35,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked for: the rows, the known ones, pictures of the rows that are listed, if any, and the commands."""
+    """The inputs of a job: its name, test rows, reference rows, optional pictures of the listed rows, and commands."""
 
     name: str
     outputs: Outputs
@@ -44,19 +44,19 @@ class Job:
     commands: Sequence[str]
 
 
-def render(found: Detection, job: Job) -> str:
+def render(detection: Detection, job: Job) -> str:
     """Return the page of a detection as HTML."""
-    facts = summary.facts(found, job.outputs.features.shape[1], None)
-    drawn = [*figures.densities(found), *figures.plane(found, job.outputs, job.reference)]
+    facts = summary.facts(detection, job.outputs.features.shape[1], None)
+    drawn = [*figures.densities(detection), *figures.plane(detection, job.outputs, job.reference)]
     body = Template(BODY.read_text(encoding="utf-8")).substitute(
         title=_text(job.name),
         headline=_text(headline(facts)),
         numbers=table_in_html(Table("The job in numbers", ("what", "value"), tuple(numbers(facts)))),
         notes="".join(f"<li>{_text(note)}</li>" for note in facts["notes"]) or "<li>None.</li>",
-        key=_key(found),
+        key=_key(detection),
         figures=panels_in_html(drawn, "three"),
-        stream=f'<p class="soft">{STREAM}</p>' if found.method == "online" else "",
-        rows="\n".join(_rows(title, rows, found, job) for title, rows in listed_rows(found).items()),
+        stream=f'<p class="soft">{STREAM}</p>' if detection.method == "online" else "",
+        rows="\n".join(_rows(title, rows, detection, job) for title, rows in listed_rows(detection).items()),
         commands="\n".join(f"<pre><code>{_text(command)}</code></pre>" for command in job.commands),
         version=_text(__version__),
     )
@@ -64,33 +64,33 @@ def render(found: Detection, job: Job) -> str:
 
 
 def headline(facts: dict[str, Any]) -> str:
-    """Return the answer in a sentence."""
+    """Return the result in one sentence."""
     if facts["refused"] is None:
         return f"{counted(facts['rows'])} scored; without known rows none is refused."
     return f"{facts['refused']:,} of {counted(facts['rows'])} refused, {facts['refused'] / facts['rows']:.1%}."
 
 
-def listed_rows(found: Detection) -> dict[str, Rows]:
-    """Return the places of the rows that are surest to be out, nearest the threshold, and surest to be in.
+def listed_rows(detection: Detection) -> dict[str, Rows]:
+    """Return the indices of the rows that are surest to be out, nearest the threshold, and surest to be in.
 
-    Scores of a stream do not rank together, but p-values do; without these there is nothing to list. Ties stand in the
-    order of the rows.
+    Rows of a stream are ordered by p-value, because their scores are not comparable; without p-values nothing is
+    listed. Ties keep the order of the rows.
     """
-    ranked = found.p_values if found.method == "online" else found.scores
+    ranked = detection.p_values if detection.method == "online" else detection.scores
     if ranked is None:
         return {}
     lists = {"Surest to be out": np.argsort(ranked, kind="stable")}
-    if found.threshold is not None and isfinite(found.threshold):
+    if detection.threshold is not None and isfinite(detection.threshold):
         lists["Least certain: nearest the threshold"] = np.argsort(
-            np.abs(found.scores - found.threshold), kind="stable"
+            np.abs(detection.scores - detection.threshold), kind="stable"
         )
     lists["Surest to be in"] = np.argsort(-ranked, kind="stable")
     return {title: rows[:LISTED] for title, rows in lists.items()}
 
 
-def _rows(title: str, rows: Rows, found: Detection, job: Job) -> str:
-    """Return a table of some rows, each with its picture where there are pictures."""
-    lines = [_cells(int(row), found, job) for row in rows]
+def _rows(title: str, rows: Rows, detection: Detection, job: Job) -> str:
+    """Return a table of the given rows, with pictures if the job has any."""
+    lines = [_cells(int(row), detection, job) for row in rows]
     heads = "".join(f'<th scope="col">{_text(head)}</th>' for head, _ in lines[0])
     body = "\n".join(_row(cells) for cells in lines)
     return (
@@ -99,16 +99,16 @@ def _rows(title: str, rows: Rows, found: Detection, job: Job) -> str:
     )
 
 
-def _cells(row: int, found: Detection, job: Job) -> list[tuple[str, str]]:
-    """Return the name of each column, and what it says of a row, as HTML."""
+def _cells(row: int, detection: Detection, job: Job) -> list[tuple[str, str]]:
+    """Return (column name, HTML cell) pairs for one row."""
     cells = [("row", str(row))]
     if job.pictures is not None:
         picture = job.pictures[row]
         cells += [("image", _image(picture)), ("file", _text(picture.name))]
-    cells += [(found.base, score(found.base_scores[row])), ("score", score(found.scores[row]))]
-    if found.is_out is not None and found.p_values is not None:
-        decision = "refused" if found.is_out[row] else "accepted"
-        cells += [("p-value", f"{found.p_values[row]:.3g}"), ("decision", decision)]
+    cells += [(detection.base, score(detection.base_scores[row])), ("score", score(detection.scores[row]))]
+    if detection.is_out is not None and detection.p_values is not None:
+        decision = "refused" if detection.is_out[row] else "accepted"
+        cells += [("p-value", f"{detection.p_values[row]:.3g}"), ("decision", decision)]
     if job.outputs.logits is not None:
         cells.append(("class", str(int(np.argmax(job.outputs.logits[row])))))
     return cells
@@ -126,8 +126,8 @@ def _image(picture: Picture) -> str:
     return f'<img src="{picture.source}" alt="{_text(picture.name)}">'
 
 
-def _key(found: Detection) -> str:
-    if found.is_out is None:
+def _key(detection: Detection) -> str:
+    if detection.is_out is None:
         return ""
     colours = ((IN, "accepted"), (OUT, "refused"))
     keys = " ".join(f'<span class="key" style="background: {colour}"></span> {word}' for colour, word in colours)
@@ -135,5 +135,5 @@ def _key(found: Detection) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text for HTML; a file's name need not be text, and the page must be."""
+    """Return text escaped for HTML. Invalid bytes, which file names may contain, become backslash escapes."""
     return escape(text.encode(errors="backslashreplace").decode())

@@ -1,7 +1,7 @@
-"""A figure as a panel of inline SVG, with words below it and words in its place.
+"""Figures as panels of inline SVG, with a caption and an alternative text.
 
-A panel has no background, and its text and axes take the page's own colour, so it suits a light page and
-a dark one. The two colours of the sets, and the dashes of the methods, are told apart without colour vision.
+A panel has no background, and its text and axes use the text colour of the page, so it works in light and dark mode.
+The colours of the two sets and the dashes of the methods can be distinguished without colour vision.
 """
 
 import io
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#808080"
-RUN = 42  # Dots drawn at a time, so that neither set hides the other; matplotlib simplifies lines from 128 points on.
+RUN = 42  # Dots drawn at a time, so that no set hides another; matplotlib simplifies lines of 128 points or more.
 STROKES: dict[str, tuple[str, Any]] = {
     "none": (INK, (0, (1, 1))),
     "DLR": ("#1b9e77", (0, (5, 1.5))),
@@ -35,7 +35,7 @@ STROKES: dict[str, tuple[str, Any]] = {
     "contrast": ("#3b6fb6", "solid"),
     "contrast, same mix": ("#a3502d", (0, (3, 1))),
 }
-"""The colours and dashes of the methods' lines."""
+"""The colour and dashes of the line of each method."""
 OTHER_COLOURS = ("#7a5195", "#6b8e23", "#a3502d", "#2f8f9d")
 SIZE = (4.2, 3.1)
 MARGINS = {"left": 0.14, "right": 0.96, "bottom": 0.17, "top": 0.97}
@@ -58,7 +58,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure, what is written below it, and what is read out in its place."""
+    """A figure, its caption, and its alternative text for screen readers."""
 
     svg: str
     caption: str
@@ -66,7 +66,7 @@ class Panel:
 
 
 def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
-    """Draw points as lines of zero length with round ends, which takes a quarter of the bytes of markers."""
+    """Draw points as lines of zero length with round ends, which need a quarter of the bytes of markers."""
     gap = np.full(places.shape[1], np.nan)
     for start in range(0, len(places), RUN):
         some = slice(start, start + RUN)
@@ -77,7 +77,7 @@ def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
 
 
 def short_name(*names: str) -> str:
-    """Return a name for a figure's ids that is as good as its own.
+    """Return a short, deterministic prefix for the ids in a figure.
 
     >>> short_name("truing", "cifar10-resnet56", "rate", "msp")
     'faf08bb8b'
@@ -86,12 +86,12 @@ def short_name(*names: str) -> str:
 
 
 def stroke(method: str) -> tuple[str, Any]:
-    """Return the colour and dashes of a method's line; one that has none of its own gets some by its name."""
+    """Return the colour and dashes of a method. Other methods get a colour by the hash of their name."""
     return STROKES.get(method, (OTHER_COLOURS[crc32(method.encode()) % len(OTHER_COLOURS)], (0, (3, 1))))
 
 
 def figure_class() -> "type[Figure]":
-    """Return matplotlib's Figure, or say how to install it."""
+    """Return the Figure class of matplotlib. The error says how to install matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -107,7 +107,7 @@ def svg(
     margins: dict[str, float] = MARGINS,
     projection: str | None = None,
 ) -> str:
-    """Return what `draw` puts on one pair of axes, or three, as inline SVG whose ids begin with `name`."""
+    """Return the drawing of `draw` on 2-D or 3-D axes as inline SVG whose ids begin with `name`."""
     figure = figure_class()(figsize=size)
     figure.subplots_adjust(**margins)
     from matplotlib import rc_context
@@ -125,7 +125,7 @@ def svg(
 
 
 def _inline(svg: str, name: str) -> str:
-    """Return the SVG fit for a page that holds many: its own ids, no rules for the page, its ink, few bytes."""
+    """Return SVG to embed in a page: with unique ids, without global styles, in the text colour, and compact."""
     svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'<g id="(?![xyz]tick)[^"]*"', "<g", svg)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
@@ -135,8 +135,8 @@ def _inline(svg: str, name: str) -> str:
 
 
 def _short(tag: str) -> str:
-    """Return a tag without what no eye can see: far decimals, turns by nothing, letters that SVG implies."""
+    """Return a tag without invisible details: extra decimals, rotations by zero, implied path commands."""
     tag = re.sub(r' transform="rotate\(-0 [^"]*"| font-family: [^;]*;', "", re.sub(r"\s+", " ", tag))
     tag = re.sub(r"(\d\d\.\d|\.\d\d)\d+", r"\1", tag)
-    # A line without length is a dot where it has round ends.
+    # A zero-length line with round ends is a dot.
     return re.sub(r"M (\S+ \S+) L \1(?= [M\"]|\")", r"M \1 h0", tag).replace(" L ", " ")

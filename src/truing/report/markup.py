@@ -1,4 +1,4 @@
-"""Panels and tables as HTML, and the document that holds them."""
+"""Panels, tables and whole documents as HTML."""
 
 from html import escape
 from pathlib import Path
@@ -11,19 +11,19 @@ HERE = Path(__file__).parent
 
 
 def document(title: str, body: str, style: str = "") -> str:
-    """Return a page that loads nothing: title and body are HTML, the style goes on after that of all pages."""
+    """Return a self-contained page. Title and body are HTML; `style` is appended to the shared style sheet."""
     shared = (HERE / "style.css").read_text(encoding="utf-8")
     template = Template((HERE / "document.html").read_text(encoding="utf-8"))
     return template.substitute(title=title, style=shared + style, body=body)
 
 
 def panels_in_html(panels: list[Panel], columns: str = "two") -> str:
-    """Return figures side by side, two or three."""
+    """Return figures side by side in two or three columns."""
     return f'<div class="panels {columns}">{"".join(map(_panel, panels))}</div>'
 
 
 def table_in_html(table: Table, prefix: str = "") -> str:
-    """Return a table with its notes below; its title is told without a prefix that the page has said."""
+    """Return a table followed by its notes, with `prefix` removed from its title."""
     title = escape(table.title.removeprefix(prefix))
     heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
     lines = "\n".join(

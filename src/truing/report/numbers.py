@@ -1,4 +1,4 @@
-"""The numbers of one job, each under words that say what it is."""
+"""The numbers of one job, each with a description."""
 
 from typing import Any
 
@@ -20,25 +20,25 @@ FIT = {
     "directions": "effective number of directions that the evidence uses",
     "out_share": "estimated share of out rows",
 }
-"""What a summary says of a fit, in words."""
+"""Descriptions of the values of a fit in a summary."""
 
 _SHARES = ("explained", "trust", "evidence_share", "out_share")
 _COUNTS = ("fitted_rows", "known_rows", "rank")
 
 
 def numbers(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what each number is, and the number: everything that the summary says."""
-    told = [
+    """Return (description, formatted value) pairs for all values of a summary."""
+    lines = [
         ("rows", f"{facts['rows']:,}"),
         ("features of a row", f"{facts['dimensions']:,}"),
         ("base score", facts["base"]),
         ("method", facts["method"]),
     ]
     if facts["fit"] is not None:
-        told += [(words, _of_fit(name, facts["fit"][name])) for name, words in FIT.items() if name in facts["fit"]]
+        lines += [(words, _of_fit(name, facts["fit"][name])) for name, words in FIT.items() if name in facts["fit"]]
     if facts["refused"] is not None:
         ((rate, level),) = facts["rate"].items()
-        told += [
+        lines += [
             ("reference rows decided against", f"{facts['reference_rows']:,}"),
             (RATES[rate], f"{100 * level:.6g}%"),
             ("threshold", _threshold(facts)),
@@ -46,12 +46,12 @@ def numbers(facts: dict[str, Any]) -> list[tuple[str, str]]:
             ("share refused", f"{facts['refused'] / facts['rows']:.1%}"),
         ]
     if facts["out_share_at_least"] is not None:
-        told.append(("share of out rows at least, with 95% confidence", f"{facts['out_share_at_least']:.1%}"))
-    return told
+        lines.append(("share of out rows at least, with 95% confidence", f"{facts['out_share_at_least']:.1%}"))
+    return lines
 
 
 def score(value: float) -> str:
-    """Return a score, or any number that is neither a count nor a share."""
+    """Format a score, or any other number that is neither a count nor a share."""
     return f"{value:.6g}"
 
 

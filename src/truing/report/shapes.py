@@ -1,4 +1,4 @@
-"""What figures show of features and scores: principal axes and densities."""
+"""Principal axes of features and kernel densities of scores, for figures."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ GRID = 101  # Number of points at which a density is evaluated.
 
 
 def principal_axes(features: Floats, count: int) -> tuple[Floats, Floats]:
-    """Return the leading principal coordinates, and the share of the variance of each."""
+    """Return the leading `count` principal coordinates (n, count) and the share of the variance of each."""
     centred = features - features.mean(axis=0)
     values, vectors = np.linalg.eigh(centred.T @ centred)
     leading = slice(-1, -1 - count, -1)
@@ -16,9 +16,9 @@ def principal_axes(features: Floats, count: int) -> tuple[Floats, Floats]:
 
 
 def kernel_density(scores: Floats, grid: Floats) -> Floats:
-    """Return the Gaussian kernel density estimate at each place of a grid, its bandwidth by Scott's rule.
+    """Return the Gaussian kernel density estimate at each point of a grid, with the bandwidth of Scott's rule.
 
-    For scores that are all equal, the kernel is one step of the grid wide.
+    If all scores are equal, the bandwidth is one step of the grid.
 
     >>> kernel_density(np.array([-1.0, 1.0]), np.array([0.0])).round(3)
     array([0.233])

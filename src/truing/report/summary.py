@@ -1,4 +1,4 @@
-"""What a detection tells of the whole: the facts for machines, a few lines for a person."""
+"""The summary of a detection: values for programs, and a few lines of text for people."""
 
 from math import isfinite
 from os import fsencode
@@ -13,32 +13,32 @@ from ..regression.least_squares import LinearFit
 
 
 def facts(
-    found: Detection | TableDetection, dimensions: int, output: Path | None, report: Path | None = None
+    detection: Detection | TableDetection, dimensions: int, output: Path | None, report: Path | None = None
 ) -> dict[str, Any]:
-    """Return what there is to say of the whole, as plain values."""
-    if isinstance(found, TableDetection):
-        rows, refused = found.rows, found.refused
+    """Return the summary of a detection as plain values."""
+    if isinstance(detection, TableDetection):
+        rows, refused = detection.rows, detection.refused
     else:
-        rows, refused = len(found.scores), None if found.is_out is None else int(found.is_out.sum())
+        rows, refused = len(detection.scores), None if detection.is_out is None else int(detection.is_out.sum())
     return {
         "rows": rows,
         "dimensions": dimensions,
-        "base": found.base,
-        "method": found.method,
-        "fit": _facts_of_fit(found.fit),
-        "reference_rows": found.reference_rows,
-        "rate": None if found.rate is None else {found.rate.name: found.rate.value},
-        "threshold": found.threshold,
+        "base": detection.base,
+        "method": detection.method,
+        "fit": _facts_of_fit(detection.fit),
+        "reference_rows": detection.reference_rows,
+        "rate": None if detection.rate is None else {detection.rate.name: detection.rate.value},
+        "threshold": detection.threshold,
         "refused": refused,
-        "out_share_at_least": found.out_share_at_least,
+        "out_share_at_least": detection.out_share_at_least,
         "output": _name(output),
         "report": _name(report),
-        "notes": list(found.notes),
+        "notes": list(detection.notes),
     }
 
 
 def text(facts: dict[str, Any]) -> str:
-    """Return the facts in a few lines."""
+    """Return the summary as a few lines of text."""
     trued = "" if facts["method"] == "none" else f", trued by {facts['method']}"
     lines = [
         f"rows       {facts['rows']:,} of {counted(facts['dimensions'], 'feature')}",
@@ -59,7 +59,7 @@ def text(facts: dict[str, Any]) -> str:
 
 
 def _name(path: Path | None) -> str | None:
-    # A name need not be text, and what is printed must be.
+    # A file name may contain bytes that are not valid text.
     return None if path is None else fsencode(path).decode(errors="backslashreplace")
 
 

@@ -1,11 +1,11 @@
-"""A table as it is printed: a name for each line, cells, and notes below."""
+"""A table of printable cells, with a title and notes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are printed; the first of a line is its name."""
+    """A table of printable cells. The first cell of each line is its name."""
 
     title: str
     heads: tuple[str, ...]
@@ -13,7 +13,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
-        """Return the table for a Markdown page."""
+        """Return the table in Markdown."""
         rule = ("---", *("---:" for _ in self.heads[1:]))
         lines = [f"| {' | '.join(cells)} |" for cells in (self.heads, rule, *self.lines)]
         return "\n".join([f"**{self.title}**", "", *lines, *(f"\n{note}" for note in self.notes)])

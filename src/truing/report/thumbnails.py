@@ -1,4 +1,4 @@
-"""The picture of each row: a folder or a list of files in, small pictures that a page can hold out."""
+"""Thumbnails of the images behind the rows, from a folder or a list of files."""
 
 import base64
 import io
@@ -9,43 +9,43 @@ from pathlib import Path
 from .._check import counted
 from ..data.extras import install
 
-SIZE = 96  # Pixels, of the longer side.
+SIZE = 96  # Longer side in pixels.
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 def image_files(path: Path, rows: int) -> list[Path]:
-    """Return the image of each row: those of a folder in the order of their names, or a path on each line of a text.
+    """Return the image file of each row, from a folder (sorted by name) or a text file with one path per line.
 
-    Paths in a text file are relative to its folder. All must be there.
+    Paths in the text file are relative to its folder. All files must exist.
     """
     _need_pillow()
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
     else:
-        found = [path.parent / line for line in _lines(path) if line]
-    if len(found) != rows:
-        raise ValueError(f"{path} must have an image for each of {counted(rows)}, got {counted(len(found), 'image')}")
-    missing = [file for file in found if not file.is_file()]
+        files = [path.parent / line for line in _lines(path) if line]
+    if len(files) != rows:
+        raise ValueError(f"{path} must have an image for each of {counted(rows)}, got {counted(len(files), 'image')}")
+    missing = [file for file in files if not file.is_file()]
     if missing:
         raise ValueError(f"{path} must name files that are there, got {missing[0]}")
-    return found
+    return files
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The image of a row: its file's name, and a small copy as a data URI, None of a file that cannot be read."""
+    """The image of a row: its file name, and a thumbnail as a data URI, or None if the file cannot be read."""
 
     name: str
     source: str | None
 
 
 def pictures(images: Sequence[Path], rows: Iterable[int]) -> dict[int, Picture]:
-    """Return the pictures of some rows, of the images of all."""
+    """Return the pictures of the given rows; `images` holds the file of every row."""
     return {row: Picture(images[row].name, thumbnail(images[row])) for row in dict.fromkeys(rows)}
 
 
 def notes(shown: Mapping[int, Picture]) -> Iterator[str]:
-    """Yield how many of the images shown cannot be read."""
+    """Yield a note if any of the pictures cannot be read."""
     unread = [row for row, picture in shown.items() if picture.source is None]
     if unread:
         first = f"that of row {unread[0]}, {shown[unread[0]].name}, for one"
@@ -62,7 +62,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def thumbnail(path: Path) -> str | None:
-    """Return a small picture as a data URI, None of a file that is no picture that can be read."""
+    """Return a thumbnail as a data URI, or None if the file is not a readable image."""
     import PIL.Image as Image
 
     try:

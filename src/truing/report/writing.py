@@ -1,4 +1,4 @@
-"""Writing a page, whole or not at all."""
+"""Atomic writing of pages."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from ..data.drafts import check_named, replacing
 
 
 def check_page(path: Path) -> Path:
-    """Return the path of a page that could be written."""
+    """Return the path if a page can be written there; raise an error otherwise."""
     return check_named(path, ".html", ".htm")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text to a file that appears whole or not at all."""
+    """Write text to a file atomically."""
     with replacing(path) as file:
         file.write(text.encode())

@@ -1,7 +1,6 @@
 """Scores from a network's outputs.
 
-A score is one number per row, and higher means more in-distribution,
-here and everywhere in truing.
+A score is one number per row. Higher means more in-distribution, here and everywhere in truing.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ __all__ = [
     "vim",
 ]
 
-# A base score: a name in SCORES, or a function of one's own.
+# A base score: a name in SCORES, or a user-defined function.
 Base = str | Callable[[Outputs], ArrayLike]
 
 # The weight (c, d) and the bias (c,) of a network's last layer.
@@ -62,19 +61,20 @@ def base_scores(
     bank: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
-    """Return the score (n,) that `base` says: a name in `SCORES`, or a function of the outputs.
+    """Return the base score (n,) of every row.
 
     Parameters
     ----------
     outputs
         The rows to score.
     base, temperature
-        The score, and the temperature of its softmax.
+        The score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax.
     head, bank
-        What `NEEDS` says of the score: the last layer's (weight, bias), and known in-distribution rows that serve
-        for nothing else. A score that needs none does not look at them.
+        The (weight, bias) of the last layer, and in-distribution rows that are used for nothing else. `NEEDS` lists
+        the scores that use them; other scores ignore them.
     leave_out
-        The outputs are the bank's own rows, in the same order: each is scored as if it were not in the bank.
+        Whether the outputs are the rows of the bank, in the same order. Each row is then scored as if it were not in
+        the bank.
     """
     if isinstance(base, str):
         needed: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def base_scores(
 
 
 def check_base(base: Base) -> None:
-    """Refuse what is neither the name of a score nor a function."""
+    """Raise an error unless `base` is the name of a score or a function."""
     if isinstance(base, str):
         as_choice(base, "base", SCORES)
     elif not callable(base):
@@ -99,12 +99,12 @@ def check_base(base: Base) -> None:
 
 
 def base_name(base: Base) -> str:
-    """Return the score's name, for people."""
+    """Return the display name of a base score."""
     return base if isinstance(base, str) else getattr(base, "__name__", type(base).__name__)
 
 
 def looks_at_known(base: Base) -> bool:
-    """Return whether a base score looks at known in-distribution rows, its bank."""
+    """Return whether a base score needs a bank of in-distribution rows."""
     return isinstance(base, str) and "bank" in NEEDS.get(base, ())
 
 
@@ -142,7 +142,9 @@ def _gradnorm(
 
 def _given(outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None) -> Floats:
     _refuse_temperature("given", temperature)
-    return as_vector(outputs._need("scores", "the score given"), "scores")  # They may have changed since their check.
+    return as_vector(
+        outputs._need("scores", "the score given"), "scores"
+    )  # The caller's array may have changed since it was checked.
 
 
 def _fdbd(
@@ -156,7 +158,7 @@ def _fdbd(
     logits, (weight, _) = _logits(outputs, "fdbd"), _as_head("fdbd", head)
     known = _as_bank("fdbd", outputs, bank, leave_out)
     scores = fdbd(outputs.features, logits, weight, mean_of(known.features))
-    # The mean of the other m - 1 rows is m / (m - 1) times as far away.
+    # A row is m / (m - 1) times farther from the mean of the other m - 1 rows.
     return scores * (1 - 1 / len(known)) if leave_out else scores
 
 
@@ -169,7 +171,7 @@ def _nci(
 ) -> Floats:
     _refuse_temperature("nci", temperature)
     logits, (weight, _) = _logits(outputs, "nci"), _as_head("nci", head)
-    # The mean of the other rows lies in the same direction: to leave a row out changes nothing.
+    # Leaving a row out does not change the direction to the mean, so the score stays the same.
     known = _as_bank("nci", outputs, bank, leave_out)
     return nci(outputs.features, logits, weight, mean_of(known.features))
 
@@ -226,7 +228,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "vim": ("head", "bank"),
     "knn": ("bank",),
 }
-"""What a base score needs beside the outputs: the network's head, or a bank of known in-distribution rows."""
+"""Additional inputs of a base score: the network's head, or a bank of in-distribution rows."""
 
 
 def _logits(outputs: Outputs, name: str) -> Matrix:
@@ -249,7 +251,7 @@ def as_pair(head: Head) -> tuple[ArrayLike, ArrayLike]:
 
 
 def copied_head(head: Head | None) -> Head | None:
-    """Return (weight, bias) of a last layer, checked, so that nobody else can change them; None where there is none."""
+    """Return a validated copy of a last layer's (weight, bias), or None without a head."""
     if head is None:
         return None
     weight, bias = as_pair(head)

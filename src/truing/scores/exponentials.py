@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._check import KERNEL_NUMBERS, LARGEST, Floats, Matrix, reject, row_blocks
-from .._kernels import kernels, readable
+from .._check import LARGEST, Floats, Matrix, reject, row_blocks
+from .._kernels import KERNEL_NUMBERS, kernels, readable
 from .._threads import map_blocks
 
 # Degree of the polynomial for (1 - p)^gamma, as in compiled.c.

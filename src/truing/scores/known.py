@@ -1,4 +1,4 @@
-"""Known in-distribution rows that a score looks at."""
+"""Validation and mean of the in-distribution rows that some scores use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .._check import Floats, Matrix, as_truth, blocks, sum_of_blocks
 
 
 def check_known(features: Matrix, features_in: Matrix, leave_out: bool) -> None:
-    """Refuse known rows of another width, and rows to leave out of the known ones that are not they."""
+    """Reject known rows of another width, and with `leave_out`, features that are not the known rows themselves."""
     if features.shape[1] != features_in.shape[1]:
         wanted = f"{features.shape[1]} columns, as the features have"
         raise ValueError(f"features_in must have {wanted}, got {features_in.shape[1]}")

@@ -65,14 +65,20 @@ def _distances(z: Matrix, z_in: Matrix, k: int, leave_out: bool) -> Floats:
     def formula(z: Floats, row: Floats) -> Floats:
         norms = _norms(z)
         units = z / _divisors(norms)[:, None]
-        nearest = np.full((len(z), k), np.inf)
+        nearest = np.empty((len(z), 0))
         for start in range(0, len(z_in), _KNOWN_AT_ONCE):
             known = slice(start, start + _KNOWN_AT_ONCE)
-            cosines = units @ z_in[known].astype(np.float64).T / _divisors(norms_in[known])
-            squared = np.where(norms > 0, 1.0, 0.0)[:, None] + np.where(norms_in[known] > 0, 1.0, 0.0) - 2 * cosines
+            # |u - v|² = |u|² + |v|² - 2 uᵀv, where |u| and |v| are 1, or 0 for a row of zeros.
+            squared = units @ (z_in[known].astype(np.float64) / _divisors(norms_in[known])[:, None]).T
+            squared *= -2
+            squared += (norms_in[known] > 0).astype(np.float64)
+            squared += (norms > 0).astype(np.float64)[:, None]
             if leave_out:
                 squared[row == np.arange(start, start + squared.shape[1])] = np.inf
-            nearest = np.partition(np.concatenate((nearest, squared), axis=1), k - 1, axis=1)[:, :k]
+            if start > 0:
+                squared = np.concatenate((nearest, squared), axis=1)
+            squared.partition(min(k, squared.shape[1]) - 1, axis=1)
+            nearest = squared[:, :k]
         return np.asarray(np.sqrt(np.maximum(nearest[:, k - 1], 0.0)))
 
     return by_tiles(formula, z, np.arange(float(len(z)))[:, None])

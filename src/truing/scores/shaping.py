@@ -1,4 +1,4 @@
-"""ReAct: clip large activations before the head. A shaping changes the logits, never the score's formula."""
+"""ReAct: clip large activations before the head. This changes the logits, not the formula of the score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .heads import as_head
 
 
 def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, clip: float) -> Floats:
-    r"""Logits (n, c) of a linear head on clipped features, $W \min(z, \mathrm{clip}) + b$.
+    r"""Return the logits (n, c) of a linear head on clipped features, $W \min(z, \mathrm{clip}) + b$.
 
     >>> react([[1.0, 5.0]], weight=[[1.0, 1.0]], bias=[0.5], clip=2.0)
     array([[3.5]])
@@ -28,7 +28,7 @@ def react(features: ArrayLike, weight: ArrayLike, bias: ArrayLike, *, clip: floa
 
 
 def react_clip(features_in: ArrayLike, *, share: float = 0.9) -> float:
-    """Return the value that `share` of all known in-distribution activations stay at or below.
+    """Return the `share` quantile of all activations of in-distribution rows.
 
     >>> react_clip([[0.0, 1.0], [2.0, 3.0]], share=1.0)
     3.0

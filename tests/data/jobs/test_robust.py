@@ -13,6 +13,7 @@ from truing.data import jobs as parts
 from truing.data.jobs import Table
 from truing.data.npz import Arrays
 from truing.regression.fits import kept_rows
+from truing.regression.huber import sampled_numbers
 from truing.regression.robust import (
     SAMPLED_ROWS,
     Parts,
@@ -20,7 +21,6 @@ from truing.regression.robust import (
     Work,
     fit_robust_parts,
     sample_of,
-    sampled_numbers,
     sizes_of,
     trust_order,
 )
@@ -189,6 +189,32 @@ def test_no_row_is_an_error_and_so_are_wrong_options(rng):
             fit_robust_parts(Parts.of_one(features, scores), keep=1e-3, sampled=sampled)
         with pytest.raises(ValueError, match="penalty must be above 0"):
             fit_robust_parts(Parts.of_one(features, scores), penalty=0.0, sampled=sampled)
+
+
+@pytest.mark.parametrize(
+    ("keep", "error"), [(1.5, ValueError), (np.nan, ValueError), (True, TypeError), ("x", TypeError)]
+)
+def test_an_invalid_keep_is_rejected_before_any_pass(keep, error):
+    def unread(name: str, work: Work) -> Iterator[Arrays]:
+        raise AssertionError("no part may be read")
+
+    with pytest.raises(error, match="keep must be"):
+        fit_robust_parts(Parts((50,), unread), keep=keep, sampled=20)
+    with pytest.raises(error, match="keep must be"):
+        truing.fit_robust(np.zeros((SAMPLED_ROWS + 1, 1)), np.zeros(SAMPLED_ROWS + 1), keep=keep)
+
+
+@pytest.mark.parametrize("declared", [45, 55])
+def test_parts_with_other_rows_than_declared_are_rejected(rng, declared):
+    table = Parts((declared,), Parts.of_one(*like_a_network(rng, 50)).read)
+    trust = Trust(np.zeros(6), 0.0, 0, 1.0)
+    with pytest.raises(ValueError, match=f"as many rows as they declare: expected {declared}, got 50"):
+        sizes_of(table, trust)
+    with pytest.raises(ValueError, match="as many rows as they declare"):
+        fit_robust_parts(table, sampled=20)
+    if declared > 50:
+        with pytest.raises(ValueError, match="as many rows as they declare"):
+            fit_robust_parts(table, sampled=100)
 
 
 def test_a_sampled_job_is_the_fit_of_memory_and_resumes_to_the_same_bytes(rng, tmp_path: Path):

@@ -1,20 +1,18 @@
-"""Tables of any size, in parts: `fit`, `apply` and `detect` in bounded memory, here or on a cluster.
+"""Tables of any size, in parts: `fit`, `apply` and `detect` in bounded memory, locally or on a cluster.
 
     table = Table.of("logs/*.parquet")
-    found = detect(table, "scores", reference)
+    detection = detect(table, "scores", reference)
 
-A fit is a sum over rows, so that it is made wherever the rows are. In the order in which a job passes through them:
+A fit is a sum over rows, so each part can be summed where it is stored. The modules, in the order of a job:
 
-    table.py      files of one layout, read a block of rows at a time
-    passes.py     work on parts, and sums of what it gives
-    jobs.py       passes whose results are kept on disk until the job is over
-    sums.py       the first pass: sums of features and base scores
-    selection.py  the k-th smallest of all rows
-    robust.py     the robust fit, a few passes more
+    table.py      files with the same layout, read in blocks of rows
+    passes.py     sums of the results of many parts
+    jobs.py       passes over a table; results are kept on disk until the job is done
+    sums.py       the first pass: moments of features and base scores
     fits.py       from sums to a fit
-    scoring.py    the last pass: scores, decisions, a tally
+    scoring.py    the last pass: scores, decisions and counts
     detection.py  the whole job
-    merging.py    moments of several places, in files
+    merging.py    moments from several machines, stored in files
 """
 
 from __future__ import annotations

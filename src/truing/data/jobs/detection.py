@@ -1,4 +1,4 @@
-"""The whole job over a table: base scores, a fit of all rows, a file of trued scores for each part, in or out."""
+"""The whole job over a table: base scores, a fit of all rows, and a file of scores and decisions for each part."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from .scoring import Known, ScorePart, Scorer, Tally, add_tallies, as_kind, file
 from .sums import BaseScore, TableSums
 from .table import Table
 
-# In the folder of results: the fit, what there is to say of the whole, and results of passes that are not over.
+# Names in the folder of results: the fit, the summary, and the folder of intermediate results.
 FIT, FOUND, PARTIAL = "fit.npz", "found.json", ".partial"
 
 
 @dataclass(frozen=True, eq=False)
 class TableDetection:
-    """What `detect` found in a table: numbers of the whole, and `files`, one for each part that has rows.
+    """The result of `detect` on a table: a summary of all rows, and `files`, one for each part that has rows.
 
-    Its fields are those of `Detection` of the same names; `refused` counts the rows that are out. A file has for each
-    row its number in the part, and its base and trued scores, p-value and decision as far as there are any.
+    Fields have the same meaning as in `Detection`; `refused` is the number of rows that are out. Each row of a file
+    holds the row number in the part, the base and trued scores and, with a reference, the p-value and the decision.
     """
 
     base: str
@@ -80,27 +80,27 @@ def detect(
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> TableDetection:
-    """Do `truing.detect` for a table of any size: write a file for each part, and return what there is to say of all.
+    """Run `truing.detect` on a table of any size: write a file for each part, and return a summary.
 
-    A job that was stopped goes on where it was when it is called again, and one that is done is not done again.
+    Calling `detect` again resumes a stopped job. For a finished job it only returns the summary.
 
     Parameters
     ----------
     table
-        The rows at hand.
+        The rows to decide.
     folder
-        Where the results go: a new or an empty folder, or that of the same job.
+        The folder for results: new, empty, or the folder of the same job.
     reference
         Known in-distribution rows, in memory.
     method, base, temperature, intercept, components, head, accept, false_alarm, fdr, same_mix, rng, keep, penalty
-        As of `truing.detect`; there is no method online, which is for rows that come one after another.
+        As in `truing.detect`. The method online is not available.
     kind
-        What results are written as: parquet, arrow, feather, csv, or npy, which has the scores alone. By default
-        parquet for parts that are tables, else csv.
+        File format of the results: parquet, arrow, feather, csv, or npy, which holds only the scores. The default is
+        parquet if all parts are Parquet or Arrow files, else csv.
     runner
-        Where the work is done; by default in this process.
+        Runs the work on the parts. The default runs it in this process.
     progress
-        Called with the name of a pass, the rows done in it and all its rows.
+        Called with the name of a pass, the number of rows done, and the total number of rows.
     """
     check_table(table, components)
     if method == "online":
@@ -130,7 +130,7 @@ def detect(
 
 
 def _detected(job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dict[Path, Path]) -> TableDetection:
-    """Fit the table, write the files of all parts, and return what there is to say of the whole."""
+    """Fit the table, write the files of all parts, and return the summary."""
     summary, job = summed(job, plan)
     fit = fitted(job, plan, summary)
     known = None if held is None else _known(plan, held, fit, summary)
@@ -148,7 +148,7 @@ def _detected(job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dic
 
 
 def _called_out(job: Job, work: ScorePart) -> float | None:
-    """Return the largest p-value that is called out, where that depends on the p-values of all rows: one pass more."""
+    """Return the largest p-value that is called out under an FDR, which takes one more pass over all p-values."""
     if work.known is None or work.rate.name != "fdr":
         return None
     tally = Tally.restored(total(job.results("p-values", work), add_tallies))
@@ -158,7 +158,7 @@ def _called_out(job: Job, work: ScorePart) -> float | None:
 
 
 def _found(table: Table, plan: Plan, work: ScorePart, tally: Tally, files: tuple[Path, ...]) -> TableDetection:
-    """Return what a tally of all rows says, decisions where there were known rows to decide against."""
+    """Return the summary of a tally of all rows, with decisions if there is a reference."""
     found = TableDetection(
         base=base_name(plan.base.base),
         method=plan.method,
@@ -181,7 +181,7 @@ def _found(table: Table, plan: Plan, work: ScorePart, tally: Tally, files: tuple
 
 
 def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summary: TableSums) -> Known:
-    """Return the known rows that are decided against, scored by the fit."""
+    """Return the reference rows to decide against, scored by the fit."""
     if isinstance(fit, ContrastFit):
         assert plan.reference is not None
         assert fit.scores_in is not None
@@ -199,7 +199,7 @@ def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summa
 
 
 def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known | None, tally: Tally) -> Iterator[str]:
-    """Yield what a user should know before trusting these numbers, as `truing.detect` does."""
+    """Yield the notes that `truing.detect` gives, for a table."""
     if found.skipped_rows:
         yield f"{counted(found.skipped_rows)} skipped: not finite"
     if found.skipped_parts:
@@ -230,7 +230,7 @@ def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known |
 
 
 def _keep(found: TableDetection, folder: Path, *, is_named: bool) -> None:
-    """Write what was found, so that the same job is not done again; of a base score without a name no fit is kept."""
+    """Write the summary, and the fit if its base score has a name, so that the job does not run again."""
     if found.fit is not None and is_named:
         save(found.fit, folder / FIT)
     about = {name: value for name, value in vars(found).items() if name not in ("fit", "files", "rate")}
@@ -242,7 +242,7 @@ def _keep(found: TableDetection, folder: Path, *, is_named: bool) -> None:
 
 
 def _found_before(folder: Path) -> TableDetection | None:
-    """Return what the job in a folder found, if it is over and all its files are there; None if anything is amiss."""
+    """Return the summary of a finished job, or None if the summary or any file is missing or damaged."""
     try:
         about = json.loads((folder / FOUND).read_bytes())
         files = tuple(folder / name for name in about.pop("files"))
@@ -256,7 +256,7 @@ def _found_before(folder: Path) -> TableDetection | None:
         found = TableDetection(**about, files=files, fit=fit)
     except (ValueError, TypeError, AttributeError, KeyError, OSError, RecursionError):
         return None
-    if (folder / PARTIAL).exists():  # A job may be stopped just before it is removed.
+    if (folder / PARTIAL).exists():  # The job may have been stopped before it removed its intermediate results.
         with suppress(OSError), locked(folder / PARTIAL):
             Store(folder / PARTIAL).remove()
     return found

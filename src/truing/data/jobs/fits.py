@@ -20,15 +20,15 @@ from .jobs import Job, Progress, Runner, digest, identity_of_base, job_over, no_
 from .sums import BaseScore, ContrastSums, DirectSums, TableSums, add_stored
 from .table import RowBlock, Table
 
-# From so many features on, sums of parts are added where they are made.
+# Above this number of features, a remote runner adds sums of parts where they are computed.
 WIDE = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How a table is fitted: the method, its base score and options, and known rows that join the fit.
+    """How to fit a table: the method, the base score, the options, and reference rows that join the fit.
 
-    A contrast has its `reference` in two parts; the other methods take `known` rows with their base scores.
+    Contrast uses `reference`, split into halves. The other methods use `known`, reference rows with base scores.
     """
 
     method: str
@@ -59,25 +59,24 @@ def fit(
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> LinearFit | ContrastFit:
-    """Return the fit of all rows of a table: `fit_direct`, `fit_robust` or `fit_contrast` of any number of rows.
+    """Return the fit of all rows of a table, as `fit_direct`, `fit_robust` or `fit_contrast` do in memory.
 
     Parameters
     ----------
     table
-        The rows at hand.
+        The rows to fit.
     reference
-        Known in-distribution rows, in memory, for a contrast.
+        Known in-distribution rows, in memory; only for contrast.
     method
         dlr, rlr or contrast.
     base, temperature, head, intercept, components, keep, penalty, same_mix
-        As of `truing.detect`.
+        As in `truing.detect`.
     folder
-        Where results of passes are kept until the fit is done, so that a job that was stopped goes on where it was when
-        it is called again; by default nowhere.
+        A folder for intermediate results, so that another call resumes a stopped job. The default stores nothing.
     runner
-        Where the work is done; by default in this process.
+        Runs the work on the parts. The default runs it in this process.
     progress
-        Called with the name of a pass, the rows done in it and all its rows.
+        Called with the name of a pass, the number of rows done, and the total number of rows.
     """
     check_table(table, components)
     as_choice(method, "method", dict.fromkeys(("dlr", "rlr", "contrast")))
@@ -100,9 +99,9 @@ def fit(
     plan = plan_of(method, score, *halves(reference, method, base, None), **shape)
     with job_over(table, folder, runner, progress, method=method, **identity_of_plan(score, shape, reference)) as job:
         summary, job = summed(job, plan)
-        found = fitted(job, plan, summary)
-    assert found is not None
-    return found
+        result = fitted(job, plan, summary)
+    assert result is not None
+    return result
 
 
 def moments(
@@ -115,7 +114,7 @@ def moments(
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> Moments:
-    """Return the moments of the features and the base scores of all rows of a table; parameters are those of `fit`."""
+    """Return the moments of the features and base scores of all rows of a table. Parameters are as in `fit`."""
     check_table(table)
     score = BaseScore(choose_base(base, "dlr", table.widths), temperature, copied_head(head))
     with job_over(table, folder, runner, progress, method="moments", **identity_of_plan(score, {}, None)) as job:
@@ -125,7 +124,7 @@ def moments(
 
 
 def plan_of(method: str, score: BaseScore, learned: Outputs | None, held: Outputs | None, **shape: Any) -> Plan:
-    """Return how a table is fitted: known rows join the fit, as they do in memory."""
+    """Return the plan of a fit. Reference rows join the fit, as in `truing.detect`."""
     if method == "contrast":
         assert learned is not None
         assert held is not None
@@ -137,7 +136,7 @@ def plan_of(method: str, score: BaseScore, learned: Outputs | None, held: Output
 
 
 def identity_of_plan(score: BaseScore, shape: dict[str, Any], reference: Outputs | None) -> dict[str, Any]:
-    """Return what tells a fit from others, as plain values."""
+    """Return the identity of a fit as plain values."""
     return {
         "base": identity_of_base(score.base),
         "options": digest(shape, score.temperature, score.head),
@@ -146,7 +145,7 @@ def identity_of_plan(score: BaseScore, shape: dict[str, Any], reference: Outputs
 
 
 def check_table(table: Table, components: int | None = None) -> None:
-    """Refuse what is no table, and more components than it has columns of features."""
+    """Raise an error unless `table` is a `Table` with at least `components` feature columns."""
     if not isinstance(table, Table):
         raise TypeError(f"table must be a Table, got {type(table).__name__}: make one with Table.of")
     if components is not None:
@@ -154,7 +153,7 @@ def check_table(table: Table, components: int | None = None) -> None:
 
 
 def check_alike(table: Table, reference: Outputs) -> None:
-    """Refuse a reference of other widths than the table."""
+    """Reject a reference whose widths differ from the table."""
     for name in ("features", "logits"):
         own, other = table.widths.get(name), getattr(reference, name)
         if own is not None and other is not None and own != other.shape[1]:
@@ -162,7 +161,7 @@ def check_alike(table: Table, reference: Outputs) -> None:
 
 
 def summed(job: Job, plan: Plan) -> tuple[TableSums, Job]:
-    """Return the sums of all rows, and the job without the parts that cannot be read."""
+    """Return the sums of all rows, and the job without the unreadable parts."""
     if plan.reference is not None:
         work: Any = ContrastSums(plan.reference.columns)
     else:
@@ -175,7 +174,7 @@ def summed(job: Job, plan: Plan) -> tuple[TableSums, Job]:
 
 
 def fitted(job: Job, plan: Plan, summary: TableSums) -> LinearFit | ContrastFit | None:
-    """Return the fit of all rows, whose sums are known; None where the base score stays as it is."""
+    """Return the fit of all rows from their sums, or None for the method none."""
     if plan.method == "none":
         return None
     if plan.reference is not None:
@@ -196,7 +195,7 @@ def fitted(job: Job, plan: Plan, summary: TableSums) -> LinearFit | ContrastFit 
 
 
 def _scored_parts(job: Job, plan: Plan, part_rows: tuple[int, ...]) -> Parts:
-    """Return the rows of a table with their base scores, and the known rows as one more part behind them."""
+    """Return the rows of a table with their base scores, followed by the known rows as one more part."""
     known = plan.known
 
     def read(name: str, work: Work) -> Iterator[Arrays]:
@@ -209,11 +208,11 @@ def _scored_parts(job: Job, plan: Plan, part_rows: tuple[int, ...]) -> Parts:
 
 @dataclass(frozen=True, eq=False)
 class OnScoredRows:
-    """Work that wants the base scores of a part's rows."""
+    """Work on the features and base scores of a part."""
 
     base: BaseScore
     work: Work
 
     def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
-        """Return the work's result of a part."""
+        """Return the result of a part."""
         return self.work(number, self.base.scored(blocks))

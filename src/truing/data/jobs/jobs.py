@@ -1,6 +1,6 @@
-"""A job: passes over a table, done here or elsewhere, whose results are kept on disk until it is over.
+"""A job: passes over a table, run locally or on a cluster, with results kept on disk until the job is done.
 
-A job that was stopped, by whatever, goes on where it was: results that are there are not made again.
+A stopped job resumes where it stopped: stored results are not computed again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .table import RowBlock, Table, UnreadableFileError, UnreadablePartError
 
 try:
     import fcntl
-except ImportError:  # Not on Windows, where nothing keeps a job from being run twice.
+except ImportError:  # On Windows, nothing prevents a job from running twice at once.
     fcntl = None  # type: ignore[assignment]
 
 BlockWork = Callable[[int, Iterable[RowBlock]], Arrays]
-"""What is done with a part, given its number and its rows."""
+"""Returns the result of a part, given its number and its blocks of rows."""
 
 Add = Callable[[Arrays, Arrays], Arrays]
 Progress = Callable[[str, int, int], object]
-"""Told the name of a pass, the rows done in it, and all its rows."""
+"""Called with the name of a pass, the number of rows done, and the total number of rows."""
 
 
 def no_progress(name: str, done: int, rows: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 IDENTITY, LOCK = "job.json", ".lock"
@@ -49,9 +49,9 @@ _UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class Task:
-    """A piece of work that can be sent to another machine: called with the number of a part.
+    """Work on the parts of a table, which can be sent to another machine and called with the number of a part.
 
-    In the first pass, parts that cannot be read may be skipped.
+    Only the first pass may skip unreadable parts.
     """
 
     table: Table
@@ -59,7 +59,7 @@ class Task:
     is_first: bool
 
     def __call__(self, number: int, seen: Callable[[int], object] = lambda rows: None) -> Arrays:
-        """Return the work's result of a part, telling `seen` of the rows as they are read."""
+        """Return the result of a part. `seen` is called with the number of rows of each block."""
         try:
             return self.work(number, self._blocks(number, seen))
         except (UnreadablePartError, UnreadableFileError) as error:
@@ -74,49 +74,49 @@ class Task:
 
 
 class Runner(Protocol):
-    """Where work is done. `sums_apart` says whether sums of some parts should be made there too."""
+    """Runs tasks. `sums_apart` is True if the runner should also add the results of groups of parts."""
 
     sums_apart: bool
 
     def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number of each of these parts and its result, in any order."""
+        """Yield the number and the result of each of these parts, in any order."""
 
     def run_sums(
         self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number of each group and the sum of its parts' results, added in turn, in any order."""
+        """Yield the number and the sum of each group, in any order. Within a group, results are added in turn."""
 
 
 class Here:
-    """Parts are worked on one after another in this process, which uses all cores for each."""
+    """Runs tasks in this process, one part after another, with all cores for each part."""
 
     sums_apart = False
 
     def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number of each of these parts and its result."""
+        """Yield the number and the result of each of these parts."""
         for number in numbers:
             yield number, task(number, seen)
 
     def run_sums(
         self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
     ) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number of each group and its sum."""
+        """Yield the number and the sum of each group."""
         for place, group in enumerate(groups):
             yield place, in_turn((task(number, seen) for number in group), add)
 
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of results, by the pass and the part they are of; None keeps nothing."""
+    """A folder of results by pass and part. Without a folder nothing is stored."""
 
     folder: Path | None = None
 
     def has(self, name: str, number: int) -> bool:
-        """Return whether there is a result."""
+        """Return whether a result is stored."""
         return self.folder is not None and self._path(name, number).exists()
 
     def read(self, name: str, number: int) -> Arrays | None:
-        """Return a result, None where there is none that is whole."""
+        """Return a result, or None if it is missing or damaged."""
         if self.folder is None:
             return None
         try:
@@ -125,21 +125,21 @@ class Store:
             return None
 
     def write(self, name: str, number: int, arrays: Arrays) -> None:
-        """Keep a result."""
+        """Store a result."""
         if self.folder is not None:
             write_npz(self._path(name, number), arrays)
 
     def discard(self, name: str, number: int) -> None:
-        """Forget a result."""
+        """Remove a result."""
         if self.folder is not None:
             self._path(name, number).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove all of it, once the job is over; what says of which job it is goes last."""
+        """Remove the folder. The identity of the job and the lock are removed last."""
         if self.folder is not None and self.folder.is_dir():
             for file in sorted(self.folder.iterdir(), key=lambda file: (file.name == LOCK, file.name == IDENTITY)):
                 file.unlink(missing_ok=True)
-            with suppress(OSError):  # The same job may have been begun anew.
+            with suppress(OSError):  # The same job may have started again.
                 self.folder.rmdir()
 
     def _path(self, name: str, number: int) -> Path:
@@ -149,7 +149,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Job:
-    """Passes over a table by a runner, their results kept in a store."""
+    """Passes over a table, run by a runner, with results kept in a store."""
 
     table: Table
     runner: Runner = field(default_factory=Here)
@@ -157,14 +157,14 @@ class Job:
     progress: Progress = no_progress
 
     def results(self, name: str, work: BlockWork, *, is_first: bool = False) -> Iterator[Arrays]:
-        """Yield the work's result of every part, in the order of the parts; a name stands for one pass."""
+        """Yield the result of every part, in the order of the parts. The name identifies the pass."""
         task = Task(self.table, work, is_first)
         return self._in_order(name, range(len(self.table)), lambda left, seen: self.runner.run(task, left, seen))
 
     def total(self, name: str, work: BlockWork, add: Add, *, wide: bool = False) -> tuple[Arrays, Job]:
-        """Return the sum of a first pass over all parts that can be read, and the job without the others.
+        """Return the sum of a first pass over all readable parts, and the job without the unreadable parts.
 
-        Wide results are added where they are made, if that is elsewhere.
+        A remote runner adds wide results where they are computed.
         """
         bad: dict[Path, str] = {}
 
@@ -187,7 +187,7 @@ class Job:
         return whole, replace(self, table=table)
 
     def _sums_apart(self, name: str, work: BlockWork, add: Add) -> Iterator[Arrays]:
-        """Yield the sums of so many parts at a time."""
+        """Yield the sums of groups of `FAN_IN` parts."""
         task, numbers = Task(self.table, work, is_first=True), range(len(self.table))
         groups = [numbers[start : start + FAN_IN] for start in range(0, len(numbers), FAN_IN)]
 
@@ -203,7 +203,7 @@ class Job:
         numbers: Sequence[int],
         run: Callable[[Sequence[int], Callable[[int], object]], Iterator[tuple[int, Arrays]]],
     ) -> Iterator[Arrays]:
-        """Yield results in the order of their numbers: those that are stored, and those that are made meanwhile."""
+        """Yield stored and newly computed results in the order of their numbers."""
         done, rows = 0, sum(self.table.rows_of(number) for number in range(len(self.table)))
 
         def seen(more: int) -> None:
@@ -219,7 +219,7 @@ class Job:
             if kept is not None:
                 yield kept
                 continue
-            if number in stored:  # It is there, and damaged.
+            if number in stored:  # The stored result is damaged.
                 coming = chain(run([number], seen), coming)
             while number not in waiting:
                 made, arrays = next(coming)
@@ -232,9 +232,9 @@ class Job:
 def job_over(
     table: Table, folder: AnyPath | None, runner: Runner | None, progress: Progress, **about: Any
 ) -> Iterator[Job]:
-    """Open a job whose results are kept in a folder, if one is given, until the block ends well.
+    """Open a job whose results are kept in a folder, if one is given, until the block succeeds.
 
-    They are removed as well where the input will not do, since it must change; anything else may be tried again.
+    Invalid input removes the results too, because the input must change. After any other error the job can resume.
     """
     store = Store(None if folder is None else Path(folder))
     with locked(store.folder):
@@ -250,7 +250,7 @@ def job_over(
 
 @contextmanager
 def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[None]:
-    """Take a folder for the results of a job; leave it as it was where the input will not do."""
+    """Claim a folder for the results of a job. Restore the folder if the input is invalid."""
     is_new = not folder.exists()
     make_folder(folder)
     before = set(folder.iterdir())
@@ -269,7 +269,7 @@ def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, unless it is there."""
+    """Create a folder unless it exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -278,7 +278,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
-    """Make a folder, and keep other processes from it as long as the block runs, where files can be locked."""
+    """Create a folder and lock it against other processes during the block, if the system supports locks."""
     if folder is None or fcntl is None:
         if folder is not None:
             make_folder(folder)
@@ -289,7 +289,7 @@ def locked(folder: Path | None) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> BinaryIO:
-    """Return the folder's lock, held. Who held it before may have removed it, folder and all, just now."""
+    """Acquire the lock of a folder. Retry if the previous owner has just removed the lock or the folder."""
     while True:
         make_folder(folder)
         try:
@@ -307,47 +307,47 @@ def _lock(folder: Path) -> BinaryIO:
 
 
 def identity_of(table: Table, **about: Any) -> dict[str, Any]:
-    """Return what tells a job from others: the parts with their sizes and times, and what is done with them."""
+    """Return the identity of a job: its parts with their sizes and modification times, and its options."""
     own = {name: getattr(table, name) for name in ("called", "skip_bad_rows", "skip_bad_parts")}
     return {"format": VERSION, "parts": len(table), "files": digest(table.identity()), **own, **about}
 
 
 def identity_of_base(base: Base) -> str:
-    """Return a name for a base score that no other has: two functions of one name cannot be told apart."""
+    """Return a unique name for a base score. Functions get a random suffix, since two may share a name."""
     return base if isinstance(base, str) else f"{base_name(base)} {uuid4().hex}"
 
 
 def digest(*things: Any) -> str:
     """Return a digest of plain values, arrays, `Outputs` and sequences of them."""
-    found = sha256()
+    hashed = sha256()
     for thing in things:
         if isinstance(thing, Outputs):
             for name, column in thing._columns().items():
-                found.update(f"{name} {column.dtype} {column.shape}".encode())
-                found.update(np.ascontiguousarray(column).data)
+                hashed.update(f"{name} {column.dtype} {column.shape}".encode())
+                hashed.update(np.ascontiguousarray(column).data)
         elif isinstance(thing, np.ndarray):
-            found.update(f"{thing.dtype} {thing.shape}".encode())
-            found.update(np.ascontiguousarray(thing).data)
+            hashed.update(f"{thing.dtype} {thing.shape}".encode())
+            hashed.update(np.ascontiguousarray(thing).data)
         elif isinstance(thing, dict):
-            found.update(digest(*thing.items()).encode())
+            hashed.update(digest(*thing.items()).encode())
         elif isinstance(thing, tuple | list):
-            found.update(digest(*thing).encode())
+            hashed.update(digest(*thing).encode())
         else:
-            found.update(repr(thing).encode())
-    return found.hexdigest()
+            hashed.update(repr(thing).encode())
+    return hashed.hexdigest()
 
 
 def check_same_job(folder: Path, identity: dict[str, Any]) -> None:
-    """Say in a folder what job its files are of, or refuse it where they are of another."""
+    """Record the identity of a job in its folder. Raise an error if the folder belongs to another job."""
     path = folder / IDENTITY
     if path.exists():
         try:
-            found = json.loads(path.read_bytes())
+            stored = json.loads(path.read_bytes())
         except (ValueError, RecursionError):
             raise ValueError(f"{path} is damaged: remove the folder, or give another") from None
-        if found == identity:
+        if stored == identity:
             return
-        what = ", ".join(key for key in identity if not isinstance(found, dict) or found.get(key) != identity[key])
+        what = ", ".join(key for key in identity if not isinstance(stored, dict) or stored.get(key) != identity[key])
         raise ValueError(
             f"{folder} holds results of another job, with a difference in {what}: give another folder, or remove it"
         )

@@ -1,4 +1,4 @@
-"""Moments of several places in files: each says what its scores are, so that only what belongs together is added."""
+"""Files of moments that record the origin of their scores, so that only compatible moments are added."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..npz import Source
 
 @dataclass(frozen=True)
 class Origin:
-    """What the scores behind some moments are: the base score, its temperature and the network's name.
+    """The origin of the scores behind moments: the base score, its temperature and the network's name.
 
-    What is not known is None, and goes with anything.
+    None means unknown and is compatible with any value.
     """
 
     base: str | None = None
@@ -24,14 +24,14 @@ class Origin:
     model: str | None = None
 
     def joined(self, other: Origin, path: Source) -> Origin:
-        """Return what is known of both, refusing a difference."""
-        found = {}
+        """Return the combined origin. Raise an error if the two differ."""
+        joined = {}
         for name in (field.name for field in fields(self)):
             own, its = getattr(self, name), getattr(other, name)
             if None not in (own, its) and own != its:
                 raise ValueError(f"{path} must hold moments of the {name} {own!r}, as those before it, got {its!r}")
-            found[name] = its if own is None else own
-        return Origin(**found)
+            joined[name] = its if own is None else own
+        return Origin(**joined)
 
 
 def write_moments(path: AnyPath, moments: Moments, origin: Origin) -> None:

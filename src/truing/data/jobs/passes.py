@@ -1,6 +1,6 @@
-"""Sums of the results of many parts, added in an order that depends on the parts alone.
+"""Sums of the results of many parts, in an order that depends only on the parts.
 
-So a table gives the same bits on one machine and on many.
+A table therefore gives the same bits on one machine and on a cluster.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import TypeVar
 
-# Results that are added up together; then so many of their sums, and so on.
+# Number of results that are added at each level of the tree of sums.
 FAN_IN = 16
 
 Sum = TypeVar("Sum")
 
 
 def total(parts: Iterable[Sum], add: Callable[[Sum, Sum], Sum]) -> Sum:
-    """Return the sum of all parts: first of so many at a time, then of so many of these sums, and so on.
+    """Return the sum of all parts, added as a tree: `FAN_IN` parts at a time, then `FAN_IN` of these sums, and so on.
 
     >>> total(["a", "b", "c"], lambda one, other: f"({one}{other})")
     '((ab)c)'
@@ -27,7 +27,7 @@ def total(parts: Iterable[Sum], add: Callable[[Sum, Sum], Sum]) -> Sum:
         for height in range(len(levels)):
             if len(levels[height]) == FAN_IN:
                 _carry(levels, height, add)
-    for height in range(len(levels)):  # One more level may come with the last sum.
+    for height in range(len(levels)):  # The last carry may add a level.
         if levels[height] and height + 1 < len(levels):
             _carry(levels, height, add)
     if not levels[-1]:
@@ -36,12 +36,12 @@ def total(parts: Iterable[Sum], add: Callable[[Sum, Sum], Sum]) -> Sum:
 
 
 def in_turn(parts: Iterable[Sum], add: Callable[[Sum, Sum], Sum]) -> Sum:
-    """Return the sum of some parts, added one after another."""
+    """Return the sum of the parts, added one after another."""
     return reduce(add, parts)
 
 
 def _carry(levels: list[list[Sum]], height: int, add: Callable[[Sum, Sum], Sum]) -> None:
-    """Add up a level, and put the sum onto the level above."""
+    """Move the sum of a level to the level above."""
     if height + 1 == len(levels):
         levels.append([])
     levels[height + 1].append(in_turn(levels[height], add))

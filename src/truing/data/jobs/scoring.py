@@ -1,4 +1,4 @@
-"""The last pass over a table: a file of scores for each part, and a tally of what they say."""
+"""The last pass over a table: a file of scores for each part, and counts over all rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .jobs import Here, Progress, Runner, Task, digest, identity_of, identity_of
 from .sums import BaseScore
 from .table import RowBlock, Table
 
-# What results may be written as.
+# File formats of results.
 KINDS = ("parquet", "arrow", "feather", "csv", "npy")
 
 
@@ -39,23 +39,23 @@ def apply(
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> list[Path]:
-    """Write the trued scores of every part of a table by an earlier fit, and return the files.
+    """Write the trued scores of every part of a table by an existing fit, and return the files.
 
-    Parts whose scores are there are not scored again.
+    Parts whose scores have been written are skipped.
 
     Parameters
     ----------
     fit
-        What `fit` or any function of that name returned.
+        A fit from `parts.fit`, `fit_direct`, `fit_robust` or `fit_contrast`.
     table
         The rows to score.
     folder
-        Where the scores go: a new or an empty folder, or that of the same job.
+        The folder for the scores: new, empty, or the folder of the same job.
     kind
-        What they are written as: parquet, arrow, feather, csv, or npy. By default parquet for parts that are tables,
-        else csv.
+        File format: parquet, arrow, feather, csv or npy. The default is parquet if all parts are Parquet or Arrow
+        files, else csv.
     runner, progress
-        As of `fit`.
+        As in `parts.fit`.
     """
     if not isinstance(fit, LinearFit | ContrastFit):
         raise TypeError(f"fit must be a LinearFit or a ContrastFit, got {type(fit).__name__}")
@@ -79,7 +79,7 @@ def apply_to_files(
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> int:
-    """Write the scores of these parts, each to its file, and return how many rows they have."""
+    """Write the scores of each of these parts to its file, and return the number of rows."""
     done, rows = 0, sum(table.rows_of(number) for number in numbers)
 
     def seen(more: int) -> None:
@@ -93,14 +93,14 @@ def apply_to_files(
 
 
 def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
-    """Refuse a table of another width than the fit's."""
+    """Reject a table whose width differs from the fit."""
     wanted = len(fit.coef) if isinstance(fit, LinearFit) else fit.columns.dimensions
     if table.widths["features"] != wanted:
         raise ValueError(f"table must have {wanted} features, as the fit has, got {table.widths['features']}")
 
 
 def is_written(file: Path) -> bool:
-    """Return whether there is a file that holds something."""
+    """Return whether the file exists and is not empty."""
     return file.exists() and file.stat().st_size > 0
 
 
@@ -112,7 +112,7 @@ def _identity_of_fit(fit: LinearFit | ContrastFit) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ApplyToPart:
-    """The work of scoring a part by a fit: a file of its rows."""
+    """Scores a part by a fit and writes a file of its rows."""
 
     fit: LinearFit | ContrastFit
     files: tuple[Path, ...]
@@ -130,7 +130,7 @@ class ApplyToPart:
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores rows before and after truing; without a fit both are the base score."""
+    """Scores rows before and after truing. Without a fit, both are the base score."""
 
     base: BaseScore
     fit: LinearFit | ContrastFit | None
@@ -146,10 +146,10 @@ class Scorer:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Known rows that rows are decided against: their scores before and after truing (m,), and ways to weigh them.
+    """Reference rows to decide against: base and trued scores (m,), and one or more sets of weights (m,).
 
-    `keys` find rows that are among the known ones; every so many rows (`stride`) one is looked up, of all parts
-    together: `starts` (k,) are the numbers that the parts' first rows have among all rows.
+    `keys` recognise reference rows among the rows of the table. Only every `stride`-th row of the table is looked up;
+    `starts` (k,) is the position of the first row of each part in the table.
     """
 
     base_scores: Floats
@@ -163,7 +163,7 @@ class Known:
         return len(self.scores)
 
     def looked_up(self, number: int, seen: int, block: RowBlock) -> tuple[int, int]:
-        """Return how many of a block's rows were looked up, `seen` rows of its part coming before, and found."""
+        """Return how many rows of a block were looked up and how many found. `seen` rows of the part precede it."""
         first = -(int(self.starts[number]) + seen) % self.stride
         some = block.outputs.features[first :: self.stride]
         return len(some), self.keys.found(some) if len(some) else 0
@@ -171,11 +171,11 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What the scores of some parts say: how many rows there are and, against known rows, what becomes of them.
+    """Counts over the scores of some parts: the number of rows and, with reference rows, the decisions.
 
-    `refused` rows are out, `counts` (m + 1,) have each p-value, and `looked_up` were looked up among the known ones, of
-    which some were found. `order` tells how known rows and these rank before truing, after it, and by how much that
-    rises, in each way to weigh them.
+    `refused` is the number of rows that are out, and `counts` (m + 1,) the number of rows with each p-value.
+    `looked_up` rows were looked up among the reference rows, and `found` of them are there. `order` holds, for each set
+    of weights, the placements before truing, after truing, and their difference.
     """
 
     rows: int
@@ -186,7 +186,7 @@ class Tally:
     found: int = 0
 
     def __add__(self, more: Tally) -> Tally:
-        """Return what is known of both."""
+        """Return the tally of both sets of parts."""
         if self.rows == 0 or more.rows == 0:
             return more if self.rows == 0 else self
         if self.counts is None or more.counts is None:
@@ -204,7 +204,7 @@ class Tally:
         )
 
     def stored(self) -> Arrays:
-        """Return it as arrays."""
+        """Return the tally as arrays."""
         arrays: Arrays = {"numbers": np.array([self.rows, self.refused, self.looked_up, self.found])}
         if self.counts is None:
             return arrays
@@ -217,7 +217,7 @@ class Tally:
 
     @classmethod
     def restored(cls, arrays: Arrays) -> Tally:
-        """Return that of `stored`."""
+        """Return the tally from the arrays that `stored` returned."""
         rows, refused, looked_up, found = arrays["numbers"].tolist()
         if "counts" not in arrays:
             return cls(rows)
@@ -228,15 +228,15 @@ class Tally:
 
 
 def add_tallies(one: Arrays, other: Arrays) -> Arrays:
-    """Return the sum of two tallies that are stored."""
+    """Return the sum of two stored tallies, stored."""
     return (Tally.restored(one) + Tally.restored(other)).stored()
 
 
 @dataclass(frozen=True, eq=False)
 class ScorePart:
-    """The work of scoring a part: a file of its rows, unless there are no `files`, and a tally.
+    """Scores a part, writes a file of its rows if there are `files`, and returns a tally.
 
-    Under a false discovery rate rows are refused up to the p-value `called_out`.
+    Under a false discovery rate, rows with a p-value up to `called_out` are out.
     """
 
     scorer: Scorer
@@ -246,7 +246,7 @@ class ScorePart:
     files: tuple[Path, ...] | None = None
 
     def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
-        """Write the scores of a part, and return its tally."""
+        """Write the scores of a part and return its tally."""
         whole = Tally(0)
 
         def columns() -> Iterator[Arrays]:
@@ -260,7 +260,7 @@ class ScorePart:
         return whole.stored()
 
     def _scored(self, number: int, before: int, block: RowBlock) -> tuple[Arrays, Tally]:
-        """Return the columns of a block's file and its tally, so many rows of its part coming before it."""
+        """Return the result columns and the tally of a block. `before` rows of the part precede it."""
         base, scores = self.scorer.of(block.outputs)
         columns: Arrays = {"row": block.numbers, "base": base, "scores": scores}
         if self.known is None:
@@ -281,7 +281,7 @@ class ScorePart:
 
 
 def as_kind(kind: str | None, table: Table) -> str:
-    """Return what results are written as."""
+    """Return the file format of the results."""
     if kind is None:
         return "parquet" if all(part.suffix.lower() in TABLES for part in table.parts) else "csv"
     as_choice(kind, "kind", dict.fromkeys(KINDS))
@@ -289,7 +289,7 @@ def as_kind(kind: str | None, table: Table) -> str:
 
 
 def files_in(folder: Path, table: Table, kind: str) -> dict[Path, Path]:
-    """Return the file that the scores of each part go to: named as the part is, or by its number if names repeat."""
+    """Return the file for the scores of each part, named after the part, with its number if names repeat."""
     stems = [part.stem if part.is_file() else part.name for part in table.parts]
     if len(set(stems)) < len(stems):
         stems = [f"{number:06}-{stem}" for number, stem in enumerate(stems)]
@@ -297,7 +297,7 @@ def files_in(folder: Path, table: Table, kind: str) -> dict[Path, Path]:
 
 
 def write_blocks(file: Path | None, blocks: Iterator[Arrays]) -> int:
-    """Write blocks of columns to a file, unless that is None or none come, and return how many rows there are."""
+    """Write blocks of columns and return the number of rows. Write nothing without a file or without blocks."""
     first = next(blocks, None)
     if file is None or first is None:
         return sum(len(block["row"]) for block in chain(() if first is None else (first,), blocks))

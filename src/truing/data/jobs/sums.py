@@ -24,7 +24,7 @@ _KIND = "table sums"
 
 @dataclass(frozen=True, eq=False)
 class BaseScore:
-    """A base score, and all that it needs to be taken of some rows."""
+    """A base score with its temperature, head and bank."""
 
     base: Base
     temperature: float = 1.0
@@ -36,17 +36,18 @@ class BaseScore:
         return base_scores(outputs, self.base, self.temperature, head=self.head, bank=self.bank)
 
     def scored(self, blocks: Iterable[RowBlock]) -> Iterator[ScoredBlock]:
-        """Yield the features and the base scores of some rows at a time."""
+        """Yield the features and the base scores of each block."""
         for block in blocks:
             yield ScoredBlock(block.outputs.features, self.of(block.outputs))
 
 
 @dataclass(frozen=True, eq=False)
 class TableSums:
-    """What the first pass tells of some parts: how many rows each has (k,), and of all of them the sums.
+    """The result of the first pass over some parts.
 
-    These are None where there are no rows. `class_counts` (c,) rows are of each predicted class, and `lowest` and
-    `highest` are the ends of the base scores.
+    `part_rows` (k,) is the number of rows of each part, `sums` the sums over all rows (None without rows),
+    `class_counts` (c,) the number of rows of each predicted class, and `lowest` and `highest` the range of the base
+    scores.
     """
 
     part_rows: NDArray[np.int64]
@@ -57,11 +58,11 @@ class TableSums:
 
     @property
     def rows(self) -> int:
-        """All rows."""
+        """Number of rows of all parts."""
         return int(self.part_rows.sum())
 
     def __add__(self, more: TableSums) -> TableSums:
-        """Return what is known of both sets of parts."""
+        """Return the result for both sets of parts."""
         return TableSums(
             np.concatenate((self.part_rows, more.part_rows)),
             _added(self.sums, more.sums),
@@ -76,18 +77,18 @@ class TableSums:
 
     @classmethod
     def restored(cls, arrays: Arrays) -> TableSums:
-        """Return the sums that `stored` returned as arrays."""
+        """Return the sums from the arrays that `stored` returned."""
         return cls(**from_arrays(arrays, "a stored result").value)
 
 
 def add_stored(one: Arrays, other: Arrays) -> Arrays:
-    """Return the sum of two summaries that are stored."""
+    """Return the sum of two stored summaries, stored."""
     return (TableSums.restored(one) + TableSums.restored(other)).stored()
 
 
 @dataclass(frozen=True, eq=False)
 class DirectSums:
-    """The work of summing up a part for direct regression: moments of features and base score."""
+    """Sums a part for direct regression: the moments of features and base scores."""
 
     base: BaseScore
     classes: int
@@ -105,7 +106,7 @@ class DirectSums:
 
 @dataclass(frozen=True, eq=False)
 class ContrastSums:
-    """The work of summing up a part for a contrast: sums of its columns, by class."""
+    """Sums a part for a contrast: sums of its columns by class."""
 
     columns: Columns
 
@@ -121,7 +122,7 @@ class ContrastSums:
 
 
 class _Tally:
-    """Counts the rows of a part as they come, by class, and the range of their base scores."""
+    """Counts rows by class and tracks the range of their base scores, block by block."""
 
     def __init__(self, classes: int) -> None:
         self._counts = np.zeros(classes, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A table in parts: files of one layout, read a block of rows at a time."""
+"""A table in parts: files with the same layout, read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..columns import NAMES, files_of
 from ..drafts import AnyPath
 from ..part_files import columns_of, parts_of, read_blocks, rows_of
 
-# Numbers in a block of rows: 16 MB of float32.
+# Numbers in a block of rows, 16 MB of float32.
 _NUMBERS_AT_ONCE = 2**22
 _FEWEST_ROWS_AT_ONCE = 1024
 
@@ -27,21 +27,20 @@ Stamp = tuple[tuple[int, int, int], ...]
 T = TypeVar("T")
 _END: Any = object()
 
-
-# What is read of the columns that `Outputs` may have: labels serve for nothing here.
+# The columns to read. Labels are not used.
 _COLUMNS = tuple(name for name in NAMES if name != "labels")
 
 
 class UnreadablePartError(ValueError):
-    """A part that cannot be read, or not to its end."""
+    """A part is damaged or cut short."""
 
 
 class UnreadableFileError(OSError):
-    """A part that the system does not let be read, perhaps but now."""
+    """The system cannot read a part. The error may be temporary."""
 
 
 class RowBlock(NamedTuple):
-    """Some rows of a part, and their numbers (b,) in it."""
+    """Some rows of a part, and their row numbers (b,) in the part."""
 
     numbers: NDArray[np.intp]
     outputs: Outputs
@@ -49,13 +48,12 @@ class RowBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of what a network says, in `parts`: files, or folders that each hold a set of `.npy` files.
+    """Outputs of a network in `parts`: files, or folders that each contain a set of `.npy` files.
 
-    `widths` has the number of entries that a row has in each column, and `called` what a column is called in the files,
-    where it is not its own name. With `skip_bad_rows` rows that hold a NaN or an
-    infinity count as absent, and with `skip_bad_parts` parts that cannot be read; otherwise both are errors.
-    `unreadable` tells the parts that were skipped already, and why. `stamps` are sizes and times of change of the
-    parts: one that is changed later is refused.
+    `widths` maps each column to its number of entries per row, and `called` maps columns to their names in the files
+    where the names differ. `skip_bad_rows` skips rows with a NaN or an infinity, and `skip_bad_parts` skips unreadable
+    parts; otherwise both are errors. `unreadable` lists the reasons for the parts skipped so far. `stamps` holds the
+    sizes and modification times of the parts; reading a part that has changed since is an error.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -83,15 +81,16 @@ class Table:
         skip_bad_rows: bool = False,
         skip_bad_parts: bool = False,
     ) -> Table:
-        """Return the table of a file, a folder of parts, a glob, or several of these; all parts must be alike.
+        """Return the table of a file, a folder of parts, a glob, or several of these.
 
-        `features` and `logits` say what the columns are called in the files, where it is not that.
+        All parts must have the same columns, widths and types. `features` and `logits` are the names of these columns
+        in the files, if they differ.
         """
         as_truth(skip_bad_rows, "skip_bad_rows")
         as_truth(skip_bad_parts, "skip_bad_parts")
         paths = [path] if isinstance(path, str | PathLike) else list(path)
-        given = {"features": features, "logits": logits}
-        called = {name: own for name, own in given.items() if own is not None}
+        names = {"features": features, "logits": logits}
+        called = {name: own for name, own in names.items() if own is not None}
         layouts: dict[Path, Layout] = {}
         unreadable: list[str] = []
         for part in (part for some in paths for part in parts_of(some)):
@@ -99,7 +98,7 @@ class Table:
                 raise ValueError(f"each part must be given once, got {part} twice")
             try:
                 layout = _layout(part, called)
-                if layout["features"][1] != (0,) or rows_of(part):  # Lists of any length have none without rows.
+                if layout["features"][1] != (0,) or rows_of(part):  # A list column without rows has width 0.
                     layouts[part] = layout
             except (ValueError, OSError) as error:
                 if not skip_bad_parts:
@@ -120,16 +119,16 @@ class Table:
         return len(self.parts)
 
     def rows_of(self, number: int) -> int:
-        """Return how many rows a part has, bad ones among them."""
+        """Return the number of rows of a part, including bad rows."""
         return rows_of(self.parts[number])
 
     @property
     def rows_at_once(self) -> int:
-        """The rows of a block, which depend on the table's width alone."""
+        """Number of rows of a block. It depends only on the widths of the table."""
         return max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(self.widths.values()))
 
     def identity(self) -> list[Any]:
-        """Return what tells these rows from others: names, sizes and times of change of the files."""
+        """Return the path, sizes and modification times of every part."""
         return [(str(part.absolute()), _stamp(part)) for part in self.parts]
 
     def blocks(self, number: int) -> Iterator[RowBlock]:
@@ -152,9 +151,9 @@ class Table:
             raise ValueError(f"{part} must not change while it is worked on, and did")
 
     def good_rows(self, part: Path, start: int, arrays: dict[str, Any]) -> RowBlock | None:
-        """Return those rows of a block that are not to be skipped, None where that leaves none.
+        """Return the rows of a block without bad rows if they are to be skipped, or None if no row is left.
 
-        `start` is the number of its first row in the part.
+        `start` is the number of the first row of the block in the part.
         """
         numbers = np.arange(start, start + len(arrays["features"]))
         try:
@@ -173,7 +172,7 @@ class Table:
 
 
 def _stamp(part: Path) -> Stamp:
-    """Return size, time of change and number of every file of a part."""
+    """Return the size, modification time and inode of every file of a part."""
     files = [file.stat() for file in files_of(part) if file.exists()]
     if not files:
         raise FileNotFoundError(f"there is no file {part}")
@@ -181,7 +180,7 @@ def _stamp(part: Path) -> Stamp:
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield the items, each of which is made while the one before it is worked on."""
+    """Yield the items, and compute the next item in a thread while the caller works on the current one."""
     with ThreadPoolExecutor(1) as maker:
         coming = maker.submit(next, items, _END)
         while (item := coming.result()) is not _END:
@@ -190,7 +189,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _readable(blocks: Iterator[T]) -> Iterator[T]:
-    """Yield the blocks of a part; that it cannot be read is an error of its own."""
+    """Yield the blocks of a part. Raise errors that identify unreadable parts."""
     try:
         yield from blocks
     except ValueError as error:
@@ -200,7 +199,7 @@ def _readable(blocks: Iterator[T]) -> Iterator[T]:
 
 
 def _layout(part: Path, called: dict[str, str]) -> Layout:
-    """Return the columns of a part by our names, which may be called otherwise in it."""
+    """Return the type and row shape of the columns of a part, by their names in `Outputs`."""
     own = {name: called.get(name, name) for name in _COLUMNS}
     found = columns_of(part, list(own.values()))
     for name in ("features", *called):
@@ -210,13 +209,15 @@ def _layout(part: Path, called: dict[str, str]) -> Layout:
 
 
 def _check_alike(first: Path, layout: Layout, part: Path, own: Layout) -> None:
-    """Refuse a part of other columns, widths or types than the first."""
+    """Reject a part whose columns, widths or types differ from the first part."""
     for name in _COLUMNS:
         if own.get(name) != layout.get(name):
-            raise ValueError(f"{part} must have {_told(layout, name)}, as {first} has, got {_told(own, name)}")
+            raise ValueError(
+                f"{part} must have {_described(layout, name)}, as {first} has, got {_described(own, name)}"
+            )
 
 
-def _told(layout: Layout, name: str) -> str:
+def _described(layout: Layout, name: str) -> str:
     if name not in layout:
         return f"no {name}"
     dtype, shape = layout[name]
@@ -224,7 +225,7 @@ def _told(layout: Layout, name: str) -> str:
 
 
 def _bad_rows(arrays: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return which rows hold a number that is not finite, or too large to square (n,)."""
+    """Return which rows (n,) contain a number that is not finite or too large to square."""
     bad = np.zeros(len(arrays["features"]), dtype=np.bool_)
     for array in arrays.values():
         if array.dtype.kind == "f":
