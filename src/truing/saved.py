@@ -117,7 +117,8 @@ def from_arrays(arrays: Arrays, source: object) -> Stored:
         about = json.loads(arrays[ABOUT].tobytes())
         version = about["truing"]
     except (KeyError, ValueError, TypeError, RecursionError):
-        raise ValueError(f"{source} must be a file saved by truing.save, got one without its header") from None
+        hint = ": truing.Outputs.load reads rows" if "features" in members else ""
+        raise ValueError(f"{source} must be a file saved by truing.save, got one without its header{hint}") from None
     if version != VERSION:
         raise ValueError(f"{source} has format version {version}; this truing reads version {VERSION}")
     kind = about.get("kind")

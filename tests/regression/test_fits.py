@@ -356,7 +356,7 @@ def test_fits_of_real_features_reproduce_the_figures_of_the_prototype(
 
 @fits
 def test_more_components_than_rows_are_rejected(fit):
-    with pytest.raises(ValueError, match="components must be at least 1 and at most 3, got 4"):
+    with pytest.raises(ValueError, match="components must be at most the 3 rows and 8 columns, got 4"):
         fit(np.eye(3, 8), [1, 2, 3], components=4)
 
 

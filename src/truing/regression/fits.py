@@ -1,4 +1,4 @@
-"""The two fits of the paper, of rows in memory: direct (DLR) and robust (RLR). Both return a `LinearFit`."""
+"""DLR, and RLR of rows that fit into its sample. Both return a `LinearFit`. `fit_robust` itself is in robust.py."""
 
 from __future__ import annotations
 
@@ -209,6 +209,7 @@ def as_pair(features: ArrayLike, scores: ArrayLike, components: int | None) -> t
     """Return checked features (n, d) and scores (n,)."""
     matrix, vector = as_matrix(features, "features"), as_vector(scores, "scores")
     check_same_rows(features=matrix, scores=vector)
-    if components is not None:
-        as_count(components, "components", at_most=min(matrix.shape))
+    if components is not None and as_count(components, "components") > min(matrix.shape):
+        rows, columns = matrix.shape
+        raise ValueError(f"components must be at most the {rows} rows and {columns} columns, got {components}")
     return matrix, vector

@@ -9,7 +9,7 @@ $r = s - Z \beta - a$ and $\gamma_i = r_i - \mathrm{clip}(r_i, \pm\lambda)$. Thi
 4. Prove the result with a dual point (`certify`).
 
 The smoothed loss has the slope $\psi_\mu(r) = (\sqrt{(r + \lambda)^2 + \mu^2} - \sqrt{(r - \lambda)^2 + \mu^2}) / 2$,
-which tends to clip(r, ±λ) as μ falls to 0.
+which tends to clip(r, ±λ) as μ falls to 0. Below, `width` is λ, or a little more where λ is below rounding.
 """
 
 from __future__ import annotations
@@ -482,7 +482,7 @@ def hessian(rows: Floats, curvature: Floats) -> Floats:
 def newton_step(matrix: Floats, gradient: Floats) -> Floats:
     """Return the Newton step for a Hessian, or the gradient itself if rounding makes the Hessian indefinite."""
     matrix.flat[:: len(gradient) + 1] += _RIDGE * (np.trace(matrix) + len(gradient))
-    return np.asarray(_linalg.lapack.dposv(matrix, gradient)[1])
+    return np.asarray(_linalg.lapack.dposv(matrix, gradient)[1])  # If it fails, LAPACK returns the right-hand side.
 
 
 def line_search(

@@ -50,7 +50,7 @@ _MAX_NORM_RATIO = 1e3
 _ZERO_ENTRY = 1e-7
 _MAX_ZERO_ENTRY = 1e-3
 
-# Solutions of a problem with these zeros are corrected once or twice to fit the scores to full precision.
+# Solves of a problem with these zeros: the first one, and corrections that fit the scores to full precision.
 _REFINEMENTS = 3
 
 # A mean this close to the span of the centred rows, relative to its length, lies in it.
@@ -198,7 +198,8 @@ def solve_comoment(columns: Columns, comoment: Floats) -> Solution:
     if factor is not None and smallest > _SAFETY_FACTOR * limit:
         scaled, rank, rounding = _by_cholesky(columns, factor, cross), k, limit / smallest
     else:
-        values, vectors = _linalg.eigh(_correlations(columns, comoment)[0], overwrite_a=True)
+        correlations, _ = _correlations(columns, comoment)  # The Cholesky factor overwrote the first ones.
+        values, vectors = _linalg.eigh(correlations, overwrite_a=True)
         used = values > RANK_TOLERANCE * values[-1] + columns.error
         values, basis = values[used], vectors[:, used]
         limit = RANK_TOLERANCE * values.max(initial=1.0) + columns.error

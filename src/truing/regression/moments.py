@@ -224,8 +224,8 @@ class Moments:
 
         It minimises $\sum_i (s_i - z_i^\top \beta - a)^2 + \mathrm{ridge} \, \|\beta\|^2$ over `coef` $\beta$ and
         `intercept` $a$. Without an intercept $a = 0$, as the paper prints it. With `components` = k the fit is confined
-        to the k leading principal components of the centred features. The features stay centred when `intercept` is
-        false, which shifts every score by one constant.
+        to the k leading principal components of the centred features. These stay centred even if `intercept` is false,
+        which shifts every score by one constant.
         """
         ridge, intercept = as_number(ridge, "ridge", at_least=0.0), as_truth(intercept, "intercept")
         if components is not None:

@@ -149,8 +149,8 @@ def trust_order(
     r"""Return the rows (n,) from the most to the least trusted: by $|\gamma_i|$ (Eq. 15, Algorithm 2).
 
     Features are scaled to unit norm (rows of zeros stay zero) and, with `components`, reduced by a centred PCA.
-    Ties in $|\gamma|$ are broken by the smaller |residual|, then by the higher score, then by the smaller features, and
-    never by row order. Residuals that are equal up to rounding count as equal.
+    $|\gamma|$ grows with |residual|, so rows are sorted by |residual|. Ties are broken by the higher score, then by the
+    smaller features, and never by row order. Residuals that are equal up to rounding count as equal.
     """
     matrix, vector = as_pair(features, scores, components)
     if len(vector) <= SAMPLED_ROWS:

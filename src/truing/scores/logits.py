@@ -116,7 +116,7 @@ def as_logits_unchecked(values: ArrayLike, name: str = "logits") -> Matrix:
     ):
         raise ValueError(
             f"{name} must be outputs of the last layer before its softmax, got probabilities: rows of numbers in "
-            "[0, 1] that sum to 1 (pass their logarithms instead)"
+            "[0, 1] that sum to 1 (pass the logits; for msp and gen, logarithms of the probabilities serve as well)"
         )
     return logits
 
