@@ -97,6 +97,20 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(rows, name):
         assert to_bytes("thing", found.value) == content, place
 
 
+def test_a_flipped_bit_in_the_directory_on_disk_is_a_value_error_or_harmless(rows, tmp_path):
+    content = to_bytes("fit", THINGS["fit"](rows))
+    for place in range(len(content) - 22, len(content)):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            (tmp_path / "damaged.npz").write_bytes(damaged)
+            try:
+                loaded = truing.load(tmp_path / "damaged.npz")
+            except ValueError:
+                continue
+            assert to_bytes("fit", loaded) == content
+
+
 def test_a_truncated_file_is_refused_at_every_length(rows):
     content = to_bytes("fit", THINGS["fit"](rows))
     for length in range(len(content)):
@@ -129,6 +143,7 @@ WRONG = {
         lambda a: {k: v for k, v in a.items() if k != "coef"},
         "members are not as expected: missing coef",
     ),
+    "a kind that is no text": (lambda a: changed(a, kind=3), "must name the kind of its value, got 3"),
     "another class": (lambda a: changed(a, value={"Path": {}}), "a class must be one of"),
     "another field": (
         lambda a: changed(a, value={"LinearFit": {"a": 1}}),

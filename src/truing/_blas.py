@@ -32,8 +32,8 @@ def one_thread() -> Iterator[None]:
     - A BLAS library is loaded after the first block. It keeps its own number.
     - A build keeps one number per thread (OpenBLAS with OpenMP), and blocks overlap in several threads. The number
       is set in the first thread only and restored in the last.
-    - An interrupt arrives exactly at the begin or end of a block, or the process forks while another thread is in a
-      block. BLAS may then stay at one thread.
+    - An interrupt arrives at the begin or end of a block, or the process forks while another thread is in a block.
+      BLAS may then stay at one thread for the rest of the process. With many short blocks this is not rare.
     """
     global _users
     with _lock:

@@ -122,6 +122,8 @@ def from_arrays(arrays: Arrays, source: object) -> Stored:
     if version != VERSION:
         raise ValueError(f"{source} has format version {version}; this truing reads version {VERSION}")
     kind = about.get("kind")
+    if not isinstance(kind, str):
+        raise ValueError(f"{source} must name the kind of its value, got {kind!r}")
     try:
         _check_names(set(members), set(about["members"]), "members")
         value = _decode(about["value"], "", members)

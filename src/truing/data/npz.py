@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from errno import EINVAL
 from io import BytesIO
 from os import SEEK_END
 from typing import IO, Any, BinaryIO
@@ -176,7 +177,9 @@ def _opened(path: Source) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.Z
             _check_directory(file, size)
             with zipfile.ZipFile(file) as archive:
                 yield archive, _members(archive), size
-        except OSError:
+        except OSError as error:
+            if error.errno == EINVAL:  # A damaged directory made zipfile seek to a negative offset.
+                raise ValueError(f"{path} must be an .npz file of plain arrays: its directory is damaged") from None
             raise
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
