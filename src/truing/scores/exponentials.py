@@ -9,10 +9,9 @@ Logits come unchecked. The functions here reject logits that are not finite, bec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,8 +27,7 @@ _DEGREE = 18
 _UNDERFLOWING = 1e-290
 
 
-@dataclass(frozen=True, eq=False)
-class SoftmaxSums:
+class SoftmaxSums(NamedTuple):
     """The largest logit (n,) of every row, and `others` (n,), the sum over the other classes.
 
     With $x_j = (f_j - max f) / T$, `others` is the sum of $e^{x_j}$ over all classes but one with the largest logit.
@@ -43,20 +41,28 @@ class SoftmaxSums:
     distance: Floats
 
 
-def softmax_sums(
-    logits: Matrix, temperature: float, *, with_mean: bool = False, with_distance: bool = False
-) -> SoftmaxSums:
-    """Return the sums of exponentials of every row of logits (n, c)."""
-    largest, others = np.empty(len(logits)), np.empty(len(logits))
-    mean, distance = np.empty(len(logits) * with_mean), np.empty(len(logits) * with_distance)
+def softmax_scores(
+    formula: Callable[[SoftmaxSums], Floats],
+    logits: Matrix,
+    temperature: float,
+    *,
+    with_mean: bool = False,
+    with_distance: bool = False,
+) -> Floats:
+    """Return `formula` of the sums of exponentials of every row of logits (n, c), one block of rows at a time."""
+    scores = np.empty(len(logits))
 
     def fill(block: Matrix, rows: slice) -> bool:
-        outputs = (values[rows] if len(values) else None for values in (largest, others, mean, distance))
-        valid: bool = kernels.softmax_sums(block, temperature, LARGEST, *outputs)
+        largest, others = np.empty((2, len(block)))
+        mean, distance = np.empty(len(block) * with_mean), np.empty(len(block) * with_distance)
+        optional = (values if len(values) else None for values in (mean, distance))
+        valid: bool = kernels.softmax_sums(block, temperature, LARGEST, largest, others, *optional)
+        if valid:
+            scores[rows] = formula(SoftmaxSums(largest, others, mean, distance))
         return valid
 
     _by_blocks(fill, logits)
-    return SoftmaxSums(largest, others, mean, distance)
+    return scores
 
 
 def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top: int) -> Floats:

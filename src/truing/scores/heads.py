@@ -19,7 +19,7 @@ from .._check import (
     check_same_rows,
 )
 from .._largest import largest_of_rows
-from .exponentials import log_sum_exp, softmax_sums
+from .exponentials import log_sum_exp, softmax_scores
 from .logits import as_logits_unchecked, as_temperature
 from .tiles import ROWS_AT_ONCE, by_blocks, by_tiles, check_defined
 
@@ -36,8 +36,7 @@ def gradnorm(features: ArrayLike, logits: ArrayLike, temperature: float = 1.0) -
     T = as_temperature(temperature)
     z, f = as_matrix_unchecked(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
-    scores: Floats = _absolute_sums(z) * softmax_sums(f, T, with_distance=True).distance / T
-    return scores
+    return _absolute_sums(z) * softmax_scores(lambda sums: sums.distance, f, T, with_distance=True) / T
 
 
 def scale(

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._check import Floats, Matrix, as_count, as_matrix_unchecked, as_number, blocks, check_finite
 from .._largest import largest_of_rows
-from .exponentials import generalised_entropies, softmax_sums
+from .exponentials import generalised_entropies, softmax_scores
 
 # The exponent of GEN and the number of probabilities that it sums, as its authors chose them.
 _GAMMA = 0.1
@@ -22,8 +22,8 @@ def msp(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     >>> msp([[0.0, 0.0], [9.0, 0.0]]).round(3)
     array([0.5, 1. ])
     """
-    sums = softmax_sums(as_logits_unchecked(logits), as_temperature(temperature))
-    return 1 / (1 + sums.others)
+    T = as_temperature(temperature)
+    return softmax_scores(lambda sums: 1 / (1 + sums.others), as_logits_unchecked(logits), T)
 
 
 def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -33,8 +33,7 @@ def energy(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([0.693])
     """
     T = as_temperature(temperature)
-    sums = softmax_sums(as_logits_unchecked(logits), T)
-    return sums.largest + T * np.log1p(sums.others)
+    return softmax_scores(lambda sums: sums.largest + T * np.log1p(sums.others), as_logits_unchecked(logits), T)
 
 
 def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -45,10 +44,9 @@ def kl_uniform(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     >>> kl_uniform([[0.0, 0.0], [2.0, 0.0]]).round(3)
     array([0.   , 0.434])
     """
-    f = as_logits_unchecked(logits)
-    sums = softmax_sums(f, as_temperature(temperature), with_mean=True)
-    scores: Floats = np.log1p(sums.others) - sums.mean - np.log1p(f.shape[1] - 1)
-    return scores
+    T, f = as_temperature(temperature), as_logits_unchecked(logits)
+    log_classes = np.log1p(f.shape[1] - 1)
+    return softmax_scores(lambda sums: np.log1p(sums.others) - sums.mean - log_classes, f, T, with_mean=True)
 
 
 def max_logit(logits: ArrayLike) -> Floats:
