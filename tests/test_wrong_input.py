@@ -126,21 +126,23 @@ WRONG_DETECT_OPTIONS = [
     *(["--reference", "good.npz", "--accept", rate] for rate in ("0", "1.5", "nan", "-1", "all", "")),
     *(["--reference", "good.npz", "--fdr", "0.1", "--accept", "0.9"], ["--reference"]),
 ]
+# A name without an ending is a folder for the results of `detect` and `apply`.
+FOLDERS = ("x", "nothing", ".npy")
 CASES = [
     *(["detect", name] for name in WRONG_OUTPUTS),
     *(["detect", name, "--json", "--method", "online"] for name in WRONG_OUTPUTS),
     *(["detect", "good.npz", "--reference", name] for name in WRONG_OUTPUTS),
     *(["score", name, "-o", "x.npy"] for name in WRONG_OUTPUTS),
-    *(["fit", name, "-o", "x.npz"] for name in WRONG_OUTPUTS),
+    *(["fit", name, "-o", "x.npz"] for name in WRONG_OUTPUTS if name != "moments.npz"),  # It solves moments.
     *(["apply", "fit.npz", name, "-o", "x.npy"] for name in WRONG_OUTPUTS),
     *(["apply", name, "good.npz", "-o", "x.npy"] for name in WRONG_FITS),
     *(["evaluate", "scores.npy", "scores.npy", "--outputs", name] for name in WRONG_OUTPUTS),
     *(["threshold", name] for name in WRONG_SCORES),
     *(["evaluate", name, "scores.npy"] for name in WRONG_SCORES),
     *(["evaluate", "scores.npy", name] for name in WRONG_SCORES),
-    *(["detect", "good.npz", "-o", name] for name in WRONG_TARGETS),
+    *(["detect", "good.npz", "-o", name] for name in WRONG_TARGETS if name not in FOLDERS),
     *(["score", "good.npz", "-o", name] for name in WRONG_TARGETS),
-    *(["apply", "fit.npz", "good.npz", "-o", name] for name in (*WRONG_TARGETS, "fit.npz")),
+    *(["apply", "fit.npz", "good.npz", "-o", name] for name in (*WRONG_TARGETS, "fit.npz") if name not in FOLDERS),
     *(["fit", "good.npz", "-o", name] for name in WRONG_TARGETS if name not in ("x", "x.xls", ".npy")),
     *(["fit", "good.npz", "-o", "x.npz", "--moments", name] for name in WRONG_TARGETS[:4]),
     *(
