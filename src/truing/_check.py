@@ -24,8 +24,8 @@ T = TypeVar("T")
 # Larger numbers overflow when squared and summed, or divided by a small temperature.
 LARGEST = 1e100
 
-# A block of so many 64-bit numbers fits into the processor's cache. Small inputs are cut into smaller blocks, so that
-# all threads are busy, but not below the minimum.
+# A block of BLOCK_NUMBERS 64-bit numbers fits into the processor's cache. Small inputs are cut into smaller blocks, but
+# not below the minimum, so that all threads are busy.
 BLOCK_NUMBERS = 2**18
 _MIN_BLOCK_NUMBERS = 2**17
 _BLOCKS_OF_FEW_ROWS = 8

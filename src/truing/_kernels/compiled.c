@@ -34,7 +34,7 @@
 #define restrict __restrict
 #endif
 
-/* Scratch memory starts at a multiple of so many bytes. */
+/* Alignment of scratch memory, in bytes. */
 #define ALIGNMENT 64
 
 /* Rows of logits that are read side by side, and partial sums of a product of two vectors. */
@@ -354,7 +354,7 @@ INLINE void sum_powers(const lanes *l, const exponent *power, double *out)
     memcpy(out, sum, sizeof sum);
 }
 
-/* If `others` are given, they are sums over all classes of rows of which `logits` are only the largest. */
+/* Given `others` are sums over all classes; `logits` then hold only the largest classes of each row. */
 VECTORISED static int sum_entropies(const matrix *logits, double scale, double limit, const exponent *power, lanes *l,
                                     int are_given, double *others, double *equal, double *powers)
 {
