@@ -1,12 +1,12 @@
-"""The same features and logits through truing and the libraries of its field, and the same numbers for all.
+"""Compare truing with other libraries: the same features and logits, and the same metrics for all.
 
-The in-distribution rows are permuted: a quarter is A, a quarter is B, known rows that a detector may be given, some
-with their labels; the networks' training rows are not in the banks. The rest and all rows of one other set are the mix,
-which every detector scores. "given" says what else it saw: nothing; A, and B to decide against; A and B, and nothing to
-decide against; the mix; or all three. Ten such splits, fewer where they take too long. Rivals stand at their documented
-defaults. Where there is none, DICE's p is that of pytorch-ood's CIFAR-10 example, ViM's d 512 or half the features, the
-forests' depth 10, as is usual with AdaDetect. Banks are looked for in DIR/banks; DIR is ../shared/data, seen from the
-clone, where none is given.
+The in-distribution rows are permuted. A quarter is A and a quarter is B: known rows that a detector may be given, some
+with their labels. The networks' training rows are not in the banks. The rest and all rows of one other set are the mix,
+which every detector scores. "given" says what else a detector saw: nothing; A, with B to decide against; A and B, with
+nothing to decide against; the mix; or all three. There are ten such splits, fewer for slow detectors. Rivals use their
+documented defaults. Where there is none, DICE's p is the one in pytorch-ood's CIFAR-10 example, ViM's d is 512 or half
+the features, and forests have depth 10, as is usual with AdaDetect. Banks are read from DIR/banks; the default of DIR
+is ../shared/data, relative to the repository.
 
     pip install -e '.[networks]' pyod pulearn fcnd && pip install --no-deps pytorch-ood  # Needs no torchvision here.
     export TRUING_DATA=DIR OMP_NUM_THREADS=1
@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 
 import truing
-from truing.contrast import Columns
 
 BANKS = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
 TITLES = {
@@ -50,6 +49,7 @@ BUDGET, BUDGET_OF_LOGISTIC, BUDGET_OF_OUTLIERS = 6.0, 15.0, 1.0
 WIDE, COMPONENTS, MORE_COMPONENTS = 512, 64, 128  # Wider features also go in as leading principal components (PCs).
 NUMBERS_AT_ONCE = 10**8  # DICE holds rows × classes × features, and gets fewer rows.
 METRICS = ("fpr95", "auroc", "found")
+DIRECTION = "direction + distance + scores"  # The columns that suit classifiers best.
 
 Outputs = truing.Outputs
 Row = dict[str, Any]
@@ -84,8 +84,8 @@ class Rival:
 def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
     """Yield contrast, the base scores, and each of them trued on the mix, on the reference and on both."""
 
-    def contrast(same_mix: bool, split: Split, mix: Outputs) -> tuple[Any, Any]:
-        fit = truing.fit_contrast(mix, split.a, held=split.b, same_mix=same_mix)
+    def contrast(split: Split, mix: Outputs) -> tuple[Any, Any]:
+        fit = truing.fit_contrast(mix, split.a, held=split.b)
         return fit.scores_in, fit.predict(mix)
 
     def of_reference(base: str, k: int | None, known: Outputs, rows: Outputs) -> Any:
@@ -105,8 +105,7 @@ def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
         scores[order] = truing.detect(mix[order], base=base, method="online", batch=BATCH_ROWS, components=k).scores
         return None, scores
 
-    for same_mix in (False, True):
-        yield Rival("contrast" + ", same_mix" * same_mix, "A, B, mix", partial(contrast, same_mix), math.inf)
+    yield Rival("contrast", "A, B, mix", contrast, math.inf)
     for base in ("msp", "energy", "gen"):
         yield Rival(base, "nothing", lambda _, rows, base=base: truing.SCORES[base](rows))
     for base in ("msp", "energy"):
@@ -239,18 +238,27 @@ MAKERS = {
 
 
 def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterator[Rival]:
-    """Yield a classifier of A against B and the mix (AdaDetect): on features, with scores, and on contrast's columns.
+    """Yield a classifier of A against B and the mix (AdaDetect), on three kinds of columns.
 
-    `member` maps columns (n, p) and which rows are of A (n,) to how much each row looks like one of A.
+    The columns are the features, the features and scores, or the direction and distance of the standardised features
+    and the scores. `member` maps columns (n, p) and which rows are of A (n,) to how much each row looks like one of A.
     """
     from sklearn.decomposition import PCA
 
     def columns(kind: str, known: Outputs, rows: Outputs) -> Any:
-        if kind == "contrast's columns":
-            columns, _ = Columns.of(known, "gen")
-            return columns.matrix(columns.scored(rows))
-        beside = ("gen", "energy", "msp") if kind == "features + scores" else ()
-        return np.column_stack((np.float64(rows.features), *(truing.SCORES[base](rows) for base in beside)))
+        features = np.float64(rows.features)
+        if kind == "features":
+            return features
+        scores = [truing.SCORES[base](rows) for base in ("gen", "energy", "msp")]
+        if kind == DIRECTION:
+            mean, deviation = (
+                known.features.mean(axis=0, dtype=np.float64),
+                known.features.std(axis=0, dtype=np.float64),
+            )
+            features = (features - mean) / np.where(deviation > 0, deviation, np.inf)
+            distance = np.linalg.norm(features, axis=1)
+            return np.column_stack((features / np.where(distance > 0, distance, 1)[:, None], distance, *scores))
+        return np.column_stack((features, *scores))
 
     def scores(kind: str, k: int | None, split: Split, mix: Outputs) -> tuple[Any, Any]:
         rows = unlabelled((split.a, split.b, mix))
@@ -261,13 +269,13 @@ def members(weight: Any, name: str, member: Callable[[Any, Any], Any]) -> Iterat
         like_known = member(found, np.int64(np.arange(len(rows)) < m))
         return like_known[m:n], like_known[n:]
 
-    kinds = ("features", "features + scores", "contrast's columns")
+    kinds = ("features", "features + scores", DIRECTION)
     ways = views(weight, MORE_COMPONENTS)
     if name != "LogisticRegression":  # The others take longer, forests longest.
         kinds, ways = kinds[2:] if "depth" in name else kinds[::2], ways[-1:]
     for kind, (tag, k) in product(kinds, ways):
         budget = BUDGET_OF_LOGISTIC if name.startswith("Logistic") else BUDGET
-        if name == "LogisticRegression" and kind == "contrast's columns":
+        if name == "LogisticRegression" and kind == DIRECTION:
             budget = math.inf  # The closest rival.
         yield Rival(f"{name}, {kind}{tag}", "A, B, mix", partial(scores, kind, k), budget)
 
@@ -423,7 +431,6 @@ def shown(number: list[float | None] | None, *, error: bool = True) -> str:
 
 KINDS: dict[str, Callable[[Row], bool]] = {
     "**contrast**": lambda row: row["detector"] == "contrast",
-    "**contrast, `same_mix=True`**": lambda row: row["detector"] == "contrast, same_mix",
     "truing's DLR, given A, B and the mix": lambda row: is_ours(row, "A, B, mix") and "contrast" not in row["detector"],
     "truing's DLR, RLR or Online DLR, given the mix": lambda row: is_ours(row, "mix"),
     "base score": lambda row: is_ours(row, "nothing"),
@@ -431,8 +438,8 @@ KINDS: dict[str, Callable[[Row], bool]] = {
     "rivals, A (and B)": lambda row: is_rival(row, "A", "A, B"),
     "rivals, their labels too": lambda row: is_rival(row, "A, labels", "A, B, labels"),
     "rivals, the mix": lambda row: is_rival(row, "mix"),
-    "**rivals, A, B and the mix**": lambda row: is_rival(row, "A, B, mix") and "contrast's" not in row["detector"],
-    "**the same, on contrast's columns**": lambda row: is_rival(row, "A, B, mix") and "contrast's" in row["detector"],
+    "**rivals, A, B and the mix**": lambda row: is_rival(row, "A, B, mix") and DIRECTION not in row["detector"],
+    f"**the same, on {DIRECTION}**": lambda row: is_rival(row, "A, B, mix") and DIRECTION in row["detector"],
 }
 
 
@@ -453,7 +460,7 @@ def best_of_each_kind(banks: dict[str, list[Row]]) -> str:
         cells = []
         for rows in banks.values():
             best = highest([row for row in rows if belongs(row)], "auroc")
-            name = "" if "contrast*" in kind or "same_mix" in kind or best is None else best["detector"] + " "
+            name = "" if "contrast" in kind or best is None else best["detector"] + " "
             cells.append("-" if best is None else name + numbers(best))
         lines.append([kind, *cells])
     return as_markdown(lines)
@@ -464,15 +471,12 @@ def who_is_ahead(banks: dict[str, list[Row]]) -> str:
     lines = [["", *(TITLES.get(bank, bank) for bank in banks)]]
     for metric, name in zip(METRICS, ("FPR95", "AUROC", "found"), strict=True):
         key, sign = f"mean {metric}", -1 if metric == "fpr95" else 1
-        for ours in ("contrast", "contrast, same_mix"):
-            cells = []
-            for rows in banks.values():
-                (own,) = [row for row in rows if row["detector"] == ours]
-                ahead = [row for row in rows if is_rival(row) and key in row and sign * (row[key][0] - own[key][0]) > 0]
-                borrowed = sum("contrast's" in row["detector"] for row in ahead)
-                on_ours = f", {'all' if borrowed == len(ahead) else borrowed} on contrast's columns" if borrowed else ""
-                cells.append(f"{shown(own[key])}; ahead of it: {len(ahead) or 'none'}{on_ours}")
-            lines.append([f"{name}, {ours}", *cells])
+        cells = []
+        for rows in banks.values():
+            (own,) = [row for row in rows if row["detector"] == "contrast"]
+            ahead = [row for row in rows if is_rival(row) and key in row and sign * (row[key][0] - own[key][0]) > 0]
+            cells.append(f"{shown(own[key])}; ahead of it: {len(ahead) or 'none'}")
+        lines.append([f"{name}, contrast", *cells])
         best = [highest([row for row in rows if is_rival(row)], metric) for rows in banks.values()]
         lines.append([f"{name}, best rival", *(f"{row['detector']} {shown(row[key])}" for row in best if row)])
     return as_markdown(lines)
@@ -480,20 +484,19 @@ def who_is_ahead(banks: dict[str, list[Row]]) -> str:
 
 def set_by_set(banks: dict[str, list[Row]]) -> str:
     """Return a table: the AUROC of each set, of contrast, of the better base score and of the best rivals."""
-    heads = ["contrast", "same_mix", "base score", "best rival given A, B and the mix", "best other rival"]
+    heads = ["contrast", "base score", "best rival given A, B and the mix", "best other rival"]
     lines = [["", *heads]]
     for bank, rows in banks.items():
         run = [row for row in rows if "auroc" in row]
         for name in run[0]["auroc"]:
             kinds = (
                 [row for row in run if row["detector"] == "contrast"],
-                [row for row in run if row["detector"] == "contrast, same_mix"],
                 [row for row in run if is_ours(row, "nothing")],
                 [row for row in run if is_rival(row, "A, B, mix")],
                 [row for row in run if is_rival(row) and row["given"] != "A, B, mix"],
             )
             best = [max(kind, key=lambda row: row["auroc"][name][0]) for kind in kinds if kind]
-            cells = [("" if i < 2 else row["detector"] + " ") + shown(row["auroc"][name]) for i, row in enumerate(best)]
+            cells = [("" if i < 1 else row["detector"] + " ") + shown(row["auroc"][name]) for i, row in enumerate(best)]
             lines.append([f"{TITLES.get(bank, bank)}: {name}", *cells])
     return as_markdown(lines)
 
@@ -550,7 +553,7 @@ def read(path: Path | None) -> list[Row]:
 def main() -> None:
     """Measure what is asked for, print its tables and, with --json FILE, append its rows; or fill a page from them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bank", action="append", help="a folder under TRUING_DATA/banks; all of them if not given")
+    parser.add_argument("--bank", action="append", help="a folder under TRUING_DATA/banks (default: those of the page)")
     parser.add_argument("--json", type=Path, help="JSON lines, one per detector: those in it are not measured again")
     parser.add_argument("--only", choices=MAKERS, help="measure one library alone, whose rows in the file are replaced")
     parser.add_argument("--splits", type=int, default=SPLITS, help=f"splits of the rows, {SPLITS} if not given")
@@ -559,9 +562,10 @@ def main() -> None:
     if args.page:
         args.page.write_text(fill(args.page.read_text(), read(args.json)))
         return
-    folders = [BANKS / name for name in args.bank or ()] or sorted(BANKS.glob("*/"))
-    if not folders or not all(folder.is_dir() for folder in folders):
-        parser.error(f"there is no bank {', '.join(args.bank or ())} in {BANKS}: TRUING_DATA/banks is where they are")
+    folders = [BANKS / name for name in args.bank or TITLES]
+    missing = [folder.name for folder in folders if not folder.is_dir()]
+    if missing:
+        parser.error(f"there is no bank {', '.join(missing)} in {BANKS}: set TRUING_DATA to the folder of banks/")
     banks = [folder.name for folder in folders]
     rows = [row for row in read(args.json) if not (row["bank"] in banks and row["library"] == args.only)]
     libraries = [args.only] if args.only else list(MAKERS)

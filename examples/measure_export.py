@@ -28,11 +28,14 @@ from truing.bench.inputs.datasets.folders import folder
 from truing.bench.inputs.networks.preprocessing import FITS
 from truing.bench.inputs.networks.table import NETWORKS
 from truing.bench.inputs.networks.weights import load_weights
+from truing.decisions.ranks import Ranks
+from truing.decisions.thresholds import Rate, decide_at
 from truing.torch import extract, folded
 
 DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
 BATCH = 50
 PICTURES = 200
+ACCEPT = 0.95
 
 # Of so many features the fits are confined to their principal components.
 WIDE, COMPONENTS = 200, 64
@@ -154,7 +157,8 @@ def errors(case: Case, network: torch.nn.Module, file: Path, images: Images) -> 
     torch_outputs = extract(network, map(torch.from_numpy, parts), progress=False)
     for title, fit in fits(case):
         expected = predicted(fit, outputs)
-        threshold = truing.threshold_at(expected[: len(images) // 2])
+        decided = decide_at(Rate("accept", ACCEPT), Ranks(expected[: len(images) // 2], expected))
+        threshold = decided.threshold
         whole = truing.onnx.folded(file, fit, threshold=threshold)
         session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
         runs = [session.run(["trued_score", "is_out"], {"images": part}) for part in parts]
@@ -170,7 +174,7 @@ def errors(case: Case, network: torch.nn.Module, file: Path, images: Images) -> 
             highest=expected.max(),
             onnx=np.abs(scores - expected).max(),
             torch=np.abs(torch_scores - predicted(fit, torch_outputs)).max(),
-            otherwise=np.count_nonzero(is_out != truing.is_out(expected, threshold)),
+            otherwise=np.count_nonzero(is_out != decided.is_out),
         )
 
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import truing
+from truing.decisions.distances import FEWEST_TO_SCALE
+from truing.sample import OUTSIDE
 
 
 def stream(rng, rows=400, d=6) -> truing.Outputs:
@@ -354,7 +356,7 @@ def test_the_threshold_and_the_p_values_call_the_same_rows_out(rng):
 
 def test_the_repr_of_a_detector_and_a_decision_summarises_them(rng):
     detector = truing.Detector("energy")
-    assert repr(detector) == "Detector(base energy, nothing learned)"
+    assert repr(detector) == "Detector(auto, base energy, nothing learned)"
     detector.calibrate(stream(rng, rows=60))
     detector.learn(stream(rng, rows=1500))
     assert repr(detector) == "Detector(base energy, 6 features, 1,500 rows learned, 60 reference rows)"
@@ -425,9 +427,8 @@ def drifting(rng, rows, out_share=0.0, shift=0.0):
     return truing.Outputs(features, np.stack([features[:, 0], features[:, 1], -features[:, 1]], axis=1))
 
 
-@pytest.mark.parametrize("method", ["dlr", "contrast"])
-def test_the_drift_alarm_sees_only_the_p_values_of_learned_rows(rng, method):
-    detector = truing.Detector("energy", method=method, drift_alarm=0.001)
+def test_the_drift_alarm_sees_only_the_p_values_of_learned_rows(rng):
+    detector = truing.Detector("energy", method="dlr", drift_alarm=0.001)
     assert detector.drift is None
     detector.calibrate(drifting(rng, 1600))
     alarm = truing.DriftAlarm(0.001, seed=detector.drift.seed)
@@ -438,9 +439,27 @@ def test_the_drift_alarm_sees_only_the_p_values_of_learned_rows(rng, method):
         assert detector.drift.martingale == alarm.martingale
     assert detector.drift.is_alarming
     assert detector.drift.report().features_moved
-    if method == "dlr":
-        detector.calibrate(drifting(rng, 1600))  # A new reference starts a new alarm.
-        assert detector.drift.rows == 0
+    detector.calibrate(drifting(rng, 1600))  # A new reference starts a new alarm.
+    assert detector.drift.rows == 0
+
+
+def test_the_drift_alarm_of_a_contrast_ranks_rows_among_those_that_the_same_fit_decided(rng):
+    """The ranks restart when another fit decides; the capital stays."""
+    detector = truing.Detector("energy", method="contrast", drift_alarm=0.001)
+    detector.calibrate(drifting(rng, 1600))
+    alarm, deciding = truing.DriftAlarm(0.001, seed=detector.drift.seed), None
+    restarts = 0
+    for number in range(60):
+        batch = drifting(rng, 32, shift=0.0 if number < 50 else 2.0)
+        decision = detector.learn_and_decide(batch, false_alarm=0.05)
+        if detector.state.deciding is not deciding:
+            alarm, deciding = alarm.restarted(), detector.state.deciding
+            restarts += 1
+        alarm = alarm.updated(decision.p_values)
+        assert detector.drift.martingale == alarm.martingale
+        assert detector.drift.rows == 32 * (number + 1)
+    assert 5 < restarts < 25
+    assert detector.drift.is_alarming
 
 
 def test_a_base_score_may_be_a_function(rng, tmp_path):
@@ -471,10 +490,9 @@ def test_rows_whose_scores_overflow_are_rejected(rng):
     detector.calibrate(truing.Outputs(tiny, scores=1e98 * rng.normal(size=20)))
     detector.learn(truing.Outputs(tiny, scores=1e98 * rng.normal(size=20)))
     huge = truing.Outputs(np.full((2, 3), 1e99), scores=[1.0, 2.0])
-    for ask in (detector.score, partial(detector.decide, false_alarm=0.1)):
+    for ask in (detector.score, detector.learn_and_score, partial(detector.decide, false_alarm=0.1)):
         with pytest.raises(ValueError, match="got a score that overflows in row 0"):
             ask(huge)
-    assert np.isfinite(detector.learn_and_score(huge)).all()  # This fit includes the rows.
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
@@ -534,7 +552,7 @@ def test_a_calibrated_stream_fits_all_rows_in_any_order_of_calls(rng, d):
     reference, first, second, third = (
         truing.Outputs(rng.normal(size=(n, d)), scores=rng.normal(size=n)) for n in (150, 40, 40, 40)
     )
-    before, between = truing.Detector("given"), truing.Detector("given")
+    before, between = truing.Detector("given", method="dlr"), truing.Detector("given", method="dlr")
     before.calibrate(reference)
     for batch in (first, second):
         before.learn(batch)
@@ -549,3 +567,126 @@ def test_a_calibrated_stream_fits_all_rows_in_any_order_of_calls(rng, d):
         learned = truing.Outputs.concatenate([first, second, third])
         expected = truing.fit_direct(learned.features, learned.scores).predict(third.features)
         np.testing.assert_allclose(detector.fit_of_learned().predict(third.features), expected, atol=1e-9)
+
+
+def wide(outputs: truing.Outputs) -> truing.Outputs:
+    """Return features and logits in float64, which garbage needs."""
+    return truing.Outputs(outputs.features.astype(np.float64), outputs.logits.astype(np.float64))
+
+
+def garbage(rng, size, rows=1) -> truing.Outputs:
+    return truing.Outputs(size * rng.normal(size=(rows, 64)), size * rng.normal(size=(rows, 10)))
+
+
+GUARDED = {
+    "dlr": {"method": "dlr"},
+    "energy": {"method": "dlr", "base": "energy"},
+    "window": {"method": "dlr", "window": 1000},
+    "decay": {"method": "dlr", "decay": 0.99},
+    "components": {"method": "dlr", "components": 20},
+    "rlr": {"method": "rlr", "window": 600},
+}
+
+
+@pytest.mark.parametrize("size", [1e10, 1e30, 1e99])
+@pytest.mark.parametrize("is_calibrated", [True, False], ids=["calibrated", "without a reference"])
+@pytest.mark.parametrize("settings", GUARDED.values(), ids=GUARDED)
+def test_one_garbage_row_changes_no_later_score_and_no_later_decision(rng, tmp_path, settings, is_calibrated, size):
+    inside, outside = wide(truing.sample("cifar10-test")), wide(truing.sample("svhn"))
+    mixed = truing.Outputs.concatenate([inside[1000:2200], outside[:400]])[rng.permutation(1600)]
+    hit, clean = truing.Detector(**settings), truing.Detector(**settings)
+    for number, batch in enumerate(batches(mixed, 100)):
+        if number == 0 and is_calibrated:
+            for detector in (hit, clean):
+                detector.calibrate(inside[:1000])
+        if number == 3:  # As a batch of its own.
+            scores = hit.learn_and_score(garbage(rng, size))
+            assert np.isfinite(scores).all()
+        if number == 5:  # Among other rows.
+            hit.learn(truing.Outputs.concatenate([batch[:40], garbage(rng, size), batch[40:]]))
+            truing.save(hit, tmp_path / "detector.npz")
+            hit = truing.load(tmp_path / "detector.npz")
+            assert hit.skipped_rows == 2
+        else:
+            hit.learn(batch)
+        clean.learn(batch)
+    assert (hit.skipped_rows, clean.skipped_rows) == (2, 0)
+    if is_calibrated:
+        rows = truing.Outputs.concatenate([inside[3000:3050], outside[500:550]])
+        for name in ("decide", "learn_and_decide"):
+            found, wanted = (getattr(detector, name)(rows, false_alarm=0.05) for detector in (hit, clean))
+            np.testing.assert_array_equal(found.p_values, wanted.p_values)
+            np.testing.assert_array_equal(found.is_out, wanted.is_out)
+            assert found.notes == wanted.notes
+    scores_in, scores_out = hit.score(inside[5000:6000]), hit.score(outside[1000:])
+    np.testing.assert_array_equal(scores_in, clean.score(inside[5000:6000]))
+    np.testing.assert_array_equal(scores_out, clean.score(outside[1000:]))
+    base = truing.SCORES[settings.get("base", "msp")]
+    assert truing.auroc(scores_in, scores_out) > truing.auroc(base(inside[5000:6000]), base(outside[1000:]))
+
+
+def test_numbers_too_large_to_square_are_rejected_before_a_detector_sees_them(rng):
+    with pytest.raises(ValueError, match="features must be finite and at most 1e\\+100 in size"):
+        garbage(rng, 1e300)
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr"])
+def test_a_garbage_row_of_the_first_batch_is_not_learned(rng, method):
+    """Without a reference, the medians of the batch say what is typical."""
+    rows = wide(truing.sample()[:100])
+    hit, clean = truing.Detector(method=method), truing.Detector(method=method)
+    hit.learn(truing.Outputs.concatenate([rows[:60], garbage(rng, 1e10), rows[60:]]))
+    clean.learn(rows)
+    assert (hit.skipped_rows, clean.skipped_rows) == (1, 0)
+    np.testing.assert_array_equal(hit.score(rows), clean.score(rows))
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr"])
+def test_garbage_is_decided_by_the_reference_while_nothing_else_was_learned(rng, method):
+    reference = wide(truing.sample()[:500])
+    detector = truing.Detector(method=method)
+    detector.calibrate(reference)
+    decision = detector.learn_and_decide(garbage(rng, 1e10, rows=3), false_alarm=0.05)
+    note = "3 rows are more than 100 times farther from the reference than usual: they were decided but not learned"
+    assert note in decision.notes
+    assert (detector.skipped_rows, len(decision.is_out)) == (3, 3)
+    with pytest.raises(ValueError, match="nothing learned yet"):
+        detector.decide(reference, false_alarm=0.05)
+    more = wide(truing.sample()[500:600])
+    clean = truing.Detector(method=method)
+    clean.calibrate(reference)
+    found, wanted = (one.learn_and_decide(more, false_alarm=0.05) for one in (detector, clean))
+    np.testing.assert_array_equal(found.p_values, wanted.p_values)
+    assert found.notes == wanted.notes
+
+
+def test_rows_with_a_garbage_score_alone_are_not_learned(rng):
+    rows = wide(truing.sample()[:300])
+    broken = truing.Outputs(rows.features[:1], 1e10 * rows.logits[:1])
+    detector = truing.Detector("energy", method="dlr")
+    detector.learn(rows)
+    before = detector.score(rows)
+    detector.learn(broken)
+    assert detector.skipped_rows == 1
+    np.testing.assert_array_equal(detector.score(rows), before)
+
+
+def test_skipped_rows_are_kept_by_calibrate_and_merge(rng):
+    detector = truing.Detector(method="dlr")
+    detector.learn(wide(truing.sample()[:300]))
+    detector.learn(garbage(rng, 1e10, rows=2))
+    detector.calibrate(wide(truing.sample()[300:600]))
+    detector.merge(detector.moments)
+    assert detector.skipped_rows == 2
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_no_real_row_is_skipped(name):
+    for reference in (truing.sample()[:5000], truing.sample()[:FEWEST_TO_SCALE], None):
+        detector = truing.Detector(method="dlr")
+        if reference is not None:
+            detector.calibrate(reference)
+        detector.learn(truing.sample(name)[:100])
+        detector.learn(truing.sample(name))
+        detector.learn(truing.sample())
+        assert detector.skipped_rows == 0

@@ -145,7 +145,7 @@ def splits_of(rows):
 
 
 def test_every_rival_is_judged_on_the_same_sets_or_says_why_not(compared, rivals):
-    fewest = 29 if rivals == "all rivals" else 24
+    fewest = 28 if rivals == "all rivals" else 23
     assert len({(row["detector"], row["library"], row["given"]) for row in compared}) == len(compared) >= fewest
     for row in compared:
         assert row["library"] in row["versions"]
@@ -197,13 +197,13 @@ def test_the_rivals_agree_with_scikit_learn(compared, name):
         assert rows["EnergyBased", "nothing"] == pytest.approx(rows["energy", "nothing"], abs=2e-3)
 
 
-def test_contrasts_rows_are_found_by_their_p_values(compared):
-    (row,) = [row for row in compared if row["detector"] == "contrast, same_mix"]
+def test_contrast_finds_rows_by_their_p_values(compared):
+    (row,) = [row for row in compared if row["detector"] == "contrast"]
     outside = bank().outside["svhn"][:100]
     shares = []
     for known, held, rest in splits_of(bank().inside[:400]):
         mix = truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in (rest, outside)])
-        fit = truing.fit_contrast(mix, known, held=held, same_mix=True)
+        fit = truing.fit_contrast(mix, known, held=held)
         below = (fit.predict(held)[None, :] <= fit.predict(outside)[:, None]).sum(axis=1)
         shares.append(np.mean((1 + below) / (1 + len(held)) <= 0.05))
     assert row["found"]["svhn"] == pytest.approx([np.mean(shares), abs(shares[0] - shares[1]) / 2], abs=1e-4)
@@ -258,7 +258,7 @@ def test_the_page_of_notes_is_that_of_its_rows():
     assert (notes["RESULTS"] / "notes.md").read_text() == notes["page"](rows)
 
 
-def test_the_words_by_which_notes_are_known_are_those_of_the_library():
+def test_the_patterns_of_notes_match_notes_of_the_library():
     notes, said = runpy.run_path(str(EXAMPLES / "measure_notes.py")), set()
     inside, near = bank().inside, bank().outside["cifar100"]
     rows, held = truing.Outputs.concatenate([inside[:1000], near[:1000]]), inside[5000:]
@@ -270,5 +270,5 @@ def test_the_words_by_which_notes_are_known_are_those_of_the_library():
         truing.detect(held, rows),
         truing.detect(rows, held, method="dlr", base="energy"),
     ):
-        said |= {name for name, words in notes["NOTES"].items() if words in " ".join(found.notes)}
+        said |= {name for name, words in notes["NOTES"].items() if re.search(words, " ".join(found.notes))}
     assert said == set(notes["NOTES"])

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -11,7 +13,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 import truing.onnx  # noqa: E402
 from truing.cli.command import run as main  # noqa: E402
 
-from .foldable import fits_of  # noqa: E402
+from .foldable import METHODS_OF_TIES, check_decisions, features_with_ties, fits_of  # noqa: E402
 
 KINDS = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
 FEATURES, CLASSES = 6, 4
@@ -143,6 +145,33 @@ def test_with_a_threshold_the_network_decides(weight, rows, fits):
         clear = np.abs(scores - threshold) > 1e-5
         assert clear.mean() > 0.9
         np.testing.assert_array_equal(found["is_out"][clear], truing.is_out(scores, threshold)[clear])
+
+
+@pytest.mark.parametrize("method", METHODS_OF_TIES)
+@settings(max_examples=25)
+@given(seed=st.integers(0, 999), ties=st.integers(0, 150), accept=st.floats(0.05, 1.0))
+def test_rows_with_ties_are_decided_as_python_decides_them(method, seed, ties, accept):
+    weight = np.random.default_rng(seed).normal(size=(FEATURES, CLASSES))
+    features, features_in = features_with_ties(seed, FEATURES, ties)
+    rows, reference = (truing.Outputs(each, run(network(weight), each)["logits"]) for each in (features, features_in))
+    found = truing.detect(rows, reference, method=method, accept=accept)
+    check_decisions(found, features, run(truing.onnx.folded(network(weight), found), features)["is_out"])
+
+
+@pytest.mark.parametrize("method", METHODS_OF_TIES)
+def test_blank_inputs_that_tie_with_the_threshold_are_decided_as_python_decides_them(method):
+    sample, blank = truing.sample("cifar10-test"), np.zeros((400, 64), np.float32)
+    weight = np.random.default_rng(0).normal(size=(64, CLASSES))
+    features = np.concatenate((sample.features[:2000].astype(np.float32), blank))
+    known = np.concatenate((sample.features[2000:4000].astype(np.float32), blank))
+    plain = network(weight, width=64)
+    rows, reference = (truing.Outputs(each, run(plain, each)["logits"]) for each in (features, known))
+    found = truing.detect(rows, reference, method=method, accept=0.95)
+    accept = np.mean(found.scores_in >= found.scores[-1])  # The threshold accepts just the blank rows.
+    found = truing.detect(rows, reference, method=method, accept=accept)
+    is_out = run(truing.onnx.folded(plain, found), features)["is_out"]
+    assert not is_out[-400:].any()
+    check_decisions(found, features, is_out)
 
 
 def test_at_a_rate_too_small_for_the_reference_no_row_is_out(weight, rows, fits):

@@ -26,9 +26,9 @@ ROOMS = [
     "outputs sample",
     "scores",
     "regression",
-    "contrast",
     "decisions metrics",
-    "states detector",
+    "contrast",
+    "states contrast_state detector",
     "detection",
     "folding saved",
     "data.jobs parts",
@@ -160,14 +160,14 @@ SIGNATURES = {
     "save": "(thing, path)",
     "load": "(path)",
     "detect": "(outputs, reference=None, *, method='auto', base=None, temperature=1.0, intercept=True, "
-    "components=None, head=None, accept=None, false_alarm=None, fdr=None, same_mix=False, rng=None, "
+    "components=None, head=None, accept=None, false_alarm=None, fdr=None, groups=None, same_mix=False, rng=None, "
     "keep=0.8, penalty=1e-05, batch=32, order='learn-first', progress=…)",
-    "fit_contrast": "(outputs, reference, *, base='gen', temperature=1.0, head=None, same_mix=False, components=None, "
-    "held=None, rng=None)",
-    "Detector": "(base=None, *, method='dlr', temperature=1.0, intercept=True, components=None, decay=1.0, "
+    "fit_contrast": "(outputs, reference, *, base=None, temperature=1.0, head=None, components=None, held=None, "
+    "groups=None, rng=None)",
+    "Detector": "(base=None, *, method='auto', temperature=1.0, intercept=True, components=None, decay=1.0, "
     "window=None, keep=0.8, same_mix=False, head=None, model=None, drift_alarm=None)",
     "Detector.learn": "(self, outputs)",
-    "Detector.calibrate": "(self, reference)",
+    "Detector.calibrate": "(self, reference, groups=None)",
     "Detector.merge": "(self, moments)",
     "Detector.score": "(self, outputs)",
     "Detector.decide": "(self, outputs, *, accept=None, false_alarm=None, fdr=None)",

@@ -178,9 +178,9 @@ def test_an_invalid_file_is_refused_with_what_is_wrong(rows, tmp_path, way):
         ("dlr", "state.drift.alarm.of_all.counts", lambda array: array - 10**6),
         ("dlr", "state.drift.alarm.recent_bins", lambda array: array[:-1]),
         ("dlr window", "state.held.0.features", lambda array: array[:, :-1]),
-        ("contrast stream", "state.learned.counts", lambda array: array * 1e9),
+        ("contrast stream", "state.sample.batches.0.keys", lambda array: array + 1.0),
         ("contrast", "coef", lambda array: array + 1e200),
-        ("contrast", "columns.scale", lambda array: -array),
+        ("contrast", "standard.scale.deviation", lambda array: -array),
     ],
 )
 def test_values_that_no_rows_have_are_refused(rows, name, member, spoil):
@@ -214,7 +214,7 @@ def test_a_shape_that_promises_more_than_the_file_holds_is_refused(tmp_path):
 
 
 def test_only_known_values_are_saved_and_only_as_npz(rows, tmp_path):
-    with pytest.raises(TypeError, match="thing must be one of Moments, LinearFit"):
+    with pytest.raises(TypeError, match="thing must be one of Moments, RowSample, LinearFit"):
         truing.save(rows, tmp_path / "x.npz")
     with pytest.raises(ValueError, match=r"path must end in \.npz, got .*x\.csv"):
         truing.save(THINGS["fit"](rows), tmp_path / "x.csv")

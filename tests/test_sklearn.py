@@ -123,6 +123,18 @@ def test_a_share_of_the_fitted_rows_is_out_and_signs_agree(network, contaminatio
     np.testing.assert_allclose(detector.decision_function(mix), detector.score_samples(mix) - detector.offset_)
 
 
+@pytest.mark.parametrize("reference", [False, True])
+def test_rows_that_tie_with_the_threshold_are_accepted_in_float32_as_well(network, reference):
+    inside, outside, head = network
+    blank = np.zeros((400, inside.shape[1]))
+    mix, known = np.concatenate((inside[:1000], outside[:200], blank)), np.concatenate((inside[1000:1600], blank))
+    detector = TruedDetector(head, method="dlr").fit(mix, reference=known if reference else None)
+    scores = detector.score_samples(blank)
+    np.testing.assert_allclose(scores, detector.offset_, atol=1e-5)  # Blank rows score lowest.
+    assert (detector.predict(blank) == 1).all()
+    assert (scores.astype(np.float32) > np.float32(detector.offset_)).all()
+
+
 @pytest.mark.parametrize("method", ["auto", "none", "dlr", "rlr"])
 def test_with_a_reference_fitted_rows_are_decided_as_by_detect_and_others_as_by_a_detector(network, method):
     inside, outside, head = network

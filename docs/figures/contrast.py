@@ -1,7 +1,7 @@
-"""The pictures of docs/contrast.md, of the rows that come with truing.
+"""The figures of docs/contrast.md, drawn from the outputs that come with truing.
 
-python docs/figures/contrast.py                 # writes the .svg files beside this script
-python docs/figures/contrast.py --png FOLDER    # and .png files to look at
+python docs/figures/contrast.py                 # writes the .svg files next to this script
+python docs/figures/contrast.py --png FOLDER    # also writes .png files to look at
 """
 
 import argparse
@@ -15,11 +15,12 @@ from matplotlib import pyplot as plt
 import truing
 
 HERE = Path(__file__).parent
-KNOWN, INSIDE, OUTSIDE, MIXED = "#1b6ca8", "#7fb3d9", "#e07b39", "#9a9a9a"
-SHOWN = 280  # Points of each kind, so that the files stay small.
-WIDE = 20  # Points of the text in a wide figure: a phone shows it at half its size.
+REFERENCE, IN, OUT = "#8a8a8a", "#3b7fc4", "#d9601a"
+ROWS_IN, ROWS_OUT, FALSE_ALARM = 5000, 100, 0.05
+BINS = 40
+SHOWN = 500  # Dots of each kind, to keep the file small.
 STYLE = {
-    "font.size": 13,
+    "font.size": 15,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.fonttype": "none",  # Text stays text.
@@ -27,11 +28,11 @@ STYLE = {
 }
 
 
-def rows() -> tuple[truing.Outputs, Any, truing.Outputs]:
-    """Return 2,500 rows at hand, which of them are out (a fifth, house numbers), and 4,000 known rows."""
-    inside, digits = truing.sample("cifar10-test"), truing.sample("svhn")
-    at_hand = truing.Outputs.concatenate([plain(inside[:2000]), plain(digits[:500])])
-    return at_hand, np.arange(2500) >= 2000, inside[6000:]
+def mixture() -> tuple[truing.Outputs, Any, truing.Outputs]:
+    """Return 5,100 rows at hand, which of them are out (100 house numbers), and 5,000 reference rows."""
+    inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
+    rows = truing.Outputs.concatenate([plain(inside[:ROWS_IN]), plain(outside[:ROWS_OUT])])
+    return rows, np.arange(len(rows)) >= ROWS_IN, inside[ROWS_IN:]
 
 
 def plain(outputs: truing.Outputs) -> truing.Outputs:
@@ -39,89 +40,66 @@ def plain(outputs: truing.Outputs) -> truing.Outputs:
     return truing.Outputs(outputs.features, outputs.logits)
 
 
-def what_each_sees() -> Any:
-    """Draw the same plane three times: what DLR is given, what a contrast is given, and the truth.
+def base_and_learned() -> Any:
+    """Draw each row's base score and learned part. The score is their sum, so the threshold is a diagonal line."""
+    rows, is_out, reference = mixture()
+    found = truing.detect(rows, reference, method="contrast", false_alarm=FALSE_ALARM)
+    at_hand, known = terms(found.fit, rows), terms(found.fit, reference)
 
-    Across is the prior score, upwards what the evidence adds to it; an arrow is the way in which a score rises, as far
-    as that lies in this plane.
-    """
-    at_hand, is_out, known = rows()
-    fit = truing.fit_contrast(at_hand, known)
-    direct = truing.fit_direct(at_hand.features, truing.msp(at_hand.logits))
-    here, there = plane(fit, at_hand), plane(fit, known)
-    middle, unit = there.mean(axis=0), there.std(axis=0)
-    here, there = (here - middle) / unit, (there - middle) / unit
-    trued = direct.predict(at_hand.features)
-    slope = np.linalg.lstsq(here - here.mean(axis=0), trued - trued.mean(), rcond=None)[0]
-
-    figure, axes = plt.subplots(1, 3, figsize=(11, 4.2), sharex=True, sharey=True, layout="constrained")
-    titles = ("what DLR sees", "what a contrast sees", "what is true")
-    inside, outside = here[~is_out], here[is_out]
-    share = SHOWN * len(outside) // len(here)
-    drawn = np.concatenate((inside[: SHOWN - share], outside[:share]))
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set_title(title, fontsize=WIDE)
-        axis.set_xticks([])
-        axis.set_yticks([])
-        axis.set_xlabel("prior score →", fontsize=WIDE)
-    axes[0].set_ylabel("evidence →", fontsize=WIDE)
-    dots(axes[0], drawn, MIXED, "at hand")
-    dots(axes[1], drawn, MIXED, "at hand")
-    dots(axes[1], there[:SHOWN], KNOWN, "known")
-    dots(axes[2], drawn[: SHOWN - share], INSIDE, "in")
-    dots(axes[2], drawn[SHOWN - share :], OUTSIDE, "out")
-    arrow(axes[0], slope)
-    arrow(axes[1], unit)
-    for axis in axes:
-        axis.legend(loc="lower right", frameon=False, fontsize=WIDE, handletextpad=0, borderpad=0, markerscale=2)
-    low, high = np.quantile(np.concatenate((drawn, there[:SHOWN])), (0.005, 0.998), axis=0)
-    axes[0].set_xlim(low[0] - 0.3, high[0] + 0.6)
-    axes[0].set_ylim(low[1] - 0.8, high[1] + 0.8)
+    figure, axis = plt.subplots(figsize=(7.2, 7), layout="constrained")
+    for points, colour, marker, label in (
+        (known[:SHOWN], REFERENCE, "x", "reference"),
+        (at_hand[~is_out][:SHOWN], IN, "o", "rows at hand: in"),
+        (at_hand[is_out], OUT, "D", "rows at hand: out"),
+    ):
+        axis.scatter(*points.T, s=22, color=colour, marker=marker, alpha=0.75, linewidths=marker == "x", label=label)
+    axis.axline((found.threshold, 0), slope=-1, color="black", lw=2, label="threshold of contrast")
+    threshold = base_threshold(found.fit, reference)
+    axis.axvline(threshold, color="black", lw=2, ls=(0, (3, 2)), label="threshold of the base score")
+    axis.set_xlabel(f"base score ({found.base}), standardised")
+    axis.set_ylabel("learned part")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, handletextpad=0.5, markerscale=1.6)
     return figure
 
 
-def plane(fit: truing.ContrastFit, outputs: truing.Outputs) -> Any:
-    """Return what the prior score and the rest add to the score of each row (n, 2)."""
-    scored = fit.columns.scored(outputs)
-    prior = (fit.columns.matrix(scored) - fit.centre) @ fit.prior_coef
-    return np.column_stack((prior, fit.predict_scored(scored) - prior))
+def terms(fit: truing.ContrastFit, outputs: truing.Outputs) -> Any:
+    """Return the base score and the learned part of each row (n, 2), both in units of the reference."""
+    scored = fit.standard.scored(outputs)
+    return np.column_stack((fit.standard.base_scores(scored), fit.standard.features(scored) @ fit.coef))
 
 
-def dots(axis: Any, points: Any, colour: str, label: str) -> None:
-    """Draw points."""
-    axis.scatter(*points.T, s=14, color=colour, alpha=0.7, linewidths=0, label=label)
+def base_threshold(fit: truing.ContrastFit, reference: truing.Outputs) -> float:
+    """Return the threshold of the standardised base score alone."""
+    scored = fit.standard.scored(reference)
+    return truing.threshold_at(fit.standard.base_scores(scored), accept=1 - FALSE_ALARM)
 
 
-def arrow(axis: Any, slope: Any) -> None:
-    """Draw an arrow in this direction."""
-    tip = 2.2 * slope / np.hypot(*slope)
-    axis.annotate("", xy=tip, xytext=(0, 0), arrowprops={"arrowstyle": "-|>", "lw": 2.5, "color": "black"})
-
-
-def what_comes_out() -> Any:
-    """Draw the scores of in and out rows by three methods, and the threshold that 5 % of in rows fall below."""
-    at_hand, is_out, known = rows()
-    figure, axes = plt.subplots(3, 1, figsize=(6.4, 7), layout="constrained")
-    for axis, (title, method) in zip(
-        axes, {"gen alone": "none", "msp + DLR": "dlr", "contrast": "contrast"}.items(), strict=True
-    ):
-        base = "gen" if method == "none" else None
-        found = truing.detect(at_hand, known, method=method, base=base, false_alarm=0.05)
-        scores = found.scores - found.threshold
-        bins = np.linspace(*np.quantile(scores, (0.002, 0.998)), 46)
-        for kind, colour, label in ((~is_out, INSIDE, "in"), (is_out, OUTSIDE, "out")):
-            axis.hist(scores[kind], bins, density=True, color=colour, alpha=0.75, label=label)
+def scores_in_and_out() -> Any:
+    """Draw the densities of in and out rows by the base score and by contrast, and the thresholds."""
+    rows, is_out, reference = mixture()
+    figure, axes = plt.subplots(2, 1, figsize=(7.2, 6), layout="constrained")
+    for axis, method in zip(axes, ("none", "contrast"), strict=True):
+        found = truing.detect(rows, reference, method=method, base="gen", false_alarm=FALSE_ALARM)
+        unit = found.scores[~is_out].std()
+        scores = (found.scores - found.threshold) / unit
+        low, high = np.quantile(scores, 0.003), scores[~is_out].max()
+        bins = np.linspace(min(low, scores[is_out].min()), high, BINS + 1)
+        for kind, colour, label in ((~is_out, IN, "in"), (is_out, OUT, "out")):
+            axis.hist(scores[kind], bins, density=True, color=colour, alpha=0.65, label=f"{label}: {kind.sum():,} rows")
         axis.axvline(0, color="black", lw=2)
         axis.set_yticks([])
         axis.set_xticks([0], ["threshold"])
         axis.spines["left"].set_visible(False)
-        share = f"{found.is_out[is_out].mean():.0%} of out rows found"
-        axis.set_title(f"{title}: {share}", fontsize=14, loc="left")
+        title = {"none": "base score (gen)"}.get(method, method)
+        refused = (
+            f"{found.is_out[is_out].mean():.0%} of out rows refused, {found.is_out[~is_out].mean():.1%} of in rows"
+        )
+        axis.set_title(f"{title}: {refused}", fontsize=15, loc="left")
     axes[0].legend(loc="upper left", frameon=False)
     return figure
 
 
-FIGURES = {"contrast-plane": what_each_sees, "contrast-scores": what_comes_out}
+FIGURES = {"contrast-plane": base_and_learned, "contrast-scores": scores_in_and_out}
 
 
 def main() -> None:

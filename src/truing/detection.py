@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,17 +15,20 @@ from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_sh
 from ._display.frames import frame_of
 from ._display.html import facts, listing
 from ._display.plots import MOST, figure_of_detection
-from .contrast import FEWEST_TO_SPLIT, ClassMoments, ContrastFit, SplitReference, check_apart, split
+from .contrast import ContrastFit, SplitReference, check_apart, group_numbers, split, split_reference
 from .decisions import notes
+from .decisions.distances import RowGuard, is_garbage
+from .decisions.duplicates import on_near_duplicates
 from .decisions.placements import Placements, chance_alike, class_weights, placements
 from .decisions.ranks import Ranks
 from .decisions.row_keys import RowKeys, may_be_shared
 from .decisions.thresholds import Rate, decide_at, out_share_of_counts
-from .detector import DEFAULT_BASE, Detector
+from .detector import FEWEST_FOR_CONTRAST, Detector
 from .outputs import Outputs, as_outputs, check_same_model
 from .regression.least_squares import LinearFit
 from .regression.robust import fit_robust
 from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
+from .states import DEFAULT_BASE
 
 if TYPE_CHECKING:
     from ._display.plots import Figure
@@ -51,7 +55,7 @@ _WITH_A_FIT = tuple(method for method in METHODS if method != "none")
 _OPTIONS = {
     "intercept": _Option(_WITH_A_FIT, True, as_truth),
     "components": _Option(_WITH_A_FIT, None, lambda value, name: value is None or as_count(value, name)),
-    "same_mix": _Option(("contrast", "auto"), False, as_truth),
+    "same_mix": _Option(METHODS, False, as_truth),
     "keep": _Option(("rlr",), 0.8, as_share),
     "penalty": _Option(("rlr",), 1e-5, partial(as_number, above=0.0)),
     "batch": _Option(("online",), 32, as_count),
@@ -137,6 +141,7 @@ def detect(
     accept: float | None = None,
     false_alarm: float | None = None,
     fdr: float | None = None,
+    groups: ArrayLike | None = None,
     same_mix: bool = False,
     rng: np.random.Generator | None = None,
     keep: float = 0.8,
@@ -159,10 +164,11 @@ def detect(
         Known in-distribution rows that the network was not trained on.
     method
         none (the base score unchanged), dlr, rlr, online or contrast. auto selects contrast if there is an intercept
-        and a reference that is large enough to be split in half, and dlr otherwise.
+        and a reference of at least 100 rows that is large enough to be split in half, and dlr otherwise.
     base, temperature
         The base score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax. The
-        default is gen for a contrast and msp otherwise, or the scores in `outputs` if there are no logits.
+        default is gen for a contrast and msp otherwise, or the scores in `outputs` if there are no logits. A contrast
+        with a head chooses between gen and fdbd by the rows at hand.
     intercept, components
         Whether the fit has an intercept, and the number of leading principal components to use (None: all).
     head
@@ -170,9 +176,12 @@ def detect(
     accept, false_alarm, fdr
         At most one of: the share of the reference to accept (default 0.95), the probability that an in-distribution
         row is called out, and the false discovery rate. For online, the rate holds for each batch.
+    groups
+        One label per reference row. If the reference is split in half, the rows of a group (frames of a film, tiles of
+        an image) stay in one half.
     same_mix
-        For contrast: whether the in-distribution test rows are known to have the same class frequencies as the
-        reference. If False, a difference in class frequencies is not used as evidence.
+        Whether the in-distribution test rows are known to have the class frequencies of the reference. There is then no
+        note on different class frequencies.
     rng
         Splits the reference in half. By default the split is always the same.
     keep, penalty
@@ -187,17 +196,23 @@ def detect(
     head = copied_head(head)
     rate = choose_rate(reference, accept, false_alarm, fdr)
     _check_compatible(as_outputs(outputs, "outputs"), reference)
-    method, why = choose_method(method, reference, rate, intercept=intercept, same_mix=same_mix)
+    method, why = choose_method(method, reference, rate, intercept=intercept)
+    is_open = base is None and outputs.logits is not None
     base = choose_base(base, method, outputs._columns())
-    learned, held = halves(reference, method, base, rng)
+    learned, held = halves(reference, method, base, rng, groups)
+    detector = Detector("given", method="dlr", **of_fit)
+    skipped_rows = 0
 
     if method == "contrast":
         assert reference is not None
         assert learned is not None
         assert held is not None
         check_apart(outputs, reference)
-        parts = SplitReference.of(learned, held, base, temperature, head)
-        results = _run_contrast(outputs, parts, rate, same_mix=same_mix, components=components)
+        asked = None if is_open else base
+        parts = split_reference(learned, held, outputs, asked, temperature, head, components)
+        base = parts.standard.base
+        results = _run_contrast(outputs, parts, rate)
+        skipped_rows = int(parts.is_garbage(parts.standard.scored(outputs)).sum())
         progress(len(outputs), len(outputs))
     else:
         rows = _Scored.of(outputs, base, temperature, head, learned)
@@ -205,18 +220,23 @@ def detect(
         if method == "none":
             steps: Iterator[Step] = iter([(slice(0, len(outputs)), None)])
         elif method == "rlr":
-            fit = _robust_fit(rows, known, keep=keep, penalty=penalty, **of_fit)
+            fit, skipped_rows = _robust_fit(rows, known, keep=keep, penalty=penalty, **of_fit)
             steps = iter([(slice(0, len(outputs)), fit)])
         elif method == "online":
-            steps = _stream(Detector("given", **of_fit), rows, known, batch, order)
+            steps = _stream(detector, rows, known, batch, order)
         else:  # Direct regression is a stream of one batch.
-            steps = _stream(Detector("given", **of_fit), rows, known, len(outputs), ORDERS[0])
+            steps = _stream(detector, rows, known, len(outputs), ORDERS[0])
         results = _run_steps(steps, rows, known, rate, progress)
+        skipped_rows += detector.skipped_rows
 
     detection = _detection(base_name(base), method, results, None if held is None else len(held), rate)
     known_features = [part.features for part in (learned, held) if part is not None]
     more_notes = _notes(detection, results, components, outputs.features, known_features)
-    return replace(detection, notes=(*why, *right_on_all(reference), *more_notes))
+    skipped = notes.on_skipped_rows(skipped_rows, has_reference=reference is not None)
+    of_reference = [] if reference is None else notes_on_reference(reference, groups, is_split=learned is not None)
+    if reference is not None and method != "contrast" and not same_mix:
+        more_notes = chain(more_notes, notes_on_mix(reference, outputs))
+    return replace(detection, notes=(*why, *of_reference, *skipped, *more_notes))
 
 
 def check_options(method: str, **options: object) -> None:
@@ -247,9 +267,21 @@ def _detection(base: str, method: str, results: _Results, reference_rows: int | 
     )
 
 
-def right_on_all(reference: Outputs | None) -> list[str]:
+def notes_on_reference(reference: Outputs, groups: ArrayLike | None, *, is_split: bool) -> list[str]:
+    """Return notes on the reference: on training rows, and on near-duplicates that a split puts in both halves."""
+    duplicates = on_near_duplicates(reference.features) if is_split and groups is None else []
+    return _right_on_all(reference) + duplicates
+
+
+def notes_on_mix(reference: Outputs, outputs: Outputs) -> Iterator[str]:
+    """Yield a note if the predicted classes are mixed otherwise than in the reference."""
+    if reference.logits is not None and outputs.logits is not None:
+        yield from notes.on_class_mix(reference._predicted_classes(), outputs._predicted_classes())
+
+
+def _right_on_all(reference: Outputs) -> list[str]:
     """Return a note if the labels show that the network classifies every reference row correctly."""
-    if reference is None or reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
+    if reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
         return []
     if not np.array_equal(reference._predicted_classes(), reference.labels):
         return []
@@ -383,17 +415,16 @@ def _run_steps(
     return results
 
 
-def _run_contrast(
-    outputs: Outputs, parts: SplitReference, rate: Rate, *, same_mix: bool, components: int | None
-) -> _Results:
+def _run_contrast(outputs: Outputs, parts: SplitReference, rate: Rate) -> _Results:
     """Score the rows by a contrast with one half of the reference, and decide against the other half."""
-    rows = parts.columns.scored(outputs)
-    others = ClassMoments.of(parts.columns, rows)
-    fit = parts.contrast(others, with_held=True, same_mix=same_mix, components=components)
+    rows = parts.standard.scored(outputs)
+    fit = parts.fit(rows)
     assert fit.scores_in is not None
-    known = parts.held_scored
-    weigh_to_mix = partial(class_weights, known.classes, rows.classes)
-    results = _Results.initial(rows.scores[:, 0], known.scores[:, 0], weigh_to_mix)
+
+    def weigh_to_mix() -> Floats:
+        return class_weights(parts.to_decide._predicted_classes(), outputs._predicted_classes())
+
+    results = _Results.initial(rows.scores, parts.decided.scores, weigh_to_mix)
     results.scores, results.fit = fit.predict_scored(rows), fit
     results.fitted_rows[:] = fit.rows
     results.decide(slice(0, len(rows)), fit.scores_in, rate)
@@ -411,27 +442,28 @@ def _stream(detector: Detector, rows: _Scored, known: _Scored | None, batch: int
         if order == "learn-first":
             detector.learn(outputs[part])
             fit = detector.current_fit
-        elif start:
+        elif detector.state.rows:
             fit = detector.fit_of_learned()
         yield part, fit
         if order != "learn-first":
             detector.learn(outputs[part])
 
 
-def _robust_fit(rows: _Scored, known: _Scored | None, **options: Any) -> LinearFit:
+def _robust_fit(rows: _Scored, known: _Scored | None, **options: Any) -> tuple[LinearFit, int]:
+    """Return the robust fit of the rows and the known rows, and the number of garbage rows, which it leaves out."""
     features, scores = rows.features, rows.scores
+    guard = None if known is None else RowGuard.of_reference(known.features, known.scores)
+    skipped = is_garbage(features, scores, guard)
+    if skipped.any():
+        features, scores = features[~skipped], scores[~skipped]
     if known is not None:
         features = np.concatenate((features, known.features))
         scores = np.concatenate((scores, known.scores))
-    return fit_robust(features, scores, **options)
+    return fit_robust(features, scores, **options), int(np.count_nonzero(skipped))
 
 
-def choose_method(
-    method: str, reference: Outputs | None, rate: Rate, *, intercept: bool, same_mix: bool
-) -> tuple[str, list[str]]:
+def choose_method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bool) -> tuple[str, list[str]]:
     """Return the method to use, and notes on why "auto" did not choose a contrast."""
-    if same_mix and reference is None:
-        raise ValueError("same_mix goes with a reference, got none")
     if method == "contrast" and reference is None:
         raise ValueError("method contrast needs a reference: known in-distribution rows")
     if method == "contrast" and not intercept:
@@ -442,10 +474,10 @@ def choose_method(
         return "dlr", []
     if not intercept:
         return "dlr", ["by dlr: a contrast has an intercept, and none was asked for"]
-    fewest = max(2 * rate.fewest_rows(), FEWEST_TO_SPLIT)
+    fewest = max(2 * rate.fewest_rows(), FEWEST_FOR_CONTRAST)
     if len(reference) < fewest:
         has = counted(len(reference))
-        return "dlr", [f"by dlr: a contrast at this rate halves a reference of {fewest:,} rows or more, this has {has}"]
+        return "dlr", [f"by dlr: contrast at this rate needs a reference of at least {fewest:,} rows, this has {has}"]
     return "contrast", []
 
 
@@ -460,15 +492,23 @@ def choose_base(base: Base | None, method: str, columns: Container[str]) -> Base
 
 
 def halves(
-    reference: Outputs | None, method: str, base: Base, rng: np.random.Generator | None
+    reference: Outputs | None,
+    method: str,
+    base: Base,
+    rng: np.random.Generator | None,
+    groups: ArrayLike | None = None,
 ) -> tuple[Outputs | None, Outputs | None]:
     """Return the reference rows to learn from, or None, and the reference rows to decide against."""
+    if reference is None and groups is not None:
+        raise ValueError("groups are labels of reference rows: give a reference")
+    if reference is not None and groups is not None:
+        group_numbers(groups, len(reference))
     if reference is None:
         if looks_at_known(base):
             raise ValueError(f"base {base} looks at known in-distribution rows: give a reference")
         return None, None
     if method == "contrast" or looks_at_known(base):
-        return split(reference, rng)
+        return split(reference, rng, groups)
     return None, reference
 
 

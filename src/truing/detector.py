@@ -13,40 +13,33 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar
 
+from numpy.typing import ArrayLike
+
 from ._blas import one_thread
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._display.html import facts
-from .contrast import ClassMoments, ContrastFit, SplitReference
+from .contrast import ContrastFit, RowSample, SplitReference, group_numbers
+from .contrast_state import ContrastState, State, notes_on_rows
 from .decisions.drift import DriftAlarm
+from .decisions.notes import on_skipped_rows
 from .decisions.thresholds import Decision, Rate, decide_at
 from .outputs import Outputs, as_outputs
 from .regression.fits import KEEP
 from .regression.least_squares import LinearFit
 from .regression.moments import Moments, check_moments
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
-from .states import (
-    METHODS,
-    NOTHING_LEARNED,
-    ROBUST_WINDOW,
-    ContrastState,
-    LinearState,
-    Reference,
-    Settings,
-    State,
-    notes_on_rows,
-)
+from .states import DEFAULT_BASE, METHODS, NOTHING_LEARNED, ROBUST_WINDOW, LinearState, Reference, Settings
 
 T = TypeVar("T")
 
-# The base score of each method when no base score is given.
-DEFAULT_BASE = {"dlr": "msp", "rlr": "msp", "contrast": "gen"}
+# With fewer reference rows, contrast finds no more than DLR (docs/contrast.md).
+FEWEST_FOR_CONTRAST = 100
 
 
 class Detector:
     """Learn from a stream of rows, and return trued scores and decisions.
 
-    The method is Online DLR (Algorithm 3), RLR over the last rows, or a contrast of learned rows with reference rows.
-    The detector keeps sums of the learned rows, and solves the fit when a score is requested.
+    The method is a contrast of learned rows with reference rows, Online DLR (Algorithm 3), or RLR over the last rows.
 
     >>> detector = Detector("given")
     >>> detector.learn(Outputs(features=[[0.0], [1.0]], scores=[1.0, 3.0]))
@@ -59,8 +52,9 @@ class Detector:
         The base score: a name in `SCORES`, or a function that takes `Outputs` and returns one score per row. The
         default is msp, or gen for contrast.
     method
-        dlr, rlr or contrast. Contrast must be calibrated before it learns. The scale of RLR scores changes with the
-        fit, so compare rows of different batches by their p-values.
+        auto, contrast, dlr or rlr. auto is contrast if the detector is calibrated before it learns, with at least 100
+        reference rows, and dlr otherwise. Contrast must be calibrated before it learns. The scale of RLR and contrast
+        scores changes with the fit, so compare rows of different batches by their p-values.
     temperature
         Temperature of the softmax in the base score.
     intercept
@@ -75,7 +69,8 @@ class Detector:
     keep
         For rlr: the share of rows to trust.
     same_mix
-        For contrast: whether each class is as frequent among in-distribution rows as in the reference.
+        Whether the in-distribution rows are known to have the class frequencies of the reference. There is then no
+        note on different class frequencies.
     head
         The (weight, bias) of the network's last layer, for base scores that need it.
     model
@@ -89,7 +84,7 @@ class Detector:
         self,
         base: Base | None = None,
         *,
-        method: str = "dlr",
+        method: str = "auto",
         temperature: float = 1.0,
         intercept: bool = True,
         components: int | None = None,
@@ -102,8 +97,9 @@ class Detector:
         drift_alarm: float | None = None,
     ) -> None:
         as_choice(method, "method", dict.fromkeys(METHODS))
-        base = DEFAULT_BASE[method] if base is None else base
-        check_base(base)
+        base = DEFAULT_BASE.get(method) if base is None else base
+        if base is not None:
+            check_base(base)
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a name, got {type(model).__name__}")
         if window is None and method == "rlr":
@@ -134,11 +130,11 @@ class Detector:
     @property
     def base(self) -> Base:
         """The base score."""
-        return self.settings.base
+        return self.settings.resolved("dlr").base or DEFAULT_BASE["dlr"]
 
     @property
-    def moments(self) -> Moments | ClassMoments | None:
-        """Sums of the learned rows: by class for contrast, None for rlr, which keeps rows instead of sums."""
+    def moments(self) -> Moments | RowSample | None:
+        """Moments of the learned rows; for contrast a sample of these rows, and None for rlr."""
         return self.state.sums
 
     @property
@@ -152,6 +148,11 @@ class Detector:
         return None if self.state.drift is None else self.state.drift.alarm
 
     @property
+    def skipped_rows(self) -> int:
+        """Number of garbage rows: they were scored and decided, but not learned, because they were absurdly far out."""
+        return self.state.skipped_rows
+
+    @property
     def current_fit(self) -> LinearFit | ContrastFit:
         """The current fit of all learned and reference rows."""
         return self._fit(with_reference=True)
@@ -161,45 +162,64 @@ class Detector:
         return self._fit(with_reference=False)
 
     def learn(self, outputs: Outputs) -> None:
-        """Learn these rows with weight 1."""
+        """Learn these rows with weight 1.
+
+        Garbage rows, such as features of 1e10 from a broken sensor, would outweigh all others. Rows more than 100 times
+        farther from the reference than usual are counted in `skipped_rows` and not learned. Without a reference, these
+        are rows whose distance from the rows learned so far, or from the other rows of the first batch, is more than
+        100 times the size of those rows. This takes 20 rows or more.
+        """
         self._learn(outputs, lambda state, rows: (state, None))
 
-    def calibrate(self, reference: Outputs) -> None:
-        """Use these known in-distribution rows as the reference, replacing any earlier reference.
+    def calibrate(self, reference: Outputs, groups: ArrayLike | None = None) -> None:
+        """Use these in-distribution rows as the reference, replacing any earlier reference. The drift alarm restarts.
 
         DLR and RLR add the reference to every fit with weight 1, so that reference rows and in-distribution test rows
         are exchangeable. Contrast learns from one half of the reference and decides against the other half. The split
-        is deterministic. Contrast does not accept another reference once it has learned rows.
+        is deterministic. Learned rows stay, except for a contrast whose base score depends on the reference (fdbd, nci,
+        vim, knn): it forgets them.
+
+        Parameters
+        ----------
+        reference
+            In-distribution rows that the network was not trained on.
+        groups
+            One label per reference row. Contrast keeps the rows of a group (frames of a film, tiles of an image) in one
+            half.
         """
         as_outputs(reference, "reference")
+        if groups is not None:
+            group_numbers(groups, len(reference))
 
         def calibrated(old: State) -> State:
             self._check_outputs(old, reference)
-            return old.with_reference(reference)
+            state = self._resolved(old, reference)
+            return state.with_reference(reference, groups)
 
         self._change(calibrated)
 
-    def merge(self, moments: Moments | ClassMoments) -> None:
+    def merge(self, moments: Moments | RowSample) -> None:
         """Add the `moments` of another detector with the same settings, with weight 1.
 
-        Merge each set of rows once: rows that are merged twice count twice. For a detector that keeps learning, merge
-        the difference `now - before`. For contrast both detectors must have the same reference. Detectors with a
+        Merge each set of rows once: rows that are merged twice count twice. For a DLR detector that keeps learning,
+        merge the difference `now - before`. For contrast both detectors must have the same base score. Detectors with a
         window, and rlr, cannot merge, because they forget rows by age.
         """
-        wanted = ClassMoments if self.settings.method == "contrast" else Moments
+        wanted = RowSample if isinstance(self.state, ContrastState) else Moments
         if self.settings.window is not None:
             raise ValueError("moments cannot be merged into a window, which forgets rows by age")
         if not isinstance(moments, wanted):
             raise TypeError(f"moments must be {wanted.__name__}, as the detector has, got {type(moments).__name__}")
         moments = deepcopy(moments)  # The caller may change its arrays later.
-        check_moments(moments.moments if isinstance(moments, ClassMoments) else moments)
+        if isinstance(moments, Moments):
+            check_moments(moments)
         if not moments.rows > 0:
             raise ValueError(f"moments must weigh more than 0 rows, got {moments.rows:g}")
 
         def merged(old: State) -> State:
             if isinstance(moments, Moments):
                 self._check_width(old, moments.dimensions, "moments")
-            return old.with_sums(moments)  # type: ignore[arg-type]
+            return self._resolved(old).with_sums(moments)  # type: ignore[arg-type]
 
         self._change(merged)
 
@@ -256,9 +276,11 @@ class Detector:
         false_alarm: float | None = None,
         fdr: float | None = None,
     ) -> Decision:
-        """Learn these rows, then return their scores, p-values and out-of-distribution flags (Algorithm 3).
+        """Learn these rows, and return their scores, p-values and out-of-distribution flags (Algorithm 3).
 
-        The fit includes these rows and the reference. The arguments are the same as in `decide`.
+        The fit of DLR and RLR includes these rows and the reference. A contrast decides by the fit before this batch,
+        which includes neither; if the batch is larger than everything learned before, its fit includes both. The
+        arguments are the same as in `decide`. Rows that `learn` skips are decided, with a note, but not learned.
         """
         rate = Rate.of(accept, false_alarm, fdr)
         if self.state.reference is None:
@@ -266,7 +288,8 @@ class Detector:
 
         def decided(state: State, rows: Any) -> tuple[State, Decision]:
             comparison = state.compared(rows, with_reference=True)
-            notes = (*notes_on_rows(state, rows.features), *comparison.notes)
+            skipped = on_skipped_rows(state.skipped_rows - self.state.skipped_rows, has_reference=True)
+            notes = (*skipped, *notes_on_rows(state, rows.features), *comparison.notes)
             decision = decide_at(rate, comparison.ranks(), notes)
             if state.drift is not None:
                 residuals = None
@@ -281,9 +304,8 @@ class Detector:
         """Return the base score of every row (n,), before truing."""
         outputs, reference = as_outputs(outputs, "outputs"), self.state.reference
         if isinstance(reference, SplitReference):  # The base score may use reference rows.
-            scores: Floats = reference.columns.scored(outputs).scores[:, 0]
-            return scores
-        return self.settings.base_scores(outputs)
+            return reference.standard.scored(outputs).scores
+        return self.settings.resolved("dlr").base_scores(outputs)
 
     def __repr__(self) -> str:
         state = self.state
@@ -321,9 +343,19 @@ class Detector:
         as_outputs(outputs, "outputs")
         with one_thread(), self._changing:  # Pin BLAS once for all steps of a batch.
             self._check_outputs(self.state, outputs)
-            rows: Any = self.state.read(outputs)
-            self.state, result = then(self.state.with_rows(rows), rows)
+            before = self._resolved(self.state)
+            rows: Any = before.read(outputs)
+            self.state, result = then(before.with_rows(rows), rows)
             return result
+
+    def _resolved(self, state: State, reference: Outputs | None = None) -> State:
+        """Return the state with a definite method, if the method is auto: contrast needs a reference at the start."""
+        settings = state.settings
+        if settings.method != "auto" or isinstance(state, ContrastState):
+            return state
+        if reference is not None and len(reference) >= FEWEST_FOR_CONTRAST and settings.intercept:
+            return ContrastState(settings.resolved("contrast"))
+        return replace(state, settings=settings.resolved("dlr"))
 
     def _change(self, changed: Callable[[State], State]) -> None:
         """Replace the state, one change at a time."""
@@ -359,10 +391,9 @@ def _check_combination(settings: Settings) -> None:
     method = settings.method
     if method == "contrast" and not settings.intercept:
         raise ValueError("intercept must be True for the method contrast, got False")
-    if method != "contrast" and looks_at_known(settings.base):
+    needs_reference = settings.base is not None and looks_at_known(settings.base)
+    if method not in ("contrast", "auto") and needs_reference:
         raise ValueError(f"base {settings.base} needs reference rows, which method contrast has, got method {method!r}")
-    if method != "contrast" and settings.same_mix:
-        raise ValueError(f"same_mix goes with method 'contrast', got True with method {method!r}")
     if method != "rlr" and settings.keep != KEEP:
         raise ValueError(f"keep goes with method 'rlr', got {settings.keep} with method {method!r}")
     if settings.decay != 1.0 and settings.window is not None:
@@ -371,7 +402,7 @@ def _check_combination(settings: Settings) -> None:
 
 
 def _check_learned(state: State) -> None:
-    if not state.rows:
+    if not state.rows and not state.skipped_rows:  # The reference alone is enough if all rows so far were garbage.
         raise ValueError(NOTHING_LEARNED)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Protocol
 
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check import Floats, as_number
-from .contrast import Columns, ContrastFit
-from .contrast.columns import FARTHEST, FARTHEST_SCORE
+from .contrast import HIGHEST_SCORE, ContrastFit, Standard
 from .decisions.ranks import Ranks
 from .decisions.thresholds import Rate, decide_at
 from .detection import Detection
@@ -40,9 +39,6 @@ _SQUARABLE = 1e15
 
 # The largest float32 rounding error, as a share of the base score's standard deviation in the reference.
 _MOST_ROUNDING = 0.01
-
-# The smallest divisor of a direction, to avoid division by zero.
-_SMALLEST_DISTANCE = 1e-30
 
 
 class Maths(Protocol):
@@ -90,7 +86,8 @@ Score = Callable[[Maths, Tensor, Tensor], Tensor]
 class Folding:
     """A fit to be folded into a network: named constants, a `score` of features and logits, and a threshold.
 
-    `dimensions` is the number of features and `classes` the number of logits, None if the score uses no logits.
+    `dimensions` is the number of features and `classes` the number of logits, None if the score uses no logits. The
+    threshold is a float32 number. `made_of` are the arguments of `_folding`, from which a pickled folding is restored.
     """
 
     dimensions: int
@@ -98,6 +95,11 @@ class Folding:
     arrays: dict[str, Float32s]
     score: Callable[[Maths, Tensor, Tensor | None], Tensor]
     threshold: float | None
+    made_of: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to restore a pickled folding. Its `score` cannot be pickled."""
+        return _folding, self.made_of
 
 
 def folding_of(
@@ -119,7 +121,7 @@ def folding_of(
         raise ValueError(f"at most one of threshold, accept and false_alarm may be given, got {' and '.join(named)}")
     rate = Rate.of(accept=accept, false_alarm=false_alarm) if accept is not None or false_alarm is not None else None
     if threshold is not None:
-        threshold = _in_range(as_number(threshold, "threshold"), "threshold")
+        as_number(threshold, "threshold")
     if isinstance(fit, Detection):
         threshold = fit.threshold if not named else threshold
         fit = _fit_of(fit)
@@ -134,9 +136,12 @@ def folding_of(
         raise TypeError(f"fit must be {wanted}, got {type(fit).__name__}")
     if rate is not None:
         threshold = _threshold_at(rate, known)
-    if isinstance(fit, LinearFit):
-        return _linear(fit, origin, threshold)
-    return _contrast(fit, threshold)
+    return _folding(fit, origin, None if threshold is None else _rounded_down(threshold))
+
+
+def _folding(fit: LinearFit | ContrastFit, origin: Floats | None, threshold: float | None) -> Folding:
+    made = _linear(fit, origin, threshold) if isinstance(fit, LinearFit) else _contrast(fit, threshold)
+    return replace(made, made_of=(fit, origin, threshold))
 
 
 def _fit_of(found: Detection) -> LinearFit | ContrastFit:
@@ -181,89 +186,52 @@ def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> F
 
 
 def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
-    """Return the score of a contrast: direction, distance and base scores, plus an offset for the predicted class."""
-    columns, d = fit.columns, fit.columns.dimensions
-    elsewhere = np.delete(fit.centre * fit.coef, d).sum()  # The distance is centred separately.
+    """Return the score of a contrast: base score and learned part, minus the penalty of rows that are far away."""
+    standard = fit.standard
     arrays = {
-        **_in_two_parts(columns.origin),
-        "inverse_scale": _float32(1 / columns.scale[None], "scale"),
-        "coef": _float32(fit.coef[None, :d], "coef"),
-        "offsets": _float32(fit.class_offsets - elsewhere, "class_offsets"),
+        **_in_two_parts(standard.scale.mean),
+        "inverse_scale": _float32(1 / standard.scale.deviation[None], "scale"),
+        "coef": _float32(fit.coef[None], "coef"),
     }
-    of_features, of_scores = _score_of_features(fit), _score_of_scores(fit)
+    base = _base_score_of(standard)
+    steepness, per_limit = fit.steepness, 1 / (standard.limit * math.sqrt(standard.dimensions))
 
     def score(maths: Maths, features: Tensor, logits: Tensor | None) -> Tensor:
-        total = of_features(maths, features) + of_scores(maths, features, maths.descending(logits, columns.classes))
-        return total + maths.of_largest("offsets", logits)
-
-    return Folding(d, columns.classes, arrays, score, threshold)
-
-
-def _score_of_features(fit: ContrastFit) -> Callable[[Maths, Tensor], Tensor]:
-    """Return the contribution of the direction and distance of the features to the score of a contrast."""
-    d = fit.columns.dimensions
-    farthest = float(FARTHEST * np.sqrt(d))
-    middle, weight = float(fit.centre[d]), float(fit.coef[d])
-
-    def score(maths: Maths, features: Tensor) -> Tensor:
-        scaled = _centred(maths, features) * maths.constant("inverse_scale")
-        scaled = _within(maths, scaled, _SQUARABLE)
-        distance = maths.sqrt(maths.row_sums(scaled * scaled))
+        ordered = maths.descending(logits, standard.classes) if standard.classes else None
+        of_base = (base(maths, features, ordered) - standard.score_origin) / standard.score_scale
+        scaled = _within(maths, _centred(maths, features) * maths.constant("inverse_scale"), _SQUARABLE)
         along = maths.row_sums(scaled * maths.constant("coef"))
-        direction = along / maths.maximum(distance, _SMALLEST_DISTANCE)
-        return direction + (maths.minimum(distance, farthest) - middle) * weight
+        distance = maths.sqrt(maths.row_sums(scaled * scaled)) * per_limit
+        penalty = maths.maximum(distance - 1.0, 0.0) * steepness
+        return maths.minimum(of_base, HIGHEST_SCORE) + along - penalty
 
-    return score
-
-
-def _score_of_scores(fit: ContrastFit) -> Score:
-    """Return the contribution of the base scores. All but the first are clipped to their bound."""
-    columns = fit.columns
-    bases = _scores_of(columns)
-    origins = columns.score_origin.tolist()
-    scales = (1 / columns.score_scale).tolist()
-    first, *weights = fit.coef[columns.dimensions + 1 :].tolist()
-
-    def score(maths: Maths, features: Tensor, ordered: Tensor) -> Tensor:
-        values = [
-            (base(maths, features, ordered) - origin) * scale
-            for base, origin, scale in zip(bases, origins, scales, strict=True)
-        ]
-        total = values[0] * first
-        for value, weight in zip(values[1:], weights, strict=True):
-            total = total + _within(maths, value, FARTHEST_SCORE) * weight
-        return total
-
-    return score
+    return Folding(standard.dimensions, standard.classes or None, arrays, score, threshold)
 
 
-def _scores_of(columns: Columns) -> list[Score]:
-    """Return the score columns of a contrast: the base score at its temperature, the others at temperature 1."""
-    base = base_name(columns.base)
-    if not isinstance(columns.base, str) or base not in _SCORES:
-        needed = NEEDS.get(base, ()) if isinstance(columns.base, str) else ()
+def _base_score_of(standard: Standard) -> Score:
+    """Return the base score of a contrast, at its temperature."""
+    base = base_name(standard.base)
+    if not isinstance(standard.base, str) or base not in _SCORES:
+        needed = NEEDS.get(base, ()) if isinstance(standard.base, str) else ()
         why = f"needs a {' and a '.join(needed)}" if needed else "is not made of features and logits alone"
         raise ValueError(
             f"the base score of a contrast must be one of {', '.join(_SCORES)} to be exported, got {base}, which {why}"
         )
-    temperature = _in_range(columns.temperature, "temperature")
+    temperature = _in_range(standard.temperature, "temperature")
     if np.float32(temperature) == 0:
         raise ValueError(f"temperature must be in float32's range to be exported, got {temperature:g}")
-    _check_varies(columns, base)
-    return [
-        _SCORES[base](temperature, columns.classes),
-        *(_SCORES[name](1.0, columns.classes) for name in columns.names[1:]),
-    ]
+    _check_varies(standard, base)
+    return _SCORES[base](temperature, standard.classes)
 
 
-def _check_varies(columns: Columns, base: str) -> None:
+def _check_varies(standard: Standard, base: str) -> None:
     """Reject a base score that varies less than float32 rounding, for example at a very high temperature."""
-    middle, deviation = float(columns.score_origin[0]), float(columns.score_scale[0])
+    middle, deviation = standard.score_origin, standard.score_scale
     # msp and kl_uniform are computed from numbers near 1, even if the scores themselves are small.
     size = max(abs(middle), 1.0) if base in ("msp", "kl_uniform") else abs(middle)
     if float(np.finfo(np.float32).eps) / 2 * size > _MOST_ROUNDING * deviation:
         raise ValueError(
-            f"the base score {base} at temperature {columns.temperature:g} must vary by more than float32's rounding "
+            f"the base score {base} at temperature {standard.temperature:g} must vary by more than float32's rounding "
             f"to be exported, got a deviation of {deviation:.2g} around {middle:.2g}: fit at a lower temperature"
         )
 
@@ -365,3 +333,11 @@ def _float32(values: Floats, name: str) -> Float32s:
 
 def _in_range(value: float, name: str) -> float:
     return float(_float32(np.array(value), name))
+
+
+def _rounded_down(threshold: float) -> float:
+    """Return the largest float32 number that is at most the threshold, so that accepted scores stay accepted."""
+    if math.isinf(threshold):  # No row is refused, or every row.
+        return threshold
+    nearest = _in_range(threshold, "threshold")
+    return nearest if nearest <= threshold else float(np.nextafter(np.float32(nearest), np.float32(-np.inf)))

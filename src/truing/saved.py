@@ -14,7 +14,7 @@ import math
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from io import BytesIO
 from operator import attrgetter
@@ -25,10 +25,12 @@ from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, 
 import numpy as np
 
 from ._check import LARGEST, as_choice, as_number
-from .contrast import ClassMoments, Columns, ContrastFit, ScoredRows, SplitReference, scores_beside
+from .contrast import ContrastFit, KeyedRows, Learned, RowSample, ScoredRows, SplitReference, Standard
+from .contrast_state import ContrastState, Lesson, State
 from .data.drafts import AnyPath
 from .data.npy import native
 from .data.npz import ABOUT, Arrays, Source, listing, read_npz, reason, write_npz, write_npz_into
+from .decisions.distances import RowScale
 from .decisions.drift import BINS, PARTS, DriftAlarm, DriftWatch, Martingale, Recent
 from .decisions.row_keys import RowKeys
 from .detector import Detector
@@ -37,14 +39,15 @@ from .regression.huber import HuberFit
 from .regression.least_squares import LinearFit
 from .regression.moments import Moments, check_moments
 from .scores import NEEDS, base_name, check_base, copied_head
-from .states import Batch, ContrastState, LinearState, Reference, Settings, State
+from .states import Batch, LinearState, Reference, Settings
 
 VERSION = 3
 
-Saveable = Moments | LinearFit | ContrastFit | HuberFit | Detector
+Saveable = Moments | RowSample | LinearFit | ContrastFit | HuberFit | Detector
 
 KINDS: dict[str, type] = {
     "moments": Moments,
+    "sample": RowSample,
     "fit": LinearFit,
     "contrast": ContrastFit,
     "huber": HuberFit,
@@ -300,41 +303,49 @@ def _check_rows(rows: Batch | ScoredRows) -> None:
         raise ValueError(f"features must have at least one row and one column, got shape {rows.features.shape}")
 
 
-def _check_class_moments(sums: ClassMoments) -> None:
-    rows, total = sums.moments.rows, sums.counts.sum()
-    if sums.sums.shape[1] != len(sums.moments.mean):
-        raise ValueError(f"sums must have {len(sums.moments.mean)} columns, got {sums.sums.shape[1]}")
-    if sums.counts.min() < 0 or not rows > 0 or abs(total - rows) > _ROUNDED_COUNT * rows:
-        raise ValueError(f"counts must add up to the {rows:g} rows, got {total:g}")
-    if np.abs(sums.sums).max() > LARGEST * max(1.0, rows):
-        raise ValueError(f"sums must be at most {LARGEST:g} for each row")
+def _check_keyed_rows(rows: KeyedRows) -> None:
+    if rows.features.shape[1] == 0 or (len(rows) and rows.keys.min() < 0):
+        raise ValueError("kept rows must have features, and keys of at least 0")
 
 
-def _check_columns(columns: Columns) -> None:
-    check_base(columns.base)
-    copied_head(columns.head)
-    as_number(columns.temperature, "temperature", at_least=1e-100)
-    wanted = (columns.base, *scores_beside(base_name(columns.base), columns.classes))
-    if columns.names != wanted or len(columns.score_origin) != len(wanted):
-        raise ValueError(f"names must be {wanted}, got {columns.names}")
-    for need in NEEDS.get(base_name(columns.base), ()):
-        if need in ("head", "bank") and getattr(columns, need) is None:
-            raise ValueError(f"the score {columns.base} must have its {need}")
-    if columns.scale.min() <= 0 or columns.score_scale.min() <= 0 or not columns.score_scale[0] < math.inf:
-        raise ValueError("scale and score_scale must be above 0, and the scale of the base score finite")
+def _check_sample(sample: RowSample) -> None:
+    widths = {batch.features.shape[1] for batch in sample.batches}
+    if len(widths) > 1:
+        raise ValueError(f"batches must have the same features, got widths {sorted(widths)}")
+    if not 0 < sample.share <= 1 or any(len(batch) and batch.keys.max() >= sample.share for batch in sample.batches):
+        raise ValueError(f"share must be above 0 and at most 1, and above all keys, got {sample.share:g}")
+    _check_within(sample, 0, LARGEST, "rows", "seen")
+
+
+def _check_scale(scale: RowScale) -> None:
+    if not scale.deviation.min(initial=np.inf) > 0 or len(scale.mean) == 0:
+        raise ValueError("deviation must be above 0 for at least one column")
+
+
+def _check_standard(standard: Standard) -> None:
+    check_base(standard.base)
+    copied_head(standard.head)
+    as_number(standard.temperature, "temperature", at_least=1e-100)
+    for need in NEEDS.get(standard.name, ()):
+        if need in ("head", "bank") and getattr(standard, need) is None:
+            raise ValueError(f"the score {standard.name} must have its {need}")
+    _check_within(standard, float(np.finfo(np.float64).tiny), LARGEST, "score_scale", "limit")
+    _check_within(standard, -LARGEST, LARGEST, "score_origin")
+    _check_within(standard, 0, LARGEST, "classes")
 
 
 def _check_contrast(fit: ContrastFit) -> None:
-    if (len(fit.coef), len(fit.class_offsets)) != (len(fit.columns), fit.columns.classes):
-        raise ValueError(f"coef must have {len(fit.columns)} entries and class_offsets {fit.columns.classes}")
-    for name in ("coef", "class_offsets", "centre", "prior_coef"):
-        if np.abs(getattr(fit, name)).max() > LARGEST:
-            raise ValueError(f"{name} must be at most {LARGEST:g}")
-    if fit.prior not in fit.columns.names:
-        raise ValueError(f"prior must be one of the scores {fit.columns.names}, got {fit.prior!r}")
-    _check_within(fit, 0, LARGEST, "directions", "rows", "known_rows")
-    _check_within(fit, 0, 1, "trust", "evidence_share", "out_share")
-    _check_within(fit, -LARGEST, LARGEST, "log_evidence")
+    if len(fit.coef) != fit.standard.dimensions:
+        raise ValueError(f"coef must have {fit.standard.dimensions} entries, got {len(fit.coef)}")
+    _check_learned(fit)
+    _check_within(fit, 0, LARGEST, "rows", "reference_rows")
+
+
+def _check_learned(learned: Learned | ContrastFit) -> None:
+    if np.abs(learned.coef).max() > LARGEST:
+        raise ValueError(f"coef must be at most {LARGEST:g}")
+    _check_within(learned, 0, 1, "trust", "balance")
+    _check_within(learned, -LARGEST, LARGEST, "gain", "shift")
 
 
 def _check_martingale(martingale: Martingale) -> None:
@@ -356,6 +367,8 @@ def _check_alarm(alarm: DriftAlarm) -> None:
 
 
 def _check_linear_state(state: LinearState) -> None:
+    if state.skipped_rows < 0:
+        raise ValueError(f"skipped_rows must be at least 0, got {state.skipped_rows}")
     widths = {batch.features.shape[1] for batch in (state.reference, *state.held) if batch is not None}
     widths |= set() if state.drift is None else {len(state.drift.mean)}
     widths |= {sums.dimensions for sums in (state.learned, state.joint) if sums is not None}
@@ -380,24 +393,33 @@ def _check_joint(state: LinearState) -> None:
 def _contrast_state(
     settings: Settings,
     reference: SplitReference | None,
-    learned: ClassMoments | None,
-    held: tuple[ScoredRows, ...],
+    sample: RowSample,
+    lesson: Lesson | None,
+    deciding: Lesson | None,
     drift: DriftWatch | None,
+    skipped_rows: int,
+    reference_notes: tuple[str, ...],
 ) -> ContrastState:
-    """Return the state, after checking that the learned rows have the columns of the reference."""
+    """Return the state, after checking that the learned rows have the features of the reference."""
+    lessons = [one for one in (lesson, deciding) if one is not None]
     if reference is None:
-        if learned is not None or held or drift is not None:
+        if lessons or sample.batches or drift is not None:
             raise ValueError("reference must be stored if anything was learned")
         return ContrastState(settings)
-    columns = reference.columns
-    if learned is not None and learned.sums.shape != (columns.classes, len(columns)):
-        raise ValueError(f"learned must be sums of {len(columns)} columns, got {learned.sums.shape[1]}")
-    for batch in held:
-        wanted = (columns.dimensions, len(columns.names))
-        if (batch.features.shape[1], batch.scores.shape[1]) != wanted or not batch.classes.max() < columns.classes:
-            raise ValueError("held batches must have the features, scores and classes of the reference")
-    keys = RowKeys.of(reference.rows_known.features, reference.rows_held.features)
-    return ContrastState(settings, reference, learned, held, keys, drift)
+    d = reference.standard.dimensions
+    widths = {sample.dimensions, *(len(one.learned.coef) for one in lessons if one.learned is not None)}
+    if lesson is None or not widths <= {None, d}:
+        raise ValueError(f"sample, lesson and deciding must have the {d} features of the reference")
+    if not all(0 <= one.seen <= sample.seen for one in lessons) or skipped_rows < 0:
+        raise ValueError("seen and skipped_rows must be counts of rows")
+    own = [None if one is None else replace(one, reference=reference) for one in (lesson, deciding)]
+    keys = RowKeys.of(reference.to_learn.features, reference.to_decide.features)
+    return ContrastState(settings, reference, sample, own[0], own[1], keys, drift, skipped_rows, reference_notes)
+
+
+def _lesson(learned: Learned | None, rows: float, seen: int, with_decided: bool) -> Lesson:
+    """Return a lesson; the state that it belongs to adds the reference."""
+    return Lesson(cast(SplitReference, None), learned, rows, seen, with_decided)
 
 
 def _detector(state: State) -> Detector:
@@ -406,7 +428,7 @@ def _detector(state: State) -> Detector:
     detector = Detector(**{one.name: getattr(settings, one.name) for one in fields(Settings)})
     if type(state) is not type(detector.state):
         raise ValueError(f"state must be a {type(detector.state).__name__}, got {type(state).__name__}")
-    if bool(state.held) and settings.window is None:
+    if isinstance(state, LinearState) and state.held and settings.window is None:
         raise ValueError("held must be empty without a window")
     if (state.drift is not None) != (state.reference is not None and settings.drift_alarm is not None):
         raise ValueError("drift must be stored if the settings ask for an alarm and there is a reference")
@@ -417,7 +439,6 @@ def _detector(state: State) -> Detector:
 
 
 _MAX = float(np.finfo(np.float64).max)
-_ROUNDED_COUNT = 1e-6  # Relative rounding error allowed between decayed counts and the number of rows.
 _MOST_ROWS = 2**53  # Largest count of a bin, so that the sum over all bins does not overflow.
 
 # The classes that a file may contain, by name.
@@ -425,32 +446,38 @@ FORMS: dict[str, Form] = {
     "Moments": Form(Moments, check=check_moments),
     "LinearFit": Form(LinearFit, {"coef": "d"}, _check_fit),
     "HuberFit": Form(HuberFit, {"coef": "d", "gamma": "n", "residual": "n"}),
-    "ContrastFit": Form(
-        ContrastFit,
-        {"coef": "p", "class_offsets": "c", "centre": "p", "prior_coef": "p", "scores_in": "m"},
-        _check_contrast,
-    ),
-    "Columns": Form(
-        Columns,
-        {"origin": "d", "scale": "d", "score_origin": "s", "score_scale": "s"},
-        _check_columns,
-        infinite=("scale", "score_scale"),
-    ),
+    "ContrastFit": Form(ContrastFit, {"coef": "d", "scores_in": "m"}, _check_contrast),
+    "Standard": Form(Standard, check=_check_standard),
+    "RowScale": Form(RowScale, {"mean": "d", "deviation": "d"}, _check_scale),
+    "Lesson": Form(Lesson, stored=("learned", "rows", "seen", "with_decided"), build=_lesson),
+    "Learned": Form(Learned, {"coef": "d"}, _check_learned),
+    "RowSample": Form(RowSample, check=_check_sample),
+    "KeyedRows": Form(KeyedRows, {"features": "nd", "scores": "n", "keys": "n"}, _check_keyed_rows),
     "Outputs": Form(Outputs, stored=("features", "logits", "labels", "scores")),
     "Detector": Form(Detector, stored=("state",), build=_detector),
     "Settings": Form(Settings),
     "Reference": Form(Reference, {"features": "nd", "scores": "n"}, stored=("features", "scores"), build=Reference.of),
     "LinearState": Form(LinearState, check=_check_linear_state),
     "ContrastState": Form(
-        ContrastState, stored=("settings", "reference", "learned", "held", "drift"), build=_contrast_state
+        ContrastState,
+        stored=(
+            "settings",
+            "reference",
+            "sample",
+            "lesson",
+            "deciding",
+            "drift",
+            "skipped_rows",
+            "reference_notes",
+        ),
+        build=_contrast_state,
     ),
     "SplitReference": Form(
         SplitReference,
-        stored=("rows_known", "rows_held", "columns.base", "columns.temperature", "columns.head"),
+        stored=("to_learn", "to_decide", "standard.base", "standard.temperature", "standard.head", "components"),
         build=SplitReference.of,
     ),
-    "ClassMoments": Form(ClassMoments, {"counts": "c", "sums": "cp"}, _check_class_moments),
-    "ScoredRows": Form(ScoredRows, {"features": "nd", "scores": "ns", "classes": "n"}, _check_rows),
+    "ScoredRows": Form(ScoredRows, {"features": "nd", "scores": "n"}, _check_rows),
     "Batch": Form(Batch, {"features": "nd", "scores": "n"}, _check_rows),
     "DriftWatch": Form(DriftWatch, {"mean": "d", "scale": "d"}),
     "DriftAlarm": Form(DriftAlarm, {"recent_bins": "b"}, _check_alarm),

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_number, as_share
-from .contrast import ContrastFit
+from .contrast import ContrastFit, SplitReference, sampled
 from .data.extras import install
 from .decisions.ranks import Ranks
-from .decisions.thresholds import Rate, decide_at, threshold_at
+from .decisions.thresholds import Rate, decide_at
 from .detection import Detection, detect, halves
-from .detector import Detector
 from .outputs import Outputs
 from .regression.fits import fit_direct
 from .regression.least_squares import LinearFit
@@ -69,14 +68,15 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         The default is knn without logits, gen for a contrast, and msp otherwise.
     method
         none (the base score unchanged), dlr, rlr or contrast. auto chooses as in `truing.detect`: contrast with a
-        reference and dlr without one. With neither logits nor a reference, auto chooses none, because a linear fit
-        cannot follow a distance that grows in all directions.
+        reference of at least 100 rows, else dlr. With neither logits nor a reference, auto chooses none, because a
+        linear fit cannot follow a distance that grows in all directions.
     components
         The number of leading principal components that the fit uses (None: all).
     keep
         For rlr: the share of rows to trust.
     same_mix
-        For contrast: whether the in-distribution rows of X are known to have the class frequencies of the reference.
+        Whether the in-distribution rows of X are known to have the class frequencies of the reference. There is then
+        no note on different class frequencies.
     contamination
         Without a reference: the share of fitted rows that are out (default 0.1).
     false_alarm
@@ -158,7 +158,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         )
         self._base: Base = self.detection_.base if base is None else base
         self._bank, held = halves(known, self.detection_.method, self._base, rng=None)
-        self.fit_ = self._fit_of_rows(rows, known)
+        self.fit_ = self._fit_of_rows(rows, held)
         self.offset_ = self._offset(held)
         return self
 
@@ -242,16 +242,17 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             return KnnOfFittedRows(rows._copied().features)
         return base
 
-    def _fit_of_rows(self, rows: Outputs, known: Outputs | None) -> LinearFit | ContrastFit | None:
-        """Return the fit to the rows, without the reference rows that are decided against."""
+    def _fit_of_rows(self, rows: Outputs, held: Outputs | None) -> LinearFit | ContrastFit | None:
+        """Return the fit to the rows, without the reference rows (m, d) that are decided against."""
         method = self.detection_.method
-        if known is None or method == "none":
+        if held is None or method == "none":
             return self.detection_.fit
         if method == "contrast":
-            detector = Detector(self._base, method="contrast", **self._options())
-            detector.calibrate(known)
-            detector.learn(rows)
-            return detector.fit_of_learned()
+            assert self._bank is not None
+            assert held is not None
+            parts = SplitReference.of(self._bank, held, self._base, self.temperature, self.head, self.components)
+            some = sampled(parts.standard.scored(rows), parts.share_of(len(rows)), np.arange(len(rows)))
+            return parts.applied(parts.learn(some, with_decided=False), rows=len(rows))
         scores = self._base_scores(rows)
         if method == "rlr":
             return fit_robust(rows.features, scores, keep=self.keep, components=self.components)
@@ -261,9 +262,10 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """Return the threshold, from the held-out reference rows or, without a reference, from the fitted rows."""
         if held is None:
             contamination = CONTAMINATION if self.contamination is None else self.contamination
-            return threshold_at(self.detection_.scores, accept=1 - contamination)
-        scores_in = self._scores(held)
-        threshold = decide_at(Rate("false_alarm", self._false_alarm()), Ranks(scores_in, scores_in)).threshold
+            rate, scores_in = Rate("accept", 1 - contamination), self.detection_.scores
+        else:
+            rate, scores_in = Rate("false_alarm", self._false_alarm()), self._scores(held)
+        threshold = decide_at(rate, Ranks(scores_in, scores_in)).threshold
         assert threshold is not None
         return threshold
 

@@ -1,4 +1,4 @@
-"""States of a detector, as frozen values: `LinearState` for DLR and RLR, `ContrastState` for contrast.
+"""`LinearState`: the state of a detector by DLR or RLR, as a frozen value. Contrast has its own, `ContrastState`.
 
 Both states have the same methods. `read` prepares outputs for the other methods. `with_reference`, `with_rows`,
 `with_sums` and `without_rows` return a new state. `fit`, `scores` and `compared` return results; a state solves each of
@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._check import Floats, Matrix, check_finite
-from .contrast import ClassMoments, ContrastFit, ScoredRows, SplitReference, split
+from .decisions.distances import RowGuard, is_garbage
 from .decisions.drift import DriftWatch
 from .decisions.ranks import Ranks
 from .decisions.row_keys import RowKeys
@@ -24,7 +25,10 @@ from .regression.moments import Moments
 from .regression.robust import fit_robust
 from .scores import Base, Head, base_scores
 
-METHODS = ("dlr", "rlr", "contrast")
+METHODS = ("auto", "dlr", "rlr", "contrast")
+
+# The base score of each method when no base score is given.
+DEFAULT_BASE = {"dlr": "msp", "rlr": "msp", "contrast": "gen"}
 
 NOTHING_LEARNED = "nothing learned yet: call learn first"
 
@@ -38,9 +42,9 @@ _MIN_REMAINING_SHARE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """The constructor arguments of a detector."""
+    """The constructor arguments of a detector. With method auto, the base score may still be open."""
 
-    base: Base
+    base: Base | None
     method: str
     temperature: float
     intercept: bool
@@ -55,7 +59,14 @@ class Settings:
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,)."""
+        assert self.base is not None
         return base_scores(outputs, self.base, self.temperature, head=self.head)
+
+    def resolved(self, method: str) -> Settings:
+        """Return the settings with a definite method and base score, if the method is auto."""
+        if self.method != "auto":
+            return self
+        return replace(self, method=method, base=DEFAULT_BASE[method] if self.base is None else self.base)
 
     @property
     def watches_residuals(self) -> bool:
@@ -116,6 +127,11 @@ class Reference:
         """Keys that recognise reference rows among other rows."""
         return RowKeys.of(self.features)
 
+    @cached_property
+    def guard(self) -> RowGuard | None:
+        """The guard that keeps garbage from being learned, or None if there are too few reference rows for it."""
+        return RowGuard.of_reference(self.features, self.scores)
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -134,7 +150,7 @@ class LinearState:
     `joint` holds the moments of learned and reference rows together, so that a batch does not add the whole reference
     again. With decay or a window, `joint` is None and the sum is computed on demand. `held` holds the batches inside
     the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or None until rows
-    with logits are seen.
+    with logits are seen. `skipped_rows` counts garbage rows, which are scored and decided but not learned.
     """
 
     settings: Settings
@@ -144,6 +160,7 @@ class LinearState:
     held: tuple[Batch, ...] = ()
     classes: int | None = None
     drift: DriftWatch | None = None
+    skipped_rows: int = 0
 
     @property
     def dimensions(self) -> int | None:
@@ -177,16 +194,41 @@ class LinearState:
         """Return the rows unchanged. Only learning needs their base scores."""
         return outputs
 
-    def with_reference(self, reference: Outputs) -> LinearState:
-        """Return the state with these reference rows instead of any earlier reference."""
+    def with_reference(self, reference: Outputs, groups: ArrayLike | None = None) -> LinearState:
+        """Return the state with these reference rows instead of any earlier reference. Groups change nothing here."""
         rows = Reference.of(reference.features, self.settings.base_scores(reference))
         drift = DriftWatch.of(rows.features, self.settings.drift_alarm)
         joint = self.learned + rows.moments if self.learned is not None and self.keeps_joint else None
         return replace(self, reference=rows, joint=joint, classes=_classes(self.classes, reference), drift=drift)
 
     def with_rows(self, rows: Outputs) -> LinearState:
-        """Return the state after these rows were learned with weight 1."""
+        """Return the state after these rows were learned with weight 1, except for garbage rows.
+
+        Garbage rows are counted and change nothing else. Reference rows are never skipped. This treats rows to decide
+        and reference rows alike in practice: a reference row is at most sqrt(m) deviations from the mean of the m
+        reference rows, and rows of real networks stay far below `GARBAGE_DISTANCE`.
+        """
         scores = self.settings.base_scores(rows)
+        skipped = is_garbage(rows.features, scores, self._guard())
+        if not skipped.any():
+            return self._with_rows(rows, scores)
+        check_finite(rows.features, "features")  # Infinities are invalid, not garbage.
+        count = self.skipped_rows + int(np.count_nonzero(skipped))
+        state = replace(self, classes=_classes(self.classes, rows), skipped_rows=count)
+        return state if skipped.all() else state._with_rows(rows[~skipped], scores[~skipped])
+
+    def _guard(self) -> RowGuard | None:
+        """Return the guard by the scale of the reference, or else of the learned rows; None if they are too few."""
+        guard = None if self.reference is None else self.reference.guard
+        if guard is None and self.learned is not None:
+            guard = RowGuard.of_learned(self.learned)
+        elif guard is None and self.held:
+            features = np.concatenate([batch.features for batch in self.held])
+            guard = RowGuard.of_medians(features, np.concatenate([batch.scores for batch in self.held]))
+        return guard
+
+    def _with_rows(self, rows: Outputs, scores: Floats) -> LinearState:
+        """Return the state after these rows with these base scores (n,) were learned."""
         held, leaving = self.held, self.held[:0]
         if self.settings.window is not None:
             held, leaving = slide(held, Batch.of(rows.features, scores), self.settings.window)
@@ -252,15 +294,20 @@ class LinearState:
         return self._solve(None)
 
     def _solve(self, reference: Reference | None) -> Solved:
-        """Return the fit of the learned rows and the given reference rows."""
-        if not self.rows:
+        """Return the fit of the learned rows and the given reference rows.
+
+        The reference alone is enough if all rows so far were garbage.
+        """
+        if not self.rows and (reference is None or not self.skipped_rows):
             raise ValueError(NOTHING_LEARNED)
         fit = self._robust_fit(reference) if self.settings.method == "rlr" else self._direct_fit(reference)
         return Solved(fit, None if self.reference is None else np.sort(fit.predict(self.reference.features)))
 
     def _direct_fit(self, reference: Reference | None) -> LinearFit:
-        assert self.learned is not None
-        sums = self.learned if reference is None else self.joint or self.learned + reference.moments
+        sums = self.learned
+        if reference is not None:
+            sums = self.joint or (reference.moments if sums is None else sums + reference.moments)
+        assert sums is not None
         return sums.solve(self.settings.intercept, self.settings.components)
 
     def _robust_fit(self, reference: Reference | None) -> LinearFit:
@@ -277,136 +324,11 @@ class LinearState:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class ContrastState:
-    """A reference in two halves and the sums of the learned rows; other fields as in `LinearState`.
-
-    `keys` recognise reference rows among other rows.
-    """
-
-    settings: Settings
-    reference: SplitReference | None = None
-    learned: ClassMoments | None = None
-    held: tuple[ScoredRows, ...] = ()
-    keys: RowKeys | None = None
-    drift: DriftWatch | None = None
-
-    @property
-    def dimensions(self) -> int | None:
-        """Number of feature columns, or None without a reference."""
-        return None if self.reference is None else self.reference.columns.dimensions
-
-    @property
-    def classes(self) -> int | None:
-        """Number of logits of the reference rows, or None if they have none."""
-        return None if self.reference is None or self.reference.columns.classes == 1 else self.reference.columns.classes
-
-    @property
-    def sums(self) -> ClassMoments | None:
-        """Sums of the learned rows."""
-        return self.learned
-
-    @property
-    def rows(self) -> float:
-        """Weight of the learned rows."""
-        return 0.0 if self.learned is None else self.learned.rows
-
-    @property
-    def feature_mean(self) -> None:
-        """Contrast keeps no mean of the features."""
-        return None
-
-    def with_reference(self, reference: Outputs) -> ContrastState:
-        """Return the state with these reference rows: one half to learn from, the other to decide against."""
-        if self.learned is not None:
-            raise ValueError(
-                "reference cannot be replaced once a contrast has learned rows against it: make a new Detector"
-            )
-        to_learn, to_decide = (half._copied() for half in split(reference))
-        settings = self.settings
-        halves = SplitReference.of(to_learn, to_decide, settings.base, settings.temperature, settings.head)
-        keys = RowKeys.of(to_learn.features, to_decide.features)
-        drift = DriftWatch.of(to_decide.features, settings.drift_alarm)
-        return ContrastState(settings, halves, keys=keys, drift=drift)
-
-    def read(self, outputs: Outputs) -> ScoredRows:
-        """Return the rows with every score that contrast uses."""
-        check_finite(outputs.features, "features")  # The caller's array may have changed since it was checked.
-        return self._need_reference().columns.scored(outputs)
-
-    def with_rows(self, rows: ScoredRows) -> ContrastState:
-        """Return the state after these rows were learned with weight 1."""
-        columns, held = self._need_reference().columns, self.held
-        more = ClassMoments.of(columns, rows)
-        learned = more if self.learned is None else self.learned.decayed(self.settings.decay) + more
-        if self.settings.window is not None:
-            held, leaving = slide(held, rows.copied(), self.settings.window)
-            if leaving:
-                learned = _total([ClassMoments.of(columns, batch) for batch in held])
-        return replace(self, learned=learned, held=held)
-
-    def with_sums(self, sums: ClassMoments) -> ContrastState:
-        """Return the state with the sums of other rows added. The columns must be the same."""
-        columns = self._need_reference().columns
-        width, classes = len(sums.moments.mean), len(sums.counts)
-        if (width, classes) != (len(columns), columns.classes):
-            wanted = f"{len(columns)} columns and {columns.classes} classes"
-            raise ValueError(f"moments must have {wanted}, as the detector has, got {width} and {classes}")
-        return replace(self, learned=sums if self.learned is None else self.learned + sums)
-
-    def without_rows(self) -> ContrastState:
-        """Return the state without learned rows; the drift alarm starts again."""
-        drift = None
-        if self.reference is not None:
-            drift = DriftWatch.of(self.reference.rows_held.features, self.settings.drift_alarm)
-        return ContrastState(self.settings, self.reference, keys=self.keys, drift=drift)
-
-    def fit(self, *, with_reference: bool) -> ContrastFit:
-        """Return the contrast of reference rows with learned rows, or the base score while nothing was learned.
-
-        With `with_reference`, the held-back half of the reference is added to the learned rows.
-        """
-        return self._with_reference if with_reference else self._without_reference
-
-    def scores(self, rows: ScoredRows) -> Floats:
-        """Return the score (n,) of every row."""
-        return self.fit(with_reference=True).predict_scored(rows)
-
-    def compared(self, rows: ScoredRows, *, with_reference: bool) -> Comparison:
-        """Return the scores of the held-back reference rows and of these rows, and notes on the fit."""
-        fit = self.fit(with_reference=with_reference)
-        assert fit.scores_in is not None
-        return Comparison(fit.scores_in, fit.predict_scored(rows), fit.notes())
-
-    @cached_property
-    def _with_reference(self) -> ContrastFit:
-        return self._contrast(with_held=True)
-
-    @cached_property
-    def _without_reference(self) -> ContrastFit:
-        return self._contrast(with_held=False)
-
-    def _contrast(self, *, with_held: bool) -> ContrastFit:
-        reference, settings = self._need_reference(), self.settings
-        return reference.contrast(
-            self.learned, with_held=with_held, same_mix=settings.same_mix, components=settings.components
-        )
-
-    def _need_reference(self) -> SplitReference:
-        if self.reference is None:
-            raise ValueError("contrast needs known in-distribution rows before it learns: call calibrate first")
-        return self.reference
-
-
-State = LinearState | ContrastState
-
-
 class _Sized(Protocol):
     def __len__(self) -> int: ...
 
 
 Rows = TypeVar("Rows", bound=_Sized)
-Sums = TypeVar("Sums", Moments, ClassMoments)
 
 
 def slide(held: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
@@ -436,19 +358,12 @@ def _without(learned: Moments, leaving: tuple[Batch, ...], held: tuple[Batch, ..
     return Moments.of(features, np.concatenate([batch.scores for batch in held]))
 
 
-def _total(sums: list[Sums]) -> Sums:
+def _total(sums: list[Moments]) -> Moments:
     """Return the sum of one or more moments."""
     total = sums[0]
     for more in sums[1:]:
         total = total + more
     return total
-
-
-def notes_on_rows(state: State, features: Matrix) -> list[str]:
-    """Return notes on rows to decide that also occur in the reference."""
-    if isinstance(state, ContrastState):
-        return [] if state.keys is None else state.keys.notes(features)
-    return [] if state.reference is None else state.reference.keys.notes(features)
 
 
 def _classes(before: int | None, outputs: Outputs) -> int | None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from truing.bench.experiments.cases import CASES, CONTRASTS, display_name, is_run, sets_of
+from truing.bench.experiments.cases import CASES, CONTRAST, display_name, is_run, sets_of
 from truing.bench.experiments.figure_rows import figure_rows
 from truing.bench.experiments.mixes import Mix
 from truing.bench.experiments.protocols import Job
@@ -73,7 +73,7 @@ def _rows(case, setting, rng):
             level = WITHOUT_VALUE.get(case.name, ())
             own = METHODS.get(case.name, ("DLR",)) if base != "gradnorm" else ()
             if case.has_reference:
-                own = [method for method in case.methods if base == "gen" or method not in CONTRASTS]
+                own = [method for method in case.methods if base == "gen" or method != CONTRAST]
             varied = [] if case.name == "intercept" else ["none"]
             varied = [method for method in (*varied, *own) if method not in level]
             for method, value in [*((method, None) for method in level), *((m, v) for m in varied for v in values)]:

@@ -72,7 +72,9 @@ def test_detect_is_the_whole_job(here, capsys):
     np.testing.assert_array_equal(refused, fit.predict(rows.features) < threshold)
     assert "200 of 5 features" in printed
     assert "msp, trued by dlr" in printed
-    assert f"accept 0.95 by 100 reference rows, threshold {threshold:.6g}" in printed
+    stored = truing.detect(rows, held, method="dlr").threshold
+    assert stored == pytest.approx(threshold, abs=1e-5)
+    assert f"accept 0.95 by 100 reference rows, threshold {stored:.6g}" in printed
     assert f"{sum(refused)} rows, {sum(refused) / 200:.1%}" in printed
     assert "scores.csv" in printed
 
@@ -89,7 +91,8 @@ def test_the_json_summary_says_the_same_for_machines(here, capsys):
     expected = {"rows": 200, "dimensions": 5, "base": "energy", "method": "rlr", "rate": {"accept": 0.95}}
     expected |= {"reference_rows": 100, "refused": refused, "output": None, "report": None}
     assert {name: facts[name] for name in expected} == expected
-    assert facts["threshold"] == pytest.approx(threshold, abs=1e-12)
+    assert facts["threshold"] == truing.detect(rows, held, base="energy", method="rlr").threshold
+    assert facts["threshold"] == pytest.approx(threshold, rel=1e-5)
     assert facts["fit"] == pytest.approx({"rank": 5, "explained": fit.explained, "fitted_rows": 240.0})
 
 
@@ -337,15 +340,18 @@ def test_a_number_of_threads_that_is_none_is_refused_whatever_the_rows(here, cap
 
 
 def test_a_contrast_is_fitted_applied_and_detected_by_commands(here, capsys):
-    run(capsys, "fit", "test.npz", "--method", "contrast", "--reference", "held.npz", "-o", "fit.npz")
-    run(capsys, "apply", "fit.npz", "test.npz", "-o", "trued.npy")
     rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
-    np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, held).predict(rows))
+    for method in ([], ["--method", "contrast"]):
+        run(capsys, "fit", "test.npz", *method, "--reference", "held.npz", "-o", "fit.npz")
+        run(capsys, "apply", "fit.npz", "test.npz", "-o", "trued.npy")
+        np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, held).predict(rows))
     printed = run(capsys, "detect", "test.npz", "--reference", "held.npz", "--same-mix", "--base", "energy")
     assert "energy, trued by contrast" in printed
     facts = json.loads(run(capsys, "detect", "test.npz", "--reference", "held.npz", "--json"))
-    assert facts["fit"]["prior"] in ("gen", "energy", "msp")
-    assert facts["fit"]["known_rows"] == facts["reference_rows"] == 50
+    fit = truing.detect(rows, held).fit
+    assert facts["fit"]["trust"] == pytest.approx(fit.trust)
+    assert facts["fit"]["gain"] == pytest.approx(fit.gain)
+    assert facts["fit"]["reference_rows_fitted"] == facts["reference_rows"] == 50
 
 
 def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):
@@ -363,9 +369,15 @@ def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):
     ("arguments", "message"),
     [
         (["fit", "test.npz", "--method", "contrast", "-o", "f.npz"], "--method contrast needs --reference"),
-        (["fit", "test.npz", "--reference", "held.npz", "-o", "f.npz"], "--reference goes with --method contrast"),
-        (["fit", "test.npz", "--same-mix", "-o", "f.npz"], "--same-mix goes with --method contrast"),
-        (["detect", "test.npz", "--same-mix", "--method", "dlr"], "--same-mix goes with --method contrast"),
+        (
+            ["fit", "test.npz", "--method", "dlr", "--reference", "held.npz", "-o", "f.npz"],
+            "--reference goes with --method contrast",
+        ),
+        (
+            ["fit", "test.npz", "--reference", "held.npz", "--moments", "m.npz", "-o", "f.npz"],
+            "--moments goes with --method dlr",
+        ),
+        (["detect", "test.npz", "--same-mix"], "--same-mix goes with --reference"),
         (["detect", "test.npz", "--method", "contrast"], "method contrast needs a reference"),
         (["detect", "test.npz", "--base", "scale"], "--base scale needs --head: the weight and bias of the last layer"),
         (["score", "test.npz", "--base", "knn", "-o", "s.npy"], "--base knn needs --bank: known in-distribution rows"),

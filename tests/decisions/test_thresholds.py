@@ -1,14 +1,16 @@
 from fractions import Fraction
+from importlib import import_module
 from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import hypergeom
 
 import truing
+from truing._kernels import plain
 from truing.decisions.ranks import Ranks
 from truing.decisions.thresholds import (
     Rate,
@@ -17,7 +19,10 @@ from truing.decisions.thresholds import (
     out_share_at_most,
     out_share_of_counts,
     p_values,
+    threshold_between,
 )
+
+from ..foldable import FLOAT32_ERROR, features_with_ties
 
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5).map(lambda x: round(x, 1)))
 shares = st.floats(0.01, 1.0)
@@ -120,11 +125,104 @@ counts = st.integers(1, 40)
 levels = st.one_of(st.floats(1e-12, 1.0), st.builds(lambda part, rest: part / (part + rest), counts, counts))
 
 
+rates = st.one_of(st.builds(Rate, st.just("false_alarm"), levels), st.builds(Rate, st.just("accept"), shares))
+
+
 @given(scores_in=few_values, scores=few_values, level=levels)
 def test_the_threshold_of_a_false_alarm_rate_agrees_with_the_p_values(scores_in, scores, level):
     decided = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores))
-    counted = [(1 + sum(known <= score for known in scores_in)) / (len(scores_in) + 1) <= level for score in scores]
-    assert decided.is_out.tolist() == (scores < decided.threshold).tolist() == counted
+    assert decided.is_out.tolist() == (scores < decided.threshold).tolist() == (decided.p_values <= level).tolist()
+    # The reference rows themselves are decided by exact ranks.
+    of_known = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores_in))
+    np.testing.assert_array_equal(of_known.is_out, truing.p_values(scores_in, scores_in) <= level)
+    assert of_known.threshold == decided.threshold
+
+
+@given(scores_in=few_values, scores=few_values, rate=rates)
+def test_a_score_just_below_the_accepted_reference_score_has_the_p_value_of_a_tie(scores_in, scores, rate):
+    decided = decide_at(rate, Ranks(scores_in, scores))
+    as_tied = scores
+    if np.isfinite(decided.threshold):
+        accepted = scores_in[scores_in >= decided.threshold].min()
+        as_tied = np.where((scores >= decided.threshold) & (scores < accepted), accepted, scores)
+    np.testing.assert_array_equal(decided.p_values, truing.p_values(scores_in, as_tied))
+    assert (decided.p_values >= truing.p_values(scores_in, scores)).all()
+
+
+@given(scores_in=arrays(np.float64, st.integers(1, 30), elements=st.floats(-1e100, 1e100)), accept=shares)
+def test_the_threshold_lies_between_two_reference_scores_and_accepts_the_same_rows(scores_in, accept):
+    ordered = np.sort(scores_in)
+    accepted = truing.threshold_at(scores_in, accept=accept)
+    threshold = threshold_between(ordered, int(np.searchsorted(ordered, accepted)))
+    size = np.abs(scores_in).max()
+    assume(not ((ordered < accepted) & (ordered > accepted - 1e-12 * size)).any())  # Ties up to rounding.
+    assume(size > 1e-30)  # Float32 has no numbers between smaller ones.
+    assert threshold < accepted
+    assert accepted - threshold <= 1e-5 * size
+    lower = ordered[ordered < accepted]
+    if len(lower):
+        assert lower[-1] < threshold
+        np.testing.assert_array_equal(scores_in >= threshold, scores_in >= accepted)
+
+
+def test_the_threshold_is_below_the_accepted_score_by_more_than_float32_error_or_in_the_middle(rng):
+    ordered = np.sort(rng.normal(10, 1, size=200))
+    for refused in (0, 1, 10, 199):
+        assert 0 < ordered[refused] - threshold_between(ordered, refused) <= 1e-4
+        assert ordered[refused] - threshold_between(ordered, refused) > FLOAT32_ERROR * ordered[100]
+    near = np.array([10.0, 10.0 + 2e-6, 11.0, 12.0])
+    assert threshold_between(near, 1) == pytest.approx(10.0 + 1e-6, abs=5e-7)  # To the nearest float32 number.
+    nearer = np.array([10.0, 10.0 + 1e-9, 11.0, 12.0])
+    assert threshold_between(nearer, 1) == pytest.approx(10.0 + 5e-10, abs=1e-14)
+
+
+def test_the_threshold_is_infinite_if_no_row_or_every_row_is_refused():
+    ranks = Ranks(np.arange(5.0), np.array([-1e300, 0.0, 1e300]))
+    none, all_rows = decide_at(Rate("false_alarm", 0.1), ranks), decide_at(Rate("false_alarm", 1.0), ranks)
+    assert (none.threshold, none.is_out.tolist()) == (-np.inf, [False] * 3)
+    assert (all_rows.threshold, all_rows.is_out.tolist()) == (np.inf, [True] * 3)
+
+
+@given(scores_in=few_values, scores=few_values, rate=rates, seed=st.integers(0, 99))
+def test_rounding_errors_of_scores_change_no_decision_on_a_tie(scores_in, scores, rate, seed):
+    """Float64: reference and rows are scored in different orders. Float32: an exported network scores the rows."""
+    rng, size = np.random.default_rng(seed), np.abs(scores_in).max()
+    tied = np.isin(scores, scores_in)
+    decided = decide_at(rate, Ranks(scores_in, scores))
+
+    def rounded(values, error):
+        return values + error * np.abs(values) * rng.uniform(-1, 1, len(values))
+
+    again = decide_at(rate, Ranks(rounded(scores_in, 1e-15), rounded(scores, 1e-15)))
+    np.testing.assert_array_equal(again.is_out[tied], decided.is_out[tied])
+    assert again.threshold == pytest.approx(decided.threshold, abs=1e-5 * size)
+    exported = rounded(scores, FLOAT32_ERROR).astype(np.float32) < np.float32(decided.threshold)
+    np.testing.assert_array_equal(exported[tied], decided.is_out[tied])
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 999), width=st.integers(1, 9), ties=st.integers(0, 200), rate=rates)
+def test_the_kernels_agree_on_all_rows_with_ties(seed, width, ties, rate):
+    try:
+        compiled = import_module("truing._kernels.compiled")
+    except ImportError:
+        pytest.skip("truing was installed without a C compiler")
+    rows, reference = (features.astype(np.float64) for features in features_with_ties(seed, width, ties))
+    coef = np.random.default_rng(seed).normal(size=width)
+
+    def scored(kernels, features):
+        scores = np.empty(len(features))
+        kernels.row_products(features, coef, 0.3, scores)
+        return scores
+
+    scores = {kernels: (scored(kernels, reference), scored(kernels, rows)) for kernels in (plain, compiled)}
+    decided = [decide_at(rate, Ranks(scores_in, found)) for scores_in, found in scores.values()]
+    np.testing.assert_array_equal(decided[0].is_out, decided[1].is_out)
+    np.testing.assert_array_equal(decided[0].p_values, decided[1].p_values)
+    # The reference may be scored by one kernel and the rows by the other, and the threshold may be stored.
+    mixed = decide_at(rate, Ranks(scores[plain][0], scores[compiled][1]))
+    np.testing.assert_array_equal(mixed.is_out, decided[0].is_out)
+    np.testing.assert_array_equal(scores[compiled][1] < decided[0].threshold, decided[0].is_out)
 
 
 def test_a_reference_of_fewest_rows_can_call_a_row_out():

@@ -92,7 +92,7 @@ def test_every_fact_of_a_fit_is_told_in_words_and_shares_in_per_cent(job, option
     assert facts.keys() <= FIT.keys()
     for name, value in facts.items():
         shown = told[FIT[name]]
-        assert shown.endswith("%") == FIT[name].startswith(("share", "probability", "estimated share"))
+        assert shown.endswith("%") == FIT[name].startswith("share")
         if isinstance(value, str):
             assert shown == value
         elif shown.endswith("%"):

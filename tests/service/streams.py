@@ -19,8 +19,8 @@ FEATURES, CLASSES = 5, 3
 # Detectors whose streams are watched, and known rows for them.
 ALARM = {"drift_alarm": 0.01}
 WATCHED = {
-    "dlr": lambda: truing.Detector(**ALARM),
-    "window": lambda: truing.Detector(window=20, **ALARM),
+    "dlr": lambda: truing.Detector(method="dlr", **ALARM),
+    "window": lambda: truing.Detector(method="dlr", window=20, **ALARM),
     "rlr": lambda: truing.Detector(method="rlr", **ALARM),
     "contrast": lambda: truing.Detector(method="contrast", **ALARM),
 }
@@ -54,6 +54,13 @@ def bits(detector: truing.Detector) -> dict[str, tuple[str, tuple[int, ...], byt
     """Return all that a detector holds, to be compared to the bit."""
     arrays = as_arrays("detector", detector)
     return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+def scores_with_reference(detector: truing.Detector, outputs: truing.Outputs) -> np.ndarray:
+    """Return scores by a fit that includes all learned rows, and the reference rows that decisions compare with."""
+    if detector.settings.method != "contrast":
+        return detector.score(outputs)
+    return detector.reference.fit(detector.moments.joined()).predict(outputs)
 
 
 def watch_of_records(detector: truing.Detector, found: list[object]) -> DriftWatch:

@@ -80,9 +80,9 @@ def test_a_reference_is_taken_once_and_another_is_said_not_to_be(tmp_path):
 
 def test_a_state_is_followed_by_its_own_settings_alone(refusal, state):
     assert "features 6, got 9: start with its settings" in refusal(state, "--read-only", "--features", "9")
-    assert "method 'dlr', got 'rlr'" in refusal(state, "--read-only", "--method", "rlr")
+    assert "method 'auto', got 'rlr'" in refusal(state, "--read-only", "--method", "rlr")
     assert "--read-only takes the reference of the state" in refusal(state, "--read-only", "--reference", "held.npz")
-    with serving(state, "--read-only", "--method", "dlr") as replica:
+    with serving(state, "--read-only", "--method", "auto") as replica:
         assert replica.state_rows() == 30
 
 
@@ -141,6 +141,26 @@ def test_a_reference_is_read_where_the_state_has_none_and_else_need_not_be_there
     file.unlink()
     with serving(state, "--reference", str(file)) as running:
         assert f"20 reference rows; --reference {file} was not taken, as the state has one" in running.start_line
+
+
+def test_a_reference_in_groups_is_split_by_the_column_of_its_file(tmp_path):
+    rows, labels = batch(120), np.repeat([f"film {number}" for number in range(24)], 5)
+    np.savez(tmp_path / "held.npz", features=rows.features, logits=rows.logits, film=labels)
+    options = ("--method", "contrast", "--reference", str(tmp_path / "held.npz"), "--groups", "film")
+    with serving(tmp_path / "state", *options) as running:
+        assert "120 reference rows" in running.start_line
+        answer = from_json(running.client.post(INFER, json=as_json(batch(10, 1))))
+    plain = truing.Detector(method="contrast")
+    plain.calibrate(rows, groups=labels)
+    np.testing.assert_array_equal(answer["p_values"], plain.learn_and_decide(batch(10, 1), accept=0.95).p_values)
+
+
+def test_groups_that_will_not_do_leave_no_state_behind(refusal, tmp_path):
+    batch(20).save(tmp_path / "held.npz")
+    options = (*SIZES, "--reference", str(tmp_path / "held.npz"), "--groups", "film")
+    said = refusal(tmp_path / "state", *options)
+    assert said == f"truing: --groups film: {tmp_path / 'held.npz'} must hold film, got features, logits\n"
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_reference_that_will_not_do_leaves_no_state_behind(refusal, tmp_path):

@@ -1,6 +1,5 @@
 """The engine says what a detector would, after what it says is durable, and counts every request once."""
 
-import copy
 import os
 import shutil
 import threading
@@ -21,7 +20,20 @@ from truing.service import store as store_module
 from truing.service.engine import Engine, Request, Store, Unavailable
 from truing.service.records import Record
 
-from .streams import CLASSES, FEATURES, batch, bits, groups, ids, learn, opened, records, replayed
+from .streams import (
+    CLASSES,
+    FEATURES,
+    batch,
+    bits,
+    far,
+    groups,
+    ids,
+    learn,
+    opened,
+    records,
+    replayed,
+    scores_with_reference,
+)
 
 REFERENCE = batch("reference", 60)
 
@@ -132,29 +144,36 @@ def test_one_bad_request_of_a_group_does_no_harm_to_the_others(engine, monkeypat
     assert bits(engine.detector) == bits(plain)
 
 
-@pytest.mark.parametrize("detector", [truing.Detector(), truing.Detector(method="contrast")])
-def test_a_group_is_learned_together_and_scored_by_one_fit_of_all_its_rows(tmp_path, monkeypatch, detector):
-    engine = opened(tmp_path, detector)
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+@pytest.mark.parametrize("rows", [6, 30])  # A contrast decides by the fit before the group, or by a fit of the group.
+def test_a_group_is_learned_and_decided_as_one_batch(tmp_path, monkeypatch, method, rows):
+    engine, plain = opened(tmp_path, truing.Detector(method=method)), truing.Detector(method=method)
     engine.calibrate(REFERENCE).result()
     engine.choose_rate(Rate("fdr", 0.3)).result()
     release = held(engine, monkeypatch)
     futures = [engine.submit(Request(batch("first"), request_id="first"))]
     while engine._queue:
         time.sleep(0.001)
-    futures += [engine.submit(Request(batch(name), request_id=name)) for name in ("a", "b", "c", "b")]
+    sent = {name: batch(name, rows) for name in "abc"}
+    futures += [engine.submit(Request(sent[name], request_id=name)) for name in "abcb"]
     release.set()
     wait(futures)
-    plain = copy.copy(detector)
     plain.calibrate(REFERENCE)
-    plain = replayed(["first", ("a", "b", "c")], plain)
+    plain.learn(batch("first"))
+    decision = plain.learn_and_decide(truing.Outputs.concatenate(list(sent.values())), fdr=0.3)
     assert bits(engine.detector) == bits(plain)
     assert [future.result().repeated for future in futures] == [False] * 4 + [True]
-    for name, future in zip("abcb", futures[1:], strict=True):
+    expected = dict(zip(sent, np.split(decision.scores, 3), strict=True))
+    p_values = dict(zip(sent, np.split(decision.p_values, 3), strict=True))
+    for name, future in zip("abc", futures[1:4], strict=True):
         found = future.result()
-        np.testing.assert_allclose(found.scores, plain.score(batch(name)), rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(found.base_scores, plain.base_scores(batch(name)))
-        # Each request is decided by itself, whoever came with it.
+        np.testing.assert_allclose(found.scores, expected[name], rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(found.p_values, p_values[name])
+        np.testing.assert_array_equal(found.base_scores, plain.base_scores(sent[name]))
+        # Benjamini-Hochberg applies to each request, not to the group.
         np.testing.assert_array_equal(found.is_out, truing.benjamini_hochberg(found.p_values, fdr=0.3))
+    repeated = scores_with_reference(plain, sent["b"])
+    np.testing.assert_allclose(futures[4].result().scores, repeated, rtol=0, atol=1e-12)
     engine.close()
     store = Store(tmp_path)
     assert bits(store.contents.detector) == bits(plain)
@@ -193,14 +212,109 @@ def test_a_record_of_an_unknown_kind_is_not_learned(tmp_path):
 
 def test_a_contrast_needs_a_reference_before_it_learns(tmp_path):
     engine = opened(tmp_path, truing.Detector(method="contrast"))
-    with pytest.raises(
-        ValueError, match="contrast needs known in-distribution rows before it learns: call calibrate first"
-    ):
+    with pytest.raises(ValueError, match="contrast needs in-distribution rows before it learns: call calibrate first"):
         learn(engine, "a")
     assert engine.facts().sequence == 0
     engine.calibrate(REFERENCE).result()
     assert learn(engine, "a").learned
     engine.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_repeated_batch_of_a_contrast_is_decided_by_a_fit_with_its_rows_and_the_reference(tmp_path, restart):
+    reference, other = batch("reference", 200), batch("other reference", 200)
+    plain = truing.Detector(method="contrast")
+    engine = opened(tmp_path, truing.Detector(method="contrast"))
+    for made in (reference, other):
+        engine.calibrate(made).result()
+        plain.calibrate(made)
+        for name in "ab":  # Learned once, with the first reference.
+            rows = far(batch(name, 40))
+            found = engine.submit(Request(rows, request_id=name)).result(60)
+            if made is reference:
+                plain.learn(rows)
+        if restart:
+            engine.close()
+            engine = opened(tmp_path, truing.Detector(method="contrast"))
+        assert bits(engine.detector) == bits(plain)
+        found = engine.submit(Request(far(batch("a", 40)), request_id="a")).result(60)
+        assert found.repeated
+        fit = plain.reference.fit(plain.moments.joined())
+        assert fit.trust > 0.5
+        scores = fit.predict(far(batch("a", 40)))
+        np.testing.assert_array_equal(found.scores, scores)
+        np.testing.assert_array_equal(found.p_values, truing.p_values(fit.scores_in, scores))
+    engine.close()
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_garbage_rows_are_decided_but_not_learned_and_each_answer_counts_its_own(tmp_path, monkeypatch, method):
+    reference, broken = batch("reference", 200), np.float32([1, 1, 1, 1, 1, 1e12])[:, None]
+    engine, plain = opened(tmp_path, truing.Detector(method=method)), truing.Detector(method=method)
+    engine.calibrate(reference).result()
+    plain.calibrate(reference)
+    sent = {name: batch(name) for name in "abc"}
+    sent["b"] = truing.Outputs(sent["b"].features * broken, sent["b"].logits)
+    release = held(engine, monkeypatch)
+    futures = {"first": engine.submit(Request(batch("first"), request_id="first"))}
+    while engine._queue:
+        time.sleep(0.001)
+    futures |= {name: engine.submit(Request(rows, request_id=name)) for name, rows in sent.items()}
+    release.set()
+    for name, future in futures.items():
+        expected = plain.learn_and_decide(batch(name) if name == "first" else sent[name], false_alarm=0.05)
+        found = future.result(60)
+        np.testing.assert_array_equal(found.p_values, expected.p_values)
+        assert found.notes == expected.notes
+        assert any("not learned" in note for note in found.notes) == (name == "b")
+    assert (engine.facts().rows, engine.detector.skipped_rows) == (23, 1)
+    assert bits(engine.detector) == bits(plain)
+    engine.close()
+
+
+@pytest.mark.parametrize("first", ["reference", "few reference rows", "rows"])
+def test_auto_is_a_contrast_if_a_reference_comes_first_and_dlr_otherwise(tmp_path, first):
+    reference = batch("reference", 60 if first == "few reference rows" else 120)
+    method = "contrast" if first == "reference" else "dlr"
+    engine, plain = opened(tmp_path), truing.Detector(method=method)
+    with pytest.raises(ValueError, match="nothing learned yet: send rows to learn first"):
+        ask(engine, "a")
+    if first == "rows":
+        np.testing.assert_array_equal(learn(engine, "a").scores, plain.learn_and_score(batch("a")))
+    for _ in range(2):  # After a crash, and after a normal end.
+        engine.calibrate(reference).result()
+        plain.calibrate(reference)
+        for name in "bc":
+            expected = plain.learn_and_decide(batch(name), false_alarm=0.05)
+            np.testing.assert_array_equal(engine.submit(Request(batch(name))).result(60).p_values, expected.p_values)
+        assert engine.detector.settings.method == method
+        shutil.copytree(tmp_path, tmp_path / "crashed", ignore=shutil.ignore_patterns("crashed"))
+        again = Store(tmp_path / "crashed", truing.Detector(), features=FEATURES, classes=CLASSES)
+        assert bits(again.contents.detector) == bits(plain)
+        again.close()
+        shutil.rmtree(tmp_path / "crashed")
+        engine.close()
+        engine = opened(tmp_path)
+        assert bits(engine.detector) == bits(plain)
+    engine.close()
+
+
+def test_a_reference_in_groups_is_split_by_group_also_after_a_restart(tmp_path):
+    labels = [f"film {row // 5}" for row in range(len(REFERENCE))]
+    plain, without = truing.Detector(method="contrast"), truing.Detector(method="contrast")
+    plain.calibrate(REFERENCE, groups=labels)
+    without.calibrate(REFERENCE)
+    engine = opened(tmp_path, truing.Detector(method="contrast"))
+    engine.calibrate(REFERENCE, labels).result()
+    assert bits(engine.detector) == bits(plain) != bits(without)
+    with pytest.raises(ValueError, match="groups must hold one label per reference row"):
+        engine.calibrate(REFERENCE, labels[:9]).result()
+    shutil.copytree(tmp_path, tmp_path / "crashed")  # The records alone, without the snapshot of a normal end.
+    engine.close()
+    for folder in (tmp_path, tmp_path / "crashed"):
+        again = Store(folder)
+        assert bits(again.contents.detector) == bits(plain)
+        again.close()
 
 
 def test_a_detector_that_has_learned_nothing_scores_nothing(engine):
@@ -324,7 +438,7 @@ def test_moments_of_another_state_are_added_each_time_they_are_merged_and_durabl
 
 def test_moments_are_not_merged_into_a_contrast(tmp_path):
     engine = opened(tmp_path, truing.Detector(method="contrast"))
-    with pytest.raises(TypeError, match="moments must be ClassMoments, as the detector has, got Moments"):
+    with pytest.raises(TypeError, match="moments must be RowSample, as the detector has, got Moments"):
         engine.merge(replayed(["a"]).moments).result()
     engine.close()
 

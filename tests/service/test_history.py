@@ -169,7 +169,7 @@ def test_the_densities_are_those_of_the_last_rows_and_of_the_reference_under_the
     history.record(Event("learned", START, rows=200, answer=found))
     history.look(detector, facts(detector), now=START)
     density = told(history, now=START)["density"]
-    known = detector.reference.rows_held if method == "contrast" else truing.Outputs(detector.reference.features)
+    known = detector.reference.to_decide if method == "contrast" else truing.Outputs(detector.reference.features)
     for name, scores in {"rows": decision.scores, "reference": detector.score(known)}.items():
         inside = (scores[:, None] >= density["edges"][:-1]) & (scores[:, None] < density["edges"][1:])
         heights = inside.mean(axis=0) / np.diff(density["edges"])

@@ -81,7 +81,7 @@ def test_answers_are_those_of_a_detector(tmp_path, encoding):
                 body, headers = as_binary(rows, parameters={"binary_data_output": True})
                 found = from_binary(running.client.post(INFER, content=body, headers=headers))
             np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-9)
-            np.testing.assert_allclose(found["base_scores"], truing.msp(rows.logits), rtol=1e-9)
+            np.testing.assert_allclose(found["base_scores"], truing.gen(rows.logits), rtol=1e-9)
             np.testing.assert_array_equal(found["p_values"], expected.p_values)
             np.testing.assert_array_equal(found["is_out"], expected.is_out)
         rows = batch(10, seed=5)
@@ -634,7 +634,7 @@ def inputs_of(running) -> list[str]:
     return names
 
 
-ALARM = ("--drift-alarm", "0.01")
+ALARM = ("--method", "dlr", "--drift-alarm", "0.01")
 
 
 def metric(running, name: str) -> float:
@@ -663,7 +663,7 @@ def page_changes(detector: truing.Detector) -> list[str]:
 
 
 def test_a_stream_that_drifts_raises_an_alarm_on_the_page_and_in_the_metrics(tmp_path):
-    known, plain = batch(900, seed=9), truing.Detector(drift_alarm=0.01)
+    known, plain = batch(900, seed=9), truing.Detector(method="dlr", drift_alarm=0.01)
     known.save(tmp_path / "held.npz")
     plain.calibrate(known)
     with serving(tmp_path / "state", *ALARM, "--reference", str(tmp_path / "held.npz")) as running:
@@ -695,40 +695,98 @@ def test_a_stream_that_drifts_raises_an_alarm_on_the_page_and_in_the_metrics(tmp
         drift_shown(running, is_alarm=False)
 
 
-@pytest.mark.parametrize("method", ["rlr", "contrast"])
-def test_sums_that_have_no_file_are_neither_given_nor_taken(tmp_path, method):
+def test_moments_of_another_kind_are_refused(tmp_path):
+    sample = truing.Detector(method="contrast")
+    sample.calibrate(batch(60))
+    sample.learn(batch(20))
+    truing.save(sample.moments, tmp_path / "sample.npz")
     direct = truing.Detector()
     direct.learn(batch(20))
     truing.save(direct.moments, tmp_path / "moments.npz")
-    with serving(tmp_path / "state", "--method", method) as running:
+    wanted = {
+        "dlr": ("sample.npz", "the body must hold moments, which truing fit --moments writes, got a sample"),
+        "contrast": ("moments.npz", "the body must hold the sample of a contrast, got moments"),
+    }
+    for method, (name, error) in wanted.items():
+        with serving(tmp_path / method, "--method", method) as running:
+            running.client.put("/reference", content=reference_of(batch(60, seed=9)))
+            answer = running.client.post("/moments", content=(tmp_path / name).read_bytes())
+            assert (answer.status_code, answer.json()) == (400, {"error": error})
+            assert running.state_rows() == 0
+
+
+@pytest.mark.parametrize("method", ["dlr", "contrast"])
+def test_moments_go_from_one_state_to_another_and_survive_a_restart(tmp_path, method):
+    known, plain = batch(200, seed=9), truing.Detector(method=method)
+    plain.calibrate(known)
+    with serving(tmp_path / "one", "--method", method) as one, serving(tmp_path / "two", "--method", method) as two:
+        for running, seed in ((one, 1), (two, 2)):
+            running.client.put("/reference", content=reference_of(known))
+            from_json(running.client.post(INFER, json=as_json(batch(40, seed))))
+        body = one.client.get("/moments").content
+        assert two.client.post("/moments", content=body).json() == {"rows": 80}
+    (tmp_path / "moments.npz").write_bytes(body)
+    plain.learn(batch(40, 2))
+    plain.merge(truing.load(tmp_path / "moments.npz"))
+    with serving(tmp_path / "two") as two:
+        found = from_json(two.client.post(INFER, json=as_json(batch(30, 3))))
+    expected = plain.learn_and_decide(batch(30, 3), false_alarm=0.05)
+    np.testing.assert_array_equal(found["p_values"], expected.p_values)
+
+
+def test_rlr_gives_and_takes_no_moments(tmp_path):
+    direct = truing.Detector()
+    direct.learn(batch(20))
+    truing.save(direct.moments, tmp_path / "moments.npz")
+    with serving(tmp_path / "state", "--method", "rlr") as running:
         running.client.put("/reference", content=reference_of(batch(60, seed=9)))
         from_json(running.client.post(INFER, json=as_json(batch(40))))
         posted = running.client.post("/moments", content=(tmp_path / "moments.npz").read_bytes())
         for answer in (running.client.get("/moments"), posted):
             assert answer.status_code == 400
-            assert f"states of the method dlr, got one of {method}" in answer.json()["error"]
+            error = "moments are for the methods dlr and contrast, got a state of the method rlr"
+            assert answer.json() == {"error": error}
         assert running.state_rows() == 40
 
 
-def test_a_contrast_asks_for_its_reference_and_then_keeps_it_until_a_reset(tmp_path):
+def test_a_contrast_asks_for_its_reference_and_takes_another_at_any_time(tmp_path):
+    plain = truing.Detector(method="contrast")
     with serving(tmp_path, "--method", "contrast") as running:
         for learn in (True, False):
             early = running.client.post(INFER, json=as_json(batch(40), parameters={"learn": learn}))
             assert early.status_code == 400
             assert early.json() == {"error": "a contrast needs a reference, got none so far: PUT /reference"}
-        for _ in range(2):  # Another one, as long as nothing is learned.
-            assert running.client.put("/reference", content=reference_of(batch(60, seed=9))).status_code == 200
-        from_json(running.client.post(INFER, json=as_json(batch(40))))
-        late = running.client.put("/reference", content=reference_of(batch(60, seed=8)))
-        assert late.status_code == 400
-        assert "POST /reset" in late.json()["error"]
-        assert running.client.post("/reset").status_code == 200
-        assert running.client.put("/reference", content=reference_of(batch(60, seed=8))).status_code == 200
+        for seed in (9, 8):
+            reference, rows = batch(60, seed=seed), batch(40, seed)
+            assert running.client.put("/reference", content=reference_of(reference)).json() == {"reference_rows": 60}
+            plain.calibrate(reference)
+            answer = from_json(running.client.post(INFER, json=as_json(rows)))
+            expected = plain.learn_and_decide(rows, false_alarm=0.05)
+            np.testing.assert_array_equal(answer["p_values"], expected.p_values)
+        assert running.state_rows() == 80
+
+
+@pytest.mark.parametrize("first", ["reference", "rows"])
+def test_the_default_method_is_a_contrast_if_the_reference_comes_first(tmp_path, first):
+    reference, rows = batch(120, seed=9), batch(40)
+    plain = truing.Detector(method="contrast" if first == "reference" else "dlr")
+    with serving(tmp_path) as running:
+        if first == "rows":
+            from_json(running.client.post(INFER, json=as_json(rows)))
+            plain.learn(rows)
+        assert running.client.put("/reference", content=reference_of(reference)).status_code == 200
+        plain.calibrate(reference)
+    with serving(tmp_path) as running:
+        answer = from_json(running.client.post(INFER, json=as_json(batch(30, 1))))
+        trust = float(re.search(r"^truing_fit_trust (\S+)$", running.client.get("/metrics").text, re.MULTILINE)[1])
+    expected = plain.learn_and_decide(batch(30, 1), false_alarm=0.05)
+    np.testing.assert_array_equal(answer["p_values"], expected.p_values)
+    np.testing.assert_array_equal(trust, plain.current_fit.trust if first == "reference" else np.nan)
 
 
 def test_metrics_count_requests_rows_and_refusals(tmp_path):
     known = batch(200, seed=3)
-    with serving(tmp_path) as running:
+    with serving(tmp_path, "--method", "dlr") as running:
         running.client.put("/reference", content=reference_of(known))
         answers = [from_json(running.client.post(INFER, json=as_json(batch(50, seed)))) for seed in range(4)]
         running.client.post(INFER, content=b"{")

@@ -10,6 +10,8 @@ from shutil import which
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -18,7 +20,7 @@ import truing  # noqa: E402
 from truing.torch import extract, folded  # noqa: E402
 
 from ..conftest import DATA, ROOT  # noqa: E402
-from ..foldable import fits_of  # noqa: E402
+from ..foldable import METHODS_OF_TIES, check_decisions, features_with_ties, fits_of  # noqa: E402
 
 
 def small(*endings):
@@ -69,6 +71,66 @@ def test_with_a_threshold_the_model_decides(model, images, fits):
         assert folded(model, found).threshold == found.threshold
     with pytest.raises(ValueError, match="accept needs the scores of known rows"):
         folded(model, fits["dlr"], accept=0.9)
+
+
+@pytest.mark.parametrize("method", METHODS_OF_TIES)
+@settings(max_examples=40)
+@given(seed=st.integers(0, 999), ties=st.integers(0, 150), accept=st.floats(0.05, 1.0))
+def test_rows_with_ties_are_decided_as_python_decides_them(method, seed, ties, accept):
+    torch.manual_seed(seed)
+    head = nn.Linear(6, 4)
+    features, features_in = (torch.from_numpy(each) for each in features_with_ties(seed, 6, ties))
+    rows, reference = (extract(head, [each], progress=False) for each in (features, features_in))
+    found = truing.detect(rows, reference, method=method, accept=accept)
+    with torch.no_grad():
+        trued = folded(head, found)
+        check_decisions(found, features.numpy(), trued(features)[2].numpy())
+        parts = torch.cat([trued(part)[2] for part in features.split(7)])  # Other batches, other kernels.
+        check_decisions(found, features.numpy(), parts.numpy())
+
+
+@pytest.mark.parametrize("method", METHODS_OF_TIES)
+def test_blank_inputs_that_tie_with_the_threshold_are_decided_as_python_decides_them(method):
+    sample = truing.sample("cifar10-test")
+    head = nn.Linear(64, 10)
+    blank = torch.zeros(400, 64)
+    features = torch.cat((torch.from_numpy(sample.features[:2000]).float(), blank))
+    known = torch.cat((torch.from_numpy(sample.features[2000:4000]).float(), blank))
+    rows, reference = (extract(head, [each], progress=False) for each in (features, known))
+    found = truing.detect(rows, reference, method=method, accept=0.95)
+    accept = np.mean(found.scores_in >= found.scores[-1])  # The threshold accepts just the blank rows.
+    found = truing.detect(rows, reference, method=method, accept=accept)
+    with torch.no_grad():
+        is_out = folded(head, found)(features)[2].numpy()
+    assert not is_out[-400:].any()
+    check_decisions(found, features.numpy(), is_out)
+
+
+def test_saved_models_and_their_states_carry_the_threshold(model, images, fits, tmp_path):
+    trued, other = folded(model, fits["dlr"], threshold=0.5), folded(small(), fits["dlr"], threshold=-7.0)
+    torch.save(trued.state_dict(), tmp_path / "state.pt")
+    other.load_state_dict(torch.load(tmp_path / "state.pt"))
+    torch.save(trued, tmp_path / "model.pt")
+    whole = torch.load(tmp_path / "model.pt", weights_only=False)
+    with torch.no_grad():
+        for again in (other, whole):
+            assert again.threshold == 0.5
+            for one, wanted in zip(again(images), trued(images), strict=True):
+                assert torch.equal(one, wanted)
+
+
+def test_a_model_without_a_threshold_has_a_state_without_one(model, images, fits):
+    plain, other = folded(model, fits["dlr"]), folded(small(), fits["dlr"])
+    other.load_state_dict(plain.state_dict())
+    assert other.threshold is None
+    with torch.no_grad():
+        assert len(other(images)) == 2
+        assert torch.equal(other(images)[1], plain(images)[1])
+
+
+def test_the_threshold_keeps_its_precision_whatever_the_models(model, fits):
+    threshold = float(np.float32(0.1))
+    assert folded(model, fits["dlr"], threshold=threshold).to(torch.bfloat16).threshold == threshold
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")

@@ -28,9 +28,9 @@ INTRODUCTION = """<p>A classifier’s own scores tell familiar inputs from stran
 score on the network’s features, over the very rows to be judged, and takes the fitted value as the better score: no
 labels, no retraining. Here the plain score stands beside direct regression (DLR), robust regression (RLR), and direct
 regression on a stream (Online DLR). A higher score means more in-distribution.</p>
-<p>Where some in-distribution rows are known, they are evidence: contrast regresses membership, known rows against the
-rows at hand, on features and scores. It is not the paper’s method, and has a table of its own below, in which all
-methods have the same known rows.</p>"""
+<p>Known in-distribution rows are evidence: contrast learns what sets the rows that look out apart from the known rows,
+and adds it to the base score. It is not the paper’s method. It has its own table below, in which all methods have the
+same known rows.</p>"""
 
 
 def run(path: Path | None = None, folder: Path = DATA) -> None:

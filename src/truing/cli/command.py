@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import __version__
 from .._check import Floats, as_vector, check_same_rows
@@ -23,8 +24,9 @@ from .._threads import count, watched
 from ..bench import cli as bench
 from ..contrast import ContrastFit, fit_contrast
 from ..data.blocks import check_ending
-from ..data.columns import files_of, read_columns, read_ids, read_scores, write_columns
+from ..data.columns import files_of, read_columns, read_groups, read_ids, read_scores, write_columns
 from ..data.drafts import check_named, real_path, replacing
+from ..data.jobs.fits import FIT_METHODS, method_of_fit
 from ..data.jobs.merging import write_moments
 from ..decisions.thresholds import threshold_at
 from ..detection import METHODS, ORDERS, Detection, detect
@@ -78,9 +80,10 @@ def run_detect(args: argparse.Namespace) -> None:
     """Score every row anew and, given known in-distribution rows, tell which are out."""
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
-    _refuse(args, ("same_mix",), args.method not in ("auto", "contrast"), "--method contrast")
+    _refuse(args, ("groups", "same_mix"), args.reference is None, "--reference")
     _check_needs(args, "head")
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
+    options["groups"] = _groups(args)
     if args.is_table:
         _refuse(args, ("batch", "order"), True, "rows in one file")
         table_commands.detect_table(args, options | {"head": _head(args.head)}, _reference(args))
@@ -116,10 +119,12 @@ def run_score(args: argparse.Namespace) -> None:
 
 
 def run_fit(args: argparse.Namespace) -> None:
-    """Fit the base score on the features, or a contrast with known rows, and write the fit."""
-    _refuse(args, ("same_mix", "reference"), args.method != "contrast", "--method contrast")
+    """Fit the base score on the features, or contrast the rows with reference rows, and write the fit."""
+    if args.method == "auto":
+        args.method = method_of_fit(has_reference=args.reference is not None)
+    _refuse(args, ("reference", "groups"), args.method != "contrast", "--method contrast")
     if args.method == "contrast" and args.reference is None:
-        raise ValueError("--method contrast needs --reference: known in-distribution rows")
+        raise ValueError("--method contrast needs --reference: in-distribution rows")
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
     _check_needs(args, "head")
@@ -137,15 +142,16 @@ def run_fit(args: argparse.Namespace) -> None:
         table_commands.fit_moments(args)
         return
     if args.is_table:
-        names = ("base", "temperature", "intercept", "components", "keep", "penalty", "same_mix")
+        names = ("base", "temperature", "intercept", "components", "keep", "penalty")
         options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-        options |= {"head": _head(args.head), "components": args.components}
+        options |= {"head": _head(args.head), "components": args.components, "groups": _groups(args)}
         table_commands.fit_table(args, options, _reference(args))
         return
     outputs, head = _rows(args, args.outputs), _head(args.head)
     if args.method == "contrast":
-        options = {name: getattr(args, name) for name in ("base", "same_mix") if getattr(args, name) is not None}
+        options = {} if args.base is None else {"base": args.base}
         options |= {"temperature": args.temperature, "head": head, "components": args.components}
+        options["groups"] = _groups(args)
         save(fit_contrast(outputs, _rows(args, args.reference), **options), args.output)
         return
     scores = base_scores(outputs, args.base or "msp", args.temperature, head=head)
@@ -333,6 +339,10 @@ def _reference(args: argparse.Namespace) -> Outputs | None:
     return None if args.reference is None else _rows(args, args.reference)
 
 
+def _groups(args: argparse.Namespace) -> NDArray[Any] | None:
+    return None if args.groups is None else read_groups(args.reference, args.groups)
+
+
 def _ids(args: argparse.Namespace, outputs: Outputs) -> dict[str, Any]:
     """Return the row identifiers, if requested, as the first column of a result."""
     if args.id is None:
@@ -464,9 +474,7 @@ def _with_reference() -> _Parser:
     """Return the options of every command that uses reference rows."""
     part = _Parser(add_help=False)
     part.add_argument("--reference", type=_path, metavar="HELD", help="known in-distribution rows, not trained on")
-    part.add_argument(
-        "--same-mix", action="store_true", default=None, help="contrast: classes are as frequent as in HELD"
-    )
+    part.add_argument("--groups", metavar="COLUMN", help="column of HELD that names each row's group, such as a film")
     return part
 
 
@@ -483,7 +491,12 @@ def _fitting() -> _Parser:
 def _add_detect(command: AddCommand) -> None:
     example = "truing detect test.npz --reference held.npz -o scores.csv"
     part = command(run_detect, example, _scoring(), _with_reference(), _fitting())
-    part.add_argument("--method", default="auto", choices=METHODS, help="the fit (default: %(default)s)")
+    part.add_argument(
+        "--method", default="auto", choices=METHODS, help="default: contrast with a reference of 100 rows, else dlr"
+    )
+    part.add_argument(
+        "--same-mix", action="store_true", default=None, help="classes are as frequent as in HELD: no note on that"
+    )
     rate = part.add_mutually_exclusive_group()
     rate.add_argument("--accept", type=float, help="share of the reference to accept (default: 0.95)")
     rate.add_argument("--false-alarm", type=float, metavar="A", help="chance that an in-distribution row is refused")
@@ -517,7 +530,7 @@ def _add_fit(command: AddCommand) -> None:
     example = "truing fit test.npz --base msp --method rlr -o fit.npz"
     part = command(run_fit, example, _scoring(), _with_reference(), _fitting())
     part.add_argument(
-        "--method", default="dlr", choices=("dlr", "rlr", "contrast"), help="the fit (default: %(default)s)"
+        "--method", default="auto", choices=FIT_METHODS, help="default: contrast with --reference, else dlr"
     )
     part.add_argument("--moments", type=_path, metavar="M", help="write the moments behind the fit here too: .npz")
     part.add_argument("--model", metavar="NAME", help="the network's name, kept with the moments")

@@ -1,43 +1,46 @@
-"""Contrast: known in-distribution rows as evidence, the base score as the prior.
+"""Contrast: reference rows as evidence of which rows at hand are out-of-distribution.
 
-Membership (known rows against the rows at hand) is regressed on directions, distance and base scores. The rows at hand
-are in-distribution rows and others, so that what tells them from known rows tells in from out. All that is needed are
-sums over rows: they merge, subtract and decay. In the order in which a fit passes through them:
+A contrast starts from a base score and learns what sets the rows that look out apart from the reference. In the order
+of a fit:
 
-    columns.py     what a row is to the regression
-    sums.py        sums over rows, by predicted class
-    reference.py   known rows in two parts: to learn from, and to decide against
-    evidence.py    from sums to a fit, step by step
-    priors.py      the prior score
-    regression.py  the Bayesian regression of membership
-    classes.py     which predicted classes hold the out rows
+    standard.py    base scores and features in units of the reference
+    reference.py   the reference in two halves: to learn from, and to decide against
+    sample.py      a bounded uniform sample of the rows at hand
+    ridge.py       covariances of the reference, factored once
+    tail.py        the method
     fit.py         the result
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from .._check import as_truth
 from ..outputs import Outputs, as_outputs
 from ..scores import Base, Head, check_base
-from .columns import Columns, ScoredRows, scores_beside
 from .fit import ContrastFit, Explanation
-from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, split
-from .sums import ClassMoments
+from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, group_numbers, split, split_reference
+from .sample import KeyedRows, RowSample, sampled
+from .standard import HIGHEST_SCORE, ScoredRows, Standard
+from .tail import Learned
 
 __all__ = [
     "FEWEST_TO_SPLIT",
-    "ClassMoments",
-    "Columns",
+    "HIGHEST_SCORE",
     "ContrastFit",
     "Explanation",
+    "KeyedRows",
+    "Learned",
+    "RowSample",
     "ScoredRows",
     "SplitReference",
+    "Standard",
     "check_apart",
     "fit_contrast",
-    "scores_beside",
+    "group_numbers",
+    "sampled",
     "split",
+    "split_reference",
 ]
 
 
@@ -45,47 +48,47 @@ def fit_contrast(
     outputs: Outputs,
     reference: Outputs,
     *,
-    base: Base = "gen",
+    base: Base | None = None,
     temperature: float = 1.0,
     head: Head | None = None,
-    same_mix: bool = False,
     components: int | None = None,
     held: Outputs | None = None,
+    groups: ArrayLike | None = None,
     rng: np.random.Generator | None = None,
 ) -> ContrastFit:
-    """Return the contrast of known in-distribution rows with the rows at hand.
+    """Return the contrast of in-distribution reference rows with the rows at hand.
 
-    Half of the reference is learned from, the other half is scored beside the rows at hand, in which it is counted:
-    p-values of the rows against `scores_in` are then valid.
+    One half of the reference is learned from. The other half counts as rows at hand, so that p-values of the rows
+    against its scores, `scores_in`, are valid.
 
     Parameters
     ----------
     outputs
         The rows at hand.
     reference
-        Known in-distribution rows, held out from training.
+        In-distribution rows that the network was not trained on.
     base, temperature, head
-        The base score, the temperature of its softmax, and the network's last layer where the score needs it.
-    same_mix
-        Whether classes are known to be as frequent among the in-distribution rows at hand as in the reference. If not,
-        a difference in their numbers is no evidence.
+        The base score, the temperature of its softmax, and the network's last layer if the score needs it. The default
+        base score is gen. If there is a head, it is fdbd where fdbd puts clearly more rows into the tail.
     components
-        Confine the fit to so many leading principal components of the directions.
+        Number of leading principal components of the features to learn in. The default uses all features.
     held
-        Known rows to hold back; all of the reference is then learned from.
+        Reference rows to decide against. All rows of `reference` are then learned from.
+    groups
+        One label per reference row. Rows of a group (frames of a film, tiles of an image) stay in one half.
     rng
-        Splits the reference where `held` is not given; by default always in the same way.
+        Splits the reference without `held`. By default the split is always the same.
     """
-    check_base(base)
+    if base is not None:
+        check_base(base)
     outputs, reference = as_outputs(outputs, "outputs"), as_outputs(reference, "reference")
-    same_mix = as_truth(same_mix, "same_mix")
     check_apart(outputs, reference)
     if held is None:
-        known, held = split(reference, rng)
+        to_learn, to_decide = split(reference, rng, groups)
     else:
-        known = reference
-        check_apart(outputs, as_outputs(held, "held"), "held")
-    parts = SplitReference.of(known, held, base, temperature, head)
-    rows = parts.columns.scored(outputs)
-    others = ClassMoments.of(parts.columns, rows)
-    return parts.contrast(others, with_held=True, same_mix=same_mix, components=components)
+        if groups is not None:
+            raise ValueError("groups split the reference, which held replaces: give one of the two")
+        to_learn, to_decide = reference, as_outputs(held, "held")
+        check_apart(outputs, to_decide, "held")
+    halves = split_reference(to_learn, to_decide, outputs, base, temperature, head, components)
+    return halves.fit(halves.standard.scored(outputs))

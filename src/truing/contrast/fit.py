@@ -1,95 +1,120 @@
-"""ContrastFit: what a contrast found, a linear map from columns to a score."""
+"""`ContrastFit`: the result of a contrast, a score of features and base scores."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from .._check import Floats, counted
 from ..outputs import Outputs, as_outputs
-from .columns import Columns, ScoredRows
+from .standard import ScoredRows, Standard
 
-# Fewer rows at hand say little.
+# Contrasts of fewer rows get a note.
 _FEW_ROWS = 100
 
-# A contrast that is less sure than this that there is something to learn keeps to its prior score.
+# Below this trust the score is mostly the base score.
 _LITTLE_TRUST = 0.5
+
+# A shift of the bulk by more standard errors than this gets a note.
+_CLEAR_SHIFT = 6.0
+
+# The penalty of a row at twice the limit of distances. The steepness also exceeds twice the growth of the score in any
+# direction, so that distant rows have low scores.
+_STEEPNESS = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What made rows look in or out: terms of each row's score, which is their sum.
+    """The terms of each row's score, which is their sum. Negative terms are evidence that the row is out.
 
-    `features` (n, d) is the part of the direction in which the row lies, feature by feature, `distance` (n,) that of
-    how far out it lies, `scores` that of each base score by name (n,), and `predicted_class` (n,) that of its class.
-    Negative terms speak for out.
+    `features` (n, d) is the learned part by feature, `distance` (n,) the penalty of rows that are farther from the
+    reference than every reference row, and `base` (n,) the standardised base score.
     """
 
     features: Floats
     distance: Floats
-    scores: dict[str, Floats]
-    predicted_class: Floats
+    base: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class ContrastFit:
-    r"""A linear map from the columns of `columns` to a score, about a `centre`, and an offset for each class.
+    r"""A score of rows: the standardised base score, plus a linear map of the standardised features.
 
-    The score is $(x - \mathrm{centre})^\top$ `coef` (p,) + `class_offsets` (c,); the centre is the known rows' mean.
-    `prior` names the prior score, and `prior_coef` (p,) is its part of the coefficients. `log_evidence` is the log
-    Bayes factor for a departure from the prior score, `trust` its posterior probability, which the departure is weighed
-    by, `evidence_share` the departure's share of the score's variance, `directions` the effective number of directions
-    that it uses, and `out_share` the estimated share of out rows among the `rows` at hand. `known_rows` were learned
-    from. `scores_in` (m,) are the scores of the known rows that were held back to decide against.
+    The score is $u + x^\top$ `coef` (d,), minus a penalty for rows that are clearly farther from the reference than
+    every reference row that was learned from (`Standard`). `gain`, `trust`, `balance` and `shift` say how `coef` was
+    weighted (`contrast.tail`). `rows` is the weight of the rows at hand, `reference_rows` the number of reference rows
+    learned from, and `scores_in` (m,) are the scores of the other reference rows, which decisions compare with.
     """
 
-    columns: Columns
+    standard: Standard
     coef: Floats
-    class_offsets: Floats
-    centre: Floats
-    prior: str
-    prior_coef: Floats
-    log_evidence: float
+    gain: float
     trust: float
-    evidence_share: float
-    directions: float
-    out_share: float
+    balance: float
+    shift: float
     rows: float
-    known_rows: float
+    reference_rows: int
     scores_in: Floats | None = None
+
+    @property
+    def base(self) -> str:
+        """The name of the base score."""
+        return self.standard.name
+
+    @cached_property
+    def steepness(self) -> float:
+        """The penalty of a row at twice the limit of distances."""
+        growth = np.sqrt(len(self.coef)) * float(np.linalg.norm(self.coef))
+        return _STEEPNESS + 2 * self.standard.limit * float(growth)
+
+    @cached_property
+    def ordered_scores_in(self) -> Floats | None:
+        """`scores_in` in ascending order."""
+        return None if self.scores_in is None else np.sort(self.scores_in)
 
     def predict(self, outputs: Outputs) -> Floats:
         """Return the score (n,) of every row; higher is more in-distribution."""
-        return self.predict_scored(self.columns.scored(as_outputs(outputs, "outputs")))
+        return self.predict_scored(self.standard.scored(as_outputs(outputs, "outputs")))
 
     def predict_scored(self, rows: ScoredRows) -> Floats:
-        """Return the score (n,) of rows whose base scores are known."""
-        of_class = self.class_offsets - float(self.centre @ self.coef)
-        return self.columns.products(rows, self.coef, of_class)
+        """Return the score (n,) of rows with base scores."""
+        learned = self.standard.products(rows, self.coef)
+        scores: Floats = self.standard.base_scores(rows) + learned - self._penalty(self.standard.distances(rows))
+        return scores
 
     def explain(self, outputs: Outputs) -> Explanation:
-        """Return what each part of a row adds to its score, compared with the mean known row."""
-        rows = self.columns.scored(as_outputs(outputs, "outputs"))
-        d = self.columns.dimensions
-        parts = (self.columns.matrix(rows) - self.centre) * self.coef
-        scores = {name: parts[:, d + 1 + place] for place, name in enumerate(self.columns.names)}
-        return Explanation(parts[:, :d], parts[:, d], scores, self.class_offsets[rows.classes])
+        """Return the terms of each row's score, compared with the mean reference row."""
+        rows = self.standard.scored(as_outputs(outputs, "outputs"))
+        features = self.standard.features(rows) * self.coef
+        return Explanation(features, -self._penalty(self.standard.distances(rows)), self.standard.base_scores(rows))
 
     def notes(self) -> list[str]:
-        """Return what a user should know before trusting it."""
+        """Return warnings to read before trusting the scores."""
         if self.rows == 0:
-            return [f"nothing learned yet: rows are ranked by {self.prior} alone"]
+            return [f"nothing learned yet: rows are ranked by {self.base} alone"]
         notes = []
         if self.rows < _FEW_ROWS:
-            notes.append(f"few rows to learn from, {self.rows:,.10g}: what sets out rows apart shows in hundreds")
-        if self.trust < _LITTLE_TRUST:
+            notes.append(f"few rows to learn from, {self.rows:,.10g}: contrast needs hundreds of rows to learn")
+        if self.shift > _CLEAR_SHIFT and self.trust < _LITTLE_TRUST:
             notes.append(
-                f"little tells the rows at hand from known ones: they are ranked much as {self.prior} ranks them, the "
-                f"evidence weighed by {self.trust:.2g}"
+                "the rows differ from the reference as a whole; few look like outliers: check whether the reference "
+                "still matches production"
+            )
+        elif self.trust < _LITTLE_TRUST:
+            notes.append(
+                f"few rows look out: rows are ranked mostly by {self.base}, with weight {self.trust:.2g} for the "
+                "learned part"
             )
         return notes
 
+    def _penalty(self, distances: Floats) -> Floats:
+        penalty: Floats = self.steepness * np.maximum(distances / self.standard.limit - 1, 0.0)
+        return penalty
+
     def __repr__(self) -> str:
         return (
-            f"ContrastFit({counted(self.rows)} against {counted(self.known_rows)} known, prior {self.prior}, "
-            f"{self.evidence_share:.0%} evidence, about {self.out_share:.0%} out)"
+            f"ContrastFit({counted(self.rows)} against {counted(self.reference_rows, 'reference row')}, base "
+            f"{self.base}, trust {self.trust:.2f})"
         )

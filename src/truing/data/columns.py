@@ -56,6 +56,14 @@ def read_ids(path: AnyPath, name: str) -> NDArray[Any]:
     return ids
 
 
+def read_groups(path: AnyPath, name: str) -> NDArray[Any]:
+    """Read the column of reference rows that the option --groups names: one group label per row (n,)."""
+    try:
+        return read_ids(path, name)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"--groups {name}: {error}") from None
+
+
 def read_scores(path: AnyPath) -> NDArray[Any]:
     """Read only the scores: an entire `.npy` file, or the column `scores` of another file, including `.csv`."""
     path = Path(path)

@@ -33,17 +33,22 @@ def read_table(path: Path, wanted: Sequence[str], needed: Sequence[str]) -> Arra
     """Read the wanted columns of a table as arrays of numbers."""
     arrays, held = _read_columns(path, wanted, check_numbers, column_as_array)
     for name in needed:
-        check_contains(path, name, held)
-        if name not in arrays:
-            raise ValueError(f"{path} must have at least one row, got none")
+        _check_read(path, name, arrays, held)
     return arrays
 
 
 def read_ids(path: Path, name: str) -> NDArray[Any]:
     """Read a column of integers, or of values that can be cast to strings."""
     arrays, held = _read_columns(path, [name], check_words, ids_as_array)
-    check_contains(path, name, held)
+    _check_read(path, name, arrays, held)
     return arrays[name]
+
+
+def _check_read(path: Path, name: str, arrays: Arrays, held: list[str]) -> None:
+    """Raise an error if a file does not contain a column, or has no rows."""
+    check_contains(path, name, held)
+    if name not in arrays:
+        raise ValueError(f"{path} must have at least one row, got none")
 
 
 def _read_columns(
@@ -78,6 +83,8 @@ def _read(source: Any, kind: str, wanted: Sequence[str], size: int, check: Check
         return file.read(columns=chosen), schema.names
     schema = pyarrow.ipc.open_file(source).schema
     chosen = choose(schema, wanted, check)
+    if not chosen:  # For pyarrow, no included fields are all fields.
+        return pyarrow.schema([]).empty_table(), schema.names
     # Decompress only the buffers of the chosen columns.
     options = pyarrow.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in chosen])
     reader = pyarrow.ipc.open_file(source, options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from .._check import counted
 from ..regression.least_squares import LinearFit
+from .distances import GARBAGE_DISTANCE
 from .thresholds import out_share_at_most, out_share_of_counts
 
 # A fit reproduces the base score if it has about as many rows as dimensions (the paper's sample-number ablation).
@@ -24,6 +26,9 @@ _LEVELS = (0.05, 0.25, 0.5)
 # The smallest number of rows whose order is compared, and the number of standard errors of a clear difference.
 ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
+
+# The share of rows by which the mix of predicted classes may differ without a note, beyond sampling error.
+_OTHER_MIX = 0.1
 
 # Tolerance for rounding errors of a probability.
 _ROUNDED_CHANCE = 1e-6
@@ -64,9 +69,37 @@ def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
     bound = out_share_of_counts(counts, levels=_LEVELS)
     if bound >= _NEARLY_ALL:
         yield (
-            f"{bound:.0%} of the rows or more look out: is the reference of the same network and camera, and was it "
-            "held out from training?"
+            f"at least {math.floor(100 * bound)} % of the rows look out: is the reference of the same network and "
+            "camera, and was it held out from training?"
         )
+
+
+def on_skipped_rows(skipped: int, *, has_reference: bool) -> list[str]:
+    """Return a note on garbage rows, which were not learned, if there are any."""
+    if not skipped:
+        return []
+    verb, was = ("is", "it was") if skipped == 1 else ("are", "they were")
+    typical, done = ("the reference", "decided") if has_reference else ("the other rows", "scored")
+    far = f"more than {GARBAGE_DISTANCE:g} times farther from {typical} than usual"
+    return [f"{counted(skipped)} {verb} {far}: {was} {done} but not learned"]
+
+
+def on_class_mix(classes_in: NDArray[np.intp], classes: NDArray[np.intp]) -> list[str]:
+    """Return a note if the predicted classes of the rows (n,) are clearly mixed otherwise than in the reference (m,).
+
+    The share of rows to move to make both mixes equal must exceed its expected value for equal mixes by a tenth.
+    """
+    number = int(max(classes_in.max(), classes.max())) + 1
+    shares_in, shares = (np.bincount(some, minlength=number) / len(some) for some in (classes_in, classes))
+    both = np.bincount(np.concatenate((classes_in, classes)), minlength=number) / (len(classes_in) + len(classes))
+    noise = np.sqrt(2 / np.pi * both * (1 - both) * (1 / len(classes_in) + 1 / len(classes))).sum() / 2
+    moved = float(np.abs(shares_in - shares).sum()) / 2
+    if moved - noise < _OTHER_MIX:
+        return []
+    return [
+        f"the predicted classes have other frequencies than in the reference (for {moved:.0%} of the rows): if this is "
+        "so for the in-distribution rows, more of them are refused than the rate says; contrast is less affected"
+    ]
 
 
 def may_tell_order(before: float, after: float) -> bool:
@@ -84,7 +117,10 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
     """
     chance = before[0].chance
     if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):
-        yield f"the rows score higher than the reference, with a chance of {1 - chance:.3f}: are the two swapped?"
+        yield (
+            f"the rows score higher than the reference, with a chance of {1 - chance:.3f}: are the two swapped, or is "
+            "the sign of the score flipped?"
+        )
     if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
         chances = f"{chance:.3f} before truing, {after[0].chance:.3f} after"
         yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"

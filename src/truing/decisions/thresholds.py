@@ -19,6 +19,13 @@ _MORE_THAN_ASKED = 1.25
 # The smallest level used; smaller levels are raised to it.
 _LOWEST_LEVEL = 1e-9
 
+# Rounding errors of a score as a share of the size of the reference scores. The float32 error bounds the error of an
+# exported network near the threshold: over five networks, the largest errors measured are 4 eps for DLR and RLR, 5 eps
+# for contrast with gen and energy, and 9 eps for contrast with msp. The float64 error bounds the difference between
+# scores of equal rows that were computed in different orders.
+_FLOAT32_ERROR = 12 * float(np.finfo(np.float32).eps)
+_FLOAT64_ERROR = 256 * float(np.finfo(np.float64).eps)
+
 
 def threshold_at(scores_in: ArrayLike, *, accept: float = 0.95) -> float:
     """Return the largest threshold that accepts at least `accept` of the rows.
@@ -211,8 +218,9 @@ class Rate:
 class Decision:
     """Scores, conformal p-values and decisions, one per row (n,), and the error rate of the decisions.
 
-    Rows with `score >= threshold` are accepted. The threshold is None for `fdr`, where it depends on the other rows.
-    `notes` are warnings to read before trusting the decisions.
+    Rows with `score >= threshold` are accepted. The threshold lies between two reference scores, so that no row ties
+    with it: `threshold_between` says where. It is None for `fdr`, where it depends on the other rows. `notes` are
+    warnings to read before trusting the decisions.
     """
 
     scores: Floats
@@ -230,20 +238,56 @@ class Decision:
 def decide_at(rate: Rate, ranks: Ranks, more_notes: tuple[str, ...] = ()) -> Decision:
     """Return decisions at an error rate from the ranks of scores among reference scores.
 
-    `more_notes` are added to the notes on the rate.
+    A score between the threshold and the lowest accepted reference score counts as tied with this reference score: the
+    row is accepted and has the p-value of the tie. The p-value rises, so it stays valid. `more_notes` are added to the
+    notes on the rate.
     """
     scores = ranks.scores
     p, known = ranks.p_values(), ranks.ordered
     notes = (*rate.notes(len(known)), *more_notes)
     if rate.name == "fdr":
         return Decision(scores, p, benjamini_hochberg(p, fdr=rate.value), None, rate, notes)
-    if rate.name == "accept":
-        threshold = float(known[len(known) - rows_for(rate.value, len(known))])
+    refused = _refused_in(rate, len(known))
+    if not 0 <= refused < len(known):
+        threshold = math.copysign(math.inf, refused)
         return Decision(scores, p, scores < threshold, threshold, rate, notes)
-    k = _p_values_up_to(rate.value, len(known))
-    # p <= α if fewer than k reference scores are at most the score.
-    threshold = -math.inf if k == 0 else math.inf if k > len(known) else float(known[k - 1])
-    return Decision(scores, p, p <= rate.value, threshold, rate, notes)
+    threshold = threshold_between(known, refused)
+    is_out: Bools = scores < threshold
+    tied = (scores < known[refused]) & ~is_out
+    p[tied] = (1 + np.searchsorted(known, known[refused], "right")) / (len(known) + 1)
+    return Decision(scores, p, is_out, threshold, rate, notes)
+
+
+def threshold_between(ordered: Floats, refused: int) -> float:
+    """Return a threshold that accepts all ascending scores but the first `refused`, and that ties with no score.
+
+    It lies below the lowest accepted score by the float32 error of a score, so that rows which tie with the accepted
+    score are accepted whatever computes their scores. If the next lower score is too near for that, the threshold is
+    the middle between the two. Scores that differ by float64 rounding count as equal. The threshold is a float32
+    number, unless float32 has no number between the two scores, so an exported network compares with the same number.
+
+    >>> threshold_between(np.array([1.0, 2.0, 2.0, 4.0]), refused=1)
+    1.9999971389770508
+    """
+    accepted = float(ordered[refused])
+    quartiles = ordered[[(len(ordered) - 1) * quarter // 4 for quarter in (1, 2, 3)]]
+    # Extreme scores do not count, unless all others are zero.
+    size = max(abs(accepted), float(np.abs(quartiles).max())) or float(np.abs(ordered[[0, -1]]).max())
+    margin = max(_FLOAT32_ERROR * size, float(np.finfo(np.float32).tiny))
+    lower_scores = int(np.searchsorted(ordered, accepted - _FLOAT64_ERROR * size))
+    lower = float(ordered[lower_scores - 1]) if lower_scores else -math.inf
+    threshold = accepted - min(margin, (accepted - lower) / 2)
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(threshold))
+    return rounded if lower < rounded < accepted else threshold
+
+
+def _refused_in(rate: Rate, rows_in: int) -> int:
+    """Return how many reference rows a rate other than fdr refuses: -1 if no row is ever refused, m if every row is."""
+    if rate.name == "accept":
+        return rows_in - rows_for(rate.value, rows_in)
+    # p <= α if fewer than this number + 1 of the reference scores are at most the score.
+    return _p_values_up_to(rate.value, rows_in) - 1
 
 
 def _p_values_up_to(level: float, rows_in: int) -> int:

@@ -33,7 +33,6 @@ STROKES: dict[str, tuple[str, Any]] = {
     "ReAct + DLR, raw": ("#c2951c", (0, (5, 1.5))),
     "ReAct + DLR, clipped": ("#d0569d", (0, (5, 1.5))),
     "contrast": ("#3b6fb6", "solid"),
-    "contrast, same mix": ("#a3502d", (0, (3, 1))),
 }
 """The colour and dashes of the line of each method."""
 OTHER_COLOURS = ("#7a5195", "#6b8e23", "#a3502d", "#2f8f9d")

@@ -10,20 +10,18 @@ RATES = {
 
 FIT = {
     "fitted_rows": "rows in the fit",
-    "known_rows": "known rows in the fit",
+    "reference_rows_fitted": "reference rows in the fit",
     "rank": "rank of the fit: directions of the features that it uses",
     "explained": "share of the base score’s variance that the fit explains",
-    "prior": "prior score, which ranks the rows as far as there is no evidence",
-    "log_evidence": "log Bayes factor of the evidence, over the prior score alone",
-    "trust": "probability that there is evidence, which it is weighed by",
-    "evidence_share": "share of the score’s variance that is evidence",
-    "directions": "effective number of directions that the evidence uses",
-    "out_share": "estimated share of out rows",
+    "gain": "more rows in the tail than by the base score, in standard errors",
+    "trust": "weight of the learned part, from the gain",
+    "balance": "weight of the learned part relative to the base score",
+    "shift": "difference between the bulk of the rows and the reference, in standard errors",
 }
 """Descriptions of the values of a fit in a summary."""
 
-_SHARES = ("explained", "trust", "evidence_share", "out_share")
-_COUNTS = ("fitted_rows", "known_rows", "rank")
+_SHARES = ("explained",)
+_COUNTS = ("fitted_rows", "reference_rows_fitted", "rank")
 
 
 def numbers(facts: dict[str, Any]) -> list[tuple[str, str]]:

@@ -70,13 +70,11 @@ def _facts_of_fit(fit: LinearFit | ContrastFit | None) -> dict[str, Any] | None:
         return {"rank": fit.rank, "explained": fit.explained, "fitted_rows": fit.rows}
     return {
         "fitted_rows": fit.rows,
-        "known_rows": fit.known_rows,
-        "prior": fit.prior,
-        "log_evidence": fit.log_evidence,
+        "reference_rows_fitted": fit.reference_rows,
+        "gain": fit.gain,
         "trust": fit.trust,
-        "evidence_share": fit.evidence_share,
-        "directions": fit.directions,
-        "out_share": fit.out_share,
+        "balance": fit.balance,
+        "shift": fit.shift,
     }
 
 
@@ -86,7 +84,4 @@ def _fit_in_words(fit: dict[str, Any]) -> str:
         return f"rank 0, the same score for every row, fitted to {rows}"
     if "rank" in fit:
         return f"rank {fit['rank']}, explains {fit['explained']:.1%} of the variance of {rows}"
-    return (
-        f"{rows} against {counted(fit['known_rows'], 'known row')}: {fit['evidence_share']:.0%} evidence, the rest "
-        f"{fit['prior']}; about {fit['out_share']:.0%} out"
-    )
+    return f"{rows} against {counted(fit['reference_rows_fitted'], 'reference row')}, trust {fit['trust']:.2f}"

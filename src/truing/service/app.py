@@ -170,9 +170,6 @@ class Service:
         body = await read_body(request.scope, request.receive, self._limits)
         read = partial(read_reference, body, body_limit=self._limits.body_bytes)
         reference = await _decoded(len(body), read, in_thread=True)
-        detector = self._serving.detector
-        if detector.settings.method == "contrast" and detector.moments is not None and not self._is_read_only:
-            raise Refused(400, "the reference of a contrast that has learned rows must stay: POST /reset forgets them")
         await _done(self._serving.calibrate(reference))
         return JSONResponse({"reference_rows": len(reference)})
 

@@ -9,13 +9,15 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from ..contrast import RowSample
+from ..contrast_state import State
 from ..decisions.thresholds import Rate
 from ..detector import Detector
 from ..outputs import Outputs
 from ..regression.moments import Moments
 from ..saved import as_arrays, from_arrays
-from ..states import State
 from .records import Arrays, Record
 from .requests import Answer
 from .snapshots import Contents
@@ -79,7 +81,7 @@ def stored_outputs(outputs: Outputs) -> Arrays:
     return {name: getattr(outputs, name) for name in _COLUMNS if getattr(outputs, name) is not None}
 
 
-def stored_moments(moments: Moments) -> tuple[dict[str, Any], Arrays]:
+def stored_moments(moments: Moments | RowSample) -> tuple[dict[str, Any], Arrays]:
     """Return moments as the description and arrays of a record."""
     arrays = as_arrays("moments", moments)
     return {}, {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -120,14 +122,14 @@ def watched(contents: Contents, outputs: Outputs, seen: Arrays) -> Contents:
     return replace(contents, detector=with_state(contents.detector, replace(state, drift=drift)))
 
 
-def calibrated(contents: Contents, reference: Outputs) -> Contents:
-    """Return the contents with these known in-distribution rows in place of earlier ones."""
+def calibrated(contents: Contents, reference: Outputs, groups: ArrayLike | None = None) -> Contents:
+    """Return the contents with these in-distribution rows in place of earlier ones. `groups` is one label per row."""
     detector = copy.copy(contents.detector)
-    detector.calibrate(reference)
+    detector.calibrate(reference, groups)
     return replace(contents, detector=detector)
 
 
-def merged(contents: Contents, moments: Moments) -> Contents:
+def merged(contents: Contents, moments: Moments | RowSample) -> Contents:
     """Return the contents with the learned rows of another state added."""
     detector = copy.copy(contents.detector)
     detector.merge(moments)
@@ -174,7 +176,7 @@ def _learned(contents: Contents, records: Sequence[Record]) -> Contents:
 
 # What a record of each kind does but "learn", of which several may have been written together.
 CHANGES: dict[str, Callable[[Contents, Record], Contents]] = {
-    "calibrate": lambda contents, record: calibrated(contents, _outputs(record)),
+    "calibrate": lambda contents, record: calibrated(contents, _outputs(record), record.arrays.get("groups")),
     "rate": lambda contents, record: with_rate(contents, Rate(*record.about["rate"])),
     "merge": lambda contents, record: merged(contents, from_arrays(record.arrays, "the record").value),
     "reset": lambda contents, record: reset(contents),

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._check import counted
+from ..data.columns import read_groups
 from ..data.extras import install
-from ..detector import DEFAULT_BASE, Detector
+from ..detector import Detector
 from ..outputs import Outputs
 from ..scores import NEEDS, SCORES
+from ..states import METHODS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from uvicorn import Server
 
     from .bodies import Limits
@@ -70,20 +73,23 @@ def _add_settings(part: argparse._ArgumentGroup) -> None:
     part.add_argument("--classes", type=int, metavar="C", help="columns of the logits")
     bases = [name for name in SCORES if name not in NEEDS]
     part.add_argument("--base", choices=bases, help="base score (default: gen for contrast, else msp)")
-    part.add_argument("--method", choices=DEFAULT_BASE, help="the fit (default: dlr)")
+    part.add_argument(
+        "--method", choices=METHODS, help="default: contrast if a reference of 100 rows comes first, else dlr"
+    )
     part.add_argument("--temperature", type=float, metavar="T", help="softmax temperature (default: 1)")
     part.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")
     part.add_argument(
         "--no-intercept", dest="intercept", action="store_false", default=None, help="fit as the paper prints it"
     )
     part.add_argument("--decay", type=float, metavar="F", help="factor of earlier rows' weight at each batch")
-    part.add_argument("--window", type=int, metavar="N", help="learn from the last N batches alone")
+    part.add_argument("--window", type=int, metavar="N", help="learn from the newest batches, N rows at most")
     part.add_argument("--keep", type=float, metavar="SHARE", help="rlr: the share of rows that is trusted")
     part.add_argument(
-        "--same-mix", action="store_true", default=None, help="contrast: classes are as frequent as in HELD"
+        "--same-mix", action="store_true", default=None, help="classes are as frequent as in HELD: no note on that"
     )
     part.add_argument("--drift-alarm", type=float, metavar="A", help="chance of an alarm ever, while nothing changes")
     part.add_argument("--reference", type=Path, metavar="HELD", help="known in-distribution rows, not trained on")
+    part.add_argument("--groups", metavar="COLUMN", help="column of HELD that names each row's group, such as a film")
 
 
 def _add_access(part: argparse._ArgumentGroup) -> None:
@@ -171,6 +177,8 @@ def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None
     from .requests import check_columns
     from .store import Store
 
+    if args.groups is not None and args.reference is None:
+        raise ValueError("--groups goes with --reference")
     exists = (args.state / "settings.npz").exists()
     if exists:
         _check_given(args)
@@ -185,20 +193,28 @@ def _opened(args: argparse.Namespace, listeners: Sequence[Callable[[Event], None
     if not exists and args.classes is None and args.base != "given":
         raise ValueError(f"--classes must be given for a new state, got none for {args.state}")
     wanted = None if exists else Detector(**_given_settings(args))
-    reference = None
+    reference = groups = None
     if wanted is not None and args.reference is not None:  # One that will not do must leave no state behind.
-        reference = Outputs.load(args.reference)
+        reference, groups = _reference(args)
         check_columns(reference, "reference", args.features, args.classes)
-        copy.copy(wanted).calibrate(reference)
+        copy.copy(wanted).calibrate(reference, groups)
     engine = Engine(Store(args.state, wanted, features=args.features, classes=args.classes), listeners=listeners)
     had_reference = engine.facts().reference_rows > 0
     if args.reference is not None and not had_reference:
         try:
-            engine.calibrate(Outputs.load(args.reference) if reference is None else reference).result()
+            if reference is None:
+                reference, groups = _reference(args)
+            engine.calibrate(reference, groups).result()
         except BaseException:
             engine.close()
             raise
     return engine, had_reference
+
+
+def _reference(args: argparse.Namespace) -> tuple[Outputs, NDArray[Any] | None]:
+    """Read the reference rows, and the label of each row's group if there are groups."""
+    groups = None if args.groups is None else read_groups(args.reference, args.groups)
+    return Outputs.load(args.reference), groups
 
 
 def _check_given(args: argparse.Namespace) -> None:

@@ -2,9 +2,9 @@
 
 The writer takes what is queued, learns the rows of all requests at once, writes a record of each, syncs them together,
 publishes the new state and then completes the requests (group commit). Records say which were learned together, so that
-recovery does the same. The scores of a group come from one fit, in which all of its rows are. Where a solve takes long
-it is left to a second thread, and scores come from the last fit there is. Requests that learn nothing are answered from
-the published state by other threads, and never wait for the writer.
+recovery does the same. One fit scores all rows of a group: a fit with these rows and the reference, or with neither.
+If solving is slow, a second thread solves, and scores come from the last fit that is solved. Requests that learn nothing
+are answered from the published state by other threads, and never wait for the writer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from .._threads import alone
+from ..contrast import RowSample, group_numbers
 from ..decisions.drift import DriftAlarm
 from ..decisions.thresholds import Rate
 from ..detector import Detector
 from ..outputs import Outputs
 from ..regression.moments import Moments
-from .answers import answers
+from .answers import answers, for_repeats
 from .changes import Together, after, as_stored, learned, seen_by_alarm, stored_moments, stored_outputs, watched
 from .readers import Listeners, Readers, answered, fail
 from .records import Arrays, Record, checksum_of
@@ -103,7 +106,8 @@ _Item = _Learning | _Change | _Snapshot
 class _Group:
     """Learning requests that are committed together: the contents after them, their answers and their records.
 
-    `repeats` has the numbers of those that were learned before, and need no record.
+    `repeats` has the numbers of the requests that were learned before and need no record. `skipped_rows` counts garbage
+    rows, which were not learned.
     """
 
     contents: Contents
@@ -111,6 +115,7 @@ class _Group:
     repeats: set[int]
     records: list[Record]
     answers: list[Answer]
+    skipped_rows: int = 0
 
 
 class Engine:
@@ -175,12 +180,13 @@ class Engine:
             future.set_exception(error)
         return future
 
-    def calibrate(self, reference: Outputs) -> Future[None]:
-        """Take these known in-distribution rows, in place of any earlier ones, durably."""
+    def calibrate(self, reference: Outputs, groups: ArrayLike | None = None) -> Future[None]:
+        """Take these in-distribution rows in place of any earlier ones, durably. `groups` is one label per row."""
 
         def record() -> Record:
             check_columns(reference, "reference", self._store.features, self._store.classes)
-            return Record(0, "calibrate", {}, stored_outputs(as_stored(reference)))
+            stored = {} if groups is None else {"groups": group_numbers(groups, len(reference))}
+            return Record(0, "calibrate", {}, stored_outputs(as_stored(reference)) | stored)
 
         return self._change(record, "calibrated", rows=lambda: len(reference))
 
@@ -194,12 +200,12 @@ class Engine:
 
         return self._change(record, "rate")
 
-    def merge(self, moments: Moments) -> Future[None]:
+    def merge(self, moments: Moments | RowSample) -> Future[None]:
         """Add the learned rows of another state, durably. Rows that are merged twice count twice."""
 
         def record() -> Record:
-            if not isinstance(moments, Moments):
-                raise TypeError(f"moments must be Moments, got {type(moments).__name__}")
+            if not isinstance(moments, Moments | RowSample):
+                raise TypeError(f"moments must be Moments or a RowSample, got {type(moments).__name__}")
             if moments.dimensions != self._store.features:
                 raise ValueError(f"moments must be of {self._store.features} features, got {moments.dimensions}")
             return Record(0, "merge", *stored_moments(moments))
@@ -355,6 +361,8 @@ class Engine:
             asked = Together.of([item.outputs for item in group.items])
             if group.records:
                 self._add_rows(group, asked)
+            if group.skipped_rows and len(group.items) > 1:  # Learned alone, each batch gets its own count.
+                raise ValueError("garbage rows must be counted for each batch")
             if is_slow:
                 self._solver.wait(group.contents.sequence - MAX_STALE_BATCHES)
             else:
@@ -403,7 +411,9 @@ class Engine:
         new = asked
         if group.repeats:
             new = Together.of([rows for number, rows in enumerate(asked.batches) if number not in group.repeats])
+        before = group.contents.detector.skipped_rows
         group.contents = replace(learned(group.contents, new), sequence=group.records[-1].sequence)
+        group.skipped_rows = group.contents.detector.skipped_rows - before
 
     def _check_repeated(self, item: _Learning, request_id: str, own: dict[str, _Learning]) -> None:
         """Refuse a request id that was used before for other rows."""
@@ -420,11 +430,26 @@ class Engine:
             self._learn([item])
 
     def _answers(self, group: _Group, asked: Together, *, is_in_fit: bool) -> list[Answer]:
-        if group.repeats and self._forgets:
-            is_in_fit = False  # These rows may have been forgotten since.
-        contents = group.contents if is_in_fit else self._fitted()
-        found = answers(contents, asked, is_in_fit=is_in_fit, learned=True)
-        return [replace(one, repeated=number in group.repeats) for number, one in enumerate(found)]
+        """Return the answers to a group, in order. Requests that were learned before may need another fit."""
+        found: dict[int, Answer] = {}
+        for is_repeated in (False, True):
+            numbers = [number for number in range(len(group.items)) if (number in group.repeats) == is_repeated]
+            if not numbers:
+                continue
+            some = Together.of([asked.batches[number] for number in numbers]) if group.repeats else asked
+            contents, is_inside = self._contents_for(group.contents, is_in_fit=is_in_fit, is_repeated=is_repeated)
+            skipped = 0 if is_repeated else group.skipped_rows
+            made = answers(contents, some, is_in_fit=is_inside, learned=True, skipped_rows=skipped)
+            found |= {number: replace(one, repeated=is_repeated) for number, one in zip(numbers, made, strict=True)}
+        return [found[number] for number in range(len(group.items))]
+
+    def _contents_for(self, contents: Contents, *, is_in_fit: bool, is_repeated: bool) -> tuple[Contents, bool]:
+        """Return the contents that answer requests of a group, and whether their fit includes the rows."""
+        if is_repeated and contents.detector.settings.method == "contrast":
+            return for_repeats(contents), True
+        if is_in_fit and not (is_repeated and self._forgets):  # Repeated rows may have been forgotten.
+            return contents, True
+        return self._fitted(), False
 
     def _watch(self, group: _Group) -> None:
         """Show the drift alarm the answers to learned rows in order; records keep what it saw."""

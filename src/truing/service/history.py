@@ -251,7 +251,7 @@ def rows_decided_against(detector: Detector) -> int:
     """Return the number of known rows behind a p-value."""
     known = detector.reference
     if isinstance(known, SplitReference):
-        return len(known.rows_held)
+        return len(known.to_decide)
     return 0 if known is None else len(known)
 
 

@@ -11,7 +11,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ..contrast import ContrastFit
-from ..detector import Detector
 from ..regression.least_squares import LinearFit
 from .history import ANEW, WINDOW, LastRows, rows_decided_against
 from .requests import Event
@@ -93,7 +92,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         facts, detector = self._serving.facts(), self._serving.detector
         last = self._last()
-        explained, rank = _fit_facts(detector)
+        fit = detector.current_fit if detector.state.rows else None
         snapshot, drift = facts.snapshot, detector.drift
         gauges = {
             "truing_state_rows": ("Rows in the durable state", facts.rows),
@@ -108,8 +107,23 @@ class _State(Collector):
                 "Share of those rows that are out, at least, with 95 % confidence",
                 last.out_share(rows_decided_against(detector)),
             ),
-            "truing_fit_r2": ("Share of the base score's variance that the fit explains", explained),
-            "truing_fit_rank": ("Directions that the fit uses", rank),
+            "truing_skipped_rows": ("Garbage rows that were decided but not learned", detector.skipped_rows),
+            "truing_fit_r2": (
+                "Share of the base score's variance that the fit explains; NaN for a contrast",
+                fit.explained if isinstance(fit, LinearFit) else math.nan,
+            ),
+            "truing_fit_rank": (
+                "Directions that the fit uses; NaN for a contrast",
+                fit.rank if isinstance(fit, LinearFit) else math.nan,
+            ),
+            "truing_fit_trust": (
+                "Weight of what a contrast learned, from 0 to 1; NaN for other methods",
+                fit.trust if isinstance(fit, ContrastFit) else math.nan,
+            ),
+            "truing_fit_gain": (
+                "Rows that a contrast finds beyond its base score, in standard errors; NaN for other methods",
+                fit.gain if isinstance(fit, ContrastFit) else math.nan,
+            ),
             "truing_fit_stale_batches": ("Learned batches that the fit in use lacks", facts.stale_batches),
             "truing_drift_alarm": ("Whether the drift alarm stands", math.nan if drift is None else drift.is_alarming),
             "truing_drift_martingale": (
@@ -127,14 +141,3 @@ class _State(Collector):
             gauge = GaugeMetricFamily(name, about)
             gauge.add_metric([], value)
             yield gauge
-
-
-def _fit_facts(detector: Detector) -> tuple[float, float]:
-    """Return R² and rank of the fit in use; NaN where there is none, or it has no such thing."""
-    if not detector.state.rows:
-        return math.nan, math.nan
-    fit = detector.current_fit
-    if isinstance(fit, LinearFit):
-        return fit.explained, fit.rank
-    assert isinstance(fit, ContrastFit)
-    return math.nan, fit.directions

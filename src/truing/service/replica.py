@@ -10,6 +10,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
+
+from ..contrast import RowSample
 from ..data.drafts import AnyPath
 from ..decisions.thresholds import Rate
 from ..detector import Detector
@@ -82,7 +85,7 @@ class Replica:
             future.set_exception(error)
         return future
 
-    def calibrate(self, reference: Outputs) -> Future[None]:
+    def calibrate(self, reference: Outputs, groups: ArrayLike | None = None) -> Future[None]:
         """Refuse."""
         return _refused()
 
@@ -90,7 +93,7 @@ class Replica:
         """Refuse."""
         return _refused()
 
-    def merge(self, moments: Moments) -> Future[None]:
+    def merge(self, moments: Moments | RowSample) -> Future[None]:
         """Refuse."""
         return _refused()
 

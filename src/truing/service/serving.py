@@ -5,6 +5,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
+from numpy.typing import ArrayLike
+
+from ..contrast import RowSample
 from ..decisions.thresholds import Rate
 from ..detector import Detector
 from ..outputs import Outputs
@@ -29,13 +32,13 @@ class Serving(Protocol):
     def submit(self, request: Request) -> Future[Answer]:
         """Score rows, and learn them if wanted."""
 
-    def calibrate(self, reference: Outputs) -> Future[None]:
-        """Take known in-distribution rows."""
+    def calibrate(self, reference: Outputs, groups: ArrayLike | None = None) -> Future[None]:
+        """Take known in-distribution rows, and the label of each row's group if rows come in groups."""
 
     def choose_rate(self, rate: Rate) -> Future[None]:
         """Decide at another error rate."""
 
-    def merge(self, moments: Moments) -> Future[None]:
+    def merge(self, moments: Moments | RowSample) -> Future[None]:
         """Add the learned rows of another state."""
 
     def snapshot(self) -> Future[SnapshotFacts]:

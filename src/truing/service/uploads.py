@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..contrast import RowSample
 from ..data.columns import NAMES
-from ..data.jobs.merging import Origin, moments_bytes, read_moments
+from ..data.jobs.merging import Origin, file_of, read_moments, read_sample
 from ..data.npz import InMemory, read_npz
 from ..detector import Detector
 from ..outputs import Outputs
@@ -26,32 +27,30 @@ def read_reference(body: bytes, *, body_limit: int) -> Outputs:
     return Outputs(**columns)
 
 
-def read_uploaded_moments(body: bytes, detector: Detector) -> Moments:
-    """Return the moments in a body, which must be of the detector's base score."""
+def read_uploaded_moments(body: bytes, detector: Detector) -> Moments | RowSample:
+    """Return the learned rows of another state: moments, or for contrast a sample. The base score must be the same."""
     _check_method(detector)
     source = InMemory("the body", body)
-    moments, origin = read_moments(source)
+    moments: Moments | RowSample
+    moments, origin = (read_sample if detector.settings.method == "contrast" else read_moments)(source)
     origin_of(detector).joined(origin, source)
     return moments
 
 
 def written_moments(detector: Detector) -> bytes:
-    """Return the moments of the learned rows as the bytes of an `.npz` that `truing merge` and `truing.load` read."""
+    """Return the moments of the learned rows, or for contrast a sample of them, as an `.npz` for `truing.load`."""
     _check_method(detector)
-    moments = detector.moments
-    if moments is None:
+    if detector.moments is None:
         raise ValueError("nothing learned yet: there are no moments")
-    assert isinstance(moments, Moments)
-    return moments_bytes(moments, origin_of(detector))
+    return file_of(detector.moments, origin_of(detector))
 
 
 def _check_method(detector: Detector) -> None:
-    if detector.settings.method != "dlr":
-        method = detector.settings.method
-        raise ValueError(f"moments go to and from states of the method dlr, got one of {method}: its sums have no file")
+    if detector.settings.method == "rlr":
+        raise ValueError("moments are for the methods dlr and contrast, got a state of the method rlr")
 
 
 def origin_of(detector: Detector) -> Origin:
-    """Return what the scores behind a detector's moments are."""
+    """Return the origin of the scores behind a detector's moments."""
     settings = detector.settings
-    return Origin(base_name(settings.base), settings.temperature, settings.model)
+    return Origin(base_name(detector.base), settings.temperature, settings.model)

@@ -56,9 +56,14 @@ class FoldedModel(nn.Module):
         super().__init__()
         self.model = model
         self.trued_score = TruedScore(folding)
-        self.threshold = folding.threshold
         self._seen = _Seen()
         model.get_submodule(head).register_forward_hook(self._seen, with_kwargs=True)
+
+    @property
+    def threshold(self) -> float | None:
+        """The score from which rows are accepted, or None. `state_dict` holds it as `trued_score.threshold`."""
+        threshold = self.trued_score.threshold
+        return None if threshold is None else float(threshold)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call the model; return what it returned, the trued scores, and which rows are out."""
@@ -68,17 +73,25 @@ class FoldedModel(nn.Module):
             raise ValueError(f"the head must be called once in a forward pass, got {len(self._seen.calls)} calls")
         features, logits = self._seen.calls.pop()
         scores = self.trued_score(features, logits)
-        return (returned, scores) if self.threshold is None else (returned, scores, scores < self.threshold)
+        threshold = self.trued_score.threshold
+        return (returned, scores) if threshold is None else (returned, scores, scores < threshold)
 
 
 class TruedScore(nn.Module):
-    """Features (n, d) and logits (n, c) -> trued scores (n,), in float32 whatever the model's own precision is."""
+    """Compute trued scores (n,) from features (n, d) and logits (n, c), in float32 for a model of any precision.
+
+    The constants of the score and the threshold, if there is one, are buffers.
+    """
+
+    threshold: Tensor | None
 
     def __init__(self, folding: Folding) -> None:
         super().__init__()
         self.folding = folding
         for name, array in folding.arrays.items():
             self.register_buffer(name, torch.from_numpy(array.copy()))
+        threshold = folding.threshold
+        self.register_buffer("threshold", None if threshold is None else torch.tensor(threshold, dtype=torch.float32))
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         """Return the trued score of every row."""

@@ -1,4 +1,4 @@
-"""A model that says of every batch how far it can be trusted: called like the model, learning as it goes."""
+"""A model with a detector: it is called like the model, and scores, decides and learns every batch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,10 @@ from ._head import Head, columns
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OnlineResult:
-    """What one call says: what the model returned, the head's logits (n, c), trued scores (n,), and a decision or None.
+    """The result of a call: the model's return value, the head's logits (n, c), trued scores (n,), and a decision.
 
-    A model may go on after its head, with a softmax say: `returned` is then no longer the logits.
+    The decision is None before the detector is calibrated. `returned` differs from the logits if the model continues
+    after its head, as with a softmax.
     """
 
     returned: Any
@@ -34,21 +35,22 @@ class OnlineResult:
 class OnlineModel:
     """A model and a detector: each call learns the batch, then scores and decides it (Algorithm 3).
 
-    >>> import torch, truing
-    >>> with OnlineModel(nn.Linear(4, 3).eval(), detector=truing.Detector()) as online, torch.no_grad():
+    >>> import torch
+    >>> with OnlineModel(nn.Linear(4, 3).eval()) as online, torch.no_grad():
     ...     online(torch.randn(8, 4)).scores.shape
     (8,)
 
-    The model is called as it stands: in eval mode, which is checked, on its device, with gradients or without.
-    Threads may call it at the same time: each gets what it asked for, and the batches are learned one after another.
-    The detector may be saved and calibrated at any time between calls; a call that fails teaches it nothing.
+    The model must be in eval mode. Its device and gradient mode stay unchanged. Threads may share an `OnlineModel`:
+    batches are learned one at a time. The detector may be saved and calibrated between calls. A call that fails changes
+    nothing.
 
     Parameters
     ----------
     head
         As for `extract`.
     detector
-        What learns from every batch.
+        Learns from every batch. The default is `Detector()`: a contrast if `online.detector` is calibrated before the
+        first call, and Online DLR otherwise.
     accept, false_alarm, fdr
         The rate of `Detector.decide`; at most one. A calibrated detector needs one. Before `calibrate`,
         decisions are None.
@@ -59,15 +61,16 @@ class OnlineModel:
         model: nn.Module,
         *,
         head: nn.Module | str | None = None,
-        detector: Detector,
+        detector: Detector | None = None,
         accept: float | None = None,
         false_alarm: float | None = None,
         fdr: float | None = None,
     ) -> None:
+        detector = Detector() if detector is None else detector
         if not isinstance(detector, Detector):
             raise TypeError(f"detector must be a truing.Detector, got {type(detector).__name__}")
         if detector.base == "given":
-            raise ValueError("detector must have a score made of features and logits, got 'given'")
+            raise ValueError("detector must have a base score of features and logits, got 'given'")
         rates = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
         self._rate = {name: value for name, value in rates.items() if value is not None}
         if self._rate:
@@ -77,7 +80,7 @@ class OnlineModel:
         self._head: Head | None = Head(model, head)
 
     def __call__(self, *args: Any, **kwargs: Any) -> OnlineResult:
-        """Call the model with these arguments; learn, then score and decide what it said."""
+        """Call the model with these arguments, then learn, score and decide the batch."""
         head = self._head
         if head is None:
             raise ValueError("this OnlineModel is closed: make another")
@@ -95,7 +98,7 @@ class OnlineModel:
         return OnlineResult(returned, logits, decision.scores, decision)
 
     def close(self) -> None:
-        """Remove the hooks from the model; a second time does nothing."""
+        """Remove the hooks from the model. Later calls do nothing."""
         if self._head is not None:
             self._head.close()
             self._head = None

@@ -7,7 +7,7 @@ import pytest
 
 from truing.bench.experiments.cases import (
     CASES,
-    CONTRASTS,
+    CONTRAST,
     CONVENTIONS,
     HEAD,
     METHOD_ORDER,
@@ -43,7 +43,7 @@ def test_what_is_made_of_a_case_is_known_to_the_report(case):
     assert case.beside in {"", *CASES}
     assert bool(case.values) == bool(case.varied)
     assert case.values or "by-value" not in case.tables
-    assert case.has_reference == bool(set(case.methods or ()) & set(CONTRASTS))
+    assert case.has_reference == (CONTRAST in (case.methods or ()))
     assert case.has_reference == ("not the paper’s method" in case.title) == bool(case.about)
     with PRINTED.open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import truing
+from truing.contrast import SplitReference, sampled, split
+from truing.contrast.sample import MOST_ROWS
 from truing.data import jobs as parts
 from truing.data.jobs import Table
 from truing.data.jobs.jobs import Here
@@ -47,7 +49,8 @@ def test_what_a_table_says_is_what_its_rows_say_in_memory(
     columns = read(found.files)
     assert columns["row"].tolist() == [*range(700), 0, *range(1799), *range(1500)]
     np.testing.assert_array_equal(columns["base"], wanted.base_scores)
-    assert np.abs(columns["scores"] - wanted.scores).max() < 1e-9 * np.std(wanted.scores)
+    tolerance = 0.0 if isinstance(wanted.fit, truing.ContrastFit) else 1e-9 * np.std(wanted.scores)
+    assert np.abs(columns["scores"] - wanted.scores).max() <= tolerance
     np.testing.assert_array_equal(columns["p_values"], wanted.p_values)
     np.testing.assert_array_equal(columns["is_out"], wanted.is_out)
     assert (found.rows, found.refused, found.reference_rows) == (4000, wanted.is_out.sum(), wanted.reference_rows)
@@ -105,9 +108,52 @@ def test_any_cut_into_parts_gives_the_same_fit(
         fit, wanted = parts.fit(table), truing.fit_direct(made.features, truing.msp(made.logits))
         np.testing.assert_allclose(fit.predict(made.features), wanted.predict(made.features), atol=1e-12)
     else:
-        found = parts.fit(table, known, method="contrast")
-        of_all = truing.fit_contrast(made, known)
-        np.testing.assert_allclose(found.predict(made), of_all.predict(made), atol=1e-9 * np.std(of_all.predict(made)))
+        found, of_all = parts.fit(table, known), truing.fit_contrast(made, known)
+        np.testing.assert_array_equal(found.coef, of_all.coef)
+        np.testing.assert_array_equal(found.predict(made), of_all.predict(made))
+        np.testing.assert_array_equal(found.scores_in, of_all.scores_in)
+
+
+@pytest.fixture(scope="module")
+def many() -> tuple[truing.Outputs, truing.Outputs]:
+    """Return more rows than a contrast fits, of which some are out, and a reference."""
+    rng = np.random.default_rng(0)
+    rows = MOST_ROWS + 30_000
+    features, scores = rng.normal(size=(rows + 2000, 3)), rng.normal(size=rows + 2000)
+    features[:3000] += 2
+    scores[:3000] -= 3
+    made = truing.Outputs(features, scores=scores)
+    return made[:rows], made[rows:]
+
+
+def test_a_table_and_memory_draw_the_same_sample_of_many_rows(
+    many: tuple[truing.Outputs, truing.Outputs], tmp_path: Path
+) -> None:
+    rows, reference = many
+    table = Table.of(written(tmp_path / "rows", rows, [7, 70_000, 70_001]))
+    found, wanted = parts.fit(table, reference), truing.fit_contrast(rows, reference, base="given")
+    assert wanted.trust > 0.5
+    np.testing.assert_array_equal(found.coef, wanted.coef)
+    np.testing.assert_array_equal(found.scores_in, wanted.scores_in)
+
+
+def test_a_part_that_cannot_be_read_changes_nothing_for_the_sample_of_the_others(
+    many: tuple[truing.Outputs, truing.Outputs], tmp_path: Path
+) -> None:
+    rows, reference = many
+    folder = written(tmp_path / "rows", rows, [60_000, 90_000], "parquet")
+    part = folder / "part-1.parquet"
+    data = bytearray(part.read_bytes())
+    data[4:2000] = bytes(1996)  # The numbers of rows and columns, at the end of the file, stay readable.
+    part.write_bytes(data)
+    found = parts.fit(Table.of(folder, skip_bad_parts=True), reference)
+    halves = SplitReference.of(*split(reference), "given")
+    numbers = np.concatenate((np.arange(60_000), np.arange(90_000, len(rows))))
+    share = halves.share_of(len(rows))
+    sample = sampled(halves.standard.scored(rows[numbers]), share, halves.numbers(numbers))
+    wanted = halves.applied(halves.learn(sample, with_decided=True, share=share), rows=len(numbers))
+    np.testing.assert_array_equal(found.coef, wanted.coef)
+    assert (found.rows, found.trust, found.gain) == (len(numbers), wanted.trust, wanted.gain)
 
 
 @given(count=st.integers(1, 3 * FAN_IN**2))
@@ -458,3 +504,26 @@ def test_parts_without_rows_or_columns(rows: truing.Outputs, tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="must be a folder, got a file"):
         parts.detect(Table.of(folder), tmp_path / "file")
+
+
+@pytest.mark.parametrize("method", ["none", "dlr", "rlr"])
+def test_a_table_does_not_learn_garbage_rows(
+    rows: truing.Outputs, reference: truing.Outputs, tmp_path: Path, method: str
+) -> None:
+    """One part is all garbage, another has a garbage row among others."""
+    rng = np.random.default_rng(0)
+    noise = truing.Outputs((1e10 * rng.normal(size=(31, 64))).astype(np.float32), rows.logits[:31])
+    dirty = truing.Outputs.concatenate([rows[:700], noise[:30], rows[700:1500], noise[30:], rows[1500:]])
+    table = Table.of(written(tmp_path / "rows", dirty, [700, 730, 2500], "parquet"))
+    found = parts.detect(table, tmp_path / "scores", reference, method=method)
+    wanted = truing.detect(dirty, reference, method=method)
+    columns = read(found.files)
+    assert len(columns["scores"]) == len(dirty)
+    np.testing.assert_allclose(columns["scores"], wanted.scores, rtol=1e-7, atol=1e-9 * np.std(wanted.base_scores))
+    np.testing.assert_array_equal(columns["p_values"], wanted.p_values)
+    assert found.notes == wanted.notes
+    skipped = [note for note in found.notes if note.startswith("31 rows are more than 100 times farther")]
+    assert len(skipped) == (method != "none")
+    if method != "none":
+        assert found.fit is not None
+        assert found.fit.rows == pytest.approx(truing.detect(rows, reference, method=method).fit.rows)

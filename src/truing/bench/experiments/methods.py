@@ -13,7 +13,7 @@ from ..._check import Floats, Matrix
 from ...metrics import evaluate, fpr_at_tpr
 from ...regression.fits import SharedFeatures, fit_direct
 from ...regression.moments import Moments
-from .cases import CONTRASTS, CONVENTIONS, KEEP, PENALTY, Case
+from .cases import CONTRAST, CONVENTIONS, KEEP, PENALTY, Case
 from .mixes import Index, Mix
 from .settings import Setting
 
@@ -84,7 +84,7 @@ METHODS = {
 def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Fit]:
     """Return the methods of a case by their names, as the conventions have them."""
     asked = case.methods or [name for name, method in METHODS.items() if method.is_compared]
-    names = [name for name in asked if name not in CONTRASTS]  # These are no fits of a base score.
+    names = [name for name in asked if name != CONTRAST]  # Contrast is not a fit of a base score.
     found = {name: METHODS[name] for name in names if setting.components is None or METHODS[name].with_components}
     if conventions == CONVENTIONS[0]:
         return {name: method.fit for name, method in found.items()}

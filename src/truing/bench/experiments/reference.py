@@ -1,7 +1,8 @@
-"""Known in-distribution rows beside a mix: what each method makes of them, and which rows it then refuses.
+"""Methods that are given known in-distribution rows: their scores of the rows at hand, and which rows they refuse.
 
-Scores of known rows and of in-distribution rows at hand are alike, so that p-values against the former are valid: the
-known rows join the fit of DLR and RLR, as in `truing.detect`, and contrast counts those it holds back as rows at hand.
+Known rows and in-distribution rows at hand are exchangeable, so p-values against the known rows are valid: known rows
+join the fits of DLR and RLR, as in `truing.detect`, and contrast counts the known rows that it decides against as rows
+at hand.
 """
 
 from collections.abc import Iterator
@@ -13,12 +14,12 @@ from ..._check import Floats
 from ...contrast import fit_contrast
 from ...decisions.thresholds import p_values
 from ...regression.fits import SharedFeatures
-from .cases import CONTRASTS, FALSE_ALARM, Case
+from .cases import CONTRAST, FALSE_ALARM, Case
 from .methods import Fit, Measurement, methods_of, metrics
 from .mixes import Mix
 from .settings import Setting
 
-BASE = "gen"  # The base score of contrast, as the library has it unless told otherwise.
+BASE = "gen"  # The default base score of contrast.
 
 Scores = tuple[Floats, Floats]
 """Of known rows to decide against, and of the rows at hand."""
@@ -35,7 +36,7 @@ class Reference:
 def compare_with_reference(
     mix: Mix, reference: Reference, case: Case, setting: Setting, conventions: str
 ) -> Iterator[Measurement]:
-    """Yield what each method of a case finds among the rows at hand; contrast has one base score."""
+    """Yield the metrics of each method of a case. Contrast has one base score."""
     parts = (mix, reference.known, reference.held)
     features = SharedFeatures(np.concatenate([part.features for part in parts]), setting.components)
     methods = methods_of(case, setting, conventions)
@@ -44,9 +45,8 @@ def compare_with_reference(
         yield (base, "none", "fitted"), decided(mix, *_apart(scores, mix))
         for name, fit in methods.items():
             yield (base, name, "fitted"), decided(mix, *trued(features, scores, fit, mix))
-    if BASE in mix.scores:
-        for name in (name for name in case.methods or () if name in CONTRASTS):
-            yield (BASE, name, "fitted"), decided(mix, *contrasted(mix, reference, same_mix=CONTRASTS[name]))
+    if BASE in mix.scores and CONTRAST in (case.methods or ()):
+        yield (BASE, CONTRAST, "fitted"), decided(mix, *contrasted(mix, reference))
 
 
 def trued(features: SharedFeatures, scores: Floats, fit: Fit, mix: Mix) -> Scores:
@@ -54,10 +54,10 @@ def trued(features: SharedFeatures, scores: Floats, fit: Fit, mix: Mix) -> Score
     return _apart(fit(features, scores)(features.matrix), mix)
 
 
-def contrasted(mix: Mix, reference: Reference, *, same_mix: bool) -> Scores:
+def contrasted(mix: Mix, reference: Reference) -> Scores:
     """Return the scores of the contrast of known rows with the rows at hand."""
     outputs, held = mix.outputs(), reference.held.outputs()
-    fit = fit_contrast(outputs, reference.known.outputs(), base=BASE, held=held, same_mix=same_mix)
+    fit = fit_contrast(outputs, reference.known.outputs(), base=BASE, held=held)
     return fit.predict(held), fit.predict(outputs)
 
 

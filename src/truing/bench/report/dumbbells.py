@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...report.figures import INK, Panel, short_name, stroke, svg
-from ..experiments.cases import CASES, CONTRASTS, POOL, display_name, sets_of
+from ..experiments.cases import CASES, CONTRAST, POOL, display_name, sets_of
 from ..experiments.records import Row
 from ..experiments.settings import Setting
 from .curves import SMALL, Line, Metric, count, lines, metrics
@@ -26,7 +26,7 @@ OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}
 WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches; PITCH is from line to line.
 COLUMNS = 3  # Of the overview's legend.
-KNOWN = "known rows"  # The line of the overview on which contrasts stand.
+KNOWN = "known rows"  # The line of the overview that shows contrast.
 LETTER = 0.05  # How much higher a turned name stands with each letter.
 
 Marks = dict[tuple[str, str], list[float]]
@@ -36,8 +36,8 @@ Marks = dict[tuple[str, str], list[float]]
 def overview(rows: list[Row], contrasts: Sequence[Row] = ()) -> list[Panel]:
     """Return both metrics of every base score that is trued, before and after, from the rows of a table.
 
-    Contrasts, which have known rows, stand on a line of their own. A base score or a contrast that lacks some of the
-    sets is left out: its mean would not be one of the same sets.
+    Contrast, which is given known rows, has its own line. A base score that lacks some of the sets is left out, and so
+    is contrast, because the means must be over the same sets.
     """
     trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
     if not trued:
@@ -45,8 +45,9 @@ def overview(rows: list[Row], contrasts: Sequence[Row] = ()) -> list[Panel]:
     sets = {base: {row["outside"] for row in rows if row["base"] == base} for base in trued}
     every = set.union(*sets.values())
     whole = [base for base in trued if sets[base] == every]
-    known = {method: [row for row in contrasts if row["method"] == method] for method in CONTRASTS}
-    known = {method: own for method, own in known.items() if {row["outside"] for row in own} == every}
+    known = [row for row in contrasts if row["method"] == CONTRAST]
+    if {row["outside"] for row in known} != every:
+        known = []
     return [_overview(rows, whole, known, metric) for metric in metrics(rows[0]["conventions"])]
 
 
@@ -64,14 +65,14 @@ def panels(rows: list[Row], setting: Setting) -> list[Panel]:
     ]
 
 
-def _overview(rows: list[Row], bases: list[str], known: dict[str, list[Row]], metric: Metric) -> Panel:
+def _overview(rows: list[Row], bases: list[str], known: list[Row], metric: Metric) -> Panel:
     found: dict[str, list[Line]] = {base: lines([row for row in rows if row["base"] == base], metric) for base in bases}
     means = {
         base: {(line.method, line.scored): fmean(line.mean().values()) for line in own} for base, own in found.items()
     }
     kinds = list(means[bases[0]])
     if known:
-        means[KNOWN] = {(method, "fitted"): fmean(map(metric.of, own)) for method, own in known.items()}
+        means[KNOWN] = {(CONTRAST, "fitted"): fmean(map(metric.of, known))}
         kinds += means[KNOWN]
     marks: Marks = {kind: [own.get(kind, nan) for own in means.values()] for kind in kinds}
     case, setting, sets = CASES[rows[0]["case"]], rows[0]["setting"], count(found[bases[0]][0].averaged)
@@ -153,6 +154,6 @@ def _svg(draw: Any, rows: list[Row], what: str, metric: Metric, count: int, pitc
 
 
 def _label(method: str, scored: str) -> str:
-    if method in CONTRASTS:
+    if method == CONTRAST:
         return method
     return "base score" if method == "none" else f"{method}, {scored}"

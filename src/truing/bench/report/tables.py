@@ -9,7 +9,7 @@ from functools import partial
 from statistics import fmean
 
 from ...report.table import Table
-from ..experiments.cases import CASES, CONTRASTS, CONVENTIONS, MAIN, POOL, Case
+from ..experiments.cases import CASES, CONTRAST, CONVENTIONS, MAIN, POOL, Case
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 from .notes import notes
@@ -71,9 +71,9 @@ def with_methods_of(results: Results, cases: tuple[str, ...]) -> Results:
 
 
 def contrast_rows(rows: list[Row], conventions: str, name: str) -> list[Row]:
-    """Return the rows of contrasts on a setting that stand beside those of its main case, where there are any."""
+    """Return the rows of contrast on a setting that are shown beside the rows of its main case."""
     own = [row for row in rows if (row["conventions"], row["setting"]) == (conventions, name)]
-    return [row for row in own if CASES[row["case"]].is_beside_main and row["method"] in CONTRASTS]
+    return [row for row in own if CASES[row["case"]].is_beside_main and row["method"] == CONTRAST]
 
 
 def file_rows(results: Results, name: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ class _Group:
     metric: str  # The column of the FPR95 by these conventions.
     network: str
     sizes: dict[str, str]  # Of sets that are shorter than the official ones.
-    contrasts: list[Row]  # That stand beside the rows of a main case, set by set.
+    contrasts: list[Row]  # Rows of contrast, shown beside the rows of a main case, set by set.
 
     def means(self, rows: list[Row], title: str, outside: str = AVERAGE) -> Table:
         return _means(

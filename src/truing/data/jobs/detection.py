@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..._check import counted
 from ...contrast import ContrastFit
@@ -18,7 +19,7 @@ from ...decisions.placements import weights_to_mix
 from ...decisions.ranks import Ranks
 from ...decisions.row_keys import RowKeys, stride_of
 from ...decisions.thresholds import Rate, decide_at, largest_called_out, out_share_of_counts
-from ...detection import check_options, choose_base, choose_method, choose_rate, halves, right_on_all
+from ...detection import check_options, choose_base, choose_method, choose_rate, halves, notes_on_reference
 from ...outputs import Outputs, as_outputs
 from ...regression.least_squares import LinearFit
 from ...saved import load, save
@@ -72,6 +73,7 @@ def detect(
     accept: float | None = None,
     false_alarm: float | None = None,
     fdr: float | None = None,
+    groups: ArrayLike | None = None,
     same_mix: bool = False,
     rng: np.random.Generator | None = None,
     keep: float = 0.8,
@@ -92,7 +94,8 @@ def detect(
         The folder for results: new, empty, or the folder of the same job.
     reference
         Known in-distribution rows, in memory.
-    method, base, temperature, intercept, components, head, accept, false_alarm, fdr, same_mix, rng, keep, penalty
+    method, base, temperature, intercept, components, head, accept, false_alarm, fdr, groups, same_mix, rng, keep,
+    penalty
         As in `truing.detect`. The method online is not available.
     kind
         File format of the results: parquet, arrow, feather, csv, or npy, which holds only the scores. The default is
@@ -109,10 +112,10 @@ def detect(
     rate = choose_rate(reference, accept, false_alarm, fdr)
     if reference is not None:
         check_alike(table, as_outputs(reference, "reference"))
-    method, why = choose_method(method, reference, rate, intercept=intercept, same_mix=same_mix)
+    method, why = choose_method(method, reference, rate, intercept=intercept)
     base = choose_base(base, method, table.widths)
-    learned, held = halves(reference, method, base, rng)
-    shape = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty, "same_mix": same_mix}
+    learned, held = halves(reference, method, base, rng, groups)
+    shape = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty}
     score = BaseScore(base, temperature, copied_head(head))
     plan = plan_of(method, score, learned, held, **shape)
 
@@ -124,7 +127,10 @@ def detect(
             return before
         with job_over(table, folder / PARTIAL, runner, progress, **about) as job:
             found = _detected(job, plan, held, rate, files_in(folder, table, kind))
-            found = replace(found, notes=(*why, *right_on_all(reference), *found.notes))
+            of_reference: list[str] = []
+            if reference is not None:
+                of_reference = notes_on_reference(reference, groups, is_split=learned is not None)
+            found = replace(found, notes=(*why, *of_reference, *found.notes))
             _keep(found, folder, is_named=isinstance(base, str))
     return found
 
@@ -185,9 +191,8 @@ def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summa
     if isinstance(fit, ContrastFit):
         assert plan.reference is not None
         assert fit.scores_in is not None
-        rows = plan.reference.held_scored
-        base, scores, classes = rows.scores[:, 0], fit.scores_in, rows.classes
-        features = [plan.reference.rows_known.features, held.features]
+        base, scores, classes = plan.reference.decided.scores, fit.scores_in, held._predicted_classes()
+        features = [plan.reference.to_learn.features, held.features]
     else:
         assert plan.known is not None
         base, classes = plan.known.scores, held._predicted_classes()
@@ -205,6 +210,7 @@ def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known |
     if found.skipped_parts:
         skipped = counted(len(found.skipped_parts), "part")
         yield f"{skipped} skipped that cannot be read, the first: {found.skipped_parts[0]}"
+    yield from notes.on_skipped_rows(int(summary.garbage_rows.sum()), has_reference=known is not None)
     if known is None:
         yield notes.NO_REFERENCE
     scores = [

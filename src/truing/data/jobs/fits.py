@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from ..._check import as_choice, as_count
-from ...contrast import ClassMoments, ContrastFit, SplitReference
+from ...contrast import ContrastFit, ScoredRows, SplitReference
+from ...decisions.distances import RowGuard
 from ...detection import check_options, choose_base, halves
 from ...outputs import Outputs, as_outputs
 from ...regression.least_squares import LinearFit
@@ -17,8 +20,10 @@ from ...scores import Base, Head, copied_head
 from ..drafts import AnyPath
 from ..npz import Arrays
 from .jobs import Job, Progress, Runner, digest, identity_of_base, job_over, no_progress
-from .sums import BaseScore, ContrastSums, DirectSums, TableSums, add_stored
+from .sums import BaseScore, ContrastRows, DirectSums, TableSums, add_stored
 from .table import RowBlock, Table
+
+FIT_METHODS = ("auto", "dlr", "rlr", "contrast")
 
 # Above this number of features, a remote runner adds sums of parts where they are computed.
 WIDE = 512
@@ -37,16 +42,20 @@ class Plan:
     components: int | None = None
     keep: float = 0.8
     penalty: float = 1e-5
-    same_mix: bool = False
     reference: SplitReference | None = None
     known: ScoredBlock | None = None
+
+    @property
+    def guard(self) -> RowGuard | None:
+        """The guard by which rows are too far from the known rows to be learned; None without known rows or a fit."""
+        return None if self.known is None or self.method == "none" else RowGuard.of_reference(*self.known)
 
 
 def fit(
     table: Table,
     reference: Outputs | None = None,
     *,
-    method: str = "dlr",
+    method: str = "auto",
     base: Base | None = None,
     temperature: float = 1.0,
     head: Head | None = None,
@@ -54,7 +63,7 @@ def fit(
     components: int | None = None,
     keep: float = 0.8,
     penalty: float = 1e-5,
-    same_mix: bool = False,
+    groups: ArrayLike | None = None,
     folder: AnyPath | None = None,
     runner: Runner | None = None,
     progress: Progress = no_progress,
@@ -66,10 +75,10 @@ def fit(
     table
         The rows to fit.
     reference
-        Known in-distribution rows, in memory; only for contrast.
+        In-distribution rows, in memory; only for contrast.
     method
-        dlr, rlr or contrast.
-    base, temperature, head, intercept, components, keep, penalty, same_mix
+        dlr, rlr or contrast. auto is contrast with a reference and dlr without one.
+    base, temperature, head, intercept, components, keep, penalty, groups
         As in `truing.detect`.
     folder
         A folder for intermediate results, so that another call resumes a stopped job. The default stores nothing.
@@ -79,14 +88,18 @@ def fit(
         Called with the name of a pass, the number of rows done, and the total number of rows.
     """
     check_table(table, components)
-    as_choice(method, "method", dict.fromkeys(("dlr", "rlr", "contrast")))
+    as_choice(method, "method", dict.fromkeys(FIT_METHODS))
+    if method == "auto":
+        method = method_of_fit(has_reference=reference is not None)
     if reference is None and method == "contrast":
-        raise ValueError("method contrast needs a reference: known in-distribution rows")
+        raise ValueError("method contrast needs a reference: in-distribution rows")
+    if method == "contrast" and not intercept:
+        raise ValueError("intercept must be True for the method contrast, got False")
     if reference is not None:
         if method != "contrast":
             raise ValueError(f"reference goes with method 'contrast', got one with method {method!r}")
         check_alike(table, as_outputs(reference, "reference"))
-    check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
+    check_options(method, intercept=intercept, components=components, keep=keep, penalty=penalty)
     base = choose_base(base, method, table.widths)
     score = BaseScore(base, temperature, copied_head(head))
     shape: dict[str, Any] = {
@@ -94,14 +107,20 @@ def fit(
         "components": components,
         "keep": keep,
         "penalty": penalty,
-        "same_mix": same_mix,
     }
-    plan = plan_of(method, score, *halves(reference, method, base, None), **shape)
-    with job_over(table, folder, runner, progress, method=method, **identity_of_plan(score, shape, reference)) as job:
+    learned, held = halves(reference, method, base, None, groups)
+    plan = plan_of(method, score, learned, held, **shape)
+    about = identity_of_plan(score, shape, reference) | {"halves": digest(learned, held)}
+    with job_over(table, folder, runner, progress, method=method, **about) as job:
         summary, job = summed(job, plan)
         result = fitted(job, plan, summary)
     assert result is not None
     return result
+
+
+def method_of_fit(*, has_reference: bool) -> str:
+    """Return the method that auto stands for in a fit. DLR has no use for a reference here."""
+    return "contrast" if has_reference else "dlr"
 
 
 def moments(
@@ -128,7 +147,8 @@ def plan_of(method: str, score: BaseScore, learned: Outputs | None, held: Output
     if method == "contrast":
         assert learned is not None
         assert held is not None
-        parts = SplitReference.of(learned, held, score.base, score.temperature, score.head)
+        components = shape["components"]
+        parts = SplitReference.of(learned, held, score.base, score.temperature, score.head, components)
         return Plan(method, score, **shape, reference=parts)
     score = replace(score, bank=learned)
     known = None if held is None else ScoredBlock(held.features, score.of(held))
@@ -163,9 +183,10 @@ def check_alike(table: Table, reference: Outputs) -> None:
 def summed(job: Job, plan: Plan) -> tuple[TableSums, Job]:
     """Return the sums of all rows, and the job without the unreadable parts."""
     if plan.reference is not None:
-        work: Any = ContrastSums(plan.reference.columns)
+        part_rows = [job.table.rows_of(number) for number in range(len(job.table))]
+        work: Any = ContrastRows.of(plan.reference, part_rows)
     else:
-        work = DirectSums(plan.base, job.table.widths.get("logits", 1))
+        work = DirectSums(plan.base, job.table.widths.get("logits", 1), plan.guard)
     arrays, job = job.total("sums", work, add_stored, wide=job.table.widths["features"] > WIDE)
     summary = TableSums.restored(arrays)
     if summary.rows == 0:
@@ -178,14 +199,18 @@ def fitted(job: Job, plan: Plan, summary: TableSums) -> LinearFit | ContrastFit 
     if plan.method == "none":
         return None
     if plan.reference is not None:
-        assert isinstance(summary.sums, ClassMoments)
-        return plan.reference.contrast(summary.sums, with_held=True, same_mix=plan.same_mix, components=plan.components)
-    assert isinstance(summary.sums, Moments)
-    sums = summary.sums if plan.known is None else summary.sums + Moments.of(*plan.known)
+        assert isinstance(summary.sums, ScoredRows)
+        learned = plan.reference.learn(summary.sums, with_decided=True, share=summary.share)
+        return plan.reference.applied(learned, rows=summary.rows)
+    sums = summary.sums
+    assert not isinstance(sums, ScoredRows)
+    if plan.known is not None:  # If all rows are garbage, there are only known rows.
+        sums = Moments.of(*plan.known) if sums is None else sums + Moments.of(*plan.known)
+    assert sums is not None
     if plan.method == "dlr" or plan.keep == 1:
         return sums.solve(plan.intercept, plan.components)
     return fit_robust_parts(
-        _scored_parts(job, plan, tuple(summary.part_rows.tolist())),
+        _scored_parts(job, plan, tuple((summary.part_rows - summary.garbage_rows).tolist())),
         None if plan.components is None else sums.principal_components(plan.components),
         keep=plan.keep,
         penalty=plan.penalty,
@@ -195,11 +220,11 @@ def fitted(job: Job, plan: Plan, summary: TableSums) -> LinearFit | ContrastFit 
 
 
 def _scored_parts(job: Job, plan: Plan, part_rows: tuple[int, ...]) -> Parts:
-    """Return the rows of a table with their base scores, followed by the known rows as one more part."""
-    known = plan.known
+    """Return the rows of a table that are not garbage, followed by the known rows as one more part."""
+    known, guard = plan.known, plan.guard
 
     def read(name: str, work: Work) -> Iterator[Arrays]:
-        yield from job.results(name, OnScoredRows(plan.base, work))
+        yield from job.results(name, OnScoredRows(plan.base, work, guard))
         if known is not None:
             yield work(len(part_rows), [known])
 
@@ -208,11 +233,12 @@ def _scored_parts(job: Job, plan: Plan, part_rows: tuple[int, ...]) -> Parts:
 
 @dataclass(frozen=True, eq=False)
 class OnScoredRows:
-    """Work on the features and base scores of a part."""
+    """Work on the features and base scores of a part, without garbage rows."""
 
     base: BaseScore
     work: Work
+    guard: RowGuard | None
 
     def __call__(self, number: int, blocks: Iterable[RowBlock]) -> Arrays:
         """Return the result of a part."""
-        return self.work(number, self.base.scored(blocks))
+        return self.work(number, self.base.scored(blocks, self.guard))

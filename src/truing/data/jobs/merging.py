@@ -1,11 +1,13 @@
-"""Files of moments that record the origin of their scores, so that only compatible moments are added."""
+"""Files of moments or samples that record the origin of their scores, so that only compatible ones are added."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
+from ...contrast import RowSample
 from ...regression.moments import Moments
 from ...saved import read, to_bytes, write
 from ..drafts import AnyPath
@@ -39,17 +41,30 @@ def write_moments(path: AnyPath, moments: Moments, origin: Origin) -> None:
     write(path, "moments", moments, vars(origin))
 
 
-def moments_bytes(moments: Moments, origin: Origin) -> bytes:
-    """Return the bytes of the file that `write_moments` writes."""
-    return to_bytes("moments", moments, vars(origin))
+def file_of(moments: Moments | RowSample, origin: Origin) -> bytes:
+    """Return a file of moments, as `write_moments` writes it, or of a contrast's sample of rows."""
+    return to_bytes("moments" if isinstance(moments, Moments) else "sample", moments, vars(origin))
 
 
 def read_moments(path: Source) -> tuple[Moments, Origin]:
     """Read moments that `write_moments` or `truing.save` wrote."""
-    kind, moments, notes = read(path)
+    kind, moments, origin = _read(path)
     if kind != "moments" or not isinstance(moments, Moments):
         raise ValueError(f"{path} must hold moments, which truing fit --moments writes, got a {kind}")
-    return moments, Origin(**{field.name: notes.get(field.name) for field in fields(Origin)})
+    return moments, origin
+
+
+def read_sample(path: Source) -> tuple[RowSample, Origin]:
+    """Read the sample of a contrast that `file_of` or `truing.save` wrote."""
+    kind, sample, origin = _read(path)
+    if kind != "sample" or not isinstance(sample, RowSample):
+        raise ValueError(f"{path} must hold the sample of a contrast, got {kind}")
+    return sample, origin
+
+
+def _read(path: Source) -> tuple[str, Any, Origin]:
+    kind, value, notes = read(path)
+    return kind, value, Origin(**{field.name: notes.get(field.name) for field in fields(Origin)})
 
 
 def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Moments, Origin]:

@@ -94,7 +94,7 @@ def apply_to_files(
 
 def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
     """Reject a table whose width differs from the fit."""
-    wanted = len(fit.coef) if isinstance(fit, LinearFit) else fit.columns.dimensions
+    wanted = len(fit.coef) if isinstance(fit, LinearFit) else fit.standard.dimensions
     if table.widths["features"] != wanted:
         raise ValueError(f"table must have {wanted} features, as the fit has, got {table.widths['features']}")
 
@@ -105,8 +105,8 @@ def is_written(file: Path) -> bool:
 
 
 def _identity_of_fit(fit: LinearFit | ContrastFit) -> str:
-    if isinstance(fit, ContrastFit) and not isinstance(fit.columns.base, str):
-        return identity_of_base(fit.columns.base)
+    if isinstance(fit, ContrastFit) and not isinstance(fit.standard.base, str):
+        return identity_of_base(fit.standard.base)
     return digest(as_arrays("fit", fit))
 
 
@@ -138,8 +138,8 @@ class Scorer:
     def of(self, outputs: Outputs) -> tuple[Floats, Floats]:
         """Return the base and the trued score of every row (n,)."""
         if isinstance(self.fit, ContrastFit):
-            rows = self.fit.columns.scored(outputs)
-            return rows.scores[:, 0], self.fit.predict_scored(rows)
+            rows = self.fit.standard.scored(outputs)
+            return rows.scores, self.fit.predict_scored(rows)
         base = self.base.of(outputs)
         return base, base if self.fit is None else self.fit.predict(outputs.features)
 

@@ -1,0 +1,142 @@
+"""`RowSample`: a uniform sample of all rows seen, of bounded size. Samples add, decay and forget old rows.
+
+Each row draws a fixed uniform number, its key. A sample with share p keeps the rows whose key is below p. Halving p
+thins the sample to about half, and dividing all keys by a factor below 1 thins it to that factor, which is how old rows
+decay. The key depends only on the number of the row, so that a table in memory and its parts give the same sample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import Floats
+from .standard import ScoredRows
+
+# A fit uses at most so many rows and so many numbers.
+MOST_ROWS = 100_000
+MOST_NUMBERS = 2**25
+
+# A stream keeps at most so many rows and so many numbers, and joins its batches when there are so many.
+MOST_KEPT_ROWS = 8_192
+MOST_KEPT_NUMBERS = 2**22
+_MOST_BATCHES = 64
+
+
+def row_keys(numbers: NDArray[np.integer[Any]]) -> Floats:
+    """Return the keys (n,) of rows with these numbers: uniform in [0, 1) (SplitMix64).
+
+    >>> row_keys(np.arange(3)).round(3)
+    array([0.883, 0.431, 0.025])
+    """
+    bits = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    keys: Floats = ((bits ^ (bits >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    return keys
+
+
+def share_of(rows: int, dimensions: int) -> float:
+    """Return the share of so many rows that a fit uses."""
+    return min(1.0, min(MOST_ROWS, max(MOST_NUMBERS // dimensions, 1)) / max(rows, 1))
+
+
+def sampled(rows: ScoredRows, share: float, numbers: NDArray[np.integer[Any]]) -> ScoredRows:
+    """Return the rows whose key is below `share`, given the numbers (n,) of the rows."""
+    return rows if share >= 1 else rows[np.flatnonzero(row_keys(numbers) < share)]
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedRows:
+    """Features (n, d), base scores (n,) and keys (n,) of kept rows."""
+
+    features: Floats
+    scores: Floats
+    keys: Floats
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def after(self, rows: int) -> KeyedRows:
+        """Return the rows without the first `rows` rows."""
+        return KeyedRows(self.features[rows:], self.scores[rows:], self.keys[rows:])
+
+    def below(self, share: float) -> KeyedRows:
+        """Return the rows whose key is below `share`."""
+        keep = self.keys < share
+        return self if keep.all() else KeyedRows(self.features[keep], self.scores[keep], self.keys[keep])
+
+
+@dataclass(frozen=True, eq=False)
+class RowSample:
+    """The kept rows of a stream: batches, oldest first, whose keys are below `share`.
+
+    `rows` is the weight of all rows learned, and `seen` is their number without decay.
+    """
+
+    batches: tuple[KeyedRows, ...] = ()
+    share: float = 1.0
+    rows: float = 0.0
+    seen: int = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self.batches))
+
+    @property
+    def dimensions(self) -> int | None:
+        """Number of features, or None without rows."""
+        return self.batches[0].features.shape[1] if self.batches else None
+
+    def joined(self) -> ScoredRows:
+        """Return the kept rows."""
+        features = np.concatenate([batch.features for batch in self.batches])
+        return ScoredRows(features, np.concatenate([batch.scores for batch in self.batches]))
+
+    def with_rows(self, rows: ScoredRows, *, decay: float = 1.0, window: int | None = None) -> RowSample:
+        """Return the sample after more rows, with decayed earlier rows, and without rows that left the window."""
+        keys = row_keys(np.arange(self.seen, self.seen + len(rows)))
+        more = KeyedRows(np.array(rows.features, dtype=np.float64, order="C"), rows.scores.copy(), keys)
+        batches, weight = self.batches, self.rows
+        if decay < 1:
+            batches = tuple(KeyedRows(old.features, old.scores, old.keys / decay) for old in batches)
+            batches = tuple(old for batch in batches if len(old := batch.below(self.share)))
+            weight *= decay
+        sample = RowSample((*batches, more.below(self.share)), self.share, weight + len(rows), self.seen + len(rows))
+        return sample._within(window)._bounded()
+
+    def __add__(self, more: RowSample) -> RowSample:
+        """Return a sample of the rows of both."""
+        share = min(self.share, more.share)
+        batches = tuple(batch.below(share) for batch in (*self.batches, *more.batches))
+        return RowSample(batches, share, self.rows + more.rows, self.seen + more.seen)._bounded()
+
+    def _within(self, window: int | None) -> RowSample:
+        """Return the sample without its oldest rows, if it covers more than `window` rows."""
+        if window is None or self.rows <= window:
+            return self
+        spare = len(self) - math.ceil(window * self.share)
+        batches = list(self.batches)
+        while spare > 0:
+            oldest = batches.pop(0)
+            if len(oldest) > spare:
+                batches.insert(0, oldest.after(spare))
+            spare -= len(oldest)
+        return replace(self, batches=tuple(batches), rows=float(window))
+
+    def _bounded(self) -> RowSample:
+        """Return the sample thinned to the capacity, with its batches joined if there are many."""
+        sample, width = self, self.dimensions or 1
+        while len(sample) > max(min(MOST_KEPT_ROWS, MOST_KEPT_NUMBERS // width), 1):
+            share = sample.share / 2
+            sample = replace(sample, batches=tuple(batch.below(share) for batch in sample.batches), share=share)
+        if len(sample.batches) > _MOST_BATCHES:
+            joined = KeyedRows(*(np.concatenate([getattr(one, name) for one in sample.batches]) for name in _ARRAYS))
+            sample = replace(sample, batches=(joined,))
+        return sample
+
+
+_ARRAYS = ("features", "scores", "keys")

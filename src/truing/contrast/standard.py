@@ -1,0 +1,138 @@
+"""`Standard`: base scores and features in units of the reference rows that a contrast learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._check import Floats, Matrix, as_block, by_rows, row_blocks
+from .._threads import map_blocks
+from ..decisions.distances import RowScale
+from ..outputs import Outputs
+from ..regression.least_squares import row_products
+from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
+
+# The limit of distances, relative to the most distant reference row.
+_MARGIN = 1.1
+
+# The largest standardised base score. A score far above every reference score is no better than a high one.
+HIGHEST_SCORE = 30.0
+
+# Standardised features are clipped here, below the largest distance, so that the penalty of distant rows prevails.
+_LARGEST_FEATURE = 1e90
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """Features (n, d) and base scores (n,) of some rows."""
+
+    features: Matrix
+    scores: Floats
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, rows: object) -> ScoredRows:
+        return ScoredRows(self.features[rows], self.scores[rows])  # type: ignore[index]
+
+    def __add__(self, more: ScoredRows) -> ScoredRows:
+        """Return these rows, then more."""
+        features = np.concatenate((self.features, more.features))
+        return ScoredRows(features, np.concatenate((self.scores, more.scores)))
+
+
+@dataclass(frozen=True, eq=False)
+class Standard:
+    r"""A base score, and the mean and deviation of reference rows.
+
+    `scale` holds the mean and the deviation of the features, `score_origin` and `score_scale` those of the base score.
+    `limit` is a tenth more than the largest distance of a reference row from the mean (`RowScale`). `classes` is the
+    number of logits, or 0 without logits. `bank` holds the reference rows if the base score needs them.
+    """
+
+    base: Base
+    temperature: float
+    head: Head | None
+    bank: Outputs | None
+    scale: RowScale
+    score_origin: float
+    score_scale: float
+    limit: float
+    classes: int
+
+    @classmethod
+    def of(
+        cls, reference: Outputs, base: Base, temperature: float = 1.0, head: Head | None = None
+    ) -> tuple[Standard, ScoredRows]:
+        """Return the standard of reference rows, and these rows with their base scores.
+
+        If the base score needs a bank of reference rows, each of these rows is scored as if it were not in the bank.
+        """
+        head = copied_head(head)
+        bank = reference._copied() if looks_at_known(base) else None
+        scores = base_scores(reference, base, temperature, head=head, bank=bank, leave_out=bank is not None)
+        scale, of_scores = RowScale.of(reference.features), RowScale.of(scores[:, None])
+        standard = cls(
+            base,
+            temperature,
+            head,
+            bank,
+            scale,
+            score_origin=float(of_scores.mean[0]),
+            score_scale=float(of_scores.deviation[0]),
+            limit=_MARGIN * float(scale.distances(reference.features).max()) or 1.0,
+            classes=0 if reference.logits is None else reference.logits.shape[1],
+        )
+        return standard, ScoredRows(reference.features, scores)
+
+    @property
+    def name(self) -> str:
+        """The name of the base score."""
+        return base_name(self.base)
+
+    @property
+    def dimensions(self) -> int:
+        """Number of features."""
+        return len(self.scale.mean)
+
+    def scored(self, outputs: Outputs) -> ScoredRows:
+        """Return rows with their base scores. Reject rows of another width or another number of classes."""
+        if outputs.features.shape[1] != self.dimensions:
+            width = outputs.features.shape[1]
+            raise ValueError(f"features must have {self.dimensions} columns, as the reference has, got {width}")
+        classes = 0 if outputs.logits is None else outputs.logits.shape[1]
+        if classes != self.classes:
+            expected = f"{self.classes} logits" if self.classes else "no logits"
+            raise ValueError(f"outputs must have {expected}, as the reference has, got {classes or 'none'}")
+        scores = base_scores(outputs, self.base, self.temperature, head=self.head, bank=self.bank)
+        return ScoredRows(outputs.features, scores)
+
+    def features(self, rows: ScoredRows) -> Floats:
+        """Return the standardised features (n, d)."""
+        standardised = np.empty(rows.features.shape)
+
+        def fill(part: slice) -> None:
+            standardised[part] = self._standardised(rows.features[part])
+
+        map_blocks(fill, row_blocks(rows.features, copies=2), uses_blas=False)
+        return standardised
+
+    def base_scores(self, rows: ScoredRows) -> Floats:
+        """Return the standardised base scores (n,)."""
+        standardised: Floats = (rows.scores - self.score_origin) / self.score_scale
+        return np.minimum(standardised, HIGHEST_SCORE)
+
+    def distances(self, rows: ScoredRows) -> Floats:
+        """Return the distance (n,) of every row from the mean of the reference."""
+        return self.scale.distances(rows.features)
+
+    def products(self, rows: ScoredRows, coef: Floats) -> Floats:
+        """Return the products (n,) of the standardised features with `coef` (d,). Equal rows have equal products."""
+        return by_rows(lambda block: row_products(self._standardised(block), coef), rows.features)
+
+    def _standardised(self, features: Matrix) -> Floats:
+        with np.errstate(over="ignore"):
+            standardised = as_block(features) - self.scale.mean
+            standardised /= self.scale.deviation
+        return np.clip(standardised, -_LARGEST_FEATURE, _LARGEST_FEATURE, out=standardised)
