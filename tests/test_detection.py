@@ -259,16 +259,17 @@ def test_ties_with_the_reference_are_no_sign_of_a_swap(bank):
 
 
 def test_a_reference_makes_a_contrast_and_none_makes_dlr(rows):
-    both = detect(rows[:200], rows[200:])
-    assert (both.method, both.base, both.reference_rows) == ("contrast", "gen", 50)
+    many = truing.Outputs.concatenate([rows, truing.Outputs(rows.features + 0.01, rows.logits)])
+    both = detect(many[:200], many[200:])
+    assert (both.method, both.base, both.reference_rows) == ("contrast", "gen", 200)
     alone = detect(rows)
     assert (alone.method, alone.base) == ("dlr", "msp")
     few = detect(rows[:200], rows[200:210], false_alarm=0.05)
     assert few.method == "dlr"
-    assert "by dlr: contrast at this rate needs a reference of at least 100 rows, this has 10 rows" in few.notes
-    assert detect(rows[:200], rows[200:], false_alarm=0.01).method == "dlr"
-    assert detect(rows[:150], rows[150:299], false_alarm=0.05).method == "contrast"
-    plain = detect(rows[:200], rows[200:], intercept=False)
+    assert "by dlr: contrast at this rate needs a reference of at least 200 rows, this has 10 rows" in few.notes
+    assert detect(many[:200], many[200:], false_alarm=0.001).method == "dlr"
+    assert detect(rows[:100], rows[100:], false_alarm=0.05).method == "contrast"
+    plain = detect(rows[:100], rows[100:], intercept=False)
     assert plain.method == "dlr"
     assert "by dlr: a contrast has an intercept, and none was asked for" in plain.notes
     assert detect(rows[:200], rows[200:], base="energy").base == "energy"

@@ -143,7 +143,7 @@ def test_with_a_reference_fitted_rows_are_decided_as_by_detect_and_others_as_by_
     outputs = [truing.Outputs(rows, rows @ head[0].T + head[1]) for rows in (reference, mix, others)]
     detector = TruedDetector(head, method=method, false_alarm=0.1)
     labels = detector.fit_predict(mix, reference=reference)
-    found = truing.detect(outputs[1], outputs[0], method=method, false_alarm=0.1)
+    found = truing.detect(outputs[1], outputs[0], method=method, head=head, false_alarm=0.1)
     np.testing.assert_array_equal(labels == -1, found.is_out)
     if method == "none":
         scores = truing.msp(outputs[2].logits)
@@ -153,7 +153,7 @@ def test_with_a_reference_fitted_rows_are_decided_as_by_detect_and_others_as_by_
         scores = fit.predict(others)
         expected = truing.p_values(fit.predict(reference), scores) <= 0.1
     else:
-        own = truing.Detector(method="contrast" if method == "auto" else "dlr")
+        own = truing.Detector(found.base, method=found.method, head=head)
         own.calibrate(outputs[0])
         own.learn(outputs[1])
         decision = own.decide(outputs[2], false_alarm=0.1)

@@ -100,6 +100,7 @@ class ContrastState:
         """
         to_learn, to_decide = (half._copied() for half in split(reference, groups=groups))
         settings = self.settings
+        assert settings.base is not None
         halves = SplitReference.of(
             to_learn, to_decide, settings.base, settings.temperature, settings.head, settings.components
         )
@@ -178,7 +179,7 @@ class ContrastState:
         fit = self._need_lesson(self.deciding if with_reference else self.lesson).fit
         assert fit.ordered_scores_in is not None
         notes = [*self.reference_notes, *fit.notes()]
-        return Comparison(fit.ordered_scores_in, fit.predict_scored(rows), notes, is_ordered=True)
+        return Comparison(fit.ordered_scores_in, fit.predict_scored(rows), notes, is_ordered=True, size=fit.size)
 
     def _deciding(self, rows: ScoredRows) -> Lesson:
         """Return what decides these rows, which are learned next."""

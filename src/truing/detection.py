@@ -164,7 +164,7 @@ def detect(
         Known in-distribution rows that the network was not trained on.
     method
         none (the base score unchanged), dlr, rlr, online or contrast. auto selects contrast if there is an intercept
-        and a reference of at least 100 rows that is large enough to be split in half, and dlr otherwise.
+        and a reference of at least 200 rows that is large enough to be split in half, and dlr otherwise.
     base, temperature
         The base score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax. The
         default is gen for a contrast and msp otherwise, or the scores in `outputs` if there are no logits. A contrast
@@ -341,7 +341,8 @@ class _Results:
 
     def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
         """Decide the rows of `part` by comparing their scores with the reference scores (m,)."""
-        ranks = Ranks(scores_in, self.scores[part])
+        size = self.fit.size if isinstance(self.fit, ContrastFit) else 0.0
+        ranks = Ranks(scores_in, self.scores[part], size=size)
         decision = decide_at(rate, ranks)
         self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
         if part == slice(0, len(self.scores)):

@@ -33,7 +33,7 @@ from .states import DEFAULT_BASE, METHODS, NOTHING_LEARNED, ROBUST_WINDOW, Linea
 T = TypeVar("T")
 
 # With fewer reference rows, contrast finds no more than DLR (docs/contrast.md).
-FEWEST_FOR_CONTRAST = 100
+FEWEST_FOR_CONTRAST = 200
 
 
 class Detector:
@@ -52,7 +52,7 @@ class Detector:
         The base score: a name in `SCORES`, or a function that takes `Outputs` and returns one score per row. The
         default is msp, or gen for contrast.
     method
-        auto, contrast, dlr or rlr. auto is contrast if the detector is calibrated before it learns, with at least 100
+        auto, contrast, dlr or rlr. auto is contrast if the detector is calibrated before it learns, with at least 200
         reference rows, and dlr otherwise. Contrast must be calibrated before it learns. The scale of RLR and contrast
         scores changes with the fit, so compare rows of different batches by their p-values.
     temperature

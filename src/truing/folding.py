@@ -135,7 +135,7 @@ def folding_of(
         wanted = "a LinearFit, a ContrastFit, a Detection or a Detector"
         raise TypeError(f"fit must be {wanted}, got {type(fit).__name__}")
     if rate is not None:
-        threshold = _threshold_at(rate, known)
+        threshold = _threshold_at(rate, known, fit.size if isinstance(fit, ContrastFit) else 0.0)
     return _folding(fit, origin, None if threshold is None else _rounded_down(threshold))
 
 
@@ -160,13 +160,13 @@ def _parts_of(detector: Detector, *, at_a_rate: bool) -> tuple[LinearFit | Contr
     return fit, known, detector.state.feature_mean
 
 
-def _threshold_at(rate: Rate, known: Floats | None) -> float | None:
+def _threshold_at(rate: Rate, known: Floats | None, size: float) -> float | None:
     if known is None:
         raise ValueError(
             f"{rate.name} needs the scores of known rows, which this fit does not hold: give a threshold, a contrast, "
             "or a detector that is calibrated"
         )
-    return decide_at(rate, Ranks(known, known)).threshold
+    return decide_at(rate, Ranks(known, known, size=size)).threshold
 
 
 def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> Folding:

@@ -68,8 +68,8 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         The default is knn without logits, gen for a contrast, and msp otherwise.
     method
         none (the base score unchanged), dlr, rlr or contrast. auto chooses as in `truing.detect`: contrast with a
-        reference of at least 100 rows, else dlr. With neither logits nor a reference, auto chooses none, because a
-        linear fit cannot follow a distance that grows in all directions.
+        reference of at least 200 rows, else dlr. Without logits, auto chooses contrast with any reference and none
+        without one, because a linear fit cannot follow a distance that grows in all directions.
     components
         The number of leading principal components that the fit uses (None: all).
     keep
@@ -145,12 +145,11 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         self._check_arguments(with_reference=reference is not None)
         rows = self._outputs(X, first=True)
         known = None if reference is None else self._outputs(reference, "reference")
-        alone = rows.logits is None and known is None
         base = self._base_of(rows, known)
         self.detection_: Detection = detect(
             rows,
             known,
-            method="none" if self.method == "auto" and alone else self.method,
+            method=self._method_of(rows, known),
             base=base,
             keep=self.keep,
             false_alarm=None if known is None else self._false_alarm(),
@@ -241,6 +240,12 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         if base == "knn" and known is None:
             return KnnOfFittedRows(rows._copied().features)
         return base
+
+    def _method_of(self, rows: Outputs, known: Outputs | None) -> str:
+        """Return the method to use, or auto to let `detect` choose."""
+        if self.method != "auto" or rows.logits is not None:
+            return self.method
+        return "none" if known is None else "contrast"
 
     def _fit_of_rows(self, rows: Outputs, held: Outputs | None) -> LinearFit | ContrastFit | None:
         """Return the fit to the rows, without the reference rows (m, d) that are decided against."""

@@ -77,17 +77,18 @@ class Settings:
 class Comparison(NamedTuple):
     """Scores of reference rows (m,), scores of the rows to decide (n,), and notes on the fit.
 
-    `is_ordered` is True if `scores_in` is sorted.
+    `is_ordered` is True if `scores_in` is sorted. `size` is as in `Ranks`.
     """
 
     scores_in: Floats
     scores: Floats
     notes: list[str]
     is_ordered: bool = False
+    size: float = 0.0
 
     def ranks(self) -> Ranks:
         """Return the ranks of the rows' scores among the scores of the reference rows."""
-        return Ranks(self.scores_in, self.scores, self.is_ordered)
+        return Ranks(self.scores_in, self.scores, self.is_ordered, self.size)
 
 
 @dataclass(frozen=True, eq=False)

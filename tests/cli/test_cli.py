@@ -12,6 +12,7 @@ import pytest
 import truing
 from truing.cli.command import run as main
 from truing.detection import detect
+from truing.detector import FEWEST_FOR_CONTRAST
 from truing.report import summary
 
 COMMANDS = ["detect", "score", "fit", "apply", "export", "threshold", "evaluate", "demo", "bench", "serve"]
@@ -345,13 +346,40 @@ def test_a_contrast_is_fitted_applied_and_detected_by_commands(here, capsys):
         run(capsys, "fit", "test.npz", *method, "--reference", "held.npz", "-o", "fit.npz")
         run(capsys, "apply", "fit.npz", "test.npz", "-o", "trued.npy")
         np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, held).predict(rows))
-    printed = run(capsys, "detect", "test.npz", "--reference", "held.npz", "--same-mix", "--base", "energy")
-    assert "energy, trued by contrast" in printed
-    facts = json.loads(run(capsys, "detect", "test.npz", "--reference", "held.npz", "--json"))
-    fit = truing.detect(rows, held).fit
+    contrast = ("detect", "test.npz", "--method", "contrast", "--reference", "held.npz")
+    assert "energy, trued by contrast" in run(capsys, *contrast, "--same-mix", "--base", "energy")
+    facts = json.loads(run(capsys, *contrast, "--json"))
+    fit = truing.detect(rows, held, method="contrast").fit
     assert facts["fit"]["trust"] == pytest.approx(fit.trust)
     assert facts["fit"]["gain"] == pytest.approx(fit.gain)
     assert facts["fit"]["reference_rows_fitted"] == facts["reference_rows"] == 50
+
+
+def test_by_default_detect_contrasts_with_a_reference_that_is_large_enough(here, capsys, rng):
+    rows = truing.Outputs(rng.normal(size=(FEWEST_FOR_CONTRAST, 5)), rng.normal(size=(FEWEST_FOR_CONTRAST, 4)))
+    for known, method in ((rows, "contrast"), (rows[1:], "dlr")):
+        known.save("known.npz")
+        assert json.loads(run(capsys, "detect", "test.npz", "--reference", "known.npz", "--json"))["method"] == method
+
+
+def test_a_contrast_chooses_its_base_score_if_there_is_a_head(here, capsys):
+    rng = np.random.default_rng(0)
+    head = {"weight": rng.normal(size=(4, 8)), "bias": np.zeros(4)}
+    features = rng.normal(size=(1300, 8)) + 3 * head["weight"][rng.integers(4, size=1300)]
+    features[:300] *= 4  # Far away, with large logits: fdbd finds these rows, gen does not.
+    features[:300] += 10 * rng.normal(size=(300, 8))
+    outputs = truing.Outputs(features, features @ head["weight"].T)
+    np.savez("head.npz", **head)
+    outputs[:800].save("rows.npz")
+    outputs[800:].save("known.npz")
+    command = ("detect", "rows.npz", "--reference", "known.npz", "--json", "--head", "head.npz")
+    found = truing.detect(outputs[:800], outputs[800:], head=tuple(head.values()))
+    assert found.base == "fdbd"
+    assert json.loads(run(capsys, *command))["base"] == found.base
+    run(capsys, "fit", *command[1:4], "--head", "head.npz", "-o", "fit.npz")
+    assert truing.load("fit.npz").base == found.base
+    assert main([*command, "--method", "dlr"]) == 1
+    assert "--head goes with --base" in capsys.readouterr().err
 
 
 def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):

@@ -98,7 +98,7 @@ def test_the_standard_is_the_mean_and_deviation_of_the_rows_learned_from(job):
     gen_in = truing.gen(known.logits)
     np.testing.assert_allclose(standard.base_scores(rows), (truing.gen(mix.logits) - gen_in.mean()) / gen_in.std())
     np.testing.assert_allclose(standard.distances(rows), np.sqrt(np.mean(z**2, axis=1)))
-    assert standard.limit == pytest.approx(1.1 * standard.distances(standard.scored(known)).max())
+    assert standard.limit == pytest.approx(2 * standard.distances(standard.scored(known)).max())
 
 
 def test_equal_rows_get_equal_scores_wherever_they_stand(job):
@@ -264,7 +264,7 @@ def test_a_row_beyond_the_range_of_a_double_is_scored_without_a_warning(rng):
     far = truing.Outputs(np.where(np.arange(6) == 2, 1e90, 0.0)[None], rows.logits[:1])
     scores = truing.fit_contrast(rows[:100], rows[100:]).predict(far)
     assert np.isfinite(scores).all()
-    assert (scores < -1000).all()
+    assert (scores < -100).all()
 
 
 def test_a_base_score_that_does_not_vary_ranks_nothing(rng):

@@ -280,7 +280,7 @@ def test_auto_is_contrast_if_calibrated_first_and_dlr_otherwise(rows, known, tmp
     calibrated.calibrate(known)
     learning.learn(rows)
     learning.calibrate(known)
-    small.calibrate(known[:99])
+    small.calibrate(known[:199])
     for detector, method, base in ((calibrated, "contrast", "gen"), (learning, "dlr", "msp"), (small, "dlr", "msp")):
         assert (detector.settings.method, detector.base) == (method, base)
         truing.save(detector, tmp_path / "detector.npz")

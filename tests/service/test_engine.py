@@ -14,6 +14,7 @@ import pytest
 
 import truing
 from truing.decisions.thresholds import Rate
+from truing.detector import FEWEST_FOR_CONTRAST
 from truing.service import engine as engine_module
 from truing.service import solver as solver_module
 from truing.service import store as store_module
@@ -35,7 +36,7 @@ from .streams import (
     scores_with_reference,
 )
 
-REFERENCE = batch("reference", 60)
+REFERENCE = batch("reference", 120)
 
 
 @pytest.fixture
@@ -274,7 +275,7 @@ def test_garbage_rows_are_decided_but_not_learned_and_each_answer_counts_its_own
 
 @pytest.mark.parametrize("first", ["reference", "few reference rows", "rows"])
 def test_auto_is_a_contrast_if_a_reference_comes_first_and_dlr_otherwise(tmp_path, first):
-    reference = batch("reference", 60 if first == "few reference rows" else 120)
+    reference = batch("reference", FEWEST_FOR_CONTRAST - (first == "few reference rows"))
     method = "contrast" if first == "reference" else "dlr"
     engine, plain = opened(tmp_path), truing.Detector(method=method)
     with pytest.raises(ValueError, match="nothing learned yet: send rows to learn first"):
@@ -615,10 +616,26 @@ def test_events_tell_what_happened_and_a_listener_that_fails_does_no_harm(tmp_pa
     engine.reset().result()
     engine.close()
     assert [event.kind for event in events] == ["calibrated", "learned", "repeated", "scored", "reset", "snapshot"]
-    assert events[0].rows == 60
+    assert events[0].rows == len(REFERENCE)
     assert (events[1].rows, events[1].refused_rows) == (6, answer.is_out.sum())
     assert events[1].answer is answer
     assert "a listener failed at the event learned" in caplog.text
+
+
+def test_a_contrast_is_never_answered_by_a_late_fit_and_shares_its_fit_between_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(solver_module, "INLINE_SECONDS", -1.0)
+    engine, plain = opened(tmp_path, truing.Detector(method="contrast")), truing.Detector(method="contrast")
+    engine.calibrate(REFERENCE).result()
+    plain.calibrate(REFERENCE)
+    fits = []
+    for name, rows in {"first": 100, "a": 6, "b": 6, "c": 30}.items():
+        expected = plain.learn_and_decide(batch(name, rows), false_alarm=0.05)
+        found = learn(engine, name, rows=rows)
+        np.testing.assert_array_equal(found.p_values, expected.p_values)
+        assert engine.facts().stale_batches == 0
+        fits.append(engine.detector.current_fit)
+    assert fits[0] is fits[1] is fits[2] is not fits[3]  # Renewed when a quarter of the rows is new.
+    engine.close()
 
 
 def test_where_solving_is_slow_the_sums_are_current_and_the_fit_lacks_a_bounded_number_of_batches(

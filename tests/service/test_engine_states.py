@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import truing
 from truing.decisions.thresholds import Rate
+from truing.detector import FEWEST_FOR_CONTRAST
 from truing.service import solver as solver_module
 from truing.service.engine import Engine, Request, Store
 
@@ -138,7 +139,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3))
     def calibrate(self, number):
-        reference = batch(f"reference{number}", 60 if number % 2 else 120)  # Auto needs 100 rows for a contrast.
+        reference = batch(f"reference{number}", FEWEST_FOR_CONTRAST - number % 2)  # Auto is dlr with fewer rows.
         self.engine.calibrate(reference).result(60)
         self.plain.calibrate(reference)
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
+from truing.detector import FEWEST_FOR_CONTRAST
 from truing.service.app import Service, create_app
 from truing.service.bodies import Limits
 from truing.service.engine import Engine, Store
@@ -67,9 +68,9 @@ def reference_of(rows: truing.Outputs) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["json", "binary"])
 def test_answers_are_those_of_a_detector(tmp_path, encoding):
-    known, detector = batch(200, seed=9), truing.Detector()
+    known, detector = batch(200, seed=9), truing.Detector(method="contrast")
     detector.calibrate(known)
-    with serving(tmp_path) as running:
+    with serving(tmp_path, "--method", "contrast") as running:
         assert running.client.put("/reference", content=reference_of(known)).json() == {"reference_rows": 200}
         assert running.client.put("/rate", json={"false_alarm": 0.1}).json() == {"false_alarm": 0.1}
         for seed in range(3):
@@ -757,8 +758,8 @@ def test_a_contrast_asks_for_its_reference_and_takes_another_at_any_time(tmp_pat
             assert early.status_code == 400
             assert early.json() == {"error": "a contrast needs a reference, got none so far: PUT /reference"}
         for seed in (9, 8):
-            reference, rows = batch(60, seed=seed), batch(40, seed)
-            assert running.client.put("/reference", content=reference_of(reference)).json() == {"reference_rows": 60}
+            reference, rows = batch(120, seed=seed), batch(40, seed)
+            assert running.client.put("/reference", content=reference_of(reference)).json() == {"reference_rows": 120}
             plain.calibrate(reference)
             answer = from_json(running.client.post(INFER, json=as_json(rows)))
             expected = plain.learn_and_decide(rows, false_alarm=0.05)
@@ -768,7 +769,7 @@ def test_a_contrast_asks_for_its_reference_and_takes_another_at_any_time(tmp_pat
 
 @pytest.mark.parametrize("first", ["reference", "rows"])
 def test_the_default_method_is_a_contrast_if_the_reference_comes_first(tmp_path, first):
-    reference, rows = batch(120, seed=9), batch(40)
+    reference, rows = batch(FEWEST_FOR_CONTRAST, seed=9), batch(40)
     plain = truing.Detector(method="contrast" if first == "reference" else "dlr")
     with serving(tmp_path) as running:
         if first == "rows":

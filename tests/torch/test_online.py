@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import truing
+from truing.detector import FEWEST_FOR_CONTRAST
 from truing.torch import OnlineModel, extract
 
 
@@ -43,6 +44,23 @@ def test_a_calibrated_detector_decides(network, batches, level, method):
             np.testing.assert_array_equal(result.decision.is_out, expected.is_out)
             np.testing.assert_array_equal(result.decision.p_values, expected.p_values)
             assert result.scores is result.decision.scores
+
+
+@pytest.mark.parametrize("method", ["contrast", "dlr"])
+def test_the_default_detector_is_a_contrast_if_it_is_calibrated_first(network, batches, method):
+    by_hand = truing.Detector(method=method)
+    rows = extract(network.eval(), batches[:3])
+    reference = truing.Outputs.concatenate([rows] * (FEWEST_FOR_CONTRAST // len(rows) + 1))
+    with OnlineModel(network, false_alarm=0.2) as online, torch.no_grad():
+        if method == "dlr":
+            online(batches[5])
+            by_hand.learn(extract(network, batches[5:]))
+        online.detector.calibrate(reference)
+        by_hand.calibrate(reference)
+        for images in batches[3:5]:
+            expected = by_hand.learn_and_decide(extract(network, [images]), false_alarm=0.2)
+            np.testing.assert_array_equal(online(images).decision.p_values, expected.p_values)
+        assert online.detector.settings.method == method
 
 
 def test_decisions_begin_when_the_detector_is_calibrated(network, batches):

@@ -22,7 +22,7 @@ from .._display.frames import columns
 from .._display.json import as_json
 from .._threads import count, watched
 from ..bench import cli as bench
-from ..contrast import ContrastFit, fit_contrast
+from ..contrast import ContrastFit, RowSample, fit_contrast
 from ..data.blocks import check_ending
 from ..data.columns import files_of, read_columns, read_groups, read_ids, read_scores, write_columns
 from ..data.drafts import check_named, real_path, replacing
@@ -30,7 +30,7 @@ from ..data.jobs.fits import FIT_METHODS, method_of_fit
 from ..data.jobs.merging import write_moments
 from ..decisions.thresholds import threshold_at
 from ..detection import METHODS, ORDERS, Detection, detect
-from ..detector import Detector
+from ..detector import FEWEST_FOR_CONTRAST, Detector
 from ..metrics import CONVENTIONS, evaluate
 from ..outputs import Outputs
 from ..regression.fits import fit_direct
@@ -81,7 +81,8 @@ def run_detect(args: argparse.Namespace) -> None:
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("batch", "order"), args.method != "online", "--method online")
     _refuse(args, ("groups", "same_mix"), args.reference is None, "--reference")
-    _check_needs(args, "head")
+    if not _chooses_base(args):
+        _check_needs(args, "head")
     options = {name: getattr(args, name) for name in DETECT_OPTIONS if getattr(args, name) is not None}
     options["groups"] = _groups(args)
     if args.is_table:
@@ -127,7 +128,8 @@ def run_fit(args: argparse.Namespace) -> None:
         raise ValueError("--method contrast needs --reference: in-distribution rows")
     _refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     _refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
-    _check_needs(args, "head")
+    if not _chooses_base(args):
+        _check_needs(args, "head")
     check_named(_apart(args, "output", "outputs", "reference", "head", "moments"), ".npz")
     if args.moments is not None:
         check_named(_apart(args, "moments", "outputs", "head"), ".npz")
@@ -201,7 +203,7 @@ def run_export(args: argparse.Namespace) -> None:
 
     check_named(_apart(args, "output", "fit", "model"), ".onnx")
     fit = load(args.fit)
-    if isinstance(fit, Moments | HuberFit):
+    if isinstance(fit, Moments | RowSample | HuberFit):
         raise ValueError(f"{args.fit} must hold a fit or a detector, got {type(fit).__name__}")
     names = ("features", "logits", "threshold", "accept", "false_alarm")
     network = folded(args.model, fit, **{name: getattr(args, name) for name in names})
@@ -385,6 +387,12 @@ def _check_needs(args: argparse.Namespace, *options: str) -> None:
             raise ValueError(f"--base {args.base} needs --{name}: {meaning[name]}")
 
 
+def _chooses_base(args: argparse.Namespace) -> bool:
+    """Return whether a contrast may choose a base score that uses the head. A table always uses gen."""
+    has_choice = args.base is None and args.reference is not None and not args.is_table
+    return has_choice and args.method in ("auto", "contrast")
+
+
 def _apart(args: argparse.Namespace, output: str, *others: str) -> Path:
     """Return the output path of an argument. Raise an error if it is a file of one of the others."""
     path: Path = getattr(args, output)
@@ -492,7 +500,10 @@ def _add_detect(command: AddCommand) -> None:
     example = "truing detect test.npz --reference held.npz -o scores.csv"
     part = command(run_detect, example, _scoring(), _with_reference(), _fitting())
     part.add_argument(
-        "--method", default="auto", choices=METHODS, help="default: contrast with a reference of 100 rows, else dlr"
+        "--method",
+        default="auto",
+        choices=METHODS,
+        help=f"default: contrast with a reference of at least {FEWEST_FOR_CONTRAST} rows, else dlr",
     )
     part.add_argument(
         "--same-mix", action="store_true", default=None, help="classes are as frequent as in HELD: no note on that"

@@ -22,7 +22,7 @@ _CLEAR_SHIFT = 6.0
 
 # The penalty of a row at twice the limit of distances. The steepness also exceeds twice the growth of the score in any
 # direction, so that distant rows have low scores.
-_STEEPNESS = 1000.0
+_STEEPNESS = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +68,11 @@ class ContrastFit:
         """The penalty of a row at twice the limit of distances."""
         growth = np.sqrt(len(self.coef)) * float(np.linalg.norm(self.coef))
         return _STEEPNESS + 2 * self.standard.limit * float(growth)
+
+    @property
+    def size(self) -> float:
+        """The size of the numbers that scores are computed from, which bounds rounding errors."""
+        return abs(self.standard.score_origin) / self.standard.score_scale
 
     @cached_property
     def ordered_scores_in(self) -> Floats | None:

@@ -26,9 +26,12 @@ _SEED = 20230
 # The excess of rows in the tail, in standard errors, for which another base score is chosen.
 _CLEAR_EXCESS = 1.0
 
-# The smallest reference that can be split, and the fewest rows of either kind that a fit learns from.
+# The smallest reference that can be split.
 FEWEST_TO_SPLIT = 4
-FEWEST_TO_LEARN = 20
+
+# The fewest rows of A and at hand that a fit learns from. With fewer rows the score is the base score.
+_FEWEST_REFERENCE_ROWS = 50
+_FEWEST_ROWS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,7 @@ class SplitReference:
         if with_decided:
             rows = sampled(self.decided, share, np.arange(len(self.decided))) + rows
         rows = self.learnable(rows)
-        if min(len(rows), len(self.learned)) < FEWEST_TO_LEARN:
+        if len(rows) < _FEWEST_ROWS or len(self.learned) < _FEWEST_REFERENCE_ROWS:
             return None
         learned = learn(self._standard_learned, self._standardised(rows), self._covariance)
         return learned if self._basis is None else replace(learned, coef=self._basis @ learned.coef)
@@ -107,11 +110,11 @@ class SplitReference:
     @property
     def fewest_to_learn(self) -> int:
         """The fewest rows that are worth a fit of their own."""
-        return max(FEWEST_TO_LEARN, self.standard.dimensions // 8)
+        return max(_FEWEST_ROWS, self.standard.dimensions // 8)
 
     def prepare(self) -> None:
         """Factor the covariance of A now rather than at the first fit."""
-        if len(self.learned) >= FEWEST_TO_LEARN:
+        if len(self.learned) >= _FEWEST_REFERENCE_ROWS:
             _ = self._covariance
 
     def is_garbage(self, rows: ScoredRows) -> NDArray[np.bool_]:

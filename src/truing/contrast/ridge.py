@@ -16,6 +16,11 @@ from ..regression.least_squares import row_products
 
 FOLDS = 5
 
+Solver = Callable[[Floats], Floats]
+
+# A standardised column with a smaller deviation is constant in these rows.
+_CONSTANT = 1e-9
+
 # The ridge in units of the sampling error of a covariance.
 _RIDGE = 1.5
 
@@ -33,30 +38,32 @@ def folds_of(features: Floats, scores: Floats) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class FoldedCovariance:
-    r"""Solves $(S + 1.5 \sqrt{d / m}\,I)\,w = v$ for S over all folds but one, and over all rows.
+    r"""Solves $(S + \rho D)\,w = v$ for the covariance S of all folds but one, and of all rows.
 
-    With fewer rows than columns the systems are solved through the m × m products of rows.
+    D is the diagonal of S and $\rho = 1.5 \sqrt{d / m}$, so each solution is a ridge regression on columns that are
+    standardised by the rows it uses. With fewer rows than columns the systems are solved through the m × m products of
+    rows.
     """
 
     folds: NDArray[np.intp]
-    solvers: tuple[Callable[[Floats], Floats], ...]
+    solvers: tuple[Solver, ...]
 
     @classmethod
     def of(cls, features: Floats, scores: Floats) -> FoldedCovariance:
         """Return the factored covariances of reference rows, from standardised features (m, d) and scores (m,)."""
         folds = folds_of(features, scores)
         varying = int(np.count_nonzero(features.any(axis=0)))  # Constant columns do not add to the ridge.
-        used = [folds != fold for fold in range(FOLDS)] + [np.ones(len(features), dtype=np.bool_)]
+        used = [folds != fold for fold in range(FOLDS + 1)]  # There is no last fold: the last system uses all rows.
         if len(features) < features.shape[1]:
-            with one_thread():
-                gram = features @ features.T
-            solvers = map_blocks(lambda some: _through_rows(features[some], gram[np.ix_(some, some)], varying), used)
-        else:
-            parts = map_blocks(lambda fold: features[folds == fold].T @ features[folds == fold], range(FOLDS))
-            whole = sum(parts)
-            left = [*(whole - part for part in parts), whole]
-            solvers = map_blocks(lambda k: _through_columns(left[k], int(used[k].sum()), varying), range(FOLDS + 1))
-        return cls(folds, tuple(solvers))
+            return cls(folds, tuple(map_blocks(lambda some: _through_rows(features[some], varying), used)))
+        parts = map_blocks(lambda fold: features[folds == fold].T @ features[folds == fold], range(FOLDS))
+        whole = sum(parts)
+        products = [*(whole - part for part in parts), whole]
+
+        def solver(k: int) -> Solver:
+            return _through_columns(products[k], features[used[k]].mean(axis=0), int(used[k].sum()), varying)
+
+        return cls(folds, tuple(map_blocks(solver, range(FOLDS + 1))))
 
     def solve(self, vectors: Floats) -> Floats:
         """Return the solution (d, k) for each column; column k belongs to the fit without fold k."""
@@ -64,18 +71,33 @@ class FoldedCovariance:
             return np.column_stack([solver(vectors[:, k]) for k, solver in enumerate(self.solvers)])
 
 
-def _through_columns(products: Floats, rows: int, varying: int) -> Callable[[Floats], Floats]:
-    covariance = products / rows
+def _through_columns(products: Floats, mean: Floats, rows: int, varying: int) -> Solver:
+    covariance = products / rows - np.outer(mean, mean)
+    unit = _nonzero(np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
+    covariance /= np.outer(unit, unit)
     covariance[np.diag_indices(len(covariance))] += _ridge(rows, varying)
     factor = _linalg.cho_factor(covariance, lower=True)
-    return lambda vector: np.asarray(_linalg.cho_solve(factor, vector))
+    return lambda vector: np.asarray(_linalg.cho_solve(factor, vector / unit)) / unit
 
 
-def _through_rows(features: Floats, gram: Floats, varying: int) -> Callable[[Floats], Floats]:
-    ridge = _ridge(len(features), varying)
-    regularised = gram + len(features) * ridge * np.eye(len(features))
-    factor = _linalg.cho_factor(regularised, lower=True)
-    return lambda vector: (vector - features.T @ _linalg.cho_solve(factor, features @ vector)) / ridge
+def _through_rows(features: Floats, varying: int) -> Solver:
+    centred = features - features.mean(axis=0)
+    unit = _nonzero(np.sqrt(np.einsum("ij,ij->j", centred, centred) / len(centred)))
+    centred /= unit
+    ridge = _ridge(len(centred), varying)
+    factor = _linalg.cho_factor(centred @ centred.T + len(centred) * ridge * np.eye(len(centred)), lower=True)
+
+    def solve(vector: Floats) -> Floats:
+        scaled = vector / unit
+        solution: Floats = (scaled - centred.T @ _linalg.cho_solve(factor, centred @ scaled)) / (ridge * unit)
+        return solution
+
+    return solve
+
+
+def _nonzero(deviation: Floats) -> Floats:
+    """Return deviations with 1 for columns that are constant up to rounding."""
+    return np.where(deviation > _CONSTANT, deviation, 1.0)
 
 
 def _ridge(rows: int, columns: int) -> float:

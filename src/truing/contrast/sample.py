@@ -31,13 +31,13 @@ def row_keys(numbers: NDArray[np.integer[Any]]) -> Floats:
     """Return the keys (n,) of rows with these numbers: uniform in [0, 1) (SplitMix64).
 
     >>> row_keys(np.arange(3)).round(3)
-    array([0.883, 0.431, 0.025])
+    array([0.883, 0.432, 0.026])
     """
     bits = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    keys: Floats = ((bits ^ (bits >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-    return keys
+    bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53
 
 
 def share_of(rows: int, dimensions: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._check import Floats, Matrix, as_block, by_rows, row_blocks
 from .._threads import map_blocks
@@ -14,7 +15,7 @@ from ..regression.least_squares import row_products
 from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
 
 # The limit of distances, relative to the most distant reference row.
-_MARGIN = 1.1
+_MARGIN = 2.0
 
 # The largest standardised base score. A score far above every reference score is no better than a high one.
 HIGHEST_SCORE = 30.0
@@ -33,8 +34,8 @@ class ScoredRows:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __getitem__(self, rows: object) -> ScoredRows:
-        return ScoredRows(self.features[rows], self.scores[rows])  # type: ignore[index]
+    def __getitem__(self, rows: NDArray[np.intp] | slice) -> ScoredRows:
+        return ScoredRows(self.features[rows], self.scores[rows])
 
     def __add__(self, more: ScoredRows) -> ScoredRows:
         """Return these rows, then more."""
@@ -47,7 +48,7 @@ class Standard:
     r"""A base score, and the mean and deviation of reference rows.
 
     `scale` holds the mean and the deviation of the features, `score_origin` and `score_scale` those of the base score.
-    `limit` is a tenth more than the largest distance of a reference row from the mean (`RowScale`). `classes` is the
+    `limit` is twice the largest distance of a reference row from the mean (`RowScale`). `classes` is the
     number of logits, or 0 without logits. `bank` holds the reference rows if the base score needs them.
     """
 

@@ -26,7 +26,8 @@ _ASCENDING_AT_ONCE = 2**15
 class Ranks:
     """The ranks of scores (n,) among reference scores (m,), computed on first use.
 
-    Set `is_ordered` if the reference scores are already in ascending order.
+    Set `is_ordered` if the reference scores are already in ascending order. `size` is the size of the numbers that the
+    scores were computed from, if they are larger than the scores: their rounding errors bound those of the scores.
 
     >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
     >>> ranks.below.tolist(), ranks.up_to.tolist()
@@ -36,6 +37,7 @@ class Ranks:
     scores_in: Floats
     scores: Floats
     is_ordered: bool = False
+    size: float = 0.0
 
     @cached_property
     def ordered(self) -> Floats:

@@ -251,28 +251,30 @@ def decide_at(rate: Rate, ranks: Ranks, more_notes: tuple[str, ...] = ()) -> Dec
     if not 0 <= refused < len(known):
         threshold = math.copysign(math.inf, refused)
         return Decision(scores, p, scores < threshold, threshold, rate, notes)
-    threshold = threshold_between(known, refused)
+    threshold = threshold_between(known, refused, ranks.size)
     is_out: Bools = scores < threshold
     tied = (scores < known[refused]) & ~is_out
     p[tied] = (1 + np.searchsorted(known, known[refused], "right")) / (len(known) + 1)
     return Decision(scores, p, is_out, threshold, rate, notes)
 
 
-def threshold_between(ordered: Floats, refused: int) -> float:
+def threshold_between(ordered: Floats, refused: int, size: float = 0.0) -> float:
     """Return a threshold that accepts all ascending scores but the first `refused`, and that ties with no score.
 
     It lies below the lowest accepted score by the float32 error of a score, so that rows which tie with the accepted
     score are accepted whatever computes their scores. If the next lower score is too near for that, the threshold is
     the middle between the two. Scores that differ by float64 rounding count as equal. The threshold is a float32
     number, unless float32 has no number between the two scores, so an exported network compares with the same number.
+    `size` is as in `Ranks`.
 
     >>> threshold_between(np.array([1.0, 2.0, 2.0, 4.0]), refused=1)
-    1.9999971389770508
+    1.9999942779541016
     """
     accepted = float(ordered[refused])
-    quartiles = ordered[[(len(ordered) - 1) * quarter // 4 for quarter in (1, 2, 3)]]
-    # Extreme scores do not count, unless all others are zero.
-    size = max(abs(accepted), float(np.abs(quartiles).max())) or float(np.abs(ordered[[0, -1]]).max())
+    tail = len(ordered) // 20
+    # The lowest and the highest 5 % do not count, unless all others are zero.
+    size = max(size, abs(accepted), float(np.abs(ordered[[tail, -1 - tail]]).max()))
+    size = size or float(np.abs(ordered[[0, -1]]).max())
     margin = max(_FLOAT32_ERROR * size, float(np.finfo(np.float32).tiny))
     lower_scores = int(np.searchsorted(ordered, accepted - _FLOAT64_ERROR * size))
     lower = float(ordered[lower_scores - 1]) if lower_scores else -math.inf

@@ -51,7 +51,7 @@ def answers(
     answered = []
     for batch, part in zip(together.batches, together.slices(), strict=True):
         scores = found.scores[part].copy()
-        ranks = Ranks(found.scores_in, scores, found.is_ordered)
+        ranks = Ranks(found.scores_in, scores, found.is_ordered, found.size)
         decision = decide_at(contents.rate, ranks, (*skipped, *notes_on_rows(state, batch.features), *found.notes))
         answered.append(
             Answer(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._check import counted
 from ..data.columns import read_groups
 from ..data.extras import install
-from ..detector import Detector
+from ..detector import FEWEST_FOR_CONTRAST, Detector
 from ..outputs import Outputs
 from ..scores import NEEDS, SCORES
 from ..states import METHODS
@@ -74,7 +74,9 @@ def _add_settings(part: argparse._ArgumentGroup) -> None:
     bases = [name for name in SCORES if name not in NEEDS]
     part.add_argument("--base", choices=bases, help="base score (default: gen for contrast, else msp)")
     part.add_argument(
-        "--method", choices=METHODS, help="default: contrast if a reference of 100 rows comes first, else dlr"
+        "--method",
+        choices=METHODS,
+        help=f"default: contrast if a reference of at least {FEWEST_FOR_CONTRAST} rows comes first, else dlr",
     )
     part.add_argument("--temperature", type=float, metavar="T", help="softmax temperature (default: 1)")
     part.add_argument("--components", type=int, metavar="K", help="fit within the K leading principal components")

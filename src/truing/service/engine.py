@@ -3,8 +3,8 @@
 The writer takes what is queued, learns the rows of all requests at once, writes a record of each, syncs them together,
 publishes the new state and then completes the requests (group commit). Records say which were learned together, so that
 recovery does the same. One fit scores all rows of a group: a fit with these rows and the reference, or with neither.
-If solving is slow, a second thread solves, and scores come from the last fit that is solved. Requests that learn nothing
-are answered from the published state by other threads, and never wait for the writer.
+If solving is slow, a second thread solves, and scores come from the last solved fit. Requests that learn nothing are
+answered from the published state by other threads, and never wait for the writer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fit in use: solved by the writer where that is quick, and by a thread of its own where it is not."""
+"""The fit in use: solved by the writer if that is fast, and else by a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..regression.least_squares import LinearFit
 from .answers import solve
 from .snapshots import Contents
 
-# A solve that takes longer than this is left to the thread.
+# Slower solves are left to the thread.
 INLINE_SECONDS = 0.02
 
-# A solve counts as slow when so many in a row were: one may be so by chance.
+# Solving counts as slow if this many solves in a row were slow, because one may be slow by chance.
 _SOLVES_TIMED = 3
 
 
@@ -45,8 +45,14 @@ class Solver:
 
     @property
     def is_slow(self) -> bool:
-        """Whether solving is left to the thread; a first fit never is, as there is none to use meanwhile."""
-        return self.fitted.rows > 0 and self.seconds > INLINE_SECONDS
+        """Whether solving is left to the thread.
+
+        The first fit is not, because there is no other fit to use meanwhile. Neither is a contrast: it is fitted while
+        it learns, once in many batches.
+        """
+        if self.fitted.rows == 0 or self.seconds <= INLINE_SECONDS:
+            return False
+        return self.fitted.detector.settings.method != "contrast"
 
     def solve_now(self, contents: Contents) -> None:
         """Solve, and return when it is done; `use` then makes it the fit in use."""
@@ -112,8 +118,6 @@ class Solver:
     def _solve(self, contents: Contents, *, is_in_fit: bool) -> None:
         began = time.perf_counter()
         fit = solve(contents.detector, is_in_fit=is_in_fit)
-        if (
-            fit is not self._last_fit
-        ):  # To find the last one again takes no time, and tells nothing of how much others do.
+        if fit is not self._last_fit:  # Returning the last fit again takes no time.
             self._times.append(time.perf_counter() - began)
             self._last_fit = fit

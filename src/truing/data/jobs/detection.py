@@ -35,6 +35,9 @@ from .table import Table
 # Names in the folder of results: the fit, the summary, and the folder of intermediate results.
 FIT, FOUND, PARTIAL = "fit.npz", "found.json", ".partial"
 
+# Class frequencies of larger tables are scaled to this number of rows, whose sampling error is negligible.
+_ROWS_TO_COUNT = 1_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class TableDetection:
@@ -96,7 +99,8 @@ def detect(
         Known in-distribution rows, in memory.
     method, base, temperature, intercept, components, head, accept, false_alarm, fdr, groups, same_mix, rng, keep,
     penalty
-        As in `truing.detect`. The method online is not available.
+        As in `truing.detect`. The method online is not available. The default base score of a contrast is always gen,
+        also with a head.
     kind
         File format of the results: parquet, arrow, feather, csv, or npy, which holds only the scores. The default is
         parquet if all parts are Parquet or Arrow files, else csv.
@@ -121,12 +125,13 @@ def detect(
 
     folder, kind = Path(folder), as_kind(kind, table)
     about = {"method": method, "rate": f"{rate.name} {rate.value!r}", "kind": kind, "halves": digest(learned, held)}
-    about |= identity_of_plan(score, shape, reference)
+    about |= identity_of_plan(score, shape, reference) | {"same_mix": same_mix}
     with results_in(folder, identity_of(table, **about)):
         if (before := _found_before(folder)) is not None:
             return before
         with job_over(table, folder / PARTIAL, runner, progress, **about) as job:
-            found = _detected(job, plan, held, rate, files_in(folder, table, kind))
+            compared = None if method == "contrast" or same_mix else reference
+            found = _detected(job, plan, held, rate, files_in(folder, table, kind), compared)
             of_reference: list[str] = []
             if reference is not None:
                 of_reference = notes_on_reference(reference, groups, is_split=learned is not None)
@@ -135,8 +140,13 @@ def detect(
     return found
 
 
-def _detected(job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dict[Path, Path]) -> TableDetection:
-    """Fit the table, write the files of all parts, and return the summary."""
+def _detected(
+    job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dict[Path, Path], compared: Outputs | None
+) -> TableDetection:
+    """Fit the table, write the files of all parts, and return the summary.
+
+    The class frequencies of the table are compared with the reference `compared`, if it is given.
+    """
     summary, job = summed(job, plan)
     fit = fitted(job, plan, summary)
     known = None if held is None else _known(plan, held, fit, summary)
@@ -150,7 +160,8 @@ def _detected(job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dic
     tally = Tally.restored(total(job.results("scores", work), add_tallies))
     written = tuple(file for file, rows in zip(own_files, summary.part_rows, strict=True) if rows)
     found = _found(job.table, plan, work, tally, written)
-    return replace(found, notes=tuple(_notes(found, plan, summary, known, tally)))
+    mix = _notes_on_mix(compared, summary) if "logits" in job.table.widths else []
+    return replace(found, notes=(*_notes(found, plan, summary, known, tally), *mix))
 
 
 def _called_out(job: Job, work: ScorePart) -> float | None:
@@ -181,7 +192,7 @@ def _found(table: Table, plan: Plan, work: ScorePart, tally: Tally, files: tuple
         reference_rows=len(work.known),
         rate=work.rate,
         refused=tally.refused,
-        threshold=decide_at(work.rate, Ranks(work.known.scores, work.known.scores[:1])).threshold,
+        threshold=decide_at(work.rate, work.ranks(work.known.scores[:1])).threshold,
         out_share_at_least=out_share_of_counts(tally.counts),
     )
 
@@ -233,6 +244,16 @@ def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known |
         if found.rows >= notes.ROWS_TO_COMPARE:
             before, after, rises = zip(*tally.order, strict=True)
             yield from notes.on_order(before, after, rises)
+
+
+def _notes_on_mix(reference: Outputs | None, summary: TableSums) -> list[str]:
+    """Return a note if the predicted classes have other frequencies than in the reference."""
+    if reference is None or reference.logits is None:
+        return []
+    counts = summary.class_counts
+    if summary.rows > _ROWS_TO_COUNT:
+        counts = (counts * (_ROWS_TO_COUNT / summary.rows)).astype(np.int64)
+    return notes.on_class_mix(reference._predicted_classes(), np.repeat(np.arange(len(counts)), counts))
 
 
 def _keep(found: TableDetection, folder: Path, *, is_named: bool) -> None:

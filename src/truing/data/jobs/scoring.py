@@ -259,13 +259,19 @@ class ScorePart:
         write_blocks(None if self.files is None else self.files[number], columns())
         return whole.stored()
 
+    def ranks(self, scores: Floats) -> Ranks:
+        """Return the ranks of scores among the reference scores."""
+        assert self.known is not None
+        size = self.scorer.fit.size if isinstance(self.scorer.fit, ContrastFit) else 0.0
+        return Ranks(self.known.scores, scores, size=size)
+
     def _scored(self, number: int, before: int, block: RowBlock) -> tuple[Arrays, Tally]:
         """Return the result columns and the tally of a block. `before` rows of the part precede it."""
         base, scores = self.scorer.of(block.outputs)
         columns: Arrays = {"row": block.numbers, "base": base, "scores": scores}
         if self.known is None:
             return columns, Tally(len(scores))
-        ranks = Ranks(self.known.scores, scores)
+        ranks = self.ranks(scores)
         decision = decide_at(self.rate, ranks)
         is_out = decision.is_out if self.called_out is None else decision.p_values <= self.called_out
         then = placements(Ranks(self.known.base_scores, base), self.known.weights)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..._check import Floats
 from ...contrast import ScoredRows, SplitReference, Standard, sampled
-from ...decisions.distances import RowGuard, is_garbage
+from ...decisions.distances import GARBAGE_DISTANCE, RowGuard, is_garbage
 from ...outputs import Outputs
 from ...regression.moments import Moments
 from ...regression.robust import ScoredBlock
@@ -148,7 +148,8 @@ class ContrastRows:
         for block in blocks:
             rows = self.standard.scored(block.outputs)
             samples.append(sampled(rows, self.share, self.starts[number] + block.numbers))
-            tally.count(rows.scores, block.outputs._predicted_classes())
+            garbage_rows = int(np.count_nonzero(self.standard.distances(rows) > GARBAGE_DISTANCE))
+            tally.count(rows.scores, block.outputs._predicted_classes(), garbage_rows)
         return tally.summary(_joined(samples), self.share).stored()
 
 
