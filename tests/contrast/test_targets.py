@@ -1,4 +1,4 @@
-"""What a contrast reaches on four real networks, and what few out rows cost on average; long, on the banks alone."""
+"""What contrast reaches on four real networks and on text; long, on the banks alone."""
 
 import numpy as np
 import pytest
@@ -14,24 +14,25 @@ INSIDE = {
     "cifar100-resnet14": "cifar100-test",
     "imagenet-efficientnet-lite0": "imagenet-val-5000",
 }
-# FPR95 at most, AUROC at least, and found at 5 % false alarms at least, in per cent.
+# FPR95 at most, AUROC at least, and found at 5 % false alarms at least, in per cent: docs/contrast.md has the means.
 REACHED = {
-    "cifar10-resnet56": (20.5, 95.6, 79),
-    "cifar10-wrn40-2": (28.5, 93.5, 69),
-    "cifar100-resnet14": (42.0, 89.5, 57),
-    "imagenet-efficientnet-lite0": (3.6, 99.1, 95),
+    "cifar10-resnet56": (22.0, 95.3, 78),
+    "cifar10-wrn40-2": (31.0, 92.4, 69),
+    "cifar100-resnet14": (38.5, 88.2, 61),
+    "imagenet-efficientnet-lite0": (2.5, 99.3, 97),
 }
 # The same with three in ten classes at hand, and false alarms of 6 % at most.
 REACHED_IN_ANOTHER_MIX = {
-    "cifar10-resnet56": (27.0, 94.0),
-    "cifar10-wrn40-2": (35.0, 89.5),
-    "cifar100-resnet14": (56.0, 82.5),
+    "cifar10-resnet56": (23.0, 95.0),
+    "cifar10-wrn40-2": (30.5, 92.4),
+    "cifar100-resnet14": (38.0, 88.5),
 }
-# On CIFAR-100 MSP is four points ahead of energy on its near set, and far behind on the others.
-KNOWN_MISS = pytest.mark.xfail(strict=False, reason="few rows do not say which base score is better: docs/contrast.md")
-
-# Out rows and rows at hand.
-FEW_OUT = ((25, 5025), (100, 5100), (20, 1020), (20, 220))
+# Out rows, and the mean gain in AUROC over the better of MSP and energy at least; no set loses more than the last.
+FEW_OUT = {
+    "cifar10-resnet56": ((25, 0.0, -2.0), (100, 2.5, -1.0), (500, 4.5, 0.0)),
+    "cifar10-wrn40-2": ((25, 0.0, -2.0), (100, 3.0, -1.5), (500, 5.0, -1.5)),
+    "imagenet-efficientnet-lite0": ((25, 1.0, 0.0), (100, 12.0, 10.0), (500, 14.5, 13.0)),
+}
 
 
 def read(bank, network):
@@ -46,7 +47,7 @@ def plain(outputs):
 
 
 def quarters(rows, rng):
-    """Return known rows to learn from, known rows to decide against, and the numbers of the others."""
+    """Return reference rows to learn from, reference rows to decide against, and the numbers of the others."""
     order, quarter = rng.permutation(len(rows)), len(rows) // 4
     return plain(rows)[order[:quarter]], plain(rows)[order[quarter : 2 * quarter]], order[2 * quarter :]
 
@@ -75,7 +76,7 @@ def test_out_rows_are_found(bank, network):
 
 
 @pytest.mark.parametrize("network", REACHED_IN_ANOTHER_MIX)
-def test_another_mix_of_classes_raises_no_false_alarms(bank, network):
+def test_other_class_frequencies_raise_no_false_alarms(bank, network):
     inside, others = read(bank, network)
     classes = inside.logits.shape[1]
     rows = []
@@ -91,25 +92,38 @@ def test_another_mix_of_classes_raises_no_false_alarms(bank, network):
     assert false_alarms <= 6
 
 
-@pytest.mark.parametrize(
-    "network", ["cifar10-resnet56", "cifar10-wrn40-2", pytest.param("cifar100-resnet14", marks=KNOWN_MISS)]
-)
-@pytest.mark.parametrize(("out", "at_hand"), FEW_OUT)
-def test_few_out_rows_cost_little_on_average(bank, network, out, at_hand):
-    """No mean is more than half an AUROC point, and no set more than two, below the better of MSP and energy."""
+@pytest.mark.parametrize("network", FEW_OUT)
+def test_few_out_rows_are_enough_to_gain(bank, network):
     inside, others = read(bank, network)
-    found = {name: [] for name in others}
-    for seed in range(10):
+    for out, least, worst in FEW_OUT[network]:
+        gains = {name: [] for name in others}
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            known, held, rest = quarters(inside, rng)
+            for name, other in others.items():
+                rows = plain(inside)[rest]
+                mix = truing.Outputs.concatenate([rows, other[rng.permutation(len(other))[:out]]])
+                fit = truing.fit_contrast(mix, known, held=held)
+                scores = (fit.predict(mix), truing.msp(mix.logits), truing.energy(mix.logits))
+                gains[name].append([100 * truing.auroc(each[: len(rows)], each[len(rows) :]) for each in scores])
+        by_set = {name: np.mean(each, axis=0) for name, each in gains.items()}
+        gain = {name: contrast - max(msp, energy) for name, (contrast, msp, energy) in by_set.items()}
+        assert np.mean(list(gain.values())) >= least, (out, gain)
+        assert min(gain.values()) >= worst, (out, gain)
+
+
+@pytest.mark.parametrize("out", [0, 30, 100, 300, 1000])
+def test_a_reference_that_differs_slightly_from_production_is_no_evidence(bank, out):
+    """CLINC150: the official validation set is the reference, the official test set is at hand."""
+    val, test, outside = (plain(bank("clinc150-minilm", name)) for name in ("val", "test", "oos-test"))
+    aurocs, alarms = [], []
+    for seed in range(5):
         rng = np.random.default_rng(seed)
-        known, held, rest = quarters(inside, rng)
-        for name, other in others.items():
-            rows = plain(inside)[rest[: at_hand - out]]
-            mix = truing.Outputs.concatenate([rows, other[rng.permutation(len(other))[:out]]])
-            fit = truing.fit_contrast(mix, known, held=held)
-            scores = (fit.predict(mix), truing.msp(mix.logits), truing.energy(mix.logits))
-            found[name].append([100 * truing.auroc(each[: len(rows)], each[len(rows) :]) for each in scores])
-    by_set = {name: np.mean(each, axis=0) for name, each in found.items()}
-    for name, (contrast, msp, energy) in by_set.items():
-        assert contrast >= max(msp, energy) - 2, name
-    contrast, msp, energy = np.mean(list(by_set.values()), axis=0)
-    assert contrast >= max(msp, energy) - 0.5
+        some = outside[rng.permutation(len(outside))[:out]] if out else None
+        mix = test if some is None else truing.Outputs.concatenate([test, some])
+        found = truing.detect(mix, val, method="contrast", false_alarm=0.05, rng=rng)
+        alarms.append(found.is_out[: len(test)].mean())
+        if some is not None:
+            aurocs.append(truing.auroc(found.scores[: len(test)], found.scores[len(test) :]))
+    assert np.mean(alarms) <= 0.065
+    assert not aurocs or np.mean(aurocs) >= 0.945

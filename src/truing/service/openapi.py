@@ -64,7 +64,7 @@ def _paths() -> dict[str, Any]:
         },
         "/reference": {
             "put": _operation(
-                "Take known in-distribution rows: an .npz with features, and logits or scores",
+                "Replace the in-distribution reference rows: an .npz with features, and logits or scores",
                 *(400, 401, 408, 413, 503),
                 body=_NPZ,
             )
@@ -74,8 +74,10 @@ def _paths() -> dict[str, Any]:
             "put": _operation("Choose it", 400, 401, 408, 413, 503, body={"application/json": {"schema": rate}}),
         },
         "/moments": {
-            "get": _operation("Sums of the learned rows, an .npz", 400, 401, answer=_NPZ),
-            "post": _operation("Add the sums of another state", 400, 401, 408, 413, 503, body=_NPZ),
+            "get": _operation(
+                "Moments of the learned rows, or a sample of them for a contrast, an .npz", 400, 401, answer=_NPZ
+            ),
+            "post": _operation("Add the learned rows of another state", 400, 401, 408, 413, 503, body=_NPZ),
         },
         "/snapshot": {"post": _operation("Take a snapshot now", 400, 401, 408, 413, 503)},
         "/reset": {"post": _operation("Forget the learned rows; reference and rate stay", 400, 401, 408, 413, 503)},

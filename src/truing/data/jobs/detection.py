@@ -16,7 +16,6 @@ from ..._check import counted
 from ...contrast import ContrastFit
 from ...decisions import notes
 from ...decisions.placements import weights_to_mix
-from ...decisions.ranks import Ranks
 from ...decisions.row_keys import RowKeys, stride_of
 from ...decisions.thresholds import Rate, decide_at, largest_called_out, out_share_of_counts
 from ...detection import check_options, choose_base, choose_method, choose_rate, halves, notes_on_reference
