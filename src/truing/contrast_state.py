@@ -16,6 +16,7 @@ from ._check import Floats, Matrix, check_finite
 from .contrast import ContrastFit, Learned, RowSample, ScoredRows, SplitReference, split
 from .decisions.drift import DriftWatch
 from .decisions.duplicates import on_near_duplicates
+from .decisions.ranks import Ranks
 from .decisions.row_keys import RowKeys
 from .outputs import Outputs
 from .scores import looks_at_known
@@ -27,7 +28,7 @@ _NEW_SHARE = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What was learned from rows of weight `rows`, when `seen` rows had been seen, with or without the reference rows.
+    """What was learned from rows of weight `rows`, when `seen` rows had been seen.
 
     The fit is computed once and serves many states.
     """
@@ -36,11 +37,6 @@ class Lesson:
     learned: Learned | None
     rows: float
     seen: int = 0
-    with_decided: bool = False
-
-    def is_same(self, other: Lesson | None) -> bool:
-        """Return whether another lesson of the same stream is this one."""
-        return other is not None and (self.seen, self.with_decided) == (other.seen, other.with_decided)
 
     @cached_property
     def fit(self) -> ContrastFit:
@@ -129,11 +125,8 @@ class ContrastState:
         """Return the state after these rows were learned with weight 1."""
         garbage = self._need_reference().is_garbage(rows)
         learnable = rows[np.flatnonzero(~garbage)]
-        deciding, drift = self._deciding(rows), self.drift
-        if drift is not None and not deciding.is_same(self.deciding):
-            drift = drift.restarted()
         skipped = self.skipped_rows + int(garbage.sum())
-        state = replace(self, deciding=deciding, drift=drift, skipped_rows=skipped)
+        state = replace(self, deciding=self._deciding(rows), skipped_rows=skipped)
         if len(learnable) == 0:
             return state
         sample = self.sample.with_rows(learnable, decay=self.settings.decay, window=self.settings.window)
@@ -181,6 +174,10 @@ class ContrastState:
         notes = [*self.reference_notes, *fit.notes()]
         return Comparison(fit.ordered_scores_in, fit.predict_scored(rows), notes, is_ordered=True, size=fit.size)
 
+    def watched(self, base_scores: Floats, p_values: Floats) -> Floats:
+        """Return the p-values (n,) that the drift alarm monitors: by the base score, which never changes."""
+        return Ranks(self._need_reference().decided.scores, base_scores).p_values()
+
     def _deciding(self, rows: ScoredRows) -> Lesson:
         """Return what decides these rows, which are learned next."""
         reference = self._need_reference()
@@ -188,7 +185,7 @@ class ContrastState:
             return self._need_lesson(self.lesson)
         at_hand = self.sample.joined() + rows if len(self.sample) else rows
         rows_learned, seen = self.sample.rows + len(rows), self.sample.seen + len(rows)
-        return Lesson(reference, reference.learn_sampled(at_hand), rows_learned, seen, with_decided=True)
+        return Lesson(reference, reference.learn_sampled(at_hand), rows_learned, seen)
 
     def _renewed(self) -> ContrastState:
         """Return the state with a new fit of the learned rows."""

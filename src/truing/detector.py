@@ -76,8 +76,8 @@ class Detector:
     model
         An optional name of the network. Outputs that name another model are rejected.
     drift_alarm
-        The probability of a false drift alarm over the whole stream. The alarm monitors the rows that
-        `learn_and_decide` decides.
+        The probability of a false drift alarm over the whole stream. The alarm monitors the p-values of rows that
+        `learn_and_decide` decides; for contrast these are p-values by the base score, which does not change.
     """
 
     def __init__(
@@ -295,7 +295,9 @@ class Detector:
                 residuals = None
                 if self.settings.watches_residuals:
                     residuals = self.settings.base_scores(outputs) - comparison.scores
-                state = replace(state, drift=state.drift.updated(decision.p_values, residuals, outputs.features))
+                base = rows.scores if isinstance(state, ContrastState) else decision.scores
+                watched = state.watched(base, decision.p_values)
+                state = replace(state, drift=state.drift.updated(watched, residuals, outputs.features))
             return state, decision
 
         return self._learn(outputs, decided)

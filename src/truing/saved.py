@@ -417,9 +417,9 @@ def _contrast_state(
     return ContrastState(settings, reference, sample, own[0], own[1], keys, drift, skipped_rows, reference_notes)
 
 
-def _lesson(learned: Learned | None, rows: float, seen: int, with_decided: bool) -> Lesson:
+def _lesson(learned: Learned | None, rows: float, seen: int) -> Lesson:
     """Return a lesson; the state that it belongs to adds the reference."""
-    return Lesson(cast(SplitReference, None), learned, rows, seen, with_decided)
+    return Lesson(cast(SplitReference, None), learned, rows, seen)
 
 
 def _detector(state: State) -> Detector:
@@ -449,7 +449,7 @@ FORMS: dict[str, Form] = {
     "ContrastFit": Form(ContrastFit, {"coef": "d", "scores_in": "m"}, _check_contrast),
     "Standard": Form(Standard, check=_check_standard),
     "RowScale": Form(RowScale, {"mean": "d", "deviation": "d"}, _check_scale),
-    "Lesson": Form(Lesson, stored=("learned", "rows", "seen", "with_decided"), build=_lesson),
+    "Lesson": Form(Lesson, stored=("learned", "rows", "seen"), build=_lesson),
     "Learned": Form(Learned, {"coef": "d"}, _check_learned),
     "RowSample": Form(RowSample, check=_check_sample),
     "KeyedRows": Form(KeyedRows, {"features": "nd", "scores": "n", "keys": "n"}, _check_keyed_rows),

@@ -265,6 +265,10 @@ class LinearState:
         assert scores_in is not None
         return Comparison(scores_in, fit.predict(rows.features), fit.notes(self.settings.components), is_ordered=True)
 
+    def watched(self, base_scores: Floats, p_values: Floats) -> Floats:
+        """Return the p-values (n,) that the drift alarm monitors."""
+        return p_values
+
     def _learned_with(self, more: Moments) -> Moments:
         """Return the decayed moments of the learned rows plus the moments of one more batch."""
         if self.learned is None:

@@ -18,8 +18,8 @@ FOLDS = 5
 
 Solver = Callable[[Floats], Floats]
 
-# A standardised column with a smaller deviation is constant in these rows.
-_CONSTANT = 1e-9
+# The smallest deviation of a standardised column in four folds. Few rows dominate a column with a smaller one.
+_LEAST_DEVIATION = 0.5
 
 # The ridge in units of the sampling error of a covariance.
 _RIDGE = 1.5
@@ -40,8 +40,8 @@ def folds_of(features: Floats, scores: Floats) -> NDArray[np.intp]:
 class FoldedCovariance:
     r"""Solves $(S + \rho D)\,w = v$ for the covariance S of all folds but one, and of all rows.
 
-    D is the diagonal of S and $\rho = 1.5 \sqrt{d / m}$, so each solution is a ridge regression on columns that are
-    standardised by the rows it uses. With fewer rows than columns the systems are solved through the m × m products of
+    D is the diagonal of S, at least ¼, and $\rho = 1.5 \sqrt{d / m}$, so each solution is a ridge regression on columns
+    that are standardised by the rows it uses. With fewer rows than columns the systems are solved through the m × m products of
     rows.
     """
 
@@ -73,7 +73,7 @@ class FoldedCovariance:
 
 def _through_columns(products: Floats, mean: Floats, rows: int, varying: int) -> Solver:
     covariance = products / rows - np.outer(mean, mean)
-    unit = _nonzero(np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
+    unit = np.maximum(np.sqrt(np.maximum(np.diagonal(covariance), 0.0)), _LEAST_DEVIATION)
     covariance /= np.outer(unit, unit)
     covariance[np.diag_indices(len(covariance))] += _ridge(rows, varying)
     factor = _linalg.cho_factor(covariance, lower=True)
@@ -82,7 +82,7 @@ def _through_columns(products: Floats, mean: Floats, rows: int, varying: int) ->
 
 def _through_rows(features: Floats, varying: int) -> Solver:
     centred = features - features.mean(axis=0)
-    unit = _nonzero(np.sqrt(np.einsum("ij,ij->j", centred, centred) / len(centred)))
+    unit = np.maximum(np.sqrt(np.einsum("ij,ij->j", centred, centred) / len(centred)), _LEAST_DEVIATION)
     centred /= unit
     ridge = _ridge(len(centred), varying)
     factor = _linalg.cho_factor(centred @ centred.T + len(centred) * ridge * np.eye(len(centred)), lower=True)
@@ -93,11 +93,6 @@ def _through_rows(features: Floats, varying: int) -> Solver:
         return solution
 
     return solve
-
-
-def _nonzero(deviation: Floats) -> Floats:
-    """Return deviations with 1 for columns that are constant up to rounding."""
-    return np.where(deviation > _CONSTANT, deviation, 1.0)
 
 
 def _ridge(rows: int, columns: int) -> float:

@@ -17,9 +17,6 @@ the reference was.
    A change after a year is therefore detected almost as fast as on the first day. The total capital is a martingale
    that starts at 1, so the probability that it ever reaches 1 / a is at most a (Ville's inequality).
 
-If the rule changes, as when a detector renews its fit, the ranks restart and the capital stays: under the null
-hypothesis, rows are equally likely to come in any order since the change.
-
 There are two martingales, and each gets half of the false-alarm probability. One covers all rows and reacts to a change
 in the share of out rows. The other covers the in-distribution part, the rows with p-values above 0.05, and does not
 react to such a change.
@@ -60,22 +57,16 @@ _RECENT_ROWS = 1000
 class Martingale:
     """The capital of bets that the distribution of the bins (0 to 255) changes; the odds are fair if it does not.
 
-    `counts` is the number of rows in each bin that a new row is ranked among, `log_bets` is the logarithm of the
-    capital of each bet, and `earlier` is the number of rows before the ranks were restarted.
+    `counts` is the number of earlier rows in each bin, and `log_bets` is the logarithm of the capital of each bet.
     """
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
     log_bets: Floats = field(default_factory=lambda: np.full(len(_bets(np.zeros(1))), -np.inf))
-    earlier: int = 0
 
     @property
     def rows(self) -> int:
         """The number of rows seen."""
-        return self.earlier + int(self.counts.sum())
-
-    def restarted(self) -> Martingale:
-        """Return the martingale with the same capital that ranks new rows only among each other."""
-        return Martingale(log_bets=self.log_bets, earlier=self.rows)
+        return int(self.counts.sum())
 
     @property
     def log_capital(self) -> float:
@@ -94,7 +85,7 @@ class Martingale:
         for part in slices(len(bins), _ROWS_AT_ONCE):
             gains += np.log(_bets(_ranked(counts, bins[part], ties[part]))).sum(axis=1)
             counts += np.bincount(bins[part], minlength=BINS)
-        return Martingale(counts, started + gains, self.earlier)
+        return Martingale(counts, started + gains)
 
 
 @dataclass(frozen=True)
@@ -237,10 +228,6 @@ class DriftAlarm:
         )
         return counted._raised()
 
-    def restarted(self) -> DriftAlarm:
-        """Return the alarm after the rule that scores rows has changed. New rows are ranked only among each other."""
-        return replace(self, of_all=self.of_all.restarted(), of_in=self.of_in.restarted())
-
     def report(self) -> DriftReport:
         """Return the recent state of the stream. `str` of the report is a readable summary."""
         shift = self.recent.shift
@@ -312,10 +299,6 @@ class DriftWatch:
         rounding = len(wide) * np.finfo(np.float64).eps * np.abs(wide).max(axis=0)
         # A feature that is constant in the reference is not scaled.
         return cls(DriftAlarm(false_alarm, seed=seed), wide.mean(axis=0), np.where(scale > rounding, scale, 1.0))
-
-    def restarted(self) -> DriftWatch:
-        """Return the watch after the rule that scores rows has changed."""
-        return replace(self, alarm=self.alarm.restarted())
 
     def updated(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> DriftWatch:
         """Return the watch after a batch of decided rows."""

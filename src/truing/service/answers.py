@@ -79,7 +79,7 @@ def for_repeats(contents: Contents) -> Contents:
     learned = None
     if len(sample):
         learned = state.reference.learn(sample.joined(), with_decided=True, share=sample.share)
-    deciding = Lesson(state.reference, learned, sample.rows, sample.seen, with_decided=True)
+    deciding = Lesson(state.reference, learned, sample.rows, sample.seen)
     return replace(contents, detector=with_state(contents.detector, replace(state, deciding=deciding)))
 
 

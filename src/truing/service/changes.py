@@ -107,7 +107,7 @@ def seen_by_alarm(contents: Contents, found: Answer) -> Arrays:
     settings = contents.detector.settings
     if found.p_values is None or settings.drift_alarm is None:
         return {}
-    seen = {"p_values": found.p_values}
+    seen = {"p_values": contents.detector.state.watched(found.base_scores, found.p_values)}
     if settings.watches_residuals:
         seen["residuals"] = found.base_scores - found.scores
     return seen
