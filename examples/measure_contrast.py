@@ -124,7 +124,7 @@ def measure(network: str, *, three_in_ten: bool, splits: int) -> Iterator[Row]:
 
 
 BASES = ("msp", "energy", "gen")
-METRICS = ("auroc", "fpr95", "found", "false_alarms")
+METRICS = ("fpr95", "auroc", "found", "false_alarms")
 CASE = ("network", "design", "set", "out", "three_in_ten", "score")
 
 
@@ -158,7 +158,8 @@ def table(rows: list[Row]) -> str:
             gen, contrast = (np.mean([cell[*one, score]["found"] for one in sets]) for score in ("gen", "contrast"))
             alarms = np.mean([cell[*one, "contrast"]["false_alarms"] for one in sets])
             lines.append(
-                f"| {'design' if design else 'others'} | {_words(number)} | {np.mean(gains):+.1f} | {min(gains):+.1f} | "
+                f"| {'design' if design else 'others'} | {_words(number)} | {np.mean(gains):+.1f} | "
+                f"{min(gains):+.1f} | "
                 f"{gen:.0f} % | {contrast:.0f} % | {alarms:.1f} % |"
             )
     lines += ["", "| network | case | FPR95 | AUROC | found | false alarms |", "|" + " --- |" * 6]

@@ -305,8 +305,8 @@ def test_what_a_contrast_cannot_do_is_refused(rows):
     for options, message in (
         ({"reference": None}, "method contrast needs a reference"),
         ({"intercept": False}, "intercept must be True for the method contrast"),
-        ({"reference": rows[:200]}, "reference must be other rows than the outputs, got the same"),
-        ({"reference": rows[200:203]}, "reference must have 4 rows at least"),
+        ({"reference": rows[:200]}, "reference must not be the outputs themselves, got the same rows"),
+        ({"reference": rows[200:203]}, "reference must have at least 4 rows"),
     ):
         with pytest.raises(ValueError, match=message):
             detect(rows[:200], **{"reference": rows[200:], "method": "contrast", **options})
@@ -334,7 +334,7 @@ def test_options_of_other_methods_are_refused(rows):
         (name,) = option
         with pytest.raises(ValueError, match=f"{name} goes with method '.*', got .* with method '{method}'"):
             truing.detect(rows[:100], rows[100:], method=method, **option)
-    with pytest.raises(ValueError, match="groups are labels of reference rows: give a reference"):
+    with pytest.raises(ValueError, match="groups need a reference, got none"):
         truing.detect(rows, groups=range(len(rows)))
 
 

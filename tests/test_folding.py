@@ -36,9 +36,6 @@ class NumPyMaths:
     def columns(self, x, first, end):
         return x[:, first:end]
 
-    def of_largest(self, name, x):
-        return self.constant(name)[x.argmax(axis=1)][:, None]
-
 
 def folded_scores(folding, outputs, dtype=np.float32):
     maths = NumPyMaths(folding.arrays, dtype)

@@ -40,7 +40,7 @@ def test_the_recipe_for_scikit_learn_agrees_with_an_independent_computation(tabl
     is_in = np.arange(len(mix)) < len(test)
     scaler = StandardScaler().fit(learn)
     known, rows = (truing.Outputs(scaler.transform(part)) for part in (reference, mix))
-    alone = truing.detect(rows, known, base="knn", false_alarm=0.05)
+    alone = truing.detect(rows, known, method="contrast", base="knn", false_alarm=0.05)
     expected = [roc_auc_score(is_in, alone.scores), np.mean(alone.is_out[is_in])]
     assert found["features alone"] == pytest.approx(expected, abs=1e-9)
     if len(set(labels)) > 1:

@@ -1,6 +1,6 @@
 """`ContrastState`: the state of a detector that contrasts learned rows with reference rows.
 
-Its methods are those of `LinearState`. Learned rows are kept as a bounded sample. The fit is renewed when the learned
+It has the same methods as `LinearState`. Learned rows are kept as a bounded sample. The fit is renewed when the learned
 rows have grown by a quarter, so that most batches cost one product with the coefficients.
 """
 
@@ -48,8 +48,8 @@ class Lesson:
 class ContrastState:
     """A reference in two halves, a sample of the learned rows, and what was learned from them.
 
-    `deciding` decides the rows of the last batch: it treats them and the reference rows alike. Usually it contains
-    neither, being the lesson before this batch; if the batch is larger than all rows before it, it contains both.
+    `deciding` decides the rows of the last batch: it treats them and the reference rows alike. Usually it is the lesson
+    before the batch and contains neither. If the batch is larger than all earlier rows together, it contains both.
     `keys` recognise reference rows among other rows. `skipped_rows` counts rows that were too far from the reference to
     be learned. `reference_notes` are notes on the reference.
     """

@@ -15,7 +15,7 @@ from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_sh
 from ._display.frames import frame_of
 from ._display.html import facts, listing
 from ._display.plots import MOST, figure_of_detection
-from .contrast import ContrastFit, SplitReference, check_apart, group_numbers, split, split_reference
+from .contrast import ContrastFit, ScoredRows, SplitReference, check_apart, group_numbers, split, split_reference
 from .decisions import notes
 from .decisions.distances import RowGuard, is_garbage
 from .decisions.duplicates import on_near_duplicates
@@ -209,10 +209,10 @@ def detect(
         assert held is not None
         check_apart(outputs, reference)
         asked = None if is_open else base
-        parts = split_reference(learned, held, outputs, asked, temperature, head, components)
+        parts, scored = split_reference(learned, held, outputs, asked, temperature, head, components)
         base = parts.standard.base
-        results = _run_contrast(outputs, parts, rate)
-        skipped_rows = int(parts.is_garbage(parts.standard.scored(outputs)).sum())
+        results = _run_contrast(outputs, scored, parts, rate)
+        skipped_rows = int(parts.is_garbage(scored).sum())
         progress(len(outputs), len(outputs))
     else:
         rows = _Scored.of(outputs, base, temperature, head, learned)
@@ -269,6 +269,8 @@ def _detection(base: str, method: str, results: _Results, reference_rows: int | 
 
 def notes_on_reference(reference: Outputs, groups: ArrayLike | None, *, is_split: bool) -> list[str]:
     """Return notes on the reference: on training rows, and on near-duplicates that a split puts in both halves."""
+    if groups is not None and not is_split:
+        return [*_right_on_all(reference), "groups were not used: this method does not split the reference"]
     duplicates = on_near_duplicates(reference.features) if is_split and groups is None else []
     return _right_on_all(reference) + duplicates
 
@@ -416,9 +418,8 @@ def _run_steps(
     return results
 
 
-def _run_contrast(outputs: Outputs, parts: SplitReference, rate: Rate) -> _Results:
+def _run_contrast(outputs: Outputs, rows: ScoredRows, parts: SplitReference, rate: Rate) -> _Results:
     """Score the rows by a contrast with one half of the reference, and decide against the other half."""
-    rows = parts.standard.scored(outputs)
     fit = parts.fit(rows)
     assert fit.scores_in is not None
 
@@ -501,7 +502,7 @@ def halves(
 ) -> tuple[Outputs | None, Outputs | None]:
     """Return the reference rows to learn from, or None, and the reference rows to decide against."""
     if reference is None and groups is not None:
-        raise ValueError("groups are labels of reference rows: give a reference")
+        raise ValueError("groups need a reference, got none")
     if reference is not None and groups is not None:
         group_numbers(groups, len(reference))
     if reference is None:

@@ -202,10 +202,14 @@ class Detector:
         """Add the `moments` of another detector with the same settings, with weight 1.
 
         Merge each set of rows once: rows that are merged twice count twice. For a DLR detector that keeps learning,
-        merge the difference `now - before`. For contrast both detectors must have the same base score. Detectors with a
+        merge the difference `now - before`. For contrast both detectors must have the same base score, which must not
+        depend on the reference. Detectors with a
         window, and rlr, cannot merge, because they forget rows by age.
         """
-        wanted = RowSample if isinstance(self.state, ContrastState) else Moments
+        is_contrast = isinstance(self.state, ContrastState)
+        wanted = RowSample if is_contrast else Moments
+        if is_contrast and looks_at_known(self.base):
+            raise ValueError(f"moments of the base score {self.base} depend on the reference and cannot be merged")
         if self.settings.window is not None:
             raise ValueError("moments cannot be merged into a window, which forgets rows by age")
         if not isinstance(moments, wanted):

@@ -74,9 +74,6 @@ class Maths(Protocol):
     def columns(self, x: Tensor, first: int, end: int) -> Tensor:
         """Return the columns from `first` up to `end`."""
 
-    def of_largest(self, name: str, x: Tensor) -> Tensor:
-        """Return, for each row, the entry of the array `name` (k,) at the row's first maximum (n, 1)."""
-
 
 # A score (n, 1) of features and of logits in descending order; no score depends on the order of the classes.
 Score = Callable[[Maths, Tensor, Tensor], Tensor]
@@ -176,11 +173,11 @@ def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> F
     if origin is not None:
         arrays |= _in_two_parts(origin)
         constant += float(origin @ fit.coef)
-    level = _in_range(constant, "intercept")
+    arrays["intercept"] = _float32(np.array([[constant]]), "intercept")
 
     def score(maths: Maths, features: Tensor, logits: Tensor | None) -> Tensor:
         centred = features if origin is None else _centred(maths, features)
-        return maths.row_sums(centred * maths.constant("coef")) + level
+        return maths.row_sums(centred * maths.constant("coef")) + maths.constant("intercept")
 
     return Folding(len(fit.coef), None, arrays, score, threshold)
 
@@ -192,17 +189,20 @@ def _contrast(fit: ContrastFit, threshold: float | None) -> Folding:
         **_in_two_parts(standard.scale.mean),
         "inverse_scale": _float32(1 / standard.scale.deviation[None], "scale"),
         "coef": _float32(fit.coef[None], "coef"),
+        "score_origin": _float32(np.array([[standard.score_origin]]), "score_origin"),
+        "score_scale": _float32(np.array([[standard.score_scale]]), "score_scale"),
+        "steepness": _float32(np.array([[fit.steepness]]), "steepness"),
+        "limit": _float32(np.array([[1 / (standard.limit * math.sqrt(standard.dimensions))]]), "limit"),
     }
     base = _base_score_of(standard)
-    steepness, per_limit = fit.steepness, 1 / (standard.limit * math.sqrt(standard.dimensions))
 
     def score(maths: Maths, features: Tensor, logits: Tensor | None) -> Tensor:
         ordered = maths.descending(logits, standard.classes) if standard.classes else None
-        of_base = (base(maths, features, ordered) - standard.score_origin) / standard.score_scale
+        of_base = (base(maths, features, ordered) - maths.constant("score_origin")) / maths.constant("score_scale")
         scaled = _within(maths, _centred(maths, features) * maths.constant("inverse_scale"), _SQUARABLE)
         along = maths.row_sums(scaled * maths.constant("coef"))
-        distance = maths.sqrt(maths.row_sums(scaled * scaled)) * per_limit
-        penalty = maths.maximum(distance - 1.0, 0.0) * steepness
+        distance = maths.sqrt(maths.row_sums(scaled * scaled)) * maths.constant("limit")
+        penalty = maths.maximum(distance - 1.0, 0.0) * maths.constant("steepness")
         return maths.minimum(of_base, HIGHEST_SCORE) + along - penalty
 
     return Folding(standard.dimensions, standard.classes or None, arrays, score, threshold)

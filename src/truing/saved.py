@@ -410,8 +410,8 @@ def _contrast_state(
     widths = {sample.dimensions, *(len(one.learned.coef) for one in lessons if one.learned is not None)}
     if lesson is None or not widths <= {None, d}:
         raise ValueError(f"sample, lesson and deciding must have the {d} features of the reference")
-    if not all(0 <= one.seen <= sample.seen for one in lessons) or skipped_rows < 0:
-        raise ValueError("seen and skipped_rows must be counts of rows")
+    if not 0 <= lesson.seen <= sample.seen or skipped_rows < 0:
+        raise ValueError(f"seen and skipped_rows must be counts of rows, got {lesson.seen} and {skipped_rows}")
     own = [None if one is None else replace(one, reference=reference) for one in (lesson, deciding)]
     keys = RowKeys.of(reference.to_learn.features, reference.to_decide.features)
     return ContrastState(settings, reference, sample, own[0], own[1], keys, drift, skipped_rows, reference_notes)

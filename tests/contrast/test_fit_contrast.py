@@ -135,7 +135,7 @@ def test_a_row_or_two_at_hand_are_enough_for_a_score(inside, outside, rows):
     for some in (inside[400 : 400 + rows], outside[:rows]):
         fit = truing.fit_contrast(some, inside[:200], held=inside[200:400])
         assert np.isfinite(fit.predict(some)).all()
-        assert "few rows to learn from" in " ".join(fit.notes())
+        assert "rows to learn from: contrast needs hundreds" in " ".join(fit.notes())
 
 
 def test_out_rows_are_found_on_real_features():
@@ -222,16 +222,17 @@ def test_bad_input_gets_one_clear_line(inside, outside):
         ((mix, narrow), {}, "features must have 9 columns, as the reference has, got 64"),
         ((mix, fewer), {}, "outputs must have 7 logits, as the reference has, got 10"),
         ((truing.Outputs(mix.features), known), {}, "outputs must have 10 logits, as the reference has, got none"),
-        ((mix, known[:3]), {}, "reference must have 4 rows at least to be split, got 3"),
-        ((known, known), {}, "reference must be other rows than the outputs, got the same"),
+        ((mix, known[:3]), {}, "reference must have at least 4 rows to be split, got 3"),
+        ((known, known), {}, "reference must not be the outputs themselves, got the same rows"),
         ((mix, known), {"components": 99}, "components must be"),
         ((mix, known), {"base": "tea"}, "base must be one of"),
         ((mix, known), {"base": "vim"}, "needs the network's last layer"),
         ((mix, known), {"held": inside[:5].features}, "held must be Outputs, got ndarray"),
         ((mix, known), {"groups": ["a"] * 400}, "groups must name at least 2 groups, got 1"),
         ((mix, known), {"groups": ["a", "b"]}, r"groups must hold one label per reference row, \(400,\), got shape"),
-        ((mix, known), {"groups": np.full(400, np.nan)}, "groups must have no missing labels, got NaN"),
-        ((mix, known), {"groups": range(400), "held": inside[:5]}, "groups split the reference, which held replaces"),
+        ((mix, known), {"groups": np.full(400, np.nan)}, "groups must have no missing labels, got nan in row 0"),
+        ((mix, known), {"groups": ["a", None] * 200}, "groups must have no missing labels, got None in row 1"),
+        ((mix, known), {"groups": range(400), "held": inside[:5]}, "groups and held cannot be combined, got both"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             truing.fit_contrast(*arguments, **options)
@@ -319,7 +320,7 @@ def test_known_rows_of_another_model_or_the_rows_themselves_are_refused(job, ins
     named = [truing.Outputs(rows.features, rows.logits, model=name) for rows, name in ((mix, "a"), (known, "b"))]
     with pytest.raises(ValueError, match="reference must be of the model 'a', as the outputs are, got 'b'"):
         truing.fit_contrast(*named)
-    with pytest.raises(ValueError, match="held must be other rows than the outputs, got the same"):
+    with pytest.raises(ValueError, match="held must not be the outputs themselves, got the same rows"):
         truing.fit_contrast(mix, known, held=mix)
     with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, got int"):
         truing.fit_contrast(mix, inside[:400], rng=3)

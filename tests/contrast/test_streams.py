@@ -1,5 +1,6 @@
 """A stream under contrast: a sum, restored to the bit, shared by threads, and as good as the whole job at its end."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing.contrast import split
+from truing.contrast import RowSample, split
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_what_is_missing_or_comes_too_late_is_said_and_changes_nothing(rows, kno
         detector.learn(rows)
     with pytest.raises(ValueError, match="call calibrate first"):
         detector.learn_and_decide(rows, fdr=0.1)
-    with pytest.raises(ValueError, match="reference must have 4 rows at least"):
+    with pytest.raises(ValueError, match="reference must have at least 4 rows"):
         detector.calibrate(known[:2])
     assert detector.moments is None
     detector.calibrate(known[:100])
@@ -273,6 +274,33 @@ def test_a_garbage_row_is_decided_counted_and_not_learned(rows, known, rng, fact
         one, other = (each.learn_and_decide(rows[start : start + 100], fdr=0.1) for each in (plain, shown))
         np.testing.assert_array_equal(one.scores, other.scores)
         np.testing.assert_array_equal(one.is_out, other.is_out)
+
+
+def test_a_large_first_batch_with_garbage_is_restored(rows, known, rng, tmp_path):
+    detector = detector_of(known)
+    garbage = truing.Outputs(1e10 * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
+    detector.learn_and_decide(truing.Outputs.concatenate([rows, garbage]), false_alarm=0.05)
+    truing.save(detector, tmp_path / "detector.npz")
+    back = truing.load(tmp_path / "detector.npz")
+    np.testing.assert_array_equal(back.score(rows), detector.score(rows))
+    assert (back.skipped_rows, back.moments.rows) == (2, 1000)
+
+
+def test_a_calibrated_detector_is_pickled(rows, known):
+    """A process pool sends detectors to its workers."""
+    detector = detector_of(known)
+    detector.learn(rows)
+    back = pickle.loads(pickle.dumps(detector))
+    np.testing.assert_array_equal(back.score(rows), detector.score(rows))
+
+
+def test_samples_of_base_scores_that_need_a_reference_are_not_merged(rows, known):
+    one, other = detector_of(known[:300], base="knn"), detector_of(known[300:], base="knn")
+    other.learn(rows)
+    with pytest.raises(ValueError, match="moments of the base score knn depend on the reference and cannot be merged"):
+        one.merge(other.moments)
+    with pytest.raises(ValueError, match="moments must weigh more than 0 rows, got 0"):
+        detector_of(known).merge(RowSample())
 
 
 def test_auto_is_contrast_if_calibrated_first_and_dlr_otherwise(rows, known, tmp_path):

@@ -120,7 +120,7 @@ def test_rows_arrive_the_numbers_follow_and_the_charts_move(browser, server):
         pictures = {chart: drawn(page, chart) for chart in ("refused", "scores", "throughput")}
         server.learn(0.8, batches=20)
         assert text(page, "#state-rows", "2,400") == "2,400"
-        page.wait_for_function("document.querySelector('#out-share').innerText.startsWith('6')")
+        page.wait_for_function("() => parseFloat(document.querySelector('#out-share').innerText) >= 60")
         after, out = share(page.inner_text("#refused-share")), share(page.inner_text("#out-share"))
         assert before < 0.2
         assert 0.6 <= out <= after <= 1  # Of the last 2,000 rows four in five are out.

@@ -87,8 +87,8 @@ def fit_contrast(
         to_learn, to_decide = split(reference, rng, groups)
     else:
         if groups is not None:
-            raise ValueError("groups split the reference, which held replaces: give one of the two")
+            raise ValueError("groups and held cannot be combined, got both")
         to_learn, to_decide = reference, as_outputs(held, "held")
         check_apart(outputs, to_decide, "held")
-    halves = split_reference(to_learn, to_decide, outputs, base, temperature, head, components)
-    return halves.fit(halves.standard.scored(outputs))
+    halves, rows = split_reference(to_learn, to_decide, outputs, base, temperature, head, components)
+    return halves.fit(rows)

@@ -20,8 +20,8 @@ _LITTLE_TRUST = 0.5
 # A shift of the bulk by more standard errors than this gets a note.
 _CLEAR_SHIFT = 6.0
 
-# The penalty of a row at twice the limit of distances. The steepness also exceeds twice the growth of the score in any
-# direction, so that distant rows have low scores.
+# Penalty at twice the limit of distances. Its slope is more than twice the largest slope of the score, so distant rows
+# always score low.
 _STEEPNESS = 100.0
 
 
@@ -101,11 +101,11 @@ class ContrastFit:
             return [f"nothing learned yet: rows are ranked by {self.base} alone"]
         notes = []
         if self.rows < _FEW_ROWS:
-            notes.append(f"few rows to learn from, {self.rows:,.10g}: contrast needs hundreds of rows to learn")
+            notes.append(f"only {self.rows:,.10g} rows to learn from: contrast needs hundreds")
         if self.shift > _CLEAR_SHIFT and self.trust < _LITTLE_TRUST:
             notes.append(
-                "the rows differ from the reference as a whole; few look like outliers: check whether the reference "
-                "still matches production"
+                "the rows differ from the reference as a whole; few look like outliers: check that the reference still "
+                "matches production"
             )
         elif self.trust < _LITTLE_TRUST:
             notes.append(

@@ -17,7 +17,7 @@ from ..scores import Base, Head
 from .fit import ContrastFit
 from .ridge import FoldedCovariance
 from .sample import sampled, share_of
-from .standard import ScoredRows, Standard
+from .standard import FEWEST_REFERENCE_ROWS, ScoredRows, Standard
 from .tail import Learned, StandardRows, learn, tail_excess
 
 # The seed of the split without a generator: the same input gives the same result.
@@ -29,8 +29,7 @@ _CLEAR_EXCESS = 1.0
 # The smallest reference that can be split.
 FEWEST_TO_SPLIT = 4
 
-# The fewest rows of A and at hand that a fit learns from. With fewer rows the score is the base score.
-_FEWEST_REFERENCE_ROWS = 50
+# The fewest rows at hand that a fit learns from. With fewer rows the score is the base score.
 _FEWEST_ROWS = 20
 
 
@@ -78,7 +77,7 @@ class SplitReference:
         return self.learn(some, with_decided=True, share=share)
 
     def share_of(self, rows: int) -> float:
-        """Return the share of so many rows at hand that a fit uses."""
+        """Return the share of `rows` rows at hand that a fit uses."""
         return share_of(len(self.decided) + rows, self.standard.dimensions)
 
     def numbers(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -88,13 +87,13 @@ class SplitReference:
     def learn(self, rows: ScoredRows, *, with_decided: bool, share: float = 1.0) -> Learned | None:
         """Return what sets rows that look out apart from A, or None if there are too few rows to learn from.
 
-        With `with_decided`, B counts as rows at hand, because the same fit scores B and the rows. Otherwise neither B
-        nor the rows to decide may be in the fit. `share` is the share of the rows at hand that `rows` hold.
+        With `with_decided`, B joins the rows at hand; use it if the fit also scores these rows. Otherwise neither B nor
+        the rows to decide may be part of the fit. `share` is the share of the rows at hand that `rows` hold.
         """
         if with_decided:
             rows = sampled(self.decided, share, np.arange(len(self.decided))) + rows
         rows = self.learnable(rows)
-        if len(rows) < _FEWEST_ROWS or len(self.learned) < _FEWEST_REFERENCE_ROWS:
+        if len(rows) < _FEWEST_ROWS or len(self.learned) < FEWEST_REFERENCE_ROWS:
             return None
         learned = learn(self._standard_learned, self._standardised(rows), self._covariance)
         return learned if self._basis is None else replace(learned, coef=self._basis @ learned.coef)
@@ -114,7 +113,7 @@ class SplitReference:
 
     def prepare(self) -> None:
         """Factor the covariance of A now rather than at the first fit."""
-        if len(self.learned) >= _FEWEST_REFERENCE_ROWS:
+        if len(self.learned) >= FEWEST_REFERENCE_ROWS:
             _ = self._covariance
 
     def is_garbage(self, rows: ScoredRows) -> NDArray[np.bool_]:
@@ -165,27 +164,29 @@ def split_reference(
     temperature: float = 1.0,
     head: Head | None = None,
     components: int | None = None,
-) -> SplitReference:
-    """Return the two halves under a base score.
+) -> tuple[SplitReference, ScoredRows]:
+    """Return the two halves under a base score, and the rows at hand with their base scores.
 
     Without a base score it is gen or, if there is a head, fdbd where fdbd puts clearly more of the rows at hand and of
     B into the tail.
     """
-    halves = SplitReference.of(to_learn, to_decide, base or "gen", temperature, head, components)
-    if base is not None or head is None or temperature != 1.0:
-        return halves
-    other = SplitReference.of(to_learn, to_decide, "fdbd", temperature, head, components)
+    bases = ("gen", "fdbd") if base is None and head is not None and temperature == 1.0 else (base or "gen",)
+    halves = [SplitReference.of(to_learn, to_decide, one, temperature, head, components) for one in bases]
+    rows = [one.standard.scored(outputs) for one in halves]
+    if len(bases) == 1:
+        return halves[0], rows[0]
     gen, fdbd = (
-        tail_excess(one.learned.scores, np.append(one.decided.scores, one.standard.scored(outputs).scores))
-        for one in (halves, other)
+        tail_excess(one.learned.scores, np.append(one.decided.scores, some.scores))
+        for one, some in zip(halves, rows, strict=True)
     )
-    return other if fdbd - max(gen, 0.0) > _CLEAR_EXCESS else halves
+    chosen = int(fdbd - max(gen, 0.0) > _CLEAR_EXCESS)
+    return halves[chosen], rows[chosen]
 
 
 def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:
-    """Reject reference rows that are the rows at hand, or that come from another model."""
+    """Reject reference rows that are identical to the rows at hand, or that come from another model."""
     if outputs.features.shape == reference.features.shape and np.array_equal(outputs.features, reference.features):
-        raise ValueError(f"{name} must be other rows than the outputs, got the same")
+        raise ValueError(f"{name} must not be the outputs themselves, got the same rows")
     check_same_model(outputs, reference, name)
 
 
@@ -199,7 +200,7 @@ def split(
     if rng is not None and not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
     if len(reference) < FEWEST_TO_SPLIT:
-        raise ValueError(f"reference must have {FEWEST_TO_SPLIT} rows at least to be split, got {len(reference)}")
+        raise ValueError(f"reference must have at least {FEWEST_TO_SPLIT} rows to be split, got {len(reference)}")
     rng = np.random.default_rng(_SEED) if rng is None else rng
     if groups is None:
         order = rng.permutation(len(reference))
@@ -208,8 +209,8 @@ def split(
     numbers = group_numbers(groups, len(reference))
     order = rng.permutation(int(numbers.max()) + 1)
     sizes = np.bincount(numbers)[order]
-    # Fill the first half with whole groups until it holds about half of the rows.
-    first = max(1, int(np.searchsorted(np.cumsum(sizes), len(reference) / 2, "right")))
+    # Fill the first half with whole groups up to the number of rows that is nearest to half.
+    first = 1 + int(np.argmin(np.abs(np.cumsum(sizes)[:-1] - len(reference) / 2)))
     is_first = np.isin(numbers, order[:first])
     return reference[np.flatnonzero(is_first)], reference[np.flatnonzero(~is_first)]
 
@@ -219,9 +220,11 @@ def group_numbers(groups: ArrayLike, rows: int) -> NDArray[np.intp]:
     labels = np.asarray(groups)
     if labels.shape != (rows,):
         raise ValueError(f"groups must hold one label per reference row, ({rows},), got shape {labels.shape}")
-    if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise ValueError("groups must have no missing labels, got NaN")
-    names, numbers = np.unique(labels, return_inverse=True)
+    given = list(groups) if isinstance(groups, list | tuple) else labels.tolist()
+    missing = [row for row, label in enumerate(given) if label is None or label != label or str(label) == "NaT"]
+    if missing:
+        raise ValueError(f"groups must have no missing labels, got {given[missing[0]]} in row {missing[0]}")
+    names, numbers = np.unique(labels.astype(str) if labels.dtype == object else labels, return_inverse=True)
     if len(names) < 2:
         raise ValueError("groups must name at least 2 groups, got 1: a reference of one group cannot be split")
     return np.asarray(numbers.reshape(-1), dtype=np.intp)

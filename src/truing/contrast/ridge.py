@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,8 @@ from ..regression.least_squares import row_products
 
 FOLDS = 5
 
-Solver = Callable[[Floats], Floats]
-
-# The smallest deviation of a standardised column in four folds. Few rows dominate a column with a smaller one.
+# The smallest deviation of a standardised column in four folds. Below it, the variance of the column comes from a few
+# rows of the fold left out.
 _LEAST_DEVIATION = 0.5
 
 # The ridge in units of the sampling error of a covariance.
@@ -41,58 +40,79 @@ class FoldedCovariance:
     r"""Solves $(S + \rho D)\,w = v$ for the covariance S of all folds but one, and of all rows.
 
     D is the diagonal of S, at least ¼, and $\rho = 1.5 \sqrt{d / m}$, so each solution is a ridge regression on columns
-    that are standardised by the rows it uses. With fewer rows than columns the systems are solved through the m × m products of
-    rows.
+    that are standardised by the rows it uses. With fewer rows than columns the systems are solved through the m × m
+    products of rows.
     """
 
     folds: NDArray[np.intp]
-    solvers: tuple[Solver, ...]
+    solvers: tuple[_ThroughColumns | _ThroughRows, ...]
 
     @classmethod
     def of(cls, features: Floats, scores: Floats) -> FoldedCovariance:
         """Return the factored covariances of reference rows, from standardised features (m, d) and scores (m,)."""
         folds = folds_of(features, scores)
         varying = int(np.count_nonzero(features.any(axis=0)))  # Constant columns do not add to the ridge.
-        used = [folds != fold for fold in range(FOLDS + 1)]  # There is no last fold: the last system uses all rows.
+        used = [folds != fold for fold in range(FOLDS + 1)]  # No row has fold number 5: the last system uses all rows.
         if len(features) < features.shape[1]:
-            return cls(folds, tuple(map_blocks(lambda some: _through_rows(features[some], varying), used)))
+            return cls(folds, tuple(map_blocks(lambda some: _ThroughRows.of(features[some], varying), used)))
         parts = map_blocks(lambda fold: features[folds == fold].T @ features[folds == fold], range(FOLDS))
         whole = sum(parts)
-        products = [*(whole - part for part in parts), whole]
 
-        def solver(k: int) -> Solver:
-            return _through_columns(products[k], features[used[k]].mean(axis=0), int(used[k].sum()), varying)
+        def solver(k: int) -> _ThroughColumns:
+            products = whole - parts[k] if k < FOLDS else whole
+            return _ThroughColumns.of(products, features[used[k]].mean(axis=0), int(used[k].sum()), varying)
 
         return cls(folds, tuple(map_blocks(solver, range(FOLDS + 1))))
 
     def solve(self, vectors: Floats) -> Floats:
         """Return the solution (d, k) for each column; column k belongs to the fit without fold k."""
         with one_thread():
-            return np.column_stack([solver(vectors[:, k]) for k, solver in enumerate(self.solvers)])
+            return np.column_stack([solver.solve(vectors[:, k]) for k, solver in enumerate(self.solvers)])
 
 
-def _through_columns(products: Floats, mean: Floats, rows: int, varying: int) -> Solver:
-    covariance = products / rows - np.outer(mean, mean)
-    unit = np.maximum(np.sqrt(np.maximum(np.diagonal(covariance), 0.0)), _LEAST_DEVIATION)
-    covariance /= np.outer(unit, unit)
-    covariance[np.diag_indices(len(covariance))] += _ridge(rows, varying)
-    factor = _linalg.cho_factor(covariance, lower=True)
-    return lambda vector: np.asarray(_linalg.cho_solve(factor, vector / unit)) / unit
+@dataclass(frozen=True, eq=False)
+class _ThroughColumns:
+    """Solves through the factored d × d matrix of columns in units `unit` (d,)."""
+
+    factor: Any
+    unit: Floats
+
+    @classmethod
+    def of(cls, products: Floats, mean: Floats, rows: int, varying: int) -> _ThroughColumns:
+        covariance = products / rows - np.outer(mean, mean)
+        unit = np.maximum(np.sqrt(np.maximum(np.diagonal(covariance), 0.0)), _LEAST_DEVIATION)
+        covariance /= np.outer(unit, unit)
+        covariance[np.diag_indices(len(covariance))] += _ridge(rows, varying)
+        return cls(_linalg.cho_factor(covariance, lower=True, overwrite_a=True), unit)
+
+    def solve(self, vector: Floats) -> Floats:
+        return np.asarray(_linalg.cho_solve(self.factor, vector / self.unit)) / self.unit
 
 
-def _through_rows(features: Floats, varying: int) -> Solver:
-    centred = features - features.mean(axis=0)
-    unit = np.maximum(np.sqrt(np.einsum("ij,ij->j", centred, centred) / len(centred)), _LEAST_DEVIATION)
-    centred /= unit
-    ridge = _ridge(len(centred), varying)
-    factor = _linalg.cho_factor(centred @ centred.T + len(centred) * ridge * np.eye(len(centred)), lower=True)
+@dataclass(frozen=True, eq=False)
+class _ThroughRows:
+    """Solves through the factored m × m matrix of centred rows (m, d) in units `unit` (d,)."""
 
-    def solve(vector: Floats) -> Floats:
-        scaled = vector / unit
-        solution: Floats = (scaled - centred.T @ _linalg.cho_solve(factor, centred @ scaled)) / (ridge * unit)
+    factor: Any
+    rows: Floats
+    unit: Floats
+    ridge: float
+
+    @classmethod
+    def of(cls, features: Floats, varying: int) -> _ThroughRows:
+        rows = features - features.mean(axis=0)
+        unit = np.maximum(np.sqrt(np.einsum("ij,ij->j", rows, rows) / len(rows)), _LEAST_DEVIATION)
+        rows /= unit
+        ridge = _ridge(len(rows), varying)
+        gram = rows @ rows.T
+        gram[np.diag_indices(len(gram))] += len(rows) * ridge
+        return cls(_linalg.cho_factor(gram, lower=True, overwrite_a=True), rows, unit, ridge)
+
+    def solve(self, vector: Floats) -> Floats:
+        scaled = vector / self.unit
+        inside = self.rows.T @ _linalg.cho_solve(self.factor, self.rows @ scaled)
+        solution: Floats = (scaled - inside) / (self.ridge * self.unit)
         return solution
-
-    return solve
 
 
 def _ridge(rows: int, columns: int) -> float:

@@ -1,8 +1,8 @@
 """`RowSample`: a uniform sample of all rows seen, of bounded size. Samples add, decay and forget old rows.
 
-Each row draws a fixed uniform number, its key. A sample with share p keeps the rows whose key is below p. Halving p
-thins the sample to about half, and dividing all keys by a factor below 1 thins it to that factor, which is how old rows
-decay. The key depends only on the number of the row, so that a table in memory and its parts give the same sample.
+Each row has a key, a uniform number computed from its row number. A sample with share p keeps the rows whose key is
+below p. Halving p thins the sample to about half. Dividing the keys by a decay factor keeps that share of the old rows.
+A table in memory and its parts give the same sample.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from .._check import Floats
 from .standard import ScoredRows
 
-# A fit uses at most so many rows and so many numbers.
+# Limits of a fit: rows, and numbers (rows × features).
 MOST_ROWS = 100_000
 MOST_NUMBERS = 2**25
 
-# A stream keeps at most so many rows and so many numbers, and joins its batches when there are so many.
+# Limits of a stream's sample, and the number of batches at which they are joined.
 MOST_KEPT_ROWS = 8_192
 MOST_KEPT_NUMBERS = 2**22
 _MOST_BATCHES = 64
@@ -41,7 +41,7 @@ def row_keys(numbers: NDArray[np.integer[Any]]) -> Floats:
 
 
 def share_of(rows: int, dimensions: int) -> float:
-    """Return the share of so many rows that a fit uses."""
+    """Return the share of `rows` rows that a fit uses."""
     return min(1.0, min(MOST_ROWS, max(MOST_NUMBERS // dimensions, 1)) / max(rows, 1))
 
 
@@ -105,7 +105,10 @@ class RowSample:
             batches = tuple(KeyedRows(old.features, old.scores, old.keys / decay) for old in batches)
             batches = tuple(old for batch in batches if len(old := batch.below(self.share)))
             weight *= decay
-        sample = RowSample((*batches, more.below(self.share)), self.share, weight + len(rows), self.seen + len(rows))
+        share = self.share
+        if (decay < 1 or window is not None) and 2 * len(self) < _capacity(more.features.shape[1]):
+            share = min(1.0, 2 * share)  # Old rows have left: there is room for a larger share of new rows.
+        sample = RowSample((*batches, more.below(share)), share, weight + len(rows), self.seen + len(rows))
         return sample._within(window)._bounded()
 
     def __add__(self, more: RowSample) -> RowSample:
@@ -130,13 +133,18 @@ class RowSample:
     def _bounded(self) -> RowSample:
         """Return the sample thinned to the capacity, with its batches joined if there are many."""
         sample, width = self, self.dimensions or 1
-        while len(sample) > max(min(MOST_KEPT_ROWS, MOST_KEPT_NUMBERS // width), 1):
+        while len(sample) > _capacity(width):
             share = sample.share / 2
             sample = replace(sample, batches=tuple(batch.below(share) for batch in sample.batches), share=share)
         if len(sample.batches) > _MOST_BATCHES:
             joined = KeyedRows(*(np.concatenate([getattr(one, name) for one in sample.batches]) for name in _ARRAYS))
             sample = replace(sample, batches=(joined,))
         return sample
+
+
+def _capacity(dimensions: int) -> int:
+    """Return the largest number of rows that a stream keeps."""
+    return max(min(MOST_KEPT_ROWS, MOST_KEPT_NUMBERS // dimensions), 1)
 
 
 _ARRAYS = ("features", "scores", "keys")

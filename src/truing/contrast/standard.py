@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Floats, Matrix, as_block, by_rows, row_blocks
+from .._check import LARGEST, Floats, Matrix, as_block, by_rows, row_blocks
 from .._threads import map_blocks
 from ..decisions.distances import RowScale
 from ..outputs import Outputs
@@ -17,7 +17,10 @@ from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_k
 # The limit of distances, relative to the most distant reference row.
 _MARGIN = 2.0
 
-# The largest standardised base score. A score far above every reference score is no better than a high one.
+# Fewer reference rows give no limit of distances, and are too few to learn from.
+FEWEST_REFERENCE_ROWS = 50
+
+# Cap of the standardised base score: a score far above all reference scores is no extra evidence.
 HIGHEST_SCORE = 30.0
 
 # Standardised features are clipped here, below the largest distance, so that the penalty of distant rows prevails.
@@ -82,7 +85,7 @@ class Standard:
             scale,
             score_origin=float(of_scores.mean[0]),
             score_scale=float(of_scores.deviation[0]),
-            limit=_MARGIN * float(scale.distances(reference.features).max()) or 1.0,
+            limit=_limit(scale.distances(reference.features)),
             classes=0 if reference.logits is None else reference.logits.shape[1],
         )
         return standard, ScoredRows(reference.features, scores)
@@ -137,3 +140,10 @@ class Standard:
             standardised = as_block(features) - self.scale.mean
             standardised /= self.scale.deviation
         return np.clip(standardised, -_LARGEST_FEATURE, _LARGEST_FEATURE, out=standardised)
+
+
+def _limit(distances: Floats) -> float:
+    """Return the limit of distances, from the distances of reference rows."""
+    if len(distances) < FEWEST_REFERENCE_ROWS:
+        return LARGEST
+    return _MARGIN * float(distances.max()) or 1.0

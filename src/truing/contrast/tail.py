@@ -11,12 +11,12 @@ $$ \Delta = \frac{\sum_Q r_i x_i}{\sum_Q r_i} - \bar{x}_A, \qquad
    w = -(S_A + \rho I)^{-1} \Delta, \qquad
    s = u + \frac{w^\top x}{\mathrm{sd}_A(w^\top x)}, $$
 
-where $S_A$ is the covariance of A, m its rows, and $\rho = 1.5 \sqrt{d / m}$ about the size of its sampling error. The
-learned part $w^\top x$ then gets a weight, from five folds of A and Q: each fold is scored by the same rounds on the
-other four, so these scores do not depend on the row that they score.
+where $S_A$ is the correlation matrix of A, m its rows, and $\rho = 1.5 \sqrt{d / m}$ about the size of its sampling
+error. The learned part $w^\top x$ then gets a weight, from five folds of A and Q: each fold is scored by the same
+rounds on the other four, so these scores do not depend on the row that they score.
 
-- *Gain*: how many more rows of Q fall below the 0.2, 0.5 and 1 % quantiles of A by s than by u, or than expected, in
-  standard errors.
+- *Gain*: how many more rows of Q fall below the 0.2, 0.5 and 1 % quantiles of A by s than by u (or than expected by
+  chance, if u has no excess), in standard errors.
 - *Shift*: the difference between A and Q in the direction of their mean difference, over rows that do not look out, in
   standard errors. Out rows move the tail; a reference that differs from production moves the bulk.
 - *Trust* is $\Phi(\text{gain} - 1 - \max(0, \text{shift} - 1))$.
@@ -39,7 +39,7 @@ ROUNDS = 4
 # The quantiles of the reference that define the tail.
 _TAIL = (0.002, 0.005, 0.01)
 
-# Gain that is needed, and shift that is tolerated, in standard errors. Chosen on three networks, checked on others.
+# Required gain and tolerated shift, in standard errors. Chosen on three networks, checked on others.
 _NEEDED_GAIN = 1.0
 _TOLERATED_SHIFT = 1.0
 

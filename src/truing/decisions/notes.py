@@ -97,8 +97,8 @@ def on_class_mix(classes_in: NDArray[np.intp], classes: NDArray[np.intp]) -> lis
     if moved - noise < _OTHER_MIX:
         return []
     return [
-        f"the predicted classes have other frequencies than in the reference (for {moved:.0%} of the rows): if this is "
-        "so for the in-distribution rows, more of them are refused than the rate says; contrast is less affected"
+        f"the predicted classes differ in frequency from the reference (by {moved:.0%} of the rows): if the "
+        "in-distribution rows differ too, more of them are refused than the rate states; contrast is less affected"
     ]
 
 
@@ -116,7 +116,7 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
     fall into few classes change the second.
     """
     chance = before[0].chance
-    if all(then.chance < 0.5 - _CLEAR * then.standard_error for then in before):
+    if all(then.chance < 0.5 - _ROUNDED_CHANCE - _CLEAR * then.standard_error for then in before):
         yield (
             f"the rows score higher than the reference, with a chance of {1 - chance:.3f}: are the two swapped, or is "
             "the sign of the score flipped?"

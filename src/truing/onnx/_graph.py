@@ -117,10 +117,6 @@ class Graph:
         """Return the columns from `first` up to `end`."""
         return self.add("Slice", x, self.whole(first), self.whole(end), self.whole(1))
 
-    def of_largest(self, name: str, x: Tensor) -> Tensor:
-        """Return of the array (k,) called so the number that belongs to each row's first largest column (n, 1)."""
-        return self.add("Gather", self.constant(name), self.add("ArgMax", x, axis=1, keepdims=1))
-
     def _stored(self, array: NDArray[Any]) -> Tensor:
         from onnx.numpy_helper import from_array
 

@@ -141,9 +141,6 @@ class _Maths:
     def columns(self, x: Tensor, first: int, end: int) -> Tensor:
         return x[:, first:end]
 
-    def of_largest(self, name: str, x: Tensor) -> Tensor:
-        return self.constant(name)[x.argmax(dim=1, keepdim=True)]
-
 
 class _Seen:
     """A hook that keeps what entered and what left the head."""

@@ -199,8 +199,10 @@ def fitted(job: Job, plan: Plan, summary: TableSums) -> LinearFit | ContrastFit 
     if plan.method == "none":
         return None
     if plan.reference is not None:
-        assert isinstance(summary.sums, ScoredRows)
-        learned = plan.reference.learn(summary.sums, with_decided=True, share=summary.share)
+        rows = summary.sums
+        if not isinstance(rows, ScoredRows):  # No row of a short table was sampled.
+            rows = plan.reference.decided[:0]
+        learned = plan.reference.learn(rows, with_decided=True, share=summary.share)
         return plan.reference.applied(learned, rows=summary.rows)
     sums = summary.sums
     assert not isinstance(sums, ScoredRows)
