@@ -54,7 +54,7 @@ def test_every_formula_is_mathml(site):
     pages = {page.name: page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
     assert [name for name, html in pages.items() if "arithmatex" in html] == []
     for name in ("concepts.html", "contrast.html", "huber.html", "scores.html", "api.html"):
-        assert pages[name].count("<math") > 10, name
+        assert pages[name].count("<math") > 5, name
         assert "$" not in re.sub(r"<(script|code|pre|style).*?</\1>", "", pages[name], flags=re.DOTALL), name
 
 

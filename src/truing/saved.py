@@ -406,7 +406,12 @@ def _contrast_state(
         if lessons or sample.batches or drift is not None:
             raise ValueError("reference must be stored if anything was learned")
         return ContrastState(settings)
-    d = reference.standard.dimensions
+    standard = reference.standard
+    if settings.method != "contrast" or (settings.base, settings.temperature) != (standard.base, standard.temperature):
+        raise ValueError(
+            "settings must be of the method contrast, with the base score and temperature of the reference"
+        )
+    d = standard.dimensions
     widths = {sample.dimensions, *(len(one.learned.coef) for one in lessons if one.learned is not None)}
     if lesson is None or not widths <= {None, d}:
         raise ValueError(f"sample, lesson and deciding must have the {d} features of the reference")

@@ -260,6 +260,14 @@ def test_garbage_rows_are_not_learned(job, rng, factor):
     np.testing.assert_array_equal(fit.coef, truing.fit_contrast(mix, known, held=held).coef)
 
 
+@pytest.mark.parametrize("factor", [1e3, 1e10, 1e90])
+def test_a_garbage_row_of_the_reference_is_not_learned_from(job, factor):
+    mix, known, held = job
+    garbage = truing.Outputs(factor * known.features[:1], known.logits[:1])
+    fit = truing.fit_contrast(mix, truing.Outputs.concatenate([known, garbage]), held=held)
+    np.testing.assert_array_equal(fit.predict(mix), truing.fit_contrast(mix, known, held=held).predict(mix))
+
+
 def test_a_row_beyond_the_range_of_a_double_is_scored_without_a_warning(rng):
     rows = truing.Outputs(1e-90 * rng.normal(size=(300, 6)), rng.normal(size=(300, 4)))
     far = truing.Outputs(np.where(np.arange(6) == 2, 1e90, 0.0)[None], rows.logits[:1])

@@ -72,7 +72,8 @@ class ContrastFit:
     @property
     def size(self) -> float:
         """The size of the numbers that scores are computed from, which bounds rounding errors."""
-        return abs(self.standard.score_origin) / self.standard.score_scale
+        smallest = 1.0 if self.base in ("msp", "kl_uniform") else 0.0  # These are computed from numbers near 1.
+        return max(abs(self.standard.score_origin), smallest) / self.standard.score_scale
 
     @cached_property
     def ordered_scores_in(self) -> Floats | None:

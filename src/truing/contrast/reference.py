@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _linalg
 from .._blas import one_thread
 from .._check import Floats, as_count
-from ..decisions.distances import GARBAGE_DISTANCE
+from ..decisions.distances import GARBAGE_DISTANCE, is_garbage
 from ..outputs import Outputs, check_same_model
 from ..scores import Base, Head
 from .fit import ContrastFit
@@ -57,7 +57,10 @@ class SplitReference:
         head: Head | None = None,
         components: int | None = None,
     ) -> SplitReference:
-        """Return the two halves under a base score."""
+        """Return the two halves under a base score. Garbage rows of A are left out."""
+        garbage = is_garbage(to_learn.features, np.ones(len(to_learn)), None)
+        if garbage.any():
+            to_learn = to_learn[np.flatnonzero(~garbage)]
         standard, learned = Standard.of(to_learn, base, temperature, head)
         if components is not None:
             components = as_count(components, "components", at_most=standard.dimensions)
