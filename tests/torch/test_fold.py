@@ -169,7 +169,7 @@ def test_a_compiled_model_holds_the_score(model, images, fits):
         compiled = torch.compile(plain, fullgraph=True)
         for rows in (images, images[:7]):
             for one, other in zip(compiled(rows), plain(rows), strict=True):
-                np.testing.assert_allclose(one, other, atol=1e-6)
+                np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_the_model_given_is_left_alone_and_no_longer_needed(model, images, fits):
