@@ -553,7 +553,9 @@ def read(path: Path | None) -> list[Row]:
 def main() -> None:
     """Measure what is asked for, print its tables and, with --json FILE, append its rows; or fill a page from them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bank", action="append", help="a folder under TRUING_DATA/banks (default: those of the page)")
+    parser.add_argument(
+        "--bank", action="append", help="a folder under TRUING_DATA/banks (default: the banks on the page)"
+    )
     parser.add_argument("--json", type=Path, help="JSON lines, one per detector: those in it are not measured again")
     parser.add_argument("--only", choices=MAKERS, help="measure one library alone, whose rows in the file are replaced")
     parser.add_argument("--splits", type=int, default=SPLITS, help=f"splits of the rows, {SPLITS} if not given")

@@ -139,7 +139,7 @@ def some(outputs: Outputs, rows: int, rng: np.random.Generator) -> Outputs:
 
 
 def judged(rows: Outputs, is_out: Any, reference: Outputs, method: str) -> dict[str, Any]:
-    """Return the notes and decisions of a method, those of energy alone, and the true share of out rows."""
+    """Return the notes and decisions of a method, the decisions by energy alone, and the true share of out rows."""
     found = truing.detect(rows, reference, method=method, false_alarm=FALSE_ALARM)
     energy = truing.detect(rows, reference, method="none", base="energy", false_alarm=FALSE_ALARM)
     notes = " ".join(found.notes)
@@ -252,7 +252,7 @@ SECTIONS = {
         notes_table,
         "In per cent of mixtures. *hurts* should be given if AUROC fell by two points or more, and should not if\n"
         "AUROC did not fall. *few rows* of dlr counts the reference, which joins its fit. Every situation of the last\n"
-        "table but *0% far* should have *shift*, and those of all classes should have *nearly all out*. Contrast\n"
+        "table but *0% far* should have *shift*, and mixtures of all classes should have *nearly all out*. Contrast\n"
         "gives one of the two, *shift* for another mix of classes and *nearly all out* for shifted images or another\n"
         "network, and none for a reference that the network was trained on.",
     ),

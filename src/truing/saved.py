@@ -387,7 +387,9 @@ def _check_joint(state: LinearState) -> None:
         spread = np.sqrt(np.maximum(whole.squares, 0.0) / whole.rows)
         size = 1e-9 * (np.abs(whole.mean) + spread)
         if not (math.isclose(state.joint.rows, whole.rows) and (np.abs(state.joint.mean - whole.mean) <= size).all()):
-            raise ValueError("joint must be the moments of learned and reference rows, got those of other rows")
+            raise ValueError(
+                "joint must be the moments of the learned and reference rows, got the moments of other rows"
+            )
 
 
 def _contrast_state(

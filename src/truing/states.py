@@ -205,8 +205,8 @@ class LinearState:
     def with_rows(self, rows: Outputs) -> LinearState:
         """Return the state after these rows were learned with weight 1, except for garbage rows.
 
-        Garbage rows are counted and change nothing else. Reference rows are never skipped. This treats rows to decide
-        and reference rows alike in practice: a reference row is at most sqrt(m) deviations from the mean of the m
+        Garbage rows are counted and change nothing else. Reference rows are never skipped. In practice this
+        does not favour either kind of row: a reference row is at most sqrt(m) deviations from the mean of the m
         reference rows, and rows of real networks stay far below `GARBAGE_DISTANCE`.
         """
         scores = self.settings.base_scores(rows)

@@ -50,7 +50,8 @@ class ScoredRows:
 class Standard:
     r"""A base score, and the mean and deviation of reference rows.
 
-    `scale` holds the mean and the deviation of the features, `score_origin` and `score_scale` those of the base score.
+    `scale` holds the mean and the deviation of the features. `score_origin` and `score_scale` are the mean and the
+    deviation of the base score.
     `limit` is twice the largest distance of a reference row from the mean (`RowScale`). `classes` is the
     number of logits, or 0 without logits. `bank` holds the reference rows if the base score needs them.
     """

@@ -29,7 +29,7 @@ _ROWS_OF_MEDIANS = 1000
 
 @dataclass(frozen=True, eq=False)
 class RowScale:
-    """The mean (d,) of typical rows, and the unit (d,) of distances from it: the standard deviation, or one size.
+    """The mean (d,) of typical rows, and the unit (d,) of distances from it: the deviation, or one size for all.
 
     A column that is constant among typical rows has the root mean square deviation of the other columns, or 1 if all
     columns are constant. So a unit that never fired before is not infinitely far when it fires.
@@ -79,10 +79,10 @@ class RowScale:
 class RowGuard:
     """Recognises garbage rows, which must not be learned, by their features and by their base score.
 
-    The features of a reference are measured in standard deviations. Without a reference, the rows so far may be all
-    alike, such as images of a closed lens, and other rows are then 10,000 deviations away. So the unit is the size of
-    these rows, the root mean square of all their numbers. With any set of the six networks as the rows so far, rows of
-    the network's other sets are at most 4.6 sizes away.
+    The features of a reference are measured in standard deviations. Without a reference, the rows so far may be
+    nearly identical, such as images of a closed lens, and other rows are then 10,000 deviations away. So the unit is
+    the size of these rows, the root mean square of all their numbers. With any set of the six networks as the rows so
+    far, rows of the network's other sets are at most 4.6 sizes away.
 
     Base scores are always measured in sizes. The deviation of the MSP is tiny if the network is sure of all rows.
     """
@@ -112,7 +112,7 @@ class RowGuard:
     def of_medians(cls, features: Matrix, scores: Floats) -> RowGuard | None:
         """Return the guard of rows that may hold garbage themselves, from medians; None if they are too few.
 
-        Of many rows, the medians are those of a sample.
+        For many rows, the medians are computed on a sample.
         """
         if len(scores) < FEWEST_TO_SCALE:
             return None

@@ -27,7 +27,7 @@ class Ranks:
     """The ranks of scores (n,) among reference scores (m,), computed on first use.
 
     Set `is_ordered` if the reference scores are already in ascending order. `size` is the size of the numbers that the
-    scores were computed from, if they are larger than the scores: their rounding errors bound those of the scores.
+    scores were computed from, if they are larger than the scores. It bounds the rounding errors of the scores.
 
     >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
     >>> ranks.below.tolist(), ranks.up_to.tolist()

@@ -136,7 +136,7 @@ class ContrastRows:
 
     @classmethod
     def of(cls, reference: SplitReference, part_rows: Sequence[int]) -> ContrastRows:
-        """Return the work for parts with so many rows each."""
+        """Return the work for parts with these numbers of rows."""
         rows = np.array(part_rows, dtype=np.int64)
         starts = reference.numbers(np.cumsum(rows) - rows)
         return cls(reference.standard, reference.share_of(int(rows.sum())), starts)
