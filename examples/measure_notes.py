@@ -55,7 +55,7 @@ NOTES = {
     "few look out": "few rows look out",
     "shift": "differ from the reference as a whole",
     "nearly all out": "of the rows (or more )?look out",
-    "shared rows": "are rows of the reference",
+    "shared rows": "are reference rows",
     "swapped": "swapped",
     "hurts": "truing hurts here",
 }

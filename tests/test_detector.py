@@ -7,6 +7,8 @@ import truing
 from truing.contrast import split
 from truing.decisions.distances import FEWEST_TO_SCALE
 from truing.sample import OUTSIDE
+from truing.scores.rows import BaseScore
+from truing.steps import Sums, score_rows, sum_rows
 
 
 def stream(rng, rows=400, d=6) -> truing.Outputs:
@@ -342,7 +344,7 @@ def test_rows_that_occur_in_the_reference_are_noted(rng):
     detector, rows, other = truing.Detector(), stream(rng), stream(rng)
     detector.calibrate(rows)
     detector.learn(other)
-    assert "100% of the rows are rows of the reference" in detector.decide(rows[:300], false_alarm=0.1).notes[0]
+    assert "100% of the rows are reference rows" in detector.decide(rows[:300], false_alarm=0.1).notes[0]
     assert detector.decide(other, false_alarm=0.1).notes == ()
 
 
@@ -360,10 +362,11 @@ def test_the_repr_of_a_detector_and_a_decision_summarises_them(rng):
     assert repr(detector) == "Detector(auto, base energy, nothing learned)"
     detector.calibrate(stream(rng, rows=60))
     detector.learn(stream(rng, rows=1500))
-    assert repr(detector) == "Detector(base energy, 6 features, 1,500 rows learned, 60 reference rows)"
+    assert repr(detector) == "Detector(dlr, base energy, 6 features, 1,500 rows learned, 60 reference rows)"
     found = repr(detector.decide(stream(rng), false_alarm=0.1))
     assert found.startswith("Decision(")
-    assert found.endswith("of 400 rows out at false_alarm 0.1)")
+    note = "by dlr: contrast needs a reference of at least 200 rows, this has 60 rows"
+    assert found.endswith(f"of 400 rows out at false_alarm 0.1; {note})")
 
 
 def test_a_window_keeps_the_newest_batches_and_forgets_earlier_outliers(rng):
@@ -689,3 +692,109 @@ def test_no_real_row_is_skipped(name):
         detector.learn(truing.sample(name))
         detector.learn(truing.sample())
         assert detector.skipped_rows == 0
+
+
+class CountedEnergy:
+    """The energy, as a base score that counts how often it is computed."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, outputs):
+        self.calls += 1
+        return truing.energy(outputs.logits)
+
+
+@pytest.mark.parametrize("drift_alarm", [None, 0.01])
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+def test_the_base_scores_of_a_batch_are_computed_once(rng, method, drift_alarm):
+    base = CountedEnergy()
+    detector = truing.Detector(base, method=method, drift_alarm=drift_alarm)
+    detector.calibrate(stream(rng, rows=120))
+    for rows in (200, 5, 30):  # A contrast solves a fit of its own for the first batch.
+        for act in (detector.learn, partial(detector.learn_and_decide, fdr=0.1), detector.learn_and_score):
+            before = base.calls
+            act(stream(rng, rows=rows))
+            assert base.calls == before + 1
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr"])
+def test_rows_that_are_not_learned_need_no_base_scores(rng, method):
+    base, rows = CountedEnergy(), stream(rng, rows=60)
+    detector = truing.Detector(base, method=method)
+    detector.calibrate(rows)
+    detector.learn(rows)
+    before = base.calls
+    detector.score(rows)
+    detector.decide(rows, fdr=0.1)
+    assert base.calls == before
+
+
+def test_decisions_say_why_auto_is_dlr(rng):
+    for settings, rows, why in (
+        ({}, 199, "by dlr: contrast needs a reference of at least 200 rows, this has 199 rows"),
+        ({"intercept": False}, 300, "by dlr: contrast needs an intercept, got intercept=False"),
+    ):
+        detector = truing.Detector(**settings)
+        detector.calibrate(stream(rng, rows=rows))
+        assert why in detector.learn_and_decide(stream(rng), fdr=0.1).notes
+        assert why in detector.decide(stream(rng), fdr=0.1).notes
+        detector.calibrate(stream(rng, rows=rows))
+        assert why in detector.decide(stream(rng), fdr=0.1).notes
+    for settings in ({}, {"method": "dlr"}):
+        detector = truing.Detector(**settings)
+        detector.calibrate(stream(rng, rows=300 if not settings else 100))
+        assert "by dlr" not in " ".join(detector.learn_and_decide(stream(rng), fdr=0.1).notes)
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+def test_groups_that_are_not_used_are_noted(rng, tmp_path, method):
+    detector = truing.Detector(method=method)
+    detector.calibrate(stream(rng, rows=60), groups=np.arange(60) // 4)
+    truing.save(detector, tmp_path / "detector.npz")
+    for each in (detector, truing.load(tmp_path / "detector.npz")):
+        notes = each.learn_and_decide(stream(rng), fdr=0.1).notes
+        is_noted = "groups were not used: this method does not split the reference" in notes
+        assert is_noted == (method != "contrast")
+
+
+def sums_of(outputs: truing.Outputs, base: BaseScore, **how) -> Sums:
+    """Return the sums of a job over these rows, in blocks."""
+    sums = Sums()
+    for start in range(0, len(outputs), 100):
+        rows = score_rows(outputs[start : start + 100], base)
+        sums += sum_rows(rows, how.get("guard"), np.arange(start, start + len(rows)), **how)
+    return sums
+
+
+@pytest.mark.parametrize("settings", [{}, {"components": 3, "intercept": False, "temperature": 2.0}])
+def test_a_detector_of_the_sums_of_a_job_has_learned_its_rows(rng, settings):
+    outputs, reference = stream(rng), stream(rng, rows=300)
+    sums = sums_of(outputs, BaseScore("energy", settings.get("temperature", 1.0)))
+    made = truing.Detector.of_sums(sums, reference, method="dlr", base="energy", **settings)
+    plain = truing.Detector("energy", method="dlr", **settings)
+    plain.calibrate(reference)
+    plain.merge(sums.moments)
+    assert (made.moments.rows, made.skipped_rows) == (400, 0)
+    for _ in range(2):
+        rows = stream(rng, rows=50)
+        np.testing.assert_array_equal(made.decide(rows, fdr=0.1).p_values, plain.decide(rows, fdr=0.1).p_values)
+        one, other = (each.learn_and_decide(rows, fdr=0.1) for each in (made, plain))
+        np.testing.assert_array_equal(one.scores, other.scores)
+        assert one.notes == other.notes
+
+
+def test_a_detector_of_sums_without_a_reference_scores_rows(rng):
+    outputs = stream(rng)
+    sums = Sums(403, garbage_rows=3, moments=truing.Moments.of(outputs.features, truing.msp(outputs.logits)))
+    made = truing.Detector.of_sums(sums, None, method="dlr")
+    assert made.skipped_rows == 3
+    plain = truing.Detector(method="dlr")
+    plain.learn(outputs)
+    np.testing.assert_array_equal(made.score(outputs), plain.score(outputs))
+
+
+@pytest.mark.parametrize("method", ["rlr", "auto"])
+def test_a_detector_of_sums_must_be_dlr_or_contrast(rng, method):
+    with pytest.raises(ValueError, match=f"method must be dlr or contrast: .* got '{method}'"):
+        truing.Detector.of_sums(Sums(), stream(rng), method=method)

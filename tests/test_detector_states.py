@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import is_dataclass
 
 import numpy as np
 import pytest
@@ -246,3 +247,60 @@ def test_moments_that_have_decayed_to_nearly_zero_are_restored(rng, tmp_path):
         moments = moments.decayed(1e-10)
     truing.save(moments, tmp_path / "moments.npz")
     assert truing.load(tmp_path / "moments.npz").rows == moments.rows
+
+
+def attributes(value, path=""):
+    """Return the id of every attribute of a frozen value and of the frozen values in it, by path."""
+    found = {path: id(value)}
+    if isinstance(value, tuple):
+        for place, item in enumerate(value):
+            found |= attributes(item, f"{path}.{place}")
+    elif is_dataclass(value):
+        for name, item in vars(value).items():
+            found |= attributes(item, f"{path}.{name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decay": 0.9},
+        {"window": 50},
+        {"method": "rlr"},
+        {"method": "contrast"},
+        {"method": "contrast", "components": 2},
+    ],
+    ids=str,
+)
+def test_using_a_state_does_not_change_it(rng, options):
+    """A frozen state has no hidden caches: nothing in it is added or replaced after it was made."""
+    rows = truing.Outputs(rng.normal(size=(400, 4)), scores=rng.normal(size=400))
+    detector = truing.Detector("given", drift_alarm=0.01, **({"method": "dlr"} | options))
+    detector.calibrate(rows[:150])
+    detector.learn_and_decide(rows[150:250], fdr=0.1)
+    state, before = detector.state, attributes(detector.state)
+    detector.score(rows)
+    detector.decide(rows, false_alarm=0.1)
+    detector.base_scores(rows)
+    assert detector.current_fit.notes() is not None
+    assert detector.fit_of_learned().notes() is not None
+    assert detector.state is state
+    detector.learn_and_decide(rows[250:], fdr=0.1)
+    detector.learn_and_score(rows[250:])
+    assert attributes(state) == before
+
+
+def test_a_fit_is_solved_once_for_a_state_and_its_copies(rng):
+    rows = truing.Outputs(rng.normal(size=(60, 4)), scores=rng.normal(size=60))
+    detector = truing.Detector("given")
+    detector.calibrate(rows)
+    detector.learn(rows)
+    copied = copy.copy(detector)
+    fits = detector.current_fit, detector.fit_of_learned()
+    assert fits[0] is not fits[1]
+    for each in (detector, copied):
+        assert (each.current_fit, each.fit_of_learned()) == fits
+    copied.learn(rows)
+    assert copied.current_fit is not fits[0]
+    assert detector.current_fit is fits[0]

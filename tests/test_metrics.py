@@ -8,7 +8,6 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import truing
-from truing.decisions import ranks
 
 # Few distinct values, so that ties are the rule.
 tied = arrays(np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(float))
@@ -21,18 +20,31 @@ def stacked(scores_in, scores_out):
     return np.repeat([1, 0], [len(scores_in), len(scores_out)]), np.concatenate((scores_in, scores_out))
 
 
-@given(scores_in=either, scores_out=either, at_once=st.sampled_from([1, 4, 1000]))
-def test_auroc_and_aupr_are_scikit_learns_in_blocks_of_any_length(scores_in, scores_out, at_once):
+def assert_equals_scikit_learn(scores_in, scores_out):
     is_in, scores = stacked(scores_in, scores_out)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "_ASCENDING_AT_ONCE", at_once)
-        found = truing.evaluate(scores_in, scores_out)
-        assert truing.auroc(scores_in, scores_out) == found.auroc
-        assert truing.aupr(scores_in, scores_out) == found.aupr
-        assert truing.aupr_out(scores_in, scores_out) == found.aupr_out
-    assert found.auroc == pytest.approx(roc_auc_score(is_in, scores), abs=1e-12)
-    assert found.aupr == pytest.approx(average_precision_score(is_in, scores), abs=1e-12)
-    assert found.aupr_out == pytest.approx(average_precision_score(1 - is_in, -scores), abs=1e-12)
+    found = truing.evaluate(scores_in, scores_out)
+    assert truing.auroc(scores_in, scores_out) == found.auroc == pytest.approx(roc_auc_score(is_in, scores), abs=1e-12)
+    precision = average_precision_score(is_in, scores)
+    assert truing.aupr(scores_in, scores_out) == found.aupr == pytest.approx(precision, abs=1e-12)
+    precision_out = average_precision_score(1 - is_in, -scores)
+    assert truing.aupr_out(scores_in, scores_out) == found.aupr_out == pytest.approx(precision_out, abs=1e-12)
+
+
+@given(scores_in=either, scores_out=either)
+def test_auroc_and_aupr_are_scikit_learns(scores_in, scores_out):
+    assert_equals_scikit_learn(scores_in, scores_out)
+
+
+@pytest.mark.parametrize("decimals", [0, 2, 16])
+@pytest.mark.parametrize("rows", [(200_000, 100), (70_000, 150_000)])
+def test_many_scores_in_several_ranges_have_the_metrics_of_scikit_learn(rng, rows, decimals):
+    assert_equals_scikit_learn(rng.normal(1, 1, rows[0]).round(decimals), rng.normal(0, 1, rows[1]).round(decimals))
+
+
+@given(scores_in=either, scores_out=either)
+def test_auroc_counts_the_pairs_that_the_in_row_wins(scores_in, scores_out):
+    wins = [(a > b) + (a == b) / 2 for a in scores_in for b in scores_out]
+    assert truing.auroc(scores_in, scores_out) == sum(wins) / len(wins)
 
 
 @given(scores_in=either, scores_out=either)

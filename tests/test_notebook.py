@@ -195,7 +195,7 @@ def test_a_notebook_gets_a_picture(found):
 
 def test_a_report_of_numbers_alone_has_no_figure(found):
     report = truing.Report(0.9, 0.9, 0.9, 0.1, "at-least", 3, 4)
-    with pytest.raises(ValueError, match="a report must be made by evaluate for its figure"):
+    with pytest.raises(ValueError, match=r"make the report with truing\.evaluate"):
         report.plot()
     made = truing.evaluate([1.0, 2.0], [0.0])
     assert made == truing.Report(1.0, 1.0, 1.0, 0.0, "at-least", 2, 1)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import truing
+from truing.data.columns import write_columns
 
 FORMATS = ["outputs.npz", "outputs.parquet", "outputs.arrow", "outputs.feather"]
 
@@ -71,7 +72,7 @@ def test_lists_of_several_lengths_and_missing_values_are_refused(tmp_path):
     columns = {
         "lists of one length": [[1.0], [1.0, 2.0]],
         "missing values": [[1.0, None], [1.0, 2.0]],
-        "one length": [None, [1.0]],
+        "no missing values, got 1": [None, [1.0]],
     }
     for message, features in columns.items():
         parquet.write_table(pyarrow.table({"features": features}), tmp_path / "x.parquet")
@@ -85,6 +86,18 @@ def test_plain_list_columns_are_read_as_a_matrix(tmp_path):
 
     parquet.write_table(pyarrow.table({"features": [[1.0, 2.0], [3.0, 4.0]], "id": ["a", "b"]}), tmp_path / "x.parquet")
     assert truing.Outputs.load(tmp_path / "x.parquet").features.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_columns_by_other_names_and_by_patterns_are_loaded(tmp_path, outputs, name):
+    wide = {f"f{number}": column for number, column in enumerate(outputs.features.T)}
+    write_columns(tmp_path / name, {"out": outputs.logits, **dict(reversed(wide.items())), "scores": outputs.scores})
+    loaded = truing.Outputs.load(tmp_path / name, features="f[0-9]", logits="out")
+    assert_equal(loaded, truing.Outputs(outputs.features, outputs.logits, scores=outputs.scores))
+    with pytest.raises(ValueError, match=rf"{name} must hold columns that match g\*, got out, f3, f2, f1, f0, scores"):
+        truing.Outputs.load(tmp_path / name, features="g*")
+    with pytest.raises(ValueError, match=rf"{name} must hold emb, got out, f3, f2"):
+        truing.Outputs.load(tmp_path / name, features="emb")
 
 
 def test_some_rows_are_taken_from_every_field(outputs):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import truing
 from truing import _threads
-from truing._threads import add_blocks, count, map_blocks, watched
+from truing._threads import add_blocks, count, map_blocks
 from truing.scores import NEEDS, base_scores
 
 COUNTS = (1, 2, 3, 8)
@@ -255,19 +255,3 @@ def test_an_invalid_variable_is_rejected_by_name(monkeypatch, text):
     monkeypatch.setenv("TRUING_THREADS", text)
     with pytest.raises((TypeError, ValueError), match="TRUING_THREADS must be"):
         map_blocks(str, range(10))
-
-
-# Progress.
-
-
-@pytest.mark.parametrize("n", COUNTS)
-def test_every_block_of_the_watching_thread_is_reported_in_order(n):
-    truing.threads(n)
-    told = []
-    with watched(lambda *progress: told.append(progress)):
-        map_blocks(int, range(5))
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(map_blocks, int, range(7)).result()  # Another thread is not watched.
-        map_blocks(int, range(2))
-    map_blocks(int, range(9))
-    assert told == [(1, done, 5) for done in range(1, 6)] + [(2, 1, 2), (2, 2, 2)]

@@ -110,7 +110,20 @@ WRONG_SCORES = [name if "." in name or name in WRONG_FILES else f"{name}.csv" fo
 WRONG_FITS = [*WRONG_FILES, "good.npz", "good.parquet", "fit-cut.npz", "scores.npy"]
 WRONG_FITS.remove("fit.npz")
 WRONG_TARGETS = [
-    *("gone/x.npy", "", ".", "nothing", "x.xls", "x", ".npy", "good.npz/x.npy", "loop.npy", "pipe.npy", "/dev/full"),
+    *(
+        "gone/x.npy",
+        "",
+        ".",
+        "nothing",
+        "x.xls",
+        "x",
+        ".npy",
+        "-",
+        "good.npz/x.npy",
+        "loop.npy",
+        "pipe.npy",
+        "/dev/full",
+    ),
     *("/dev/null", "n" * 300 + ".npy", "nul\0.npy", "/", "good.npz", "./good.npz", "nothing/../good.npz"),
 ]
 WRONG_OPTIONS = [
@@ -126,8 +139,8 @@ WRONG_DETECT_OPTIONS = [
     *(["--reference", "good.npz", "--accept", rate] for rate in ("0", "1.5", "nan", "-1", "all", "")),
     *(["--reference", "good.npz", "--fdr", "0.1", "--accept", "0.9"], ["--reference"]),
 ]
-# A name without an ending is a folder for the results of `detect` and `apply`.
-FOLDERS = ("x", "nothing", ".npy")
+# A name without an ending is a folder for the results of `detect`, `score` and `apply`.
+FOLDERS = ("x", "nothing")
 CASES = [
     *(["detect", name] for name in WRONG_OUTPUTS),
     *(["detect", name, "--json", "--method", "online"] for name in WRONG_OUTPUTS),
@@ -141,9 +154,9 @@ CASES = [
     *(["evaluate", name, "scores.npy"] for name in WRONG_SCORES),
     *(["evaluate", "scores.npy", name] for name in WRONG_SCORES),
     *(["detect", "good.npz", "-o", name] for name in WRONG_TARGETS if name not in FOLDERS),
-    *(["score", "good.npz", "-o", name] for name in WRONG_TARGETS),
+    *(["score", "good.npz", "-o", name] for name in WRONG_TARGETS if name not in FOLDERS),
     *(["apply", "fit.npz", "good.npz", "-o", name] for name in (*WRONG_TARGETS, "fit.npz") if name not in FOLDERS),
-    *(["fit", "good.npz", "-o", name] for name in WRONG_TARGETS if name not in ("x", "x.xls", ".npy")),
+    *(["fit", "good.npz", "-o", name] for name in WRONG_TARGETS if name not in ("x", "x.xls")),
     *(["fit", "good.npz", "-o", "x.npz", "--moments", name] for name in WRONG_TARGETS[:4]),
     *(
         [command, "good.npz", "-o", "x.npz", *option]

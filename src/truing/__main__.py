@@ -2,6 +2,6 @@
 
 import sys
 
-from .cli import main
+from truing_command import main
 
 sys.exit(main())

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from functools import cache, partial
-from itertools import count as counter
+from functools import cache
 from math import ceil
 from numbers import Integral
 from pathlib import Path
@@ -45,7 +44,6 @@ class _Local(threading.local):
     """Settings of one thread."""
 
     is_alone = False
-    begin_pass: Callable[[], Callable[[int, int], object]] | None = None  # Returns the function to report progress to.
 
 
 _local = _Local()
@@ -109,14 +107,11 @@ def add_blocks(
         Fewer blocks than this stay on the calling thread.
     """
     waiting = list(blocks)
-    report = None if _local.is_alone or _local.begin_pass is None else _local.begin_pass()
     is_alone = _local.is_alone or len(waiting) < max(fewest, 2)
     workers = 1 if is_alone else min(count(), len(waiting))
     with one_thread(), closing(_results(work, waiting, workers)) as parts:
-        for done, part in enumerate(parts, 1):
+        for part in parts:
             add(part)
-            if report is not None:
-                report(done, len(waiting))
 
 
 @contextmanager
@@ -127,21 +122,6 @@ def alone() -> Iterator[None]:
         yield
     finally:
         _local.is_alone = before
-
-
-@contextmanager
-def watched(tell: Callable[[int, int, int], object]) -> Iterator[None]:
-    """Report the progress of the calls that the current thread makes while the block runs.
-
-    After each block of rows, `tell(number, done, blocks)` receives the number of the pass over the rows, starting at
-    1, the number of blocks done in this pass, and the number of all its blocks.
-    """
-    passes = counter(1)
-    before, _local.begin_pass = _local.begin_pass, lambda: partial(tell, next(passes))
-    try:
-        yield
-    finally:
-        _local.begin_pass = before
 
 
 def _results(work: Callable[[Block], Part], blocks: list[Block], workers: int) -> Generator[Part, None, None]:

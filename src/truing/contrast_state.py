@@ -7,20 +7,21 @@ rows have grown by a quarter, so that most batches cost one product with the coe
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import Floats, Matrix, check_finite
-from .contrast import ContrastFit, Learned, RowSample, ScoredRows, SplitReference, split
+from .contrast import ContrastFit, RowSample, SplitReference, split
 from .decisions.drift import DriftWatch
 from .decisions.duplicates import on_near_duplicates
 from .decisions.ranks import Ranks
 from .decisions.row_keys import RowKeys
 from .outputs import Outputs
 from .scores import looks_at_known
-from .states import Comparison, LinearState, Settings
+from .scores.rows import KeyedRows, ScoredRows
+from .states import LinearState, Settings, Solved, Watched
+from .steps import Fit, Sums, score_rows, solve_contrast, sum_rows
 
 # The fit is renewed when this share of the learned rows is new.
 _NEW_SHARE = 0.25
@@ -28,20 +29,20 @@ _NEW_SHARE = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What was learned from rows of weight `rows`, when `seen` rows had been seen.
+    """A fit that was solved when `seen` rows had been seen; it serves many states.
 
-    The fit is computed once and serves many states.
+    `scores_in` (m,) are its scores of the reference rows to decide against, in ascending order.
     """
 
-    reference: SplitReference
-    learned: Learned | None
-    rows: float
-    seen: int = 0
+    fit: ContrastFit
+    scores_in: Floats
+    seen: int
 
-    @cached_property
-    def fit(self) -> ContrastFit:
-        """The fit with this learned part."""
-        return self.reference.applied(self.learned, rows=self.rows)
+    @classmethod
+    def of(cls, fit: ContrastFit, seen: int) -> Lesson:
+        """Return the lesson with this fit."""
+        assert fit.scores_in is not None
+        return cls(fit, np.sort(fit.scores_in), seen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,9 @@ class ContrastState:
     skipped_rows: int = 0
     reference_notes: tuple[str, ...] = ()
 
+    # The reference rows to decide against are in no current fit.
+    is_reference_in_fit = False
+
     @property
     def dimensions(self) -> int | None:
         """Number of feature columns, or None without a reference."""
@@ -84,11 +88,6 @@ class ContrastState:
         """Weight of the learned rows."""
         return self.sample.rows
 
-    @property
-    def feature_mean(self) -> None:
-        """Contrast keeps no mean of the features."""
-        return None
-
     def with_reference(self, reference: Outputs, groups: ArrayLike | None = None) -> ContrastState:
         """Return the state with these reference rows instead of any earlier reference.
 
@@ -97,39 +96,39 @@ class ContrastState:
         to_learn, to_decide = (half._copied() for half in split(reference, groups=groups))
         settings = self.settings
         assert settings.base is not None
-        halves = SplitReference.of(
-            to_learn, to_decide, settings.base, settings.temperature, settings.head, settings.components
-        )
-        halves.prepare()
-        sample = RowSample() if looks_at_known(settings.base) else self.sample
-        keys = RowKeys.of(to_learn.features, to_decide.features)
-        drift = DriftWatch.of(to_decide.features, settings.drift_alarm)
-        notes = () if groups is not None else tuple(on_near_duplicates(reference.features))
         state = ContrastState(
             settings,
-            halves,
-            sample,
-            keys=keys,
-            drift=drift,
+            SplitReference.of(
+                to_learn, to_decide, settings.base, settings.temperature, settings.head, settings.components
+            ),
+            RowSample() if looks_at_known(settings.base) else self.sample,
+            keys=RowKeys.of(to_learn.features, to_decide.features),
+            drift=DriftWatch.of(to_decide.features, settings.drift_alarm),
             skipped_rows=self.skipped_rows,
-            reference_notes=notes,
+            reference_notes=() if groups is not None else tuple(on_near_duplicates(reference.features)),
         )
         return state._renewed()
 
-    def read(self, outputs: Outputs) -> ScoredRows:
+    def score_rows(self, outputs: Outputs) -> ScoredRows:
         """Return the rows with their base scores."""
         check_finite(outputs.features, "features")  # The caller's array may have changed since it was checked.
-        return self._need_reference().standard.scored(outputs)
+        standard = self._need_reference().standard
+        standard.check(outputs)
+        return score_rows(outputs, standard.base_score)
+
+    def unlearned_rows(self, outputs: Outputs) -> ScoredRows:
+        """Return rows that are only scored or decided, with their base scores."""
+        return self.score_rows(outputs)
 
     def with_rows(self, rows: ScoredRows) -> ContrastState:
-        """Return the state after these rows were learned with weight 1."""
-        garbage = self._need_reference().is_garbage(rows)
-        learnable = rows[np.flatnonzero(~garbage)]
-        skipped = self.skipped_rows + int(garbage.sum())
-        state = replace(self, deciding=self._deciding(rows), skipped_rows=skipped)
-        if len(learnable) == 0:
+        """Return the state after these rows were learned with weight 1, except for garbage rows."""
+        first = self.sample.seen + self.skipped_rows
+        numbers = np.arange(first, first + len(rows))
+        sums = sum_rows(rows, self._need_reference().guard, numbers, with_moments=False, share=1.0)
+        state = replace(self, deciding=self._deciding(rows), skipped_rows=self.skipped_rows + sums.garbage_rows)
+        if sums.sample is None:
             return state
-        sample = self.sample.with_rows(learnable, decay=self.settings.decay, window=self.settings.window)
+        sample = self.sample.with_rows(sums.sample, decay=self.settings.decay, window=self.settings.window)
         state = replace(state, sample=sample)
         fewest = self._need_reference().fewest_to_learn
         is_due = sample.seen - self._need_lesson(self.lesson).seen >= max(_NEW_SHARE * sample.rows, fewest)
@@ -153,45 +152,52 @@ class ContrastState:
         )
         return state if self.reference is None else state._renewed()
 
-    def fit(self, *, with_reference: bool = False) -> ContrastFit:
+    def solve(self, *, with_reference: bool) -> Solved:
         """Return the fit of the learned rows, or the base score while nothing was learned.
 
-        The reference rows that decisions compare with are in no fit, so `with_reference` changes nothing.
+        With `with_reference`, return the fit that decides the rows of the last batch. Fits are solved while rows are
+        learned, so this takes no time.
         """
-        return self._need_lesson(self.lesson).fit
+        lesson = self._need_lesson(self.deciding if with_reference else self.lesson)
+        return Solved(lesson.fit, lesson.scores_in)
 
-    def scores(self, rows: ScoredRows) -> Floats:
-        """Return the score (n,) of every row."""
-        return self.fit().predict_scored(rows)
+    def notes(self, features: Matrix, fit: Fit) -> list[str]:
+        """Return notes on rows to decide (n, d), on the reference, and on the fit."""
+        assert isinstance(fit, ContrastFit)
+        shared = [] if self.keys is None else self.keys.notes(features)
+        return [*shared, *self.reference_notes, *fit.notes()]
 
-    def compared(self, rows: ScoredRows, *, with_reference: bool) -> Comparison:
-        """Return the scores of the reference rows to decide against, of these rows, and notes on the fit.
-
-        `with_reference` is for the rows of the last batch.
-        """
-        fit = self._need_lesson(self.deciding if with_reference else self.lesson).fit
-        assert fit.ordered_scores_in is not None
-        notes = [*self.reference_notes, *fit.notes()]
-        return Comparison(fit.ordered_scores_in, fit.predict_scored(rows), notes, is_ordered=True, size=fit.size)
-
-    def watched(self, base_scores: Floats, p_values: Floats) -> Floats:
-        """Return the p-values (n,) that the drift alarm monitors: by the base score, which never changes."""
-        return Ranks(self._need_reference().decided.scores, base_scores).p_values()
+    def watched(self, base_scores: Floats, scores: Floats, p_values: Floats) -> Watched:
+        """Return what the drift alarm monitors of rows (n,): p-values by the base score, which never changes."""
+        return Watched(Ranks(self._need_reference().decided.scores, base_scores).p_values(), None)
 
     def _deciding(self, rows: ScoredRows) -> Lesson:
         """Return what decides these rows, which are learned next."""
         reference = self._need_reference()
         if len(rows) <= max(self.sample.rows, reference.fewest_to_learn):
             return self._need_lesson(self.lesson)
-        at_hand = self.sample.joined() + rows if len(self.sample) else rows
-        rows_learned, seen = self.sample.rows + len(rows), self.sample.seen + len(rows)
-        return Lesson(reference, reference.learn_sampled(at_hand), rows_learned, seen)
+        some, share = reference.some_of(self.sample.joined() + rows if len(self.sample) else rows)
+        fit = solve_contrast(reference, some, rows=self.sample.rows + len(rows), with_decided=True, share=share)
+        return Lesson.of(fit, self.sample.seen + len(rows))
 
     def _renewed(self) -> ContrastState:
         """Return the state with a new fit of the learned rows."""
-        reference = self._need_reference()
-        learned = reference.learn(self.sample.joined(), with_decided=False) if len(self.sample) else None
-        return replace(self, lesson=Lesson(reference, learned, self.sample.rows, self.sample.seen))
+        rows = self.sample.joined() if len(self.sample) else None
+        fit = solve_contrast(self._need_reference(), rows, rows=self.sample.rows, with_decided=False)
+        return replace(self, lesson=Lesson.of(fit, self.sample.seen))
+
+    def for_repeated_rows(self) -> ContrastState:
+        """Return the state whose `deciding` is valid for learned rows of any batch.
+
+        The lesson may contain such rows, but not the reference rows that they are compared with. This `deciding`
+        contains both.
+        """
+        sample = self.sample
+        rows = sample.joined() if len(sample) else None
+        fit = solve_contrast(
+            self._need_reference(), rows, rows=sample.rows, with_decided=len(sample) > 0, share=sample.share
+        )
+        return replace(self, deciding=Lesson.of(fit, sample.seen))
 
     def _need_lesson(self, lesson: Lesson | None) -> Lesson:
         self._need_reference()
@@ -207,8 +213,17 @@ class ContrastState:
 State = LinearState | ContrastState
 
 
-def notes_on_rows(state: State, features: Matrix) -> list[str]:
-    """Return notes on rows to decide that also occur in the reference."""
-    if isinstance(state, ContrastState):
-        return [] if state.keys is None else state.keys.notes(features)
-    return [] if state.reference is None else state.reference.keys.notes(features)
+def sample_of_job(sums: Sums, share: float) -> RowSample | None:
+    """Return the sampled rows of a finished job as the learned rows of a stream; None if no rows were learned.
+
+    `share` is the share of the rows that the job sampled. The sample is thinned to the size of a stream's sample.
+    """
+    if sums.sample is None:
+        return None
+    whole = RowSample((sums.sample,), share, float(sums.learned_rows), sums.learned_rows)
+    thinned = RowSample() + whole
+    own = tuple(
+        KeyedRows(np.array(rows.features, dtype=np.float64, order="C"), rows.scores.copy(), rows.keys.copy())
+        for rows in thinned.batches
+    )
+    return replace(thinned, batches=own)

@@ -21,10 +21,10 @@ import numpy as np
 from ._check import as_count, as_truth
 from ._threads import alone
 from .data.extras import install
-from .data.jobs.jobs import Add, Task
-from .data.jobs.passes import in_turn
-from .data.jobs.table import RowBlock, Table
-from .data.npz import Arrays
+from .data.jobs.jobs import Seen, Task, in_turn
+from .data.jobs.table import Table
+from .outputs import Outputs
+from .run import Block, rows_at_once
 
 try:
     from dask import config
@@ -44,31 +44,24 @@ _AHEAD = 3
 class OnDask:
     """Runs passes over a table on the workers of a client. Each part is one task on one thread."""
 
-    sums_apart = True
+    is_remote = True
 
     def __init__(self, client: Client) -> None:
         if not isinstance(client, Client):
             raise TypeError(f"client must be a distributed.Client, got {type(client).__name__}")
         self._client = client
 
-    def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
-        """Yield (part number, result) for each part, in order of completion."""
-        for number, arrays in self._as_done(self._submitting(task), numbers):
-            seen(task.table.rows_of(number))
-            yield number, arrays
-
-    def run_sums(
-        self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Yield (group number, sum of the results of its parts) for each group. Workers add the results."""
+    def run(self, task: Task, groups: Sequence[Sequence[int]], seen: Seen) -> Iterator[tuple[int, Any]]:
+        """Yield the place of each group and the sum of the results of its parts, in order of completion."""
         on_part = self._submitting(task)
 
         def submit(place: int) -> Any:
-            return self._submit(in_turn, [on_part(number) for number in groups[place]], add)
+            parts = [on_part(number) for number in groups[place]]
+            return parts[0] if len(parts) == 1 else self._submit(in_turn, parts)
 
-        for place, arrays in self._as_done(submit, range(len(groups))):
-            seen(sum(task.table.rows_of(number) for number in groups[place]))
-            yield place, arrays
+        for place, result in self._as_done(submit, range(len(groups))):
+            seen(sum(task.table.part_rows[number] for number in groups[place]))
+            yield place, result
 
     def _submitting(self, task: Task) -> Callable[[int], Any]:
         """Return a function that submits the task for one part.
@@ -91,23 +84,33 @@ class OnDask:
     def _submit(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return self._client.submit(work, *arguments, pure=False)
 
-    def _as_done(self, submit: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
-        """Yield results in order of completion, with `_AHEAD` tasks per thread in flight."""
+    def _as_done(self, submit: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Yield results in order of completion, with `_AHEAD` tasks per thread in flight.
+
+        After an error, the tasks in flight finish first, so that the caller knows all files that they have written.
+        """
         waiting = iter(numbers)
         threads = max(1, sum(self._client.nthreads().values()))
         futures = {submit(number): number for number in islice(waiting, _AHEAD * threads)}
         queue = as_completed(list(futures))
+        failure: Exception | None = None
         for future in queue:
             number = futures.pop(future)
             try:
-                arrays = future.result()
+                result = future.result()
             except KilledWorker as error:
-                raise OSError(f"part {number} was given up: the workers that took it died ({error})") from None
-            if (another := next(waiting, None)) is not None:
+                failure = failure or OSError(f"part {number} was given up: the workers that took it died ({error})")
+                continue
+            except Exception as error:
+                failure = failure or error
+                continue
+            if failure is None and (another := next(waiting, None)) is not None:
                 more = submit(another)
                 futures[more] = another
                 queue.add(more)
-            yield number, arrays
+            yield number, result
+        if failure is not None:
+            raise failure
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,6 @@ class ArrayTable(Table):
     `arrays` maps column names to the arrays on the cluster; `chunk` maps them to the data of one part on a worker.
     """
 
-    chunk_rows: tuple[int, ...] = ()
     arrays: dict[str, Any] = field(default_factory=dict)
     chunk: dict[str, Any] = field(default_factory=dict)
     name: str = ""
@@ -140,26 +142,45 @@ class ArrayTable(Table):
         rows = features.chunks[0]
         arrays = {name: array.rechunk((rows, *((-1,) * (array.ndim - 1)))) for name, array in arrays.items()}
         widths = {name: array.shape[1] if array.ndim == 2 else 1 for name, array in arrays.items()}
-        parts = tuple(Path(f"chunk-{number}") for number in range(len(rows)))
-        name = " ".join(array.name for array in arrays.values())
+        names = tuple(f"chunk-{number}" for number in range(len(rows)))
+        stamps = tuple(((size, 0, 0),) for size in rows)
         return cls(
-            parts, widths, {}, as_truth(skip_bad_rows, "skip_bad_rows"), chunk_rows=rows, arrays=arrays, name=name
+            tuple(map(Path, names)),
+            names,
+            tuple(rows),
+            widths,
+            {},
+            skip_bad_rows=as_truth(skip_bad_rows, "skip_bad_rows"),
+            stamps=stamps,
+            arrays=arrays,
+            name=" ".join(array.name for array in arrays.values()),
         )
-
-    def rows_of(self, number: int) -> int:
-        """Return the number of rows in a chunk."""
-        return self.chunk_rows[number]
 
     def identity(self) -> list[Any]:
         """Return values that identify these rows: the Dask names of the arrays and the chunk sizes."""
-        return [self.name, *self.chunk_rows]
+        return [self.name, *self.part_rows]
 
-    def blocks(self, number: int) -> Iterator[RowBlock]:
+    def only(self, numbers: Sequence[int]) -> ArrayTable:
+        """Return the table of these chunks."""
+        some = replace(self, arrays={name: array.blocks[list(numbers)] for name, array in self.arrays.items()})
+        return Table.only(some, numbers)  # type: ignore[return-value]
+
+    def first_rows(self, count: int) -> Outputs | None:
+        """Return the first rows, computed on the cluster."""
+        for start in range(0, sum(self.part_rows), count):
+            some = {name: array[start : start + count].compute() for name, array in self.arrays.items()}
+            block = self.good_rows(self.parts[0], start, some)
+            if block is not None:
+                return block.outputs
+        return None
+
+    def blocks(self, number: int) -> Iterator[Block]:
         """Yield the rows of the chunk on this worker in blocks."""
         if not self.chunk:
             raise ValueError("a table of Dask arrays needs a runner on their cluster: runner=OnDask(client)")
-        for start in range(0, self.chunk_rows[number], self.rows_at_once):
-            part = slice(start, start + self.rows_at_once)
+        step = rows_at_once(self.widths)
+        for start in range(0, self.part_rows[number], step):
+            part = slice(start, start + step)
             rows = self.good_rows(self.parts[number], start, {name: array[part] for name, array in self.chunk.items()})
             if rows is not None:
                 yield rows
@@ -188,11 +209,11 @@ def _itself(task: Task) -> Task:
     return task
 
 
-def _done_on_chunks(task: Task, number: int, chunk: dict[str, Any]) -> Arrays:
+def _done_on_chunks(task: Task, number: int, chunk: dict[str, Any]) -> Any:
     assert isinstance(task.table, ArrayTable)
     return _done(replace(task, table=replace(task.table, chunk=chunk)), number)
 
 
-def _done(task: Task, number: int) -> Arrays:
+def _done(task: Task, number: int) -> Any:
     with alone():
         return task(number)

@@ -2,68 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from ._check import Bools, Floats, Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
+from ._check import Bools, Floats, counted, slices
 from ._display.frames import frame_of
 from ._display.html import facts, listing
 from ._display.plots import MOST, figure_of_detection
-from .contrast import ContrastFit, ScoredRows, SplitReference, check_apart, group_numbers, split, split_reference
-from .decisions import notes
-from .decisions.distances import RowGuard, is_garbage
-from .decisions.duplicates import on_near_duplicates
-from .decisions.placements import Placements, chance_alike, class_weights, placements
-from .decisions.ranks import Ranks
-from .decisions.row_keys import RowKeys, may_be_shared
-from .decisions.thresholds import Rate, decide_at, out_share_of_counts
-from .detector import FEWEST_FOR_CONTRAST, Detector
+from .contrast import Candidate, ContrastFit, TailCounts, check_apart
+from .decisions.thresholds import Rate
+from .detector import Detector
+from .learned import check_can_learn, learned_detector
 from .outputs import Outputs, as_outputs, check_same_model
+from .plan import METHODS, ORDERS, Plan, check_options
 from .regression.least_squares import LinearFit
-from .regression.robust import fit_robust
-from .scores import Base, Head, base_name, base_scores, check_base, copied_head, looks_at_known
-from .states import DEFAULT_BASE
+from .run import (
+    Block,
+    DecidePart,
+    Known,
+    PartWork,
+    Progress,
+    Tally,
+    no_progress,
+    notes_on_job,
+    out_share_at_least,
+    prepare,
+    rows_at_once,
+    threshold_of,
+)
+from .scores import Base, Head
+from .scores.rows import BaseScore
+from .steps import Fit, Sums, score_rows, trued_scores
 
 if TYPE_CHECKING:
     from ._display.plots import Figure
 
-METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
-ORDERS = ("learn-first", "score-first")
-
-# The default share of the reference to accept.
-ACCEPT = 0.95
-
-# A network that classifies this many rows without an error may have been trained on them.
-_MANY_RIGHT = 100
-
-
-class _Option(NamedTuple):
-    """The methods that use an option, its default value, and a function that rejects invalid values."""
-
-    methods: tuple[str, ...]
-    default: object
-    check: Callable[[Any, str], object]
-
-
-_WITH_A_FIT = tuple(method for method in METHODS if method != "none")
-_OPTIONS = {
-    "intercept": _Option(_WITH_A_FIT, True, as_truth),
-    "components": _Option(_WITH_A_FIT, None, lambda value, name: value is None or as_count(value, name)),
-    "same_mix": _Option(METHODS, False, as_truth),
-    "keep": _Option(("rlr",), 0.8, as_share),
-    "penalty": _Option(("rlr",), 1e-5, partial(as_number, above=0.0)),
-    "batch": _Option(("online",), 32, as_count),
-    "order": _Option(("online",), ORDERS[0], partial(as_choice, choices=dict.fromkeys(ORDERS))),
-}
-
-# A slice of rows and the fit that scores them; None if there is no fit yet.
-Step = tuple[slice, LinearFit | None]
+__all__ = ["METHODS", "ORDERS", "Detection", "detect"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +126,7 @@ def detect(
     penalty: float = 1e-5,
     batch: int = 32,
     order: str = "learn-first",
-    progress: Callable[[int, int], None] = lambda done, rows: None,
+    progress: Progress = no_progress,
 ) -> Detection:
     """Return trued scores for `outputs` and, given known in-distribution rows, which rows are out.
 
@@ -189,382 +167,217 @@ def detect(
     batch, order
         For online: the number of rows per batch, and whether each batch is learned before or after it is scored.
     progress
-        Called after each batch with the number of processed rows and the total number of rows.
+        Called with the name of a pass, the number of rows done, and the number of all rows.
     """
-    of_fit: dict[str, Any] = {"intercept": intercept, "components": components}
-    check_options(method, **of_fit, same_mix=same_mix, keep=keep, penalty=penalty, batch=batch, order=order)
-    head = copied_head(head)
-    rate = choose_rate(reference, accept, false_alarm, fdr)
-    _check_compatible(as_outputs(outputs, "outputs"), reference)
-    method, why = choose_method(method, reference, rate, intercept=intercept)
-    is_open = base is None and outputs.logits is not None
-    base = choose_base(base, method, outputs._columns())
-    learned, held = halves(reference, method, base, rng, groups)
-    detector = Detector("given", method="dlr", **of_fit)
-    skipped_rows = 0
-
-    if method == "contrast":
-        assert reference is not None
-        assert learned is not None
-        assert held is not None
-        check_apart(outputs, reference)
-        asked = None if is_open else base
-        parts, scored = split_reference(learned, held, outputs, asked, temperature, head, components)
-        base = parts.standard.base
-        results = _run_contrast(outputs, scored, parts, rate)
-        skipped_rows = int(parts.is_garbage(scored).sum())
-        progress(len(outputs), len(outputs))
-    else:
-        rows = _Scored.of(outputs, base, temperature, head, learned)
-        known = None if held is None else _Scored.of(held, base, temperature, head, learned)
-        if method == "none":
-            steps: Iterator[Step] = iter([(slice(0, len(outputs)), None)])
-        elif method == "rlr":
-            fit, skipped_rows = _robust_fit(rows, known, keep=keep, penalty=penalty, **of_fit)
-            steps = iter([(slice(0, len(outputs)), fit)])
-        elif method == "online":
-            steps = _stream(detector, rows, known, batch, order)
-        else:  # Direct regression is a stream of one batch.
-            steps = _stream(detector, rows, known, len(outputs), ORDERS[0])
-        results = _run_steps(steps, rows, known, rate, progress)
-        skipped_rows += detector.skipped_rows
-
-    detection = _detection(base_name(base), method, results, None if held is None else len(held), rate)
-    known_features = [part.features for part in (learned, held) if part is not None]
-    more_notes = _notes(detection, results, components, outputs.features, known_features)
-    skipped = notes.on_skipped_rows(skipped_rows, has_reference=reference is not None)
-    of_reference = [] if reference is None else notes_on_reference(reference, groups, is_split=learned is not None)
-    if reference is not None and method != "contrast" and not same_mix:
-        more_notes = chain(more_notes, notes_on_mix(reference, outputs))
-    return replace(detection, notes=(*why, *of_reference, *skipped, *more_notes))
-
-
-def check_options(method: str, **options: object) -> None:
-    """Reject invalid options, and options that the method does not use."""
-    as_choice(method, "method", dict.fromkeys(METHODS))
-    for name, value in options.items():
-        option = _OPTIONS[name]
-        option.check(value, name)
-        if method not in option.methods and value != option.default:
-            wanted = ", ".join(map(repr, option.methods))
-            raise ValueError(f"{name} goes with method {wanted}, got {value!r} with method {method!r}")
-
-
-def _detection(base: str, method: str, results: _Results, reference_rows: int | None, rate: Rate) -> Detection:
-    """Return the results as a `Detection`, with decisions if there are reference rows."""
-    scores = Detection(base, method, results.base_scores, results.scores, results.fitted_rows, results.fit)
-    if reference_rows is None:
-        return scores
-    return replace(
-        scores,
-        reference_rows=reference_rows,
-        rate=rate,
-        p_values=results.p_values,
-        is_out=results.is_out,
-        threshold=results.threshold,
-        scores_in=results.scores_in,
-        out_share_at_least=None if results.p_value_counts is None else out_share_of_counts(results.p_value_counts),
+    found, _ = detect_and_learn(
+        outputs,
+        reference,
+        method=method,
+        base=base,
+        temperature=temperature,
+        intercept=intercept,
+        components=components,
+        head=head,
+        accept=accept,
+        false_alarm=false_alarm,
+        fdr=fdr,
+        groups=groups,
+        same_mix=same_mix,
+        rng=rng,
+        keep=keep,
+        penalty=penalty,
+        batch=batch,
+        order=order,
+        progress=progress,
     )
+    return found
 
 
-def notes_on_reference(reference: Outputs, groups: ArrayLike | None, *, is_split: bool) -> list[str]:
-    """Return notes on the reference: on training rows, and on near-duplicates that a split puts in both halves."""
-    if groups is not None and not is_split:
-        return [*_right_on_all(reference), "groups were not used: this method does not split the reference"]
-    duplicates = on_near_duplicates(reference.features) if is_split and groups is None else []
-    return _right_on_all(reference) + duplicates
+def detect_and_learn(
+    outputs: Outputs,
+    reference: Outputs | None,
+    *,
+    method: str = "auto",
+    batch: int = 32,
+    order: str = ORDERS[0],
+    groups: ArrayLike | None = None,
+    with_detector: bool = False,
+    progress: Progress = no_progress,
+    **options: Any,
+) -> tuple[Detection, Detector | None]:
+    """Return the result of `detect` and, on request, a detector that has learned the rows, for later rows."""
+    check_options(method, batch=batch, order=order)
+    rows = InMemory.of(as_outputs(outputs, "outputs"), progress)
+    if reference is not None:
+        check_same_model(outputs, as_outputs(reference, "reference"), "reference")
+    plan = Plan.of(rows, reference, method=method, groups=groups, **options)
+    if reference is not None and plan.method == "contrast":
+        check_apart(outputs, reference)
+    if with_detector:
+        check_can_learn(plan)
+    if plan.method == "online":
+        return _detect_online(plan, rows, batch, order), None
+    found, sums = _detect_at_once(plan, rows)
+    return found, learned_detector(plan, sums, groups, len(outputs)) if with_detector else None
 
 
-def notes_on_mix(reference: Outputs, outputs: Outputs) -> Iterator[str]:
-    """Yield a note if the predicted classes are mixed otherwise than in the reference."""
-    if reference.logits is not None and outputs.logits is not None:
-        yield from notes.on_class_mix(reference._predicted_classes(), outputs._predicted_classes())
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Rows in memory: a job of one part, read in blocks of as many rows as the blocks of a file."""
+
+    outputs: Outputs
+    block_rows: int
+    progress: Progress = no_progress
+
+    @classmethod
+    def of(cls, outputs: Outputs, progress: Progress = no_progress) -> InMemory:
+        """Return the job over these rows."""
+        return cls(outputs, rows_at_once(_widths(outputs)), progress)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The number of entries per row of each column."""
+        return _widths(self.outputs)
+
+    @property
+    def part_rows(self) -> tuple[int]:
+        """The number of rows of the one part."""
+        return (len(self.outputs),)
+
+    def first_rows(self, count: int) -> Outputs:
+        """Return the first rows."""
+        return self.outputs[:count]
+
+    def tail_counts(self, candidates: Sequence[Candidate]) -> TailCounts:
+        """Return how many rows are in the tail of each candidate."""
+        return TailCounts.of(self.outputs, candidates)
+
+    def with_scores(self, base: BaseScore) -> InMemory:
+        """Return the same rows with their base scores, so that each pass reads scores instead of computing them."""
+        columns = self.outputs._columns() | {"scores": score_rows(self.outputs, base).scores}
+        return replace(self, outputs=Outputs._of_checked(columns, self.outputs.model))
+
+    def blocks(self, name: str) -> Iterator[Block]:
+        """Yield the rows in blocks, for the pass `name`."""
+        for part in slices(len(self.outputs), self.block_rows):
+            yield Block(np.arange(part.start, part.stop), self.outputs[part])
+            self.progress(name, part.stop, len(self.outputs))
+
+    def first_total(self, name: str, work: PartWork) -> tuple[Any, InMemory]:
+        """Return the result of the one part, and these passes."""
+        return work(0, self.blocks(name)), self
+
+    def results(self, name: str, work: PartWork) -> Iterator[Any]:
+        """Yield the result of the one part."""
+        yield work(0, self.blocks(name))
 
 
-def _right_on_all(reference: Outputs) -> list[str]:
-    """Return a note if the labels show that the network classifies every reference row correctly."""
-    if reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
-        return []
-    if not np.array_equal(reference._predicted_classes(), reference.labels):
-        return []
-    return [f"the network is right on all {len(reference):,} rows of the reference: was it trained on them?"]
+def _widths(outputs: Outputs) -> dict[str, int]:
+    columns = {name: column for name, column in outputs._columns().items() if name != "labels"}
+    return {name: 1 if column.ndim == 1 else column.shape[1] for name, column in columns.items()}
 
 
 @dataclass(eq=False)
 class _Results:
-    """Results that are filled in step by step: one value per row (n,), and the last fit."""
+    """The results of a job, filled in block by block: one value per row (n,) in `columns` and `fitted_rows`."""
 
-    base_scores: Floats
-    base_scores_in: Floats | None  # Base scores of the reference rows to decide against (m,).
-    weigh_to_mix: Callable[[], Floats] | None  # Returns reference weights (m,) that match the classes of the rows.
-    scores: Floats
+    columns: dict[str, Any]
     fitted_rows: Floats
-    p_values: Floats
-    is_out: Bools
-    fit: LinearFit | ContrastFit | None = None
-    threshold: float | None = None
-    # Set if all rows are decided at once.
-    scores_in: Floats | None = None  # Scores of the reference rows (m,).
-    p_value_counts: NDArray[np.intp] | None = None  # Number of rows with each p-value (m + 1,).
-    ranks: Ranks | None = None
+    fit: Fit | None = None
+    known: Known | None = None
+    tally: Tally = field(default_factory=Tally)
 
     @classmethod
-    def initial(
-        cls,
-        base_scores: Floats,
-        base_scores_in: Floats | None = None,
-        weigh_to_mix: Callable[[], Floats] | None = None,
-    ) -> _Results:
-        """Return the results before the first step."""
-        n = len(base_scores)
-        return cls(
-            base_scores,
-            base_scores_in,
-            weigh_to_mix,
-            scores=base_scores.copy(),
-            fitted_rows=np.zeros(n),
-            p_values=np.ones(n),
-            is_out=np.zeros(n, dtype=np.bool_),
-        )
+    def none(cls, rows: int) -> _Results:
+        """Return the results before the first block."""
+        floats: dict[str, Any] = {name: np.ones(rows) for name in ("base", "scores", "p_values")}
+        return cls(floats | {"is_out": np.zeros(rows, np.bool_)}, np.zeros(rows))
 
-    @cached_property
-    def weights_in(self) -> tuple[Floats, Floats]:
-        """Two weightings of the reference rows (m,): equal weights, and weights that match the classes of the rows."""
-        assert self.weigh_to_mix is not None
-        weights = self.weigh_to_mix()
-        return np.ones(len(weights)), weights
-
-    @cached_property
-    def placements(self) -> tuple[Placements, ...]:
-        """The placements of the scores under each weighting, for all rows at once or filled in step by step."""
-        if self.ranks is not None:
-            return placements(self.ranks, self.weights_in)
-        return tuple(Placements.none(len(self.scores), len(weights)) for weights in self.weights_in)
-
-    def decide(self, part: slice, scores_in: Floats, rate: Rate) -> None:
-        """Decide the rows of `part` by comparing their scores with the reference scores (m,)."""
-        size = self.fit.size if isinstance(self.fit, ContrastFit) else 0.0
-        ranks = Ranks(scores_in, self.scores[part], size=size)
-        decision = decide_at(rate, ranks)
-        self.p_values[part], self.is_out[part] = decision.p_values, decision.is_out
-        if part == slice(0, len(self.scores)):
-            self.threshold, self.scores_in = decision.threshold, scores_in
-            self.p_value_counts = np.bincount(ranks.up_to, minlength=len(scores_in) + 1)
-            self.ranks = ranks
-            return
-        for total, more in zip(self.placements, placements(ranks, self.weights_in), strict=True):
-            total.put(part, more)
-
-    def may_share_rows(self) -> bool:
-        """Return whether test rows may also be reference rows. Equal rows have equal features, and so equal scores."""
-        if self.ranks is None or not isinstance(self.fit, LinearFit):
-            return True
-        return may_be_shared(self.ranks.below != self.ranks.up_to)
-
-    def notes_on_order(self) -> Iterator[str]:
-        """Yield notes on the order of reference and test rows. Compute standard errors only if a note is possible."""
-        assert self.base_scores_in is not None
-        base_ranks = Ranks(self.base_scores_in, self.base_scores)
-        if self.ranks is not None and not notes.may_tell_order(chance_alike(base_ranks), chance_alike(self.ranks)):
-            return
-        before = placements(base_ranks, self.weights_in)
-        rises = [(now - then).sums() for now, then in zip(self.placements, before, strict=True)]
-        yield from notes.on_order([then.sums() for then in before], self.placements, rises)
+    def decide(self, work: DecidePart, blocks: Iterable[Block]) -> None:
+        """Decide the rows of some blocks."""
+        self.fit, self.known = work.fit or self.fit, work.known
+        for columns, tally in work.decided(0, blocks):
+            self.tally += tally
+            self.fitted_rows[columns["row"]] = 0.0 if work.fit is None else work.fit.rows
+            for name in self.columns.keys() & columns.keys():
+                self.columns[name][columns["row"]] = columns[name]
 
 
-class _Scored(NamedTuple):
-    """Rows and their base scores (n,)."""
-
-    outputs: Outputs
-    scores: Floats
-
-    @classmethod
-    def of(cls, outputs: Outputs, base: Base, temperature: float, head: Head | None, bank: Outputs | None) -> _Scored:
-        return cls(outputs, base_scores(outputs, base, temperature, head=head, bank=bank))
-
-    @property
-    def features(self) -> Matrix:
-        return self.outputs.features
-
-    def given(self) -> Outputs:
-        """Return the rows as outputs with the base scores as their scores."""
-        return Outputs._of_checked({"features": self.features, "scores": self.scores}, None)
+def _detect_at_once(plan: Plan, rows: InMemory) -> tuple[Detection, Sums]:
+    """Run a plan over all rows, with one fit."""
+    scored = rows.with_scores(plan.base)
+    prepared = prepare(replace(plan, base=BaseScore("given")), scored, rows.widths.get("logits", 1))
+    results = _Results.none(len(rows.outputs))
+    results.decide(prepared.work, scored.blocks("scores"))
+    return _detection(plan, results, prepared.sums, is_at_once=True), prepared.sums
 
 
-def _run_steps(
-    steps: Iterator[Step],
-    rows: _Scored,
-    known: _Scored | None,
-    rate: Rate,
-    progress: Callable[[int, int], None],
-) -> _Results:
-    """Score and decide the rows of each step with its fit, or with the base score if there is no fit."""
-    if known is None:
-        results = _Results.initial(rows.scores)
-    else:
-
-        def weigh_to_mix() -> Floats:
-            return class_weights(known.outputs._predicted_classes(), rows.outputs._predicted_classes())
-
-        results = _Results.initial(rows.scores, known.scores, weigh_to_mix)
-    for part, fit in steps:
-        if fit is not None:
-            results.scores[part] = fit.predict(rows.features[part])
-            results.fitted_rows[part] = fit.rows
-            results.fit = fit
-        if known is not None:
-            results.decide(part, known.scores if fit is None else fit.predict(known.features), rate)
-        progress(part.stop, len(rows.scores))
-    return results
+def _detect_online(plan: Plan, rows: InMemory, batch: int, order: str) -> Detection:
+    """Run Online DLR (Algorithm 3): learn and decide batch by batch, each with its own fit."""
+    outputs, n = rows.with_scores(plan.base).outputs, len(rows.outputs)
+    scores = outputs._need("scores")
+    classes = np.bincount(outputs._predicted_classes(), minlength=rows.widths.get("logits", 1))
+    known = Known.of(plan, None, classes, n)
+    detector = Detector("given", method="dlr", intercept=plan.options.intercept, components=plan.options.components)
+    results = _Results.none(n)
+    for part, fit in _stream(detector, plan, outputs, batch, order):
+        if known is not None and plan.known is not None:
+            known = replace(known, scores=trued_scores(plan.known, fit))
+        work = DecidePart(BaseScore("given"), fit, known, plan.rate, np.zeros(1, np.int64))
+        results.decide(work, [Block(np.arange(part.start, part.stop), outputs[part])])
+        rows.progress("batches", part.stop, n)
+    garbage_rows = detector.skipped_rows
+    sums = Sums(n, garbage_rows, None, None, classes, float(scores.min()), float(scores.max()))
+    return _detection(plan, results, sums, is_at_once=batch >= n)
 
 
-def _run_contrast(outputs: Outputs, rows: ScoredRows, parts: SplitReference, rate: Rate) -> _Results:
-    """Score the rows by a contrast with one half of the reference, and decide against the other half."""
-    fit = parts.fit(rows)
-    assert fit.scores_in is not None
-
-    def weigh_to_mix() -> Floats:
-        return class_weights(parts.to_decide._predicted_classes(), outputs._predicted_classes())
-
-    results = _Results.initial(rows.scores, parts.decided.scores, weigh_to_mix)
-    results.scores, results.fit = fit.predict_scored(rows), fit
-    results.fitted_rows[:] = fit.rows
-    results.decide(slice(0, len(rows)), fit.scores_in, rate)
-    return results
-
-
-def _stream(detector: Detector, rows: _Scored, known: _Scored | None, batch: int, order: str) -> Iterator[Step]:
+def _stream(
+    detector: Detector, plan: Plan, rows: Outputs, batch: int, order: str
+) -> Iterator[tuple[slice, LinearFit | None]]:
     """Yield each batch and its fit: to all rows up to this batch, or with score-first to all rows before it."""
-    if known is not None:
-        detector.calibrate(known.given())
-    outputs = rows.given()
-    for start in range(0, len(outputs), batch):
-        part = slice(start, min(start + batch, len(outputs)))
+    if plan.known is not None:
+        columns = {"features": plan.known.features, "scores": plan.known.scores}
+        detector.calibrate(Outputs._of_checked(columns, None))
+    bare = Outputs._of_checked({"features": rows.features, "scores": rows.scores}, None)
+    for part in slices(len(rows), batch):
         fit: Any = None
         if order == "learn-first":
-            detector.learn(outputs[part])
+            detector.learn(bare[part])
             fit = detector.current_fit
         elif detector.state.rows:
             fit = detector.fit_of_learned()
         yield part, fit
         if order != "learn-first":
-            detector.learn(outputs[part])
+            detector.learn(bare[part])
 
 
-def _robust_fit(rows: _Scored, known: _Scored | None, **options: Any) -> tuple[LinearFit, int]:
-    """Return the robust fit of the rows and the known rows, and the number of garbage rows, which it leaves out."""
-    features, scores = rows.features, rows.scores
-    guard = None if known is None else RowGuard.of_reference(known.features, known.scores)
-    skipped = is_garbage(features, scores, guard)
-    if skipped.any():
-        features, scores = features[~skipped], scores[~skipped]
-    if known is not None:
-        features = np.concatenate((features, known.features))
-        scores = np.concatenate((scores, known.scores))
-    return fit_robust(features, scores, **options), int(np.count_nonzero(skipped))
-
-
-def choose_method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bool) -> tuple[str, list[str]]:
-    """Return the method to use, and notes on why "auto" did not choose a contrast."""
-    if method == "contrast" and reference is None:
-        raise ValueError("method contrast needs a reference: known in-distribution rows")
-    if method == "contrast" and not intercept:
-        raise ValueError("intercept must be True for the method contrast, got False")
-    if method != "auto":
-        return method, []
-    if reference is None:
-        return "dlr", []
-    if not intercept:
-        return "dlr", ["by dlr: a contrast has an intercept, and none was asked for"]
-    fewest = max(2 * rate.fewest_rows(), FEWEST_FOR_CONTRAST)
-    if len(reference) < fewest:
-        has = counted(len(reference))
-        return "dlr", [f"by dlr: contrast at this rate needs a reference of at least {fewest:,} rows, this has {has}"]
-    return "contrast", []
-
-
-def choose_base(base: Base | None, method: str, columns: Container[str]) -> Base:
-    """Return the base score to use for outputs with the given columns."""
-    if base is None:
-        if "logits" not in columns and "scores" in columns:
-            return "given"
-        return DEFAULT_BASE["contrast" if method == "contrast" else "dlr"]
-    check_base(base)
-    return base
-
-
-def halves(
-    reference: Outputs | None,
-    method: str,
-    base: Base,
-    rng: np.random.Generator | None,
-    groups: ArrayLike | None = None,
-) -> tuple[Outputs | None, Outputs | None]:
-    """Return the reference rows to learn from, or None, and the reference rows to decide against."""
-    if reference is None and groups is not None:
-        raise ValueError("groups need a reference, got none")
-    if reference is not None and groups is not None:
-        group_numbers(groups, len(reference))
-    if reference is None:
-        if looks_at_known(base):
-            raise ValueError(f"base {base} looks at known in-distribution rows: give a reference")
-        return None, None
-    if method == "contrast" or looks_at_known(base):
-        return split(reference, rng, groups)
-    return None, reference
-
-
-def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
-    """Return the error rate of the decisions."""
-    if accept is None and false_alarm is None and fdr is None:
-        return Rate("accept", ACCEPT)
-    if reference is None:
-        raise ValueError("accept, false_alarm and fdr need a reference: known in-distribution rows")
-    return Rate.of(accept, false_alarm, fdr)
-
-
-def _check_compatible(outputs: Outputs, reference: Outputs | None) -> None:
-    if reference is None:
-        return
-    as_outputs(reference, "reference")
-    for name, own, other in (
-        ("feature", outputs.features, reference.features),
-        ("logit", outputs.logits, reference.logits),
-    ):
-        if own is not None and other is not None and own.shape[1] != other.shape[1]:
-            wanted = f"{own.shape[1]} {name} columns, as the outputs have"
-            raise ValueError(f"reference must have {wanted}, got {other.shape[1]}")
-    check_same_model(outputs, reference, "reference")
-
-
-def _notes(
-    detection: Detection, results: _Results, components: int | None, features: Matrix, known: list[Matrix]
-) -> Iterator[str]:
-    """Yield warnings to read before trusting the numbers."""
-    if not known:
-        yield notes.NO_REFERENCE
-    scores = [results.base_scores] if results.base_scores_in is None else [results.base_scores, results.base_scores_in]
-    if np.ptp(np.concatenate(scores)) == 0:
-        yield notes.ALL_EQUAL
-    if isinstance(results.fit, LinearFit):
-        yield from _notes_on_fit(results, results.fit, components)
-    elif results.fit is not None:
-        yield from results.fit.notes()
-    if results.base_scores_in is not None and detection.rate is not None:
-        yield from detection.rate.notes(len(results.base_scores_in))
-        if results.may_share_rows() or len(known) > 1:  # Only one of two halves has scores to compare.
-            yield from RowKeys.of(*known).notes(features)
-        if results.p_value_counts is not None:
-            yield from notes.on_out_share(results.p_value_counts)
-        if len(results.scores) >= notes.ROWS_TO_COMPARE:
-            yield from results.notes_on_order()
-
-
-def _notes_on_fit(results: _Results, fit: LinearFit, components: int | None) -> Iterator[str]:
-    before = int(np.count_nonzero(results.fitted_rows == 0))
-    few = int(np.count_nonzero((results.fitted_rows > 0) & notes.is_few(results.fitted_rows, fit)))
-    yield from fit.notes(components)
-    if few:
-        yield notes.on_few_rows(few, fit)
-    if before:
-        yield f"{counted(before)} came before any fit, scored by the base score alone: see the column trued"
+def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -> Detection:
+    """Return the results as a `Detection`. One threshold exists only if all rows were decided at once."""
+    columns, known = results.columns, results.known
+    notes = notes_on_job(plan, sums, results.fit, known, results.tally, results.fitted_rows)
+    detection = Detection(
+        plan.base.name,
+        plan.method,
+        columns["base"],
+        columns["scores"],
+        results.fitted_rows,
+        results.fit,
+        notes=tuple(notes),
+    )
+    if known is None:
+        return detection
+    detection = replace(
+        detection,
+        reference_rows=len(known),
+        rate=plan.rate,
+        p_values=columns["p_values"],
+        is_out=columns["is_out"],
+    )
+    if not is_at_once:
+        return detection
+    return replace(
+        detection,
+        threshold=threshold_of(known, results.fit, plan.rate),
+        scores_in=known.scores,
+        out_share_at_least=out_share_at_least(results.tally),
+    )

@@ -2,12 +2,12 @@
 
 `learn`, `calibrate` and `merge` change the detector and return None. `score` and `decide` return a value and change
 nothing. `learn_and_score` and `learn_and_decide` do both. Threads may share a detector: changes take a lock and replace
-one frozen state, and reads use the last published state without waiting.
+one frozen state, and reads use the last published state without waiting. A batch takes the four steps of `steps.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
@@ -16,19 +16,31 @@ from typing import Any, TypeVar
 from numpy.typing import ArrayLike
 
 from ._blas import one_thread
-from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
+from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth, counted
 from ._display.html import facts
 from .contrast import ContrastFit, RowSample, SplitReference, group_numbers
-from .contrast_state import ContrastState, State, notes_on_rows
+from .contrast_state import ContrastState, State, sample_of_job
 from .decisions.drift import DriftAlarm
 from .decisions.notes import on_skipped_rows
-from .decisions.thresholds import Decision, Rate, decide_at
+from .decisions.thresholds import Decision, Rate
 from .outputs import Outputs, as_outputs
 from .regression.fits import KEEP
 from .regression.least_squares import LinearFit
 from .regression.moments import Moments, check_moments
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
-from .states import DEFAULT_BASE, METHODS, NOTHING_LEARNED, ROBUST_WINDOW, LinearState, Reference, Settings
+from .scores.rows import ScoredRows
+from .states import (
+    DEFAULT_BASE,
+    METHODS,
+    NOTHING_LEARNED,
+    ROBUST_WINDOW,
+    LinearState,
+    Reference,
+    Settings,
+    Solved,
+    classes_after,
+)
+from .steps import Fit, Sums, decide_rows, trued_scores
 
 T = TypeVar("T")
 
@@ -120,7 +132,47 @@ class Detector:
         )
         _check_combination(settings)
         self.state: State = ContrastState(settings) if method == "contrast" else LinearState(settings)
+        self._fits = SolvedFits(self.state)
         self._changing = Lock()
+
+    @classmethod
+    def of_sums(
+        cls,
+        sums: Sums,
+        reference: Outputs | None,
+        groups: ArrayLike | None = None,
+        *,
+        share: float = 1.0,
+        **settings: Any,
+    ) -> Detector:
+        """Return a calibrated detector whose learned rows are the rows of a finished job.
+
+        DLR adds the moments of the job. Contrast keeps the job's sample, thinned to the size of a stream's sample.
+
+        Parameters
+        ----------
+        sums
+            The sums over all rows of the job: moments for dlr, a sample of the rows for contrast.
+        reference, groups
+            The arguments of `calibrate`. The reference may be None for dlr.
+        share
+            The share of its rows that the job sampled.
+        settings
+            The arguments of `Detector`. The method must be dlr or contrast, and the base score the job's base score.
+        """
+        detector = cls(**settings)
+        method = detector.settings.method
+        if method not in ("dlr", "contrast"):
+            raise ValueError(
+                "method must be dlr or contrast: a job by another method ends with no sums that a detector can add to, "
+                f"got {method!r}"
+            )
+        if reference is not None:
+            detector.calibrate(reference, groups)
+        learned: Any = sums.moments if method == "dlr" else sample_of_job(sums, share)
+        state = detector.state if learned is None else detector.state.with_sums(learned)
+        detector.state = replace(state, skipped_rows=sums.garbage_rows)
+        return detector
 
     @property
     def settings(self) -> Settings:
@@ -155,7 +207,7 @@ class Detector:
     @property
     def current_fit(self) -> LinearFit | ContrastFit:
         """The current fit of all learned and reference rows."""
-        return self._fit(with_reference=True)
+        return self._fit(with_reference=self.state.is_reference_in_fit)
 
     def fit_of_learned(self) -> LinearFit | ContrastFit:
         """Return the fit of the learned rows, without the reference rows that decisions compare against."""
@@ -193,8 +245,8 @@ class Detector:
 
         def calibrated(old: State) -> State:
             self._check_outputs(old, reference)
-            state = self._resolved(old, reference)
-            return state.with_reference(reference, groups)
+            state = _resolved(old, reference).with_reference(reference, groups)
+            return replace(state, reference_notes=(*_why_not_contrast(old, reference), *state.reference_notes))
 
         self._change(calibrated)
 
@@ -223,7 +275,7 @@ class Detector:
         def merged(old: State) -> State:
             if isinstance(moments, Moments):
                 self._check_width(old, moments.dimensions, "moments")
-            return self._resolved(old).with_sums(moments)  # type: ignore[arg-type]
+            return _resolved(old).with_sums(moments)  # type: ignore[arg-type]
 
         self._change(merged)
 
@@ -235,8 +287,8 @@ class Detector:
         state = self.state
         self._check_outputs(state, as_outputs(outputs, "outputs"))
         _check_learned(state)
-        rows: Any = state.read(outputs)
-        return state.scores(rows)
+        fit = self._solved(state, with_reference=state.is_reference_in_fit).fit
+        return trued_scores(state.unlearned_rows(outputs), fit)
 
     def decide(
         self,
@@ -264,13 +316,15 @@ class Detector:
         if state.reference is None:
             raise ValueError(_UNCALIBRATED)
         self._check_outputs(state, as_outputs(outputs, "outputs"))
-        rows: Any = state.read(outputs)
-        comparison = state.compared(rows, with_reference=False)
-        return decide_at(rate, comparison.ranks(), (*notes_on_rows(state, outputs.features), *comparison.notes))
+        return self._decided(state, state.unlearned_rows(outputs), rate, is_learned=False)
 
     def learn_and_score(self, outputs: Outputs) -> Floats:
         """Learn these rows, then return their trued scores (n,) by a fit that includes them (Algorithm 3)."""
-        return self._learn(outputs, lambda state, rows: (state, state.scores(rows)))
+
+        def scored(state: State, rows: ScoredRows) -> tuple[State, Floats]:
+            return state, trued_scores(rows, self._solved(state, with_reference=state.is_reference_in_fit).fit)
+
+        return self._learn(outputs, scored)
 
     def learn_and_decide(
         self,
@@ -290,18 +344,12 @@ class Detector:
         if self.state.reference is None:
             raise ValueError(_UNCALIBRATED)
 
-        def decided(state: State, rows: Any) -> tuple[State, Decision]:
-            comparison = state.compared(rows, with_reference=True)
+        def decided(state: State, rows: ScoredRows) -> tuple[State, Decision]:
             skipped = on_skipped_rows(state.skipped_rows - self.state.skipped_rows, has_reference=True)
-            notes = (*skipped, *notes_on_rows(state, rows.features), *comparison.notes)
-            decision = decide_at(rate, comparison.ranks(), notes)
+            decision = self._decided(state, rows, rate, is_learned=True, notes=skipped)
             if state.drift is not None:
-                residuals = None
-                if self.settings.watches_residuals:
-                    residuals = self.settings.base_scores(outputs) - comparison.scores
-                base = rows.scores if isinstance(state, ContrastState) else decision.scores
-                watched = state.watched(base, decision.p_values)
-                state = replace(state, drift=state.drift.updated(watched, residuals, outputs.features))
+                watched = state.watched(rows.scores, decision.scores, decision.p_values)
+                state = replace(state, drift=state.drift.updated(*watched, rows.features))
             return state, decision
 
         return self._learn(outputs, decided)
@@ -311,13 +359,11 @@ class Detector:
         outputs, reference = as_outputs(outputs, "outputs"), self.state.reference
         if isinstance(reference, SplitReference):  # The base score may use reference rows.
             return reference.standard.scored(outputs).scores
-        return self.settings.resolved("dlr").base_scores(outputs)
+        return self.settings.resolved("dlr").base_score.of(outputs)
 
     def __repr__(self) -> str:
         state = self.state
-        entries = [f"base {base_name(self.base)}"]
-        if self.settings.method != "dlr":
-            entries.insert(0, self.settings.method)
+        entries = [self.settings.method, f"base {base_name(self.base)}"]
         if state.dimensions is not None:
             entries.append(f"{state.dimensions:,} features")
         entries.append(f"{state.rows:,.10g} rows learned" if state.rows else "nothing learned")
@@ -334,44 +380,74 @@ class Detector:
         entries["reference rows"] = "none" if state.reference is None else f"{len(state.reference):,}"
         return facts("Detector", entries)
 
+    def __copy__(self) -> Detector:
+        """Return a detector with the same state. It shares the fits of this state."""
+        copied, state = type(self).__new__(type(self)), self.state
+        vars(copied).update(state=state, _fits=self._fits_of(state), _changing=Lock())
+        return copied
+
     def __getstate__(self) -> dict[str, Any]:
-        """Return the frozen state without the lock."""
+        """Return the frozen state without the lock and the solved fits."""
         return {"state": self.state}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        vars(self).update(attributes, _changing=Lock())
+        vars(self).update(attributes, _fits=SolvedFits(attributes["state"]), _changing=Lock())
 
-    def _learn(self, outputs: Outputs, then: Callable[[State, Any], tuple[State, T]]) -> T:
+    def state_to_learn(self, outputs: Outputs) -> State:
+        """Return the state that can learn these rows, with a definite method. Reject rows of another network."""
+        self._check_outputs(self.state, as_outputs(outputs, "outputs"))
+        state = _resolved(self.state)
+        if isinstance(state, LinearState) and state.classes is None and outputs.logits is not None:
+            return replace(state, classes=classes_after(None, outputs))
+        return state
+
+    def solved(self, *, is_learned: bool) -> Solved:
+        """Return the fit that decides rows, and its scores of the reference rows.
+
+        With `is_learned`, it decides the rows of the last batch, and otherwise rows that were not learned.
+        """
+        return self._solved(self.state, with_reference=is_learned)
+
+    def _learn(self, outputs: Outputs, then: Callable[[State, ScoredRows], tuple[State, T]]) -> T:
         """Learn these rows, pass the new state and the rows to `then`, publish its state and return its result.
 
         If anything fails, the detector stays unchanged.
         """
         as_outputs(outputs, "outputs")
         with one_thread(), self._changing:  # Pin BLAS once for all steps of a batch.
-            self._check_outputs(self.state, outputs)
-            before = self._resolved(self.state)
-            rows: Any = before.read(outputs)
+            before = self.state_to_learn(outputs)
+            rows = before.score_rows(outputs)
             self.state, result = then(before.with_rows(rows), rows)
             return result
 
-    def _resolved(self, state: State, reference: Outputs | None = None) -> State:
-        """Return the state with a definite method, if the method is auto: contrast needs a reference at the start."""
-        settings = state.settings
-        if settings.method != "auto" or isinstance(state, ContrastState):
-            return state
-        if reference is not None and len(reference) >= FEWEST_FOR_CONTRAST and settings.intercept:
-            return ContrastState(settings.resolved("contrast"))
-        return replace(state, settings=settings.resolved("dlr"))
+    def _decided(
+        self, state: State, rows: ScoredRows, rate: Rate, *, is_learned: bool, notes: Sequence[str] = ()
+    ) -> Decision:
+        """Return the decision on rows by a state that is calibrated."""
+        fit, scores_in = self._solved(state, with_reference=is_learned)
+        assert scores_in is not None
+        notes = (*notes, *state.notes(rows.features, fit))
+        return decide_rows(rows, fit, scores_in, rate, is_ordered=True, notes=notes)[0]
+
+    def _solved(self, state: State, *, with_reference: bool) -> Solved:
+        """Return a fit of a state. The fits of the last state that was asked for are kept."""
+        return self._fits_of(state).of(with_reference=with_reference)
+
+    def _fits_of(self, state: State) -> SolvedFits:
+        fits = self._fits
+        if fits.state is not state:
+            fits = self._fits = SolvedFits(state)
+        return fits
 
     def _change(self, changed: Callable[[State], State]) -> None:
         """Replace the state, one change at a time."""
         with self._changing:
             self.state = changed(self.state)
 
-    def _fit(self, *, with_reference: bool) -> LinearFit | ContrastFit:
+    def _fit(self, *, with_reference: bool) -> Fit:
         state = self.state
         _check_learned(state)
-        return state.fit(with_reference=with_reference)
+        return self._solved(state, with_reference=with_reference).fit
 
     def _check_outputs(self, state: State, outputs: Outputs) -> None:
         """Reject rows from another network than the rows seen so far."""
@@ -390,6 +466,46 @@ class Detector:
             raise ValueError(f"{name} must have {state.dimensions} columns, as before, got {width}")
         if components is not None and components > width:
             raise ValueError(f"components must be at most the {width} columns of the features, got {components}")
+
+
+class SolvedFits:
+    """The fits of one state, with and without its reference rows, each solved at its first use.
+
+    Threads may solve the same fit twice, and get the same result.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._solved: dict[bool, Solved] = {}
+
+    def of(self, *, with_reference: bool) -> Solved:
+        """Return the fit, and its scores of the reference rows."""
+        solved = self._solved.get(with_reference)
+        if solved is None:
+            solved = self._solved[with_reference] = self.state.solve(with_reference=with_reference)
+        return solved
+
+
+def _resolved(state: State, reference: Outputs | None = None) -> State:
+    """Return the state with a definite method, if the method is auto: contrast needs a reference at the start."""
+    settings = state.settings
+    if settings.method != "auto" or isinstance(state, ContrastState):
+        return state
+    if reference is not None and not _why_not_contrast(state, reference):
+        return ContrastState(settings.resolved("contrast"))
+    return replace(state, settings=settings.resolved("dlr"), is_auto=True)
+
+
+def _why_not_contrast(state: State, reference: Outputs) -> list[str]:
+    """Return a note if the method is or was auto and this reference does not suit a contrast."""
+    if isinstance(state, ContrastState) or not (state.is_auto or state.settings.method == "auto"):
+        return []
+    if not state.settings.intercept:
+        return ["by dlr: contrast needs an intercept, got intercept=False"]
+    if len(reference) < FEWEST_FOR_CONTRAST:
+        fewest, has = f"{FEWEST_FOR_CONTRAST:,} rows", counted(len(reference))
+        return [f"by dlr: contrast needs a reference of at least {fewest}, this has {has}"]
+    return []
 
 
 def _check_combination(settings: Settings) -> None:

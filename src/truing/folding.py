@@ -25,6 +25,7 @@ from .detection import Detection
 from .detector import Detector
 from .regression.least_squares import LinearFit
 from .scores import NEEDS, base_name, gen
+from .states import LinearState
 
 OUTPUTS = ("trued_score", "is_out")
 """The outputs added to a network. `is_out` is added only if there is a threshold."""
@@ -154,6 +155,7 @@ def _parts_of(detector: Detector, *, at_a_rate: bool) -> tuple[LinearFit | Contr
         return fit, fit.scores_in, None
     reference: Any = detector.reference
     known = None if reference is None else fit.predict(reference.features)
+    assert isinstance(detector.state, LinearState)
     return fit, known, detector.state.feature_mean
 
 

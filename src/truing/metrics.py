@@ -1,15 +1,15 @@
 """Metrics of how well scores separate in- from out-of-distribution rows.
 
 Every function takes (scores_in, scores_out), so there are no labels to mix up. All values are shares in [0, 1] and
-exact under ties.
+exact under ties. They are computed from sums of integers over ranges of ascending scores, so that no bit of a result
+depends on the ranges: scores in memory and scores in many files have equal metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from math import fsum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,14 +19,25 @@ from ._display.html import facts
 from ._display.json import as_json
 from ._display.plots import figure_of_report
 from ._threads import map_blocks
-from .decisions.ranks import Counts, blocks_of_ascending, ranks_of_ascending
+from .decisions.ranks import Counts
 from .decisions.thresholds import is_out, rows_for, threshold_at
 
 if TYPE_CHECKING:
     from ._display.plots import Figure
 
+T = TypeVar("T")
+
+Candidate = tuple[float, float]
+"""The distance of a recall from the wanted recall, and the false-positive rate at this recall."""
+
 # From this many scores on, sorting in a second thread is faster.
 _MANY_SCORES = 2**15
+
+# Number of scores of each set in a range.
+_SCORES_OF_RANGE = 2**15
+
+# Precisions are added as integers, in units of this power of two.
+_PRECISION_BITS = 60
 
 
 def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -35,7 +46,7 @@ def auroc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> auroc([2.0, 3.0], [1.0, 2.0])
     0.875
     """
-    return _auroc_and_aupr(_Sorted.of(scores_in, scores_out))[0]
+    return evaluate(scores_in, scores_out).auroc
 
 
 def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -44,7 +55,7 @@ def aupr(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> aupr([3.0, 1.0], [2.0])
     0.8333333333333333
     """
-    return _auroc_and_aupr(_Sorted.of(scores_in, scores_out))[1]
+    return evaluate(scores_in, scores_out).aupr
 
 
 def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -53,7 +64,7 @@ def aupr_out(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     >>> aupr_out([3.0, 1.0], [2.0])
     0.5
     """
-    return _auroc_and_aupr(_Sorted.of(scores_in, scores_out).seen_from_out())[1]
+    return evaluate(scores_in, scores_out).aupr_out
 
 
 def fpr_at_tpr(
@@ -70,8 +81,9 @@ def fpr_at_tpr(
     >>> fpr_at_tpr([4.0, 3.0, 2.0, 1.0], [2.5, 0.0], tpr=0.75)
     0.5
     """
-    rule = as_choice(convention, "convention", CONVENTIONS)
-    return rule(_Sorted.of(scores_in, scores_out), as_share(tpr, "tpr"))
+    rule, share = as_choice(convention, "convention", CONVENTIONS), as_share(tpr, "tpr")
+    scores = _Sorted.of(scores_in, scores_out)
+    return _best(scores.map_counts(lambda counts: rule(counts, scores.rows, share)))
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ class Report:
     def plot(self) -> Figure:
         """Return a figure with score densities, the threshold that accepts 95 % of the in rows, and the ROC curve."""
         if self._scores is None:
-            raise ValueError("a report must be made by evaluate for its figure, which shows the scores")
+            raise ValueError("the figure of a report needs the scores in memory: make the report with truing.evaluate")
         inside, outside = self._scores.inside, self._scores.outside
         return figure_of_report(inside, outside, threshold_at(inside, accept=0.95), self.auroc)
 
@@ -139,33 +151,128 @@ def evaluate(
 
     Parameters
     ----------
+    scores_in, scores_out
+        Scores of the in- and of the out-of-distribution rows (n,) and (m,).
+    convention
+        The meaning of FPR95; see `fpr_at_tpr`.
     correct
         Whether the network classifies each in-distribution row correctly (n,); see `Outputs.correct`.
     """
-    rule = as_choice(convention, "convention", CONVENTIONS)
+    as_choice(convention, "convention", CONVENTIONS)
     scores = _Sorted.of(scores_in, scores_out)
     right = wrong = None
     if correct is not None:
         right, wrong = _refusals(as_vector(scores_in, "scores_in"), np.asarray(correct))
-    area, precision = _auroc_and_aupr(scores)
-    report = Report(
-        auroc=area,
-        aupr=precision,
-        aupr_out=_auroc_and_aupr(scores.seen_from_out())[1],
-        fpr95=rule(scores, 0.95),
-        convention=convention,
-        rows_in=len(scores.inside),
-        rows_out=len(scores.outside),
-        refused_right=right,
-        refused_wrong=wrong,
-    )
+    sums = scores.map_counts(lambda counts: Sums.of(counts, scores.rows, convention))
+    report = report_of(sums, scores.rows, convention, refused_right=right, refused_wrong=wrong)
     object.__setattr__(report, "_scores", scores)
     return report
 
 
+@dataclass(frozen=True)
+class RowCounts:
+    """Number of rows of each set."""
+
+    inside: int
+    outside: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCounts:
+    """How many rows of each set have scores up to each of some ascending, distinct scores (k,).
+
+    The first entry of `up_to_in` and `up_to_out` (k + 1,) counts the rows below all of these scores.
+    """
+
+    scores: Floats
+    up_to_in: Counts
+    up_to_out: Counts
+
+    @classmethod
+    def of(cls, inside: Floats, outside: Floats, below: RowCounts) -> ScoreCounts:
+        """Count the ascending scores of both sets in a range. `below` is the number of rows below the range."""
+        both = np.concatenate((inside, outside))
+        order = np.argsort(both, kind="stable")  # Merges the two ascending sets in linear time.
+        both = both[order]
+        ends = np.append(np.flatnonzero(both[1:] != both[:-1]), len(both) - 1)
+        up_to_in = np.append(0, np.cumsum(order < len(inside))[ends])
+        up_to_out = np.append(0, ends + 1) - up_to_in
+        return cls(both[ends], up_to_in + below.inside, up_to_out + below.outside)
+
+    @property
+    def up_to_last(self) -> RowCounts:
+        """The number of rows of each set up to the last score."""
+        return RowCounts(int(self.up_to_in[-1]), int(self.up_to_out[-1]))
+
+    def part(self, start: int, stop: int) -> ScoreCounts:
+        """Return the counts of some of the scores."""
+        return ScoreCounts(self.scores[start:stop], self.up_to_in[start : stop + 1], self.up_to_out[start : stop + 1])
+
+    def joined(self, more: ScoreCounts) -> ScoreCounts:
+        """Return these counts and those of the next range, which may begin with more rows of the last score here."""
+        last = len(self.scores) - int(self.scores[-1] == more.scores[0])
+        return ScoreCounts(
+            np.concatenate((self.scores[:last], more.scores)),
+            np.concatenate((self.up_to_in[: last + 1], more.up_to_in[1:])),
+            np.concatenate((self.up_to_out[: last + 1], more.up_to_out[1:])),
+        )
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a range of scores adds to the metrics.
+
+    `won` is twice the number of pairs in which the in row wins, where a tie counts as half a pair. `precision_in` and
+    `precision_out` are sums of precisions over rows, in units of 2 ** -_PRECISION_BITS. `fpr95` is the best candidate
+    for the false-positive rate in this range, with its distance from the wanted recall.
+    """
+
+    won: int
+    precision_in: int
+    precision_out: int
+    fpr95: Candidate | None
+
+    @classmethod
+    def of(cls, counts: ScoreCounts, rows: RowCounts, convention: str) -> Sums:
+        """Return the sums over the rows of one range, given the number of all rows."""
+        below_in, below_out = counts.up_to_in[:-1], counts.up_to_out[:-1]
+        up_to_in, up_to_out = counts.up_to_in[1:], counts.up_to_out[1:]
+        here_in, here_out = up_to_in - below_in, up_to_out - below_out
+        accepted_in, accepted_out = rows.inside - below_in, rows.outside - below_out
+        return cls(
+            won=_exact_dot(here_in, below_out + up_to_out),
+            precision_in=_exact_dot(here_in, _fixed_point(accepted_in / (accepted_in + accepted_out))),
+            precision_out=_exact_dot(here_out, _fixed_point(up_to_out / (up_to_in + up_to_out))),
+            fpr95=CONVENTIONS[convention](counts, rows, 0.95),
+        )
+
+
+def report_of(
+    sums: Iterable[Sums],
+    rows: RowCounts,
+    convention: str,
+    *,
+    refused_right: float | None = None,
+    refused_wrong: float | None = None,
+) -> Report:
+    """Return the report of two sets of scores from the sums over all ranges, in ascending order."""
+    added = list(sums)
+    return Report(
+        auroc=sum(some.won for some in added) / (2 * rows.inside * rows.outside),
+        aupr=sum(some.precision_in for some in added) / (rows.inside << _PRECISION_BITS),
+        aupr_out=sum(some.precision_out for some in added) / (rows.outside << _PRECISION_BITS),
+        fpr95=_best(some.fpr95 for some in added),
+        convention=convention,
+        rows_in=rows.inside,
+        rows_out=rows.outside,
+        refused_right=refused_right,
+        refused_wrong=refused_wrong,
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """Both sets of scores in ascending order, so that counts are positions found by binary search."""
+    """Both sets of scores in memory, in ascending order."""
 
     inside: Floats
     outside: Floats
@@ -176,61 +283,68 @@ class _Sorted:
         inside, outside = map_blocks(np.sort, both, fewest=2 if min(map(len, both)) >= _MANY_SCORES else 3)
         return cls(inside, outside)
 
-    def seen_from_out(self) -> _Sorted:
-        """Return the scores negated and the two sets swapped."""
-        return _Sorted(-self.outside[::-1], -self.inside[::-1])
+    @property
+    def rows(self) -> RowCounts:
+        return RowCounts(len(self.inside), len(self.outside))
 
-    def accepted_out(self, thresholds: ArrayLike) -> Any:
-        """Return how many out-of-distribution rows each threshold accepts."""
-        return len(self.outside) - np.searchsorted(self.outside, thresholds)
+    def map_counts(self, work: Callable[[ScoreCounts], T]) -> list[T]:
+        """Return `work` of the counts of each range, in ascending order. Equal scores are in the same range."""
+        lowest, step = min(self.inside[0], self.outside[0]), _SCORES_OF_RANGE
+        starts = np.unique(np.concatenate(([lowest], self.inside[step::step], self.outside[step::step])))
+        cuts_in = [*np.searchsorted(self.inside, starts).tolist(), len(self.inside)]
+        cuts_out = [*np.searchsorted(self.outside, starts).tolist(), len(self.outside)]
 
-    def firsts(self, rows: slice) -> Counts:
-        """Return, for each in-distribution row of the slice, the position of the first row with the same score."""
-        inside, places = self.inside[rows], np.arange(rows.start, rows.stop)
-        places[1:][inside[1:] == inside[:-1]] = 0
-        return np.maximum.accumulate(places)
+        def count_and_work(number: int) -> T:
+            inside = self.inside[cuts_in[number] : cuts_in[number + 1]]
+            outside = self.outside[cuts_out[number] : cuts_out[number + 1]]
+            return work(ScoreCounts.of(inside, outside, RowCounts(cuts_in[number], cuts_out[number])))
 
-
-def _auroc_and_aupr(scores: _Sorted) -> tuple[float, float]:
-    """Return AUROC and AUPR from one pass over the in-distribution rows."""
-    rows_in, rows_out = len(scores.inside), len(scores.outside)
-
-    def sums(rows: slice) -> tuple[int, float]:
-        below, up_to = ranks_of_ascending(scores.outside, scores.inside[rows])
-        # Twice the number of pairs won, as an integer: a win counts 2, a tie 1.
-        won = int(below.sum()) + int(up_to.sum())
-        # The precision with each row's score as threshold.
-        accepted_in = rows_in - scores.firsts(rows)
-        precision = accepted_in / (accepted_in + (rows_out - below))
-        return won, float(precision.sum())
-
-    won, precision = zip(*map_blocks(sums, blocks_of_ascending(scores.inside), uses_blas=False), strict=True)
-    return sum(won) / (2 * rows_in * rows_out), fsum(precision) / rows_in
+        return map_blocks(count_and_work, range(len(starts)), uses_blas=False)
 
 
-def _fpr_at_least(scores: _Sorted, tpr: float) -> float:
-    rows = len(scores.inside)
-    return float(scores.accepted_out(scores.inside[rows - rows_for(tpr, rows)]) / len(scores.outside))
+def _fixed_point(shares: Floats) -> NDArray[np.int64]:
+    """Return shares in [0, 1] as integers in units of 2 ** -_PRECISION_BITS."""
+    return np.ldexp(shares, _PRECISION_BITS).astype(np.int64)
 
 
-def _fpr_nearest(scores: _Sorted, tpr: float) -> float:
-    rows = len(scores.inside)
-    firsts = scores.firsts(slice(0, rows))
-    refused = np.unique(firsts)  # In-distribution rows below each threshold, from full recall downwards.
-    if scores.outside[-1] > scores.inside[-1]:
-        refused = np.append(refused, rows)
-    nearest = refused[np.argmin(np.round(np.abs(1 - refused / rows - tpr), 12))]
-    if nearest == 0:
-        return float(scores.accepted_out(scores.inside[0]) / len(scores.outside))
-    # The lowest threshold of this recall lies just above the next lower in-distribution score.
-    return float(np.mean(scores.outside > scores.inside[nearest - 1]))
+def _exact_dot(counts: Counts, numbers: NDArray[np.int64]) -> int:
+    """Return the dot product of counts and integers of at most 2**60. It does not overflow below 2**33 rows."""
+    half = _PRECISION_BITS // 2
+    return (int(counts @ (numbers >> half)) << half) + int(counts @ (numbers & ((1 << half) - 1)))
 
 
-def _fpr_out_positive(scores: _Sorted, tpr: float) -> float:
-    return _fpr_at_least(scores.seen_from_out(), tpr)
+def _fpr_at_least(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate | None:
+    place = rows.inside - rows_for(tpr, rows.inside)  # Of the threshold among the ascending in-distribution scores.
+    if not counts.up_to_in[0] <= place < counts.up_to_in[-1]:
+        return None
+    below = np.searchsorted(counts.up_to_in, place, "right") - 1
+    return 0.0, float((rows.outside - counts.up_to_out[below]) / rows.outside)
 
 
-CONVENTIONS: dict[str, Callable[[_Sorted, float], float]] = {
+def _fpr_nearest(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate | None:
+    # The thresholds are all scores from the lowest in-distribution score on, and the recall falls as they rise.
+    first = np.searchsorted(counts.up_to_in[1:], 0, "right")
+    below_in, below_out = counts.up_to_in[first:-1], counts.up_to_out[first:-1]
+    if not len(below_in):
+        return None
+    distances = np.round(np.abs(1 - below_in / rows.inside - tpr), 12)
+    nearest = np.argmin(distances)
+    return float(distances[nearest]), float((rows.outside - below_out[nearest]) / rows.outside)
+
+
+def _fpr_out_positive(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate | None:
+    place = rows_for(tpr, rows.outside) - 1  # Of the highest rejected score among the out-of-distribution scores.
+    if not counts.up_to_out[0] <= place < counts.up_to_out[-1]:
+        return None
+    return 0.0, float(counts.up_to_in[np.searchsorted(counts.up_to_out, place, "right")] / rows.inside)
+
+
+def _best(candidates: Iterable[Candidate | None]) -> float:
+    """Return the false-positive rate with the smallest distance; in a tie, the rate of the lowest threshold."""
+    return min((some for some in candidates if some is not None), key=lambda some: some[0])[1]
+
+
+CONVENTIONS: dict[str, Callable[[ScoreCounts, RowCounts, float], Candidate | None]] = {
     "at-least": _fpr_at_least,
     "paper": _fpr_nearest,
     "ood-positive": _fpr_out_positive,

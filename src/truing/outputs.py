@@ -79,7 +79,8 @@ class Outputs:
     def load(cls, path: str | PathLike[str], *, features: str | None = None, logits: str | None = None) -> Outputs:
         """Read an `.npz`, Parquet or Arrow file, or a `features.npy` with the `.npy` files next to it.
 
-        `features` and `logits` give the names of these columns in the file, if they differ.
+        `features` and `logits` give the names of these columns in the file, if they differ. A name such as `f*` joins
+        all columns of numbers that it matches, in natural order: f2 before f10.
         """
         named = {name: own for name, own in (("features", features), ("logits", logits)) if own is not None}
         columns: dict[str, Any] = read_columns(path, named=named)

@@ -24,24 +24,28 @@ from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, 
 
 import numpy as np
 
-from ._check import LARGEST, as_choice, as_number
-from .contrast import ContrastFit, KeyedRows, Learned, RowSample, ScoredRows, SplitReference, Standard
+from ._check import LARGEST, Floats, as_choice, as_number
+from .contrast import ContrastFit, RowSample, SplitReference, Standard
 from .contrast_state import ContrastState, Lesson, State
 from .data.drafts import AnyPath
 from .data.npy import native
 from .data.npz import ABOUT, Arrays, Source, listing, read_npz, reason, write_npz, write_npz_into
 from .decisions.distances import RowScale
 from .decisions.drift import BINS, PARTS, DriftAlarm, DriftWatch, Martingale, Recent
+from .decisions.placements import PlacementSums
 from .decisions.row_keys import RowKeys
 from .detector import Detector
 from .outputs import Outputs
 from .regression.huber import HuberFit
 from .regression.least_squares import LinearFit
 from .regression.moments import Moments, check_moments
+from .run import Tally
 from .scores import NEEDS, base_name, check_base, copied_head
-from .states import Batch, LinearState, Reference, Settings
+from .scores.rows import KeyedRows, ScoredRows
+from .states import LinearState, Reference, Settings
+from .steps import Sums
 
-VERSION = 3
+VERSION = 4
 
 Saveable = Moments | RowSample | LinearFit | ContrastFit | HuberFit | Detector
 
@@ -210,10 +214,10 @@ def _decode(node: Any, path: str, arrays: Arrays) -> Any:
 def _build(form: Form, entries: dict[str, Any], path: str) -> Any:
     """Return a value of the form's class from the attributes in a file, validated."""
     _check_names(set(entries), set(form.names), f"the fields of {form.cls.__name__}")
-    hints = _hints(form.cls)
     for name, value in entries.items():
-        if not _matches(value, hints.get(name, Any)):
-            raise ValueError(f"{_below(path, name)} must be {_annotation(form.cls, name)}, got {_described(value)}")
+        owner, attribute = _owner(form.cls, name)
+        if not _matches(value, _hints(owner).get(attribute, Any)):
+            raise ValueError(f"{_below(path, name)} must be {_annotation(owner, attribute)}, got {_described(value)}")
     _check_axes(form, entries, path)
     try:
         value = (form.build or form.cls)(*(entries[name] for name in form.names))
@@ -228,7 +232,7 @@ def _matches(value: Any, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_matches(value, one) for one in arguments)
-    if origin is tuple:  # As in tuple[Batch, ...].
+    if origin is tuple:  # As in tuple[ScoredRows, ...].
         return isinstance(value, tuple) and all(_matches(item, arguments[0]) for item in value)
     if origin is np.ndarray:
         (scalar,) = get_args(arguments[1])
@@ -276,6 +280,14 @@ def _below(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
+def _owner(cls: type, name: str) -> tuple[type, str]:
+    """Return the class that declares an attribute, and the attribute's own name. `name` may be dotted."""
+    *owners, attribute = name.split(".")
+    for owner in owners:
+        cls = _hints(cls)[owner]
+    return cls, attribute
+
+
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
@@ -298,7 +310,7 @@ def _check_fit(fit: LinearFit) -> None:
     _check_within(fit, -math.inf, _MAX, "explained")
 
 
-def _check_rows(rows: Batch | ScoredRows) -> None:
+def _check_rows(rows: ScoredRows) -> None:
     if rows.features.size == 0:
         raise ValueError(f"features must have at least one row and one column, got shape {rows.features.shape}")
 
@@ -338,14 +350,14 @@ def _check_contrast(fit: ContrastFit) -> None:
     if len(fit.coef) != fit.standard.dimensions:
         raise ValueError(f"coef must have {fit.standard.dimensions} entries, got {len(fit.coef)}")
     _check_learned(fit)
-    _check_within(fit, 0, LARGEST, "rows", "reference_rows")
 
 
-def _check_learned(learned: Learned | ContrastFit) -> None:
-    if np.abs(learned.coef).max() > LARGEST:
+def _check_learned(fit: ContrastFit) -> None:
+    if np.abs(fit.coef).max() > LARGEST:
         raise ValueError(f"coef must be at most {LARGEST:g}")
-    _check_within(learned, 0, 1, "trust", "balance")
-    _check_within(learned, -LARGEST, LARGEST, "gain", "shift")
+    _check_within(fit, 0, 1, "trust", "balance")
+    _check_within(fit, -LARGEST, LARGEST, "gain", "shift")
+    _check_within(fit, 0, LARGEST, "rows", "reference_rows")
 
 
 def _check_martingale(martingale: Martingale) -> None:
@@ -414,19 +426,37 @@ def _contrast_state(
             "settings must be of the method contrast, with the base score and temperature of the reference"
         )
     d = standard.dimensions
-    widths = {sample.dimensions, *(len(one.learned.coef) for one in lessons if one.learned is not None)}
+    widths = {sample.dimensions, *(len(one.fit.coef) for one in lessons)}
     if lesson is None or not widths <= {None, d}:
         raise ValueError(f"sample, lesson and deciding must have the {d} features of the reference")
     if not 0 <= lesson.seen <= sample.seen or skipped_rows < 0:
         raise ValueError(f"seen and skipped_rows must be counts of rows, got {lesson.seen} and {skipped_rows}")
-    own = [None if one is None else replace(one, reference=reference) for one in (lesson, deciding)]
-    keys = RowKeys.of(reference.to_learn.features, reference.to_decide.features)
-    return ContrastState(settings, reference, sample, own[0], own[1], keys, drift, skipped_rows, reference_notes)
+    return ContrastState(
+        settings,
+        reference,
+        sample,
+        _completed(lesson, reference),
+        _completed(deciding, reference),
+        RowKeys.of(reference.to_learn.features, reference.to_decide.features),
+        drift,
+        skipped_rows,
+        reference_notes,
+    )
 
 
-def _lesson(learned: Learned | None, rows: float, seen: int) -> Lesson:
-    """Return a lesson; the state that it belongs to adds the reference."""
-    return Lesson(cast(SplitReference, None), learned, rows, seen)
+def _lesson(coef: Floats, gain: float, trust: float, balance: float, shift: float, rows: float, seen: int) -> Lesson:
+    """Return a lesson; the state that it belongs to adds the standard and the scores of the reference rows."""
+    fit = ContrastFit(cast(Standard, None), coef, gain, trust, balance, shift, rows, reference_rows=0)
+    _check_learned(fit)
+    return Lesson(fit, np.empty(0), seen)
+
+
+def _completed(lesson: Lesson | None, reference: SplitReference) -> Lesson | None:
+    """Return a lesson with the standard and the scores of the reference rows."""
+    if lesson is None:
+        return None
+    fit = replace(lesson.fit, standard=reference.standard, reference_rows=len(reference.to_learn))
+    return Lesson.of(reference.with_scores_in(fit), lesson.seen)
 
 
 def _detector(state: State) -> Detector:
@@ -456,8 +486,12 @@ FORMS: dict[str, Form] = {
     "ContrastFit": Form(ContrastFit, {"coef": "d", "scores_in": "m"}, _check_contrast),
     "Standard": Form(Standard, check=_check_standard),
     "RowScale": Form(RowScale, {"mean": "d", "deviation": "d"}, _check_scale),
-    "Lesson": Form(Lesson, stored=("learned", "rows", "seen"), build=_lesson),
-    "Learned": Form(Learned, {"coef": "d"}, _check_learned),
+    "Lesson": Form(
+        Lesson,
+        {"fit.coef": "d"},
+        stored=("fit.coef", "fit.gain", "fit.trust", "fit.balance", "fit.shift", "fit.rows", "seen"),
+        build=_lesson,
+    ),
     "RowSample": Form(RowSample, check=_check_sample),
     "KeyedRows": Form(KeyedRows, {"features": "nd", "scores": "n", "keys": "n"}, _check_keyed_rows),
     "Outputs": Form(Outputs, stored=("features", "logits", "labels", "scores")),
@@ -484,8 +518,10 @@ FORMS: dict[str, Form] = {
         stored=("to_learn", "to_decide", "standard.base", "standard.temperature", "standard.head", "components"),
         build=SplitReference.of,
     ),
+    "Sums": Form(Sums),
+    "Tally": Form(Tally),
+    "PlacementSums": Form(PlacementSums, {"of_known": "m", "most": "m"}),
     "ScoredRows": Form(ScoredRows, {"features": "nd", "scores": "n"}, _check_rows),
-    "Batch": Form(Batch, {"features": "nd", "scores": "n"}, _check_rows),
     "DriftWatch": Form(DriftWatch, {"mean": "d", "scale": "d"}),
     "DriftAlarm": Form(DriftAlarm, {"recent_bins": "b"}, _check_alarm),
     "Martingale": Form(Martingale, {"counts": "b", "log_bets": "k"}, _check_martingale, infinite=("log_bets",)),

@@ -11,17 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_number, as_share
-from .contrast import ContrastFit, SplitReference, sampled
+from .contrast import ContrastFit, SplitReference
 from .data.extras import install
 from .decisions.ranks import Ranks
 from .decisions.thresholds import Rate, decide_at
-from .detection import Detection, detect, halves
+from .detection import Detection, detect
 from .outputs import Outputs
+from .plan import halves_of
 from .regression.fits import fit_direct
 from .regression.least_squares import LinearFit
 from .regression.robust import fit_robust
 from .scores import Base, Head, as_pair, base_scores, knn
 from .scores.neighbours import default_neighbours
+from .scores.rows import sampled
 from .scores.shaping import react
 
 try:
@@ -156,7 +158,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             **self._options(),
         )
         self._base: Base = self.detection_.base if base is None else base
-        self._bank, held = halves(known, self.detection_.method, self._base, rng=None)
+        self._bank, held = halves_of(known, self.detection_.method, self._base)
         self.fit_ = self._fit_of_rows(rows, held)
         self.offset_ = self._offset(held)
         return self

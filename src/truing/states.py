@@ -1,29 +1,29 @@
 """`LinearState`: the state of a detector by DLR or RLR, as a frozen value. Contrast has its own, `ContrastState`.
 
-Both states have the same methods. `read` prepares outputs for the other methods. `with_reference`, `with_rows`,
-`with_sums` and `without_rows` return a new state. `fit`, `scores` and `compared` return results; a state solves each of
-its two fits, with and without the reference rows, at most once.
+Both states have the same methods, and use the four steps of `steps.py`. `score_rows` returns rows with their base
+scores. `with_reference`, `with_rows`, `with_sums` and `without_rows` return a new state. `solve` returns the fit that
+decides rows, and the scores of the reference rows to compare them with. A state caches nothing: a `Detector` keeps the
+fits of its current state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import Floats, Matrix, check_finite
-from .decisions.distances import RowGuard, is_garbage
+from .decisions.distances import RowGuard
 from .decisions.drift import DriftWatch
-from .decisions.ranks import Ranks
 from .decisions.row_keys import RowKeys
 from .outputs import Outputs
 from .regression.least_squares import LinearFit
 from .regression.moments import Moments
-from .regression.robust import fit_robust
-from .scores import Base, Head, base_scores
+from .scores import Base, Head
+from .scores.rows import BaseScore, ScoredRows
+from .steps import Fit, FitOptions, Sums, score_rows, solve_fit, sum_rows
 
 METHODS = ("auto", "dlr", "rlr", "contrast")
 
@@ -57,10 +57,11 @@ class Settings:
     model: str | None
     drift_alarm: float | None = None
 
-    def base_scores(self, outputs: Outputs) -> Floats:
-        """Return the base score of every row (n,)."""
+    @property
+    def base_score(self) -> BaseScore:
+        """The base score, without a bank of reference rows."""
         assert self.base is not None
-        return base_scores(outputs, self.base, self.temperature, head=self.head)
+        return BaseScore(self.base, self.temperature, self.head)
 
     def resolved(self, method: str) -> Settings:
         """Return the settings with a definite method and base score, if the method is auto."""
@@ -68,80 +69,54 @@ class Settings:
             return self
         return replace(self, method=method, base=DEFAULT_BASE[method] if self.base is None else self.base)
 
-    @property
-    def watches_residuals(self) -> bool:
-        """Whether the drift alarm monitors base minus trued scores. Only DLR has both in the same units."""
-        return self.drift_alarm is not None and self.method == "dlr"
-
-
-class Comparison(NamedTuple):
-    """Scores of reference rows (m,), scores of the rows to decide (n,), and notes on the fit.
-
-    `is_ordered` is True if `scores_in` is sorted. `size` is as in `Ranks`.
-    """
-
-    scores_in: Floats
-    scores: Floats
-    notes: list[str]
-    is_ordered: bool = False
-    size: float = 0.0
-
-    def ranks(self) -> Ranks:
-        """Return the ranks of the rows' scores among the scores of the reference rows."""
-        return Ranks(self.scores_in, self.scores, self.is_ordered, self.size)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Features (b, d) and base scores (b,) of the rows of one batch."""
-
-    features: Matrix
-    scores: Floats
-
-    @classmethod
-    def of(cls, features: Matrix, scores: Floats) -> Batch:
-        """Return a private copy of these rows."""
-        batch = cls(np.array(features, order="C"), np.array(scores))
-        check_finite(batch.features, "features")  # The caller's array may have changed since it was checked.
-        return batch
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """In-distribution rows: features (m, d), base scores (m,), and the moments of both."""
+    """In-distribution rows: features (m, d), base scores (m,), and what is computed from them once.
+
+    `moments` are the moments of both, `keys` recognise reference rows among other rows, and `guard` recognises garbage
+    rows; it is None if there are too few reference rows.
+    """
 
     features: Matrix
     scores: Floats
     moments: Moments
+    keys: RowKeys
+    guard: RowGuard | None
 
     @classmethod
     def of(cls, features: Matrix, scores: Floats) -> Reference:
         """Return the reference of these rows."""
-        rows = Batch.of(features, scores)
-        return cls(rows.features, rows.scores, Moments.of(rows.features, rows.scores))
+        rows = private_copy(ScoredRows(features, scores))
+        return cls(
+            rows.features,
+            rows.scores,
+            Moments.of(rows.features, rows.scores),
+            RowKeys.of(rows.features),
+            RowGuard.of_reference(rows.features, rows.scores),
+        )
 
-    @cached_property
-    def keys(self) -> RowKeys:
-        """Keys that recognise reference rows among other rows."""
-        return RowKeys.of(self.features)
-
-    @cached_property
-    def guard(self) -> RowGuard | None:
-        """The guard that keeps garbage from being learned, or None if there are too few reference rows for it."""
-        return RowGuard.of_reference(self.features, self.scores)
+    @property
+    def rows(self) -> ScoredRows:
+        """The reference rows."""
+        return ScoredRows(self.features, self.scores)
 
     def __len__(self) -> int:
         return len(self.scores)
 
 
 class Solved(NamedTuple):
-    """A fit, and its sorted scores (m,) of the reference rows, if there are any."""
+    """A fit, and its scores (m,) of the reference rows in ascending order, if there is a reference."""
 
-    fit: LinearFit
+    fit: Fit
     scores_in: Floats | None
+
+
+class Watched(NamedTuple):
+    """What the drift alarm monitors: one p-value and, for DLR, one residual per row (n,)."""
+
+    p_values: Floats
+    residuals: Floats | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,16 +127,22 @@ class LinearState:
     again. With decay or a window, `joint` is None and the sum is computed on demand. `held` holds the batches inside
     the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or None until rows
     with logits are seen. `skipped_rows` counts garbage rows, which are scored and decided but not learned.
+    `reference_notes` are notes on the reference. `is_auto` is True if the method was auto and became dlr.
     """
 
     settings: Settings
     reference: Reference | None = None
     learned: Moments | None = None
     joint: Moments | None = None
-    held: tuple[Batch, ...] = ()
+    held: tuple[ScoredRows, ...] = ()
     classes: int | None = None
     drift: DriftWatch | None = None
     skipped_rows: int = 0
+    reference_notes: tuple[str, ...] = ()
+    is_auto: bool = False
+
+    # The current fit contains the reference rows, so it also decides learned rows.
+    is_reference_in_fit = True
 
     @property
     def dimensions(self) -> int | None:
@@ -188,58 +169,75 @@ class LinearState:
             return self.learned.mean[:-1]
         if not self.held:
             return None
-        mean: Floats = np.concatenate([batch.features for batch in self.held]).mean(axis=0, dtype=np.float64)
+        mean: Floats = ScoredRows.joined(self.held).features.mean(axis=0, dtype=np.float64)
         return mean
 
-    def read(self, outputs: Outputs) -> Outputs:
-        """Return the rows unchanged. Only learning needs their base scores."""
-        return outputs
+    def score_rows(self, outputs: Outputs) -> ScoredRows:
+        """Return the rows with their base scores."""
+        return score_rows(outputs, self.settings.base_score)
+
+    def unlearned_rows(self, outputs: Outputs) -> ScoredRows:
+        """Return rows that are only scored or decided. A linear fit needs no base scores: they are NaN."""
+        return ScoredRows(outputs.features, np.full(len(outputs), np.nan))
 
     def with_reference(self, reference: Outputs, groups: ArrayLike | None = None) -> LinearState:
-        """Return the state with these reference rows instead of any earlier reference. Groups change nothing here."""
-        rows = Reference.of(reference.features, self.settings.base_scores(reference))
-        drift = DriftWatch.of(rows.features, self.settings.drift_alarm)
-        joint = self.learned + rows.moments if self.learned is not None and self.keeps_joint else None
-        return replace(self, reference=rows, joint=joint, classes=_classes(self.classes, reference), drift=drift)
+        """Return the state with these reference rows instead of any earlier reference. Groups are not used."""
+        rows = self.score_rows(reference)
+        known = Reference.of(rows.features, rows.scores)
+        return replace(
+            self,
+            reference=known,
+            joint=self.learned + known.moments if self.learned is not None and self.keeps_joint else None,
+            classes=classes_after(self.classes, reference),
+            drift=DriftWatch.of(known.features, self.settings.drift_alarm),
+            reference_notes=() if groups is None else (GROUPS_NOT_USED,),
+        )
 
-    def with_rows(self, rows: Outputs) -> LinearState:
+    def with_rows(self, rows: ScoredRows) -> LinearState:
         """Return the state after these rows were learned with weight 1, except for garbage rows.
 
         Garbage rows are counted and change nothing else. Reference rows are never skipped. In practice this
         does not favour either kind of row: a reference row is at most sqrt(m) deviations from the mean of the m
         reference rows, and rows of real networks stay far below `GARBAGE_DISTANCE`.
         """
-        scores = self.settings.base_scores(rows)
-        skipped = is_garbage(rows.features, scores, self._guard())
-        if not skipped.any():
-            return self._with_rows(rows, scores)
-        check_finite(rows.features, "features")  # Infinities are invalid, not garbage.
-        count = self.skipped_rows + int(np.count_nonzero(skipped))
-        state = replace(self, classes=_classes(self.classes, rows), skipped_rows=count)
-        return state if skipped.all() else state._with_rows(rows[~skipped], scores[~skipped])
+        sums = self._sums_of(rows)
+        state = self
+        if sums.garbage_rows:
+            check_finite(rows.features, "features")  # Infinities are invalid, not garbage.
+            state = replace(self, skipped_rows=self.skipped_rows + sums.garbage_rows)
+        return state._with_sums(sums) if sums.learned_rows else state
 
-    def _guard(self) -> RowGuard | None:
-        """Return the guard by the scale of the reference, or else of the learned rows; None if they are too few."""
+    def _sums_of(self, rows: ScoredRows) -> Sums:
+        """Return the sums of a batch: moments for DLR, and the rows themselves if there is a window."""
+        with_moments, guard = self.settings.method == "dlr", self._guard(rows)
+        if self.settings.window is None:
+            return sum_rows(rows, guard, with_moments=with_moments)
+        return sum_rows(rows, guard, np.arange(len(rows)), with_moments=with_moments, share=1.0)
+
+    def _guard(self, rows: ScoredRows) -> RowGuard | None:
+        """Return the guard by the scale of the reference, of the learned rows, or of these rows, whichever is first.
+
+        It is None if all of them are too few.
+        """
         guard = None if self.reference is None else self.reference.guard
         if guard is None and self.learned is not None:
             guard = RowGuard.of_learned(self.learned)
         elif guard is None and self.held:
-            features = np.concatenate([batch.features for batch in self.held])
-            guard = RowGuard.of_medians(features, np.concatenate([batch.scores for batch in self.held]))
-        return guard
+            held = ScoredRows.joined(self.held)
+            guard = RowGuard.of_medians(held.features, held.scores)
+        return guard or RowGuard.of_medians(rows.features, rows.scores)
 
-    def _with_rows(self, rows: Outputs, scores: Floats) -> LinearState:
-        """Return the state after these rows with these base scores (n,) were learned."""
+    def _with_sums(self, sums: Sums) -> LinearState:
+        """Return the state after a batch with these sums was learned."""
         held, leaving = self.held, self.held[:0]
-        if self.settings.window is not None:
-            held, leaving = slide(held, Batch.of(rows.features, scores), self.settings.window)
+        if sums.sample is not None and self.settings.window is not None:
+            held, leaving = slide(held, private_copy(sums.sample.rows), self.settings.window)
         learned = joint = None
-        if self.settings.method == "dlr":
-            more = Moments.of(rows.features, scores)
-            learned, joint = self._learned_with(more), self._joint_with(more)
+        if sums.moments is not None:
+            learned, joint = self._learned_with(sums.moments), self._joint_with(sums.moments)
             if leaving:
                 learned = _without(learned, leaving, held)
-        return replace(self, learned=learned, joint=joint, held=held, classes=_classes(self.classes, rows))
+        return replace(self, learned=learned, joint=joint, held=held)
 
     def with_sums(self, sums: Moments) -> LinearState:
         """Return the state with the moments of other rows added."""
@@ -249,25 +247,28 @@ class LinearState:
     def without_rows(self) -> LinearState:
         """Return the state without learned rows; the drift alarm starts again."""
         drift = None if self.reference is None else DriftWatch.of(self.reference.features, self.settings.drift_alarm)
-        return LinearState(self.settings, self.reference, classes=self.classes, drift=drift)
+        return replace(self, learned=None, joint=None, held=(), drift=drift, skipped_rows=0)
 
-    def fit(self, *, with_reference: bool) -> LinearFit:
-        """Return the fit of the learned rows, with or without the reference rows."""
-        return self._solved(with_reference).fit
+    def solve(self, *, with_reference: bool) -> Solved:
+        """Return the fit of the learned rows, with or without the reference rows.
 
-    def scores(self, rows: Outputs) -> Floats:
-        """Return the trued score (n,) of every row."""
-        return self.fit(with_reference=True).predict(rows.features)
+        The reference alone is enough if all rows so far were garbage.
+        """
+        reference = self.reference if with_reference else None
+        if not self.rows and (reference is None or not self.skipped_rows):
+            raise ValueError(NOTHING_LEARNED)
+        fit = self._robust_fit(reference) if self.settings.method == "rlr" else self._direct_fit(reference)
+        return Solved(fit, None if self.reference is None else np.sort(fit.predict(self.reference.features)))
 
-    def compared(self, rows: Outputs, *, with_reference: bool) -> Comparison:
-        """Return the scores of the reference rows and of these rows, and notes on the fit."""
-        fit, scores_in = self._solved(with_reference)
-        assert scores_in is not None
-        return Comparison(scores_in, fit.predict(rows.features), fit.notes(self.settings.components), is_ordered=True)
+    def notes(self, features: Matrix, fit: Fit) -> list[str]:
+        """Return notes on rows to decide (n, d), on the reference, and on the fit."""
+        assert isinstance(fit, LinearFit)
+        shared = [] if self.reference is None else self.reference.keys.notes(features)
+        return [*shared, *self.reference_notes, *fit.notes(self.settings.components)]
 
-    def watched(self, base_scores: Floats, p_values: Floats) -> Floats:
-        """Return the p-values (n,) that the drift alarm monitors."""
-        return p_values
+    def watched(self, base_scores: Floats, scores: Floats, p_values: Floats) -> Watched:
+        """Return what the drift alarm monitors of decided rows (n,). Only DLR has both scores in the same units."""
+        return Watched(p_values, base_scores - scores if self.settings.method == "dlr" else None)
 
     def _learned_with(self, more: Moments) -> Moments:
         """Return the decayed moments of the learned rows plus the moments of one more batch."""
@@ -287,46 +288,41 @@ class LinearState:
             return None
         return (self.reference.moments if self.joint is None else self.joint) + more
 
-    def _solved(self, with_reference: bool) -> Solved:
-        return self._with_reference if with_reference else self._without_reference
-
-    @cached_property
-    def _with_reference(self) -> Solved:
-        return self._solve(self.reference)
-
-    @cached_property
-    def _without_reference(self) -> Solved:
-        return self._solve(None)
-
-    def _solve(self, reference: Reference | None) -> Solved:
-        """Return the fit of the learned rows and the given reference rows.
-
-        The reference alone is enough if all rows so far were garbage.
-        """
-        if not self.rows and (reference is None or not self.skipped_rows):
-            raise ValueError(NOTHING_LEARNED)
-        fit = self._robust_fit(reference) if self.settings.method == "rlr" else self._direct_fit(reference)
-        return Solved(fit, None if self.reference is None else np.sort(fit.predict(self.reference.features)))
-
     def _direct_fit(self, reference: Reference | None) -> LinearFit:
         sums = self.learned
         if reference is not None:
             sums = self.joint or (reference.moments if sums is None else sums + reference.moments)
-        assert sums is not None
-        return sums.solve(self.settings.intercept, self.settings.components)
+        return solve_fit(self._options(), sums)
 
     def _robust_fit(self, reference: Reference | None) -> LinearFit:
         """Return the RLR fit of the rows in the window. At least one row is trusted."""
-        batches: list[Batch | Reference] = [*self.held, *([] if reference is None else [reference])]
-        scores = np.concatenate([batch.scores for batch in batches])
-        components = self.settings.components
-        return fit_robust(
-            np.concatenate([batch.features for batch in batches]),
-            scores,
-            keep=max(self.settings.keep, 1 / len(scores)),
-            intercept=self.settings.intercept,
-            components=None if components is None else min(components, len(scores)),
+        rows = ScoredRows.joined([*self.held, *([] if reference is None else [reference.rows])])
+        options = self._options()
+        options = options._replace(
+            keep=max(options.keep, 1 / len(rows)),
+            components=None if options.components is None else min(options.components, len(rows)),
         )
+        moments = Moments.of(rows.features, rows.scores) if options.keep >= 1 else None
+        return solve_fit(options, moments, rows)
+
+    def _options(self) -> FitOptions:
+        settings = self.settings
+        return FitOptions(settings.method, settings.intercept, settings.components, settings.keep)
+
+
+GROUPS_NOT_USED = "groups were not used: this method does not split the reference"
+
+
+def private_copy(rows: ScoredRows) -> ScoredRows:
+    """Return a copy of rows that a state keeps. Reject numbers that are not finite."""
+    copied = ScoredRows(np.array(rows.features, order="C"), np.array(rows.scores))
+    check_finite(copied.features, "features")  # The caller's array may have changed since it was checked.
+    return copied
+
+
+def classes_after(before: int | None, outputs: Outputs) -> int | None:
+    """Return the number of logits per row; these rows determine it if no earlier row had logits."""
+    return outputs.logits.shape[1] if before is None and outputs.logits is not None else before
 
 
 class _Sized(Protocol):
@@ -349,7 +345,7 @@ def slide(held: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows,
     return batches[first:], batches[:first]
 
 
-def _without(learned: Moments, leaving: tuple[Batch, ...], held: tuple[Batch, ...]) -> Moments:
+def _without(learned: Moments, leaving: tuple[ScoredRows, ...], held: tuple[ScoredRows, ...]) -> Moments:
     """Return the moments of the rows in a window after some batches have left.
 
     Batches are subtracted if there are more rows than columns and enough digits remain. Otherwise the remaining rows
@@ -359,8 +355,8 @@ def _without(learned: Moments, leaving: tuple[Batch, ...], held: tuple[Batch, ..
         remaining = learned - _total([Moments.of(batch.features, batch.scores) for batch in leaving])
         if (remaining.squares >= _MIN_REMAINING_SHARE * learned.squares).all():
             return remaining
-    features = np.concatenate([batch.features for batch in held])
-    return Moments.of(features, np.concatenate([batch.scores for batch in held]))
+    rows = ScoredRows.joined(held)
+    return Moments.of(rows.features, rows.scores)
 
 
 def _total(sums: list[Moments]) -> Moments:
@@ -369,8 +365,3 @@ def _total(sums: list[Moments]) -> Moments:
     for more in sums[1:]:
         total = total + more
     return total
-
-
-def _classes(before: int | None, outputs: Outputs) -> int | None:
-    """Return the number of logits per row; these rows determine it if no earlier row had logits."""
-    return outputs.logits.shape[1] if before is None and outputs.logits is not None else before

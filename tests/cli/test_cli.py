@@ -15,7 +15,21 @@ from truing.detection import detect
 from truing.detector import FEWEST_FOR_CONTRAST
 from truing.report import summary
 
-COMMANDS = ["detect", "score", "fit", "apply", "export", "threshold", "evaluate", "demo", "bench", "serve"]
+COMMANDS = [
+    "detect",
+    "decide",
+    "learn",
+    "merge",
+    "score",
+    "fit",
+    "apply",
+    "export",
+    "threshold",
+    "evaluate",
+    "demo",
+    "bench",
+    "serve",
+]
 
 
 @pytest.fixture
@@ -109,7 +123,7 @@ def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
 
 @pytest.mark.parametrize("name", ["out.csv", "out.npy", "out.npz", "out.parquet", "out.arrow"])
 def test_every_output_kind_holds_the_same_scores(here, capsys, name):
-    from truing.data.columns import read_scores
+    from truing.data.jobs.score_files import read_score_blocks
 
     run(capsys, "detect", "test.npz", "-o", "plain.npy")
     run(capsys, "detect", "test.npz", "-o", name)
@@ -117,7 +131,7 @@ def test_every_output_kind_holds_the_same_scores(here, capsys, name):
         with (here / name).open() as file:
             found = [float(row["scores"]) for row in csv.DictReader(file)]
     else:
-        found = read_scores(name)
+        found = np.concatenate(list(read_score_blocks(Path(name))))
     np.testing.assert_array_equal(found, np.load("plain.npy"))
 
 
@@ -181,7 +195,7 @@ WRONG = {
     "missing reference": (["detect", "test.npz", "--reference", "gone.npz"], "there is no file gone.npz"),
     "unknown base": (["detect", "test.npz", "--base", "tea"], "invalid choice: 'tea'"),
     "bad number": (["detect", "test.npz", "--components", "many"], "invalid int value: 'many'"),
-    "too many components": (["detect", "test.npz", "--components", "9"], "components must be at most the 5 columns"),
+    "too many components": (["detect", "test.npz", "--components", "9"], "at least 1 and at most 5, got 9"),
     "accept out of range": (
         ["detect", "test.npz", "--reference", "held.npz", "--accept", "95"],
         "accept must be above 0",
@@ -476,7 +490,7 @@ def test_columns_of_other_names_are_read_and_rows_keep_their_ids(here, capsys, p
     np.testing.assert_array_equal(np.array(columns["scores"], float), np.load("plain.npy"))
     run(capsys, "score", path, *names, "--id", "key", "--base", "energy", "-o", output)
     columns = columns_of(here / output)
-    assert list(columns) == ["id", "scores"]
+    assert list(columns) == ["id", "row", "scores"]
     expected = truing.energy(truing.Outputs.load("test.npz").logits)
     np.testing.assert_array_equal(np.array(columns["scores"], float), expected)
     run(capsys, "fit", path, *names, "-o", "fit.npz")
@@ -515,11 +529,20 @@ def test_the_index_that_pandas_writes_names_rows_like_any_column(here, capsys):
         (["named.npz", "--features", "emb", "--id", "z", "-o", "found.csv"], "named.npz must hold z, got"),
         (["named.parquet", "--features", "emb", "--logits", "out", "--id", "z", "-o", "f.csv"], "must hold z, got"),
         (["named.npz", "--features", "emb", "--logits", "out", "--id", "few", "-o", "f.csv"], "few 3, features 200"),
-        (["named.npz", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"], "emb must be whole numb"),
-        (["named.parquet", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"], "emb must be a who"),
+        (["named.npz", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"], "emb must be integers"),
+        (
+            ["named.parquet", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"],
+            "emb must be an int",
+        ),
         (["named.npz", "--id", "key"], "--id goes with -o"),
-        (["val_features.npy", "--features", "emb"], "val_features.npy has no columns to be named, got emb"),
-        (["val_features.npy", "--id", "key", "-o", "f.csv"], "val_features.npy has no columns to be named, got key"),
+        (
+            ["val_features.npy", "--features", "emb"],
+            "fixed names, got the name emb",
+        ),
+        (
+            ["val_features.npy", "--id", "key", "-o", "f.csv"],
+            "fixed names, got the name key",
+        ),
     ],
 )
 def test_a_name_of_no_column_is_refused(here, capsys, arguments, message):

@@ -44,7 +44,7 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
 def test_an_interrupt_while_a_command_runs_is_one_line(tmp_path):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
-    interrupt = "cli.threshold_at = lambda *given, **named: os.kill(os.getpid(), 2)"
+    interrupt = "cli.threshold_and_rows = lambda *given, **named: os.kill(os.getpid(), 2)"
     code = f"import os, truing.cli.command as cli; {interrupt}\n{COMMAND}"
     done = python(code, "threshold", str(tmp_path / "scores.npy"))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "truing: interrupted\n")
@@ -62,12 +62,12 @@ def test_what_compiled_code_prints_does_not_reach_stdout(tmp_path):
     np.save(tmp_path / "scores.npy", np.arange(9.0))
     noise = """
 import ctypes, os, sys, truing.cli, truing.cli.command as cli
-before = cli.threshold_at
+before = cli.threshold_and_rows
 def noisy(*arguments, **named):
     os.write(1, b"noise of the system\\n")
     ctypes.CDLL(None).puts(b"noise of a library")  # Held back by the library until the process ends.
     return before(*arguments, **named)
-cli.threshold_at = noisy
+cli.threshold_and_rows = noisy
 sys.exit(truing.cli.main())
 """
     done = python(noise, "threshold", str(tmp_path / "scores.npy"))
@@ -288,7 +288,7 @@ def test_long_work_shows_its_passes_on_a_terminal_alone(tmp_path, rng, command, 
     os.close(ours)
     assert process.returncode == 0
     assert b"pass" not in answer
-    assert (b"pass 1: " in seen) == is_terminal
+    assert (b"scores: " in seen) == is_terminal
     if is_terminal:
         assert seen.endswith(b"\r\x1b[K")  # Nothing is left of it.
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from truing.contrast import RowSample, ScoredRows
-from truing.contrast.sample import row_keys, sampled
+from truing.contrast import RowSample
+from truing.scores.rows import KeyedRows, ScoredRows, row_keys, sampled
 
 
 def numbered(first, rows, width=1):
@@ -18,7 +18,8 @@ def numbered(first, rows, width=1):
 def streamed(sizes, width=1, **options):
     sample, first = RowSample(), 0
     for rows in sizes:
-        sample = sample.with_rows(numbered(first, rows, width), **options)
+        more = KeyedRows.of(numbered(first, rows, width), np.arange(first, first + rows), share=1.0)
+        sample = sample.with_rows(more, **options)
         first += rows
     return sample
 

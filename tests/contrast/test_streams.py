@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import truing
 from truing.contrast import RowSample, split
+from truing.scores.rows import ScoredRows
+from truing.steps import Sums, score_rows, sum_rows
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +341,54 @@ def test_scores_of_a_stream_have_the_same_bits_however_rows_lie_in_memory(rows, 
     expected = scored(np.ascontiguousarray)
     for lay in (np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2]):
         np.testing.assert_array_equal(scored(lay), expected)
+
+
+def sums_of(detector: truing.Detector, rows: truing.Outputs, share: float = 1.0, first: int = 0) -> Sums:
+    """Return the sums of a job with the reference of a detector over these rows, in blocks."""
+    base, guard = detector.reference.standard.base_score, detector.reference.guard
+    sums = Sums()
+    for start in range(0, len(rows), 300):
+        block = score_rows(rows[start : start + 300], base)
+        numbers = np.arange(first + start, first + start + len(block))
+        sums += sum_rows(block, guard, numbers, with_moments=False, share=share)
+    return sums
+
+
+@pytest.mark.parametrize("options", [{}, {"base": "knn"}, {"base": "energy", "components": 7}])
+def test_a_detector_of_the_sums_of_a_job_continues_like_one_that_learned_its_rows(rows, known, rng, options, tmp_path):
+    learned = detector_of(known, **options)
+    garbage = truing.Outputs(1e10 * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
+    sums = sums_of(learned, truing.Outputs.concatenate([rows[:600], garbage]), first=len(learned.reference.decided))
+    learned.learn(rows[:600])
+    made = truing.Detector.of_sums(sums, known, method="contrast", **options)
+    assert (made.moments.rows, made.skipped_rows) == (600, 2)
+    truing.save(made, tmp_path / "detector.npz")
+    for each in (made, truing.load(tmp_path / "detector.npz")):
+        np.testing.assert_array_equal(each.score(rows), learned.score(rows))
+        found, wanted = (one.decide(rows[600:], false_alarm=0.05) for one in (each, learned))
+        np.testing.assert_array_equal(found.p_values, wanted.p_values)
+        assert found.notes == wanted.notes
+
+
+def test_a_detector_of_the_sums_of_a_large_job_has_a_uniform_sample_of_its_rows(known, rng):
+    detector = detector_of(known)
+    numbers = np.arange(50_000)
+    rows = ScoredRows(np.repeat(rng.normal(size=(500, 64)), 100, axis=0), numbers.astype(np.float64))
+    share = 0.6
+    sums = sum_rows(rows, detector.reference.guard, numbers, with_moments=False, share=share)
+    made = truing.Detector.of_sums(sums, known, share=share, method="contrast").moments
+    assert (made.rows, made.seen, made.share) == (50_000, 50_000, share / 4)
+    kept = made.joined().scores
+    assert len(kept) == pytest.approx(50_000 * made.share, rel=0.05)
+    assert len(kept) <= 8_192
+    tenths = np.histogram(kept, 10, (0, 50_000))[0] / len(kept)
+    np.testing.assert_allclose(tenths, 0.1, atol=0.02)
+
+
+def test_garbage_rows_are_left_out_of_the_sample(rows, known, rng):
+    one, other = detector_of(known), detector_of(known)
+    garbage = truing.Outputs(1e10 * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
+    one.learn(truing.Outputs.concatenate([rows[:30], garbage, rows[30:60]]))
+    other.learn(rows[:60])
+    np.testing.assert_array_equal(one.moments.joined().features, other.moments.joined().features)
+    assert (one.moments.rows, one.moments.seen) == (60, 60)

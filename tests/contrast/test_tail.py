@@ -9,7 +9,8 @@ from scipy.stats import norm
 import truing
 from truing.contrast import SplitReference
 from truing.contrast.ridge import FoldedCovariance, folds_of
-from truing.contrast.tail import StandardRows, learn, tail_excess, tail_weights
+from truing.contrast.tail import learn, tail_excess, tail_weights
+from truing.scores.rows import ScoredRows
 
 
 @st.composite
@@ -108,8 +109,8 @@ def real():
 
 def test_learning_is_what_the_formulas_say_on_real_rows(real):
     halves, rows = real
-    reference = StandardRows(halves.standard.features(halves.learned), halves.standard.base_scores(halves.learned))
-    at_hand = StandardRows(halves.standard.features(rows), halves.standard.base_scores(rows))
+    reference = ScoredRows(halves.standard.features(halves.learned), halves.standard.base_scores(halves.learned))
+    at_hand = ScoredRows(halves.standard.features(rows), halves.standard.base_scores(rows))
     learned = learn(reference, at_hand, FoldedCovariance.of(reference.features, reference.scores))
     coef, gain, shift = independent(reference, at_hand)
     np.testing.assert_allclose(learned.coef, coef, rtol=1e-6, atol=1e-9)

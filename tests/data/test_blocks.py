@@ -12,11 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from truing.data.blocks import writing_blocks
-from truing.data.columns import read_columns, read_scores, write_columns
+from truing.data.columns import read_columns, write_columns
+from truing.data.jobs.score_files import read_score_blocks
 
 SCALARS = ["x.csv", "x.npy", "x.parquet", "x.arrow", "x.feather"]
 TABLES = SCALARS[2:]
 every_kind = pytest.mark.parametrize("name", SCALARS)
+
+
+def read_scores(path):
+    return np.concatenate(list(read_score_blocks(Path(path))))
 
 
 def made(rows):
@@ -55,6 +60,33 @@ def test_a_table_takes_rows_of_any_width(tmp_path, name, rng):
     write_in_blocks(tmp_path / name, columns, [7, 7, 20])
     for column, array in read_columns(tmp_path / name).items():
         np.testing.assert_array_equal(array, columns[column], strict=True)
+
+
+@pytest.mark.parametrize("name", [name for name in SCALARS if name != "x.npy"])
+def test_words_of_any_length_are_written(tmp_path, name):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import csv, feather, parquet
+
+    words = ["a", "", 'b"c, d', "Zürich", "e" * 300, "7"]
+    ids = [np.array(words[:1]), np.array(words[1:2]), np.array(words[2:4]), np.array(words[4:])]
+    with writing_blocks(tmp_path / name) as writer:
+        for block in ids:
+            writer.write({"key": block, "scores": np.arange(len(block)) / 7})
+    if name == "x.csv":
+        types = csv.ConvertOptions(column_types={"key": pyarrow.string()})
+        table = csv.read_csv(tmp_path / name, convert_options=types)
+    else:
+        table = (parquet.read_table if name == "x.parquet" else feather.read_table)(str(tmp_path / name))
+    assert table.schema.field("key").type == pyarrow.string()
+    assert table.column("key").to_pylist() == words
+    with pytest.raises(ValueError, match=r"the columns of the first, key \(words, 1\), got key \(int64, 1\)"):
+        write_words_then_numbers(tmp_path / name)
+
+
+def write_words_then_numbers(path):
+    with writing_blocks(path) as writer:
+        writer.write({"key": np.array(["a"])})
+        writer.write({"key": np.arange(1)})
 
 
 @every_kind

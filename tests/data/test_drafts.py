@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import truing
-from truing.data.drafts import check_readable, check_writable, replacing
+from truing.data.drafts import check_named, check_readable, check_writable, replacing
 
 ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # As a process that forks should have.
 OUTPUTS = truing.Outputs(np.arange(12.0).reshape(6, 2))
@@ -203,14 +203,27 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_named(tmp_path):
     one.symlink_to(other)
     other.symlink_to(one)
     nowhere.symlink_to(tmp_path / "gone.npz")
-    with pytest.raises(OSError, match=r"cannot write .*one\.npz: its links lead back to themselves"):
+    with pytest.raises(OSError, match=r"cannot write .*one\.npz: it is a loop of symbolic links"):
         check_writable(one)
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*one\.npz: the link leads to .*other\.npz"):
+    with pytest.raises(OSError, match=r"cannot read .*one\.npz: it is a loop of symbolic links"):
         check_readable(one)
     with pytest.raises(FileNotFoundError, match=r"no file .*nowhere\.npz: the link leads to .*gone\.npz"):
         check_readable(nowhere)
     OUTPUTS.save(nowhere)
     assert len(truing.Outputs.load(tmp_path / "gone.npz")) == 6
+
+
+def test_a_target_needs_a_name_and_is_never_standard_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".csv", tmp_path / ".CSV", "./.parquet"):
+        with pytest.raises(ValueError, match=r"\.(csv|CSV|parquet) must have a name before the ending$"):
+            check_named(path, ".csv", ".parquet")
+    for check in (check_writable, check_named, lambda path: write(path, b"")):
+        with pytest.raises(ValueError, match=r"^- is not a file name: truing writes to files, not to standard output$"):
+            check("-")
+    assert list(tmp_path.iterdir()) == []
+    assert check_named("a.csv", ".csv") == Path("a.csv")
+    assert check_writable(".hidden") == Path(".hidden")
 
 
 def test_what_can_only_be_read_once_is_not_read(tmp_path):

@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 import truing
 from truing.data import npz
-from truing.data.columns import read_columns, write_columns
-from truing.data.part_files import columns_of, parts_of, read_blocks, rows_of
+from truing.data.columns import read_columns, read_ids, write_columns
+from truing.data.jobs.score_files import read_score_blocks
+from truing.data.part_files import (
+    columns_of,
+    layout_of,
+    matched_columns,
+    parts_of,
+    read_blocks,
+    root_of,
+    rows_of,
+)
 
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import ipc, parquet  # noqa: E402
@@ -197,7 +206,7 @@ def test_a_part_without_what_is_needed_says_what_it_holds(tmp_path, layout):
 def test_columns_of_different_lengths_are_refused(tmp_path, layout):
     columns = made(9, 4, np.float32)
     part = LAYOUTS[layout](tmp_path, {**columns, "logits": columns["logits"][:7]}, 5)
-    with pytest.raises(ValueError, match=r"got 9 of features, 7 of logits, 9 of labels"):
+    with pytest.raises(ValueError, match=r"got 9 of features, 7 of logits$"):
         next(read_blocks(part, 4))
 
 
@@ -228,7 +237,7 @@ def test_lists_that_grow_longer_in_a_later_block_are_refused(tmp_path):
         (pyarrow.field("features", pyarrow.binary(6)), "features must be whole float32 numbers, got 6 bytes a row"),
         (
             pyarrow.field("features", pyarrow.binary(6), metadata={"dtype": "object"}),
-            "features must say a dtype of <f2, <f4 or <f8, got object",
+            "features must declare a dtype of <f2, <f4 or <f8, got object",
         ),
     ],
 )
@@ -261,37 +270,269 @@ def test_missing_values_are_refused(tmp_path, ending):
             list(read_blocks(tmp_path / f"x.{ending}", 3))
 
 
+# --- Wide tables: one column of numbers per feature
+
+
+def write_npz_columns(save):
+    def write(path, columns, group):
+        save(path.with_suffix(".npz"), **columns)
+        return path.with_suffix(".npz")
+
+    return write
+
+
+def write_parquet_columns(path, columns, group):
+    parquet.write_table(pyarrow.table(columns), path.with_suffix(".parquet"), group)
+    return path.with_suffix(".parquet")
+
+
+def write_arrow_columns(compression):
+    def write(path, columns, group):
+        table = pyarrow.table(columns)
+        options = ipc.IpcWriteOptions(compression=compression)
+        with ipc.new_file(str(path.with_suffix(".arrow")), table.schema, options=options) as file:
+            file.write_table(table, group)
+        return path.with_suffix(".arrow")
+
+    return write
+
+
+WIDE = {
+    "npz stored": write_npz_columns(np.savez),
+    "npz deflated": write_npz_columns(np.savez_compressed),
+    "Parquet": write_parquet_columns,
+    "Arrow": write_arrow_columns(None),
+    "Arrow, packed": write_arrow_columns("zstd"),
+}
+every_wide_layout = pytest.mark.parametrize("layout", WIDE)
+NUMBERS = ["?", "i1", "u2", "i4", "f2", "f4", "f8"]
+
+
+@every_wide_layout
+@settings(in_one_folder, max_examples=25)
+@given(
+    data=st.data(),
+    total=st.integers(1, 40),
+    numbers=st.lists(st.integers(0, 200), min_size=1, max_size=14, unique=True),
+    rows=st.integers(1, 50),
+    group=st.integers(1, 50),
+)
+def test_a_pattern_reads_columns_in_natural_order_as_one_array(tmp_path, layout, data, total, numbers, rows, group):
+    kinds = {number: data.draw(st.sampled_from(NUMBERS)) for number in numbers}
+    values = np.arange(total * 300).reshape(total, 300)
+    columns = {f"f{number}": (values[:, number] % 90).astype(kind) for number, kind in kinds.items()}
+    part = WIDE[layout](tmp_path / "x", {"id": np.arange(total), **columns, "scores": values[:, 0]}, group)
+    expected = np.stack([columns[f"f{number}"] for number in sorted(numbers)], axis=1)
+    found = concatenated(list(read_blocks(part, rows, ["f*", "logits", "scores"], "f*")))
+    assert_equal_columns(found, {"f*": expected, "scores": values[:, 0]})
+    assert_equal_columns(read_columns(part, named={"features": "f*"}), {"features": expected, "scores": values[:, 0]})
+    assert columns_of(part, ["f*"]) == {"f*": (expected.dtype, (len(numbers),))}
+    assert matched_columns(part, "f*") == [f"f{number}" for number in sorted(numbers)]
+    assert layout_of(part, ["f*"]).rows == total
+
+
+@every_wide_layout
+def test_a_pattern_of_a_part_without_rows_has_its_columns_and_no_blocks(tmp_path, layout):
+    part = WIDE[layout](tmp_path / "x", {f"f{number}": np.zeros(0, np.float32) for number in range(3)}, 5)
+    assert columns_of(part, ["f?"]) == {"f?": (np.dtype(np.float32), (3,))}
+    assert list(read_blocks(part, 4, ["f?"], "f?")) == []
+
+
+@every_wide_layout
+def test_a_column_of_the_exact_name_wins_over_a_pattern(tmp_path, layout):
+    part = WIDE[layout](tmp_path / "x", {"f*": np.arange(4.0), "f1": np.ones(4), "g[1]": np.arange(4)}, 5)
+    (block,) = read_blocks(part, 4, ["f*", "g[1]"], "f*")
+    assert_equal_columns(block, {"f*": np.arange(4.0), "g[1]": np.arange(4)})
+    assert matched_columns(part, "f*") == ["f*"]
+
+
+@every_wide_layout
+@pytest.mark.parametrize(
+    ("pattern", "refused"),
+    [
+        ("g*", r"x\.\w+ must hold columns that match g\*, got f0, f1, labels, lost, named$"),
+        ("F*", r"x\.\w+ must hold columns that match F\*, got f0, f1, labels, lost, named$"),
+        ("[fn]*", r"x\.\w+ must .*: \[fn\]\* must match only (columns|arrays) with one number per row, got named"),
+        ("l*", r"x\.\w+ must .*: l\* must match no column that has another use, got labels"),
+    ],
+)
+def test_a_pattern_that_matches_none_or_other_columns_is_an_error(tmp_path, layout, pattern, refused):
+    columns = {"f0": np.ones(3), "f1": np.ones(3), "labels": np.arange(3), "lost": np.ones(3)}
+    part = WIDE[layout](tmp_path / "x", {**columns, "named": np.array(["a", "b", "c"])}, 5)
+    for read in (
+        lambda: next(read_blocks(part, 4, [pattern], pattern)),
+        lambda: columns_of(part, [pattern]),
+        lambda: matched_columns(part, pattern),
+        lambda: read_columns(part, named={"features": pattern}),
+    ):
+        with pytest.raises(ValueError, match=refused):
+            read()
+
+
+def test_a_pattern_names_the_lists_and_the_missing_values_that_it_matches(tmp_path):
+    table = pyarrow.table(
+        {"f0": [1.0, 2.0], "f1": [[1.0], [2.0]], "f2": pyarrow.array([b"1234"] * 2, pyarrow.binary(4))}
+    )
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"per row, got f1 \(list<.*double>\), f2 \(fixed_size_binary\[4\]\)"):
+        columns_of(tmp_path / "x.parquet", ["f*"])
+    np.savez(tmp_path / "x.npz", f0=np.ones(2), f1=np.ones((2, 1)), f2=np.float64(1))
+    with pytest.raises(ValueError, match=r"f\* must match only arrays with one number per row, got f1, f2"):
+        columns_of(tmp_path / "x.npz", ["f*"])
+    np.savez(tmp_path / "x.npz", f0=np.ones(5), f1=np.ones(1))  # NumPy would repeat the one number.
+    lengths = r"x\.npz must have the same length, got 5 of f0, 1 of f1"
+    with pytest.raises(ValueError, match=lengths):
+        next(read_blocks(tmp_path / "x.npz", 4, ["f*"], "f*"))
+    with pytest.raises(ValueError, match=lengths):
+        read_columns(tmp_path / "x.npz", named={"features": "f*"})
+    parquet.write_table(pyarrow.table({"f0": [1.0, 2.0], "f1": [1.0, None]}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"x\.parquet .*f1 must have no missing values, got 1"):
+        next(read_blocks(tmp_path / "x.parquet", 4, ["f*"], "f*"))
+    parquet.write_table(pyarrow.Table.from_arrays([[1.0], [2.0]], names=["f0", "f0"]), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"x\.parquet .*it holds f0 2 times"):
+        columns_of(tmp_path / "x.parquet", ["f*"])
+
+
+def test_columns_whose_names_have_dots_count_for_the_size_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "ALWAYS_ALLOWED_BYTES", 2**20)
+    columns = {f"emb.{number}": np.zeros(200_000) for number in range(3)}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"x\.parquet .*it unpacks to 4,800,000 bytes, more than"):
+        next(read_blocks(tmp_path / "x.parquet", 4, ["emb.*"], "emb.*"))
+
+
+# --- Ids
+
+WORDS = ["a", "bb", "", "Zürich, x", "5"]
+IDS = {
+    "int8": (pyarrow.array([5, 4, 3, 2, -1], pyarrow.int8()), np.array([5, 4, 3, 2, -1], np.int8)),
+    "uint64": (pyarrow.array([2**64 - 1, 4, 3, 2, 1], pyarrow.uint64()), np.array([2**64 - 1, 4, 3, 2, 1], np.uint64)),
+    "string": (pyarrow.array(WORDS), WORDS),
+    "large string": (pyarrow.array(WORDS, pyarrow.large_string()), WORDS),
+    "dictionary": (pyarrow.array(WORDS).dictionary_encode(), WORDS),
+    "binary": (pyarrow.array([word.encode() for word in WORDS]), WORDS),
+    "date": (pyarrow.array(range(5), pyarrow.int32()).cast(pyarrow.date32()), [f"1970-01-0{n}" for n in range(1, 6)]),
+    "double": (pyarrow.array([0.5, 1.5, 2.5, 3.5, 4.5]), ["0.5", "1.5", "2.5", "3.5", "4.5"]),
+    "bool": (pyarrow.array([True, False, True, True, False]), ["true", "false", "true", "true", "false"]),
+}
+
+
+@pytest.mark.parametrize("layout", ["Parquet", "Arrow", "Arrow, packed"])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_of_every_type_come_with_the_rows_of_a_table(tmp_path, layout, rows, kind):
+    column, expected = IDS[kind]
+    features = np.arange(10.0).reshape(5, 2)
+    columns = {"key": column, "features": as_lists(features, "fixed"), "f0": np.arange(5)}
+    part = WIDE[layout](tmp_path / "x", columns, 3)
+    for wanted, values in (("features", features), ("f?", np.arange(5)[:, None])):
+        blocks = list(read_blocks(part, rows, [wanted], wanted, "key"))
+        found = concatenated(blocks)
+        np.testing.assert_array_equal(found[wanted], values, strict=True)
+        np.testing.assert_array_equal(found["key"], np.array(expected), strict=rows == 9)
+        if not isinstance(expected, list):
+            assert {block["key"].dtype for block in blocks} == {expected.dtype}
+    np.testing.assert_array_equal(read_ids(part, "key"), np.array(expected), strict=True)
+    assert set(layout_of(part, ["features"], "key").columns) == {"features"}
+    alone = concatenated(list(read_blocks(part, rows, [], "key", "key")))
+    np.testing.assert_array_equal(alone["key"], np.array(expected))
+
+
+@pytest.mark.parametrize("layout", ["npz stored", "npz deflated"])
+@pytest.mark.parametrize("ids", [np.array(WORDS), np.arange(5, dtype=">i4"), np.arange(5, dtype=np.uint8)], ids=str)
+def test_ids_come_with_the_rows_of_an_npz(tmp_path, layout, ids):
+    part = WIDE[layout](tmp_path / "x", {"key": ids, "features": np.arange(10.0).reshape(5, 2)}, 3)
+    for rows in (1, 2, 9):
+        found = concatenated(list(read_blocks(part, rows, ids="key")))
+        np.testing.assert_array_equal(found["key"], ids)
+        assert found["key"].dtype == ids.dtype.newbyteorder("=")
+        assert set(found) == {"key", "features"}
+
+
+@every_wide_layout
+def test_ids_that_are_missing_or_used_for_something_else_are_an_error(tmp_path, layout):
+    columns = {"features": np.arange(3.0), "id1": np.arange(3), "f0": np.arange(3)}
+    part = WIDE[layout](tmp_path / "x", columns, 3)
+    for wanted, ids, refused in (
+        (["features"], "id", r"x\.\w+ must hold id, got features, id1, f0$"),
+        (["features"], "id*", r"x\.\w+ must hold id\*, got features, id1, f0$"),
+        (["features"], "features", r"x\.\w+ must have a column of ids of its own, got features, which is read as"),
+        (["[if]?*[0-9]", "features"], "id1", r"x\.\w+ .*must match no column that has another use, got id1"),
+    ):
+        for read in (
+            lambda wanted=wanted, ids=ids: next(read_blocks(part, 2, wanted, ids=ids)),
+            lambda wanted=wanted, ids=ids: layout_of(part, wanted, ids),
+        ):
+            with pytest.raises(ValueError, match=refused):
+                read()
+
+
+def test_ids_of_a_type_that_cannot_name_a_row_are_an_error(tmp_path):
+    kinds = {
+        "an integer or a string in each row, got list": pyarrow.array([[1], [2]]),
+        "no missing values, got 1": pyarrow.array(["a", None]),
+        "integers or strings, got binary: Invalid UTF8": pyarrow.array([b"\xff", b"a"]),
+        "words of at most 4096 characters, got 5000": pyarrow.array(["a", "b" * 5000]),
+    }
+    for refused, column in kinds.items():
+        part = write_parquet_columns(tmp_path / "x", {"features": [1.0, 2.0], "key": column}, 5)
+        with pytest.raises(ValueError, match=rf"x\.parquet must .*key must (be|have) {refused}"):
+            list(read_blocks(part, 4, ids="key"))
+    for array in (np.ones(2), np.array([["a"], ["b"]]), np.array([b"a", b"b"])):
+        np.savez(tmp_path / "x.npz", features=np.ones(2), key=array)
+        with pytest.raises(TypeError, match=r"key must be integers or strings \(n,\), got .* in .*x\.npz"):
+            next(read_blocks(tmp_path / "x.npz", 4, ids="key"))
+
+
+def test_a_set_of_npy_files_has_no_names_to_give(tmp_path):
+    part = LAYOUTS["npy set"](tmp_path, made(9, 4, np.float32), 5)
+    for read, name in (
+        (lambda: next(read_blocks(part, 4, ids="key")), "key"),
+        (lambda: next(read_blocks(part, 4, ["features"], ids="labels")), "labels"),
+        (lambda: next(read_blocks(part, 4, ["f*"], "f*")), r"f\*"),
+        (lambda: next(read_blocks(part, 4, needed="emb")), "emb"),
+        (lambda: columns_of(part, ["emb"]), "emb"),
+        (lambda: matched_columns(part, "f*"), r"f\*"),
+    ):
+        with pytest.raises(ValueError, match=rf"x_features\.npy .* fixed names, got the name {name}"):
+            read()
+
+
 # --- Damage
 
 
-def read_or_refused(part, rows, contents):
-    """Return the rows of a damaged part, None where it is refused by its name."""
-    part.write_bytes(contents)
-    try:
-        return list(read_blocks(part, rows))
-    except (ValueError, OSError) as error:
-        refused = str(error)
-    assert part.name in refused
-    assert "\n" not in refused
-    return None
-
-
+@pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.slow)])
 @every_layout
-@settings(in_one_folder, max_examples=25)
-@given(where=st.floats(0, 1, exclude_max=True), rows=st.integers(1, 30))
-def test_a_part_cut_anywhere_is_refused_by_its_name(tmp_path, layout, where, rows):
+def test_a_file_cut_anywhere_is_called_truncated_or_empty(tmp_path, layout, step):
     part = LAYOUTS[layout](tmp_path, made(20, 3, np.float32), 7)
     contents = part.read_bytes()
-    assert read_or_refused(part, rows, contents[: int(where * len(contents))]) is None
+    for place in range(0, len(contents), step):
+        part.write_bytes(contents[:place])
+        for read in (lambda: list(read_blocks(part, 6)), lambda: read_columns(part)):
+            with pytest.raises(ValueError, match=rf"{part.name} must .*it is {'truncated' if place else 'empty'}"):
+                read()
 
 
-@pytest.mark.slow
-@every_layout
-def test_a_part_cut_at_every_byte_is_refused_by_its_name(tmp_path, layout):
-    part = LAYOUTS[layout](tmp_path, made(20, 3, np.float32), 7)
-    contents = part.read_bytes()
-    for place in range(len(contents)):
-        assert read_or_refused(part, 6, contents[:place]) is None, place
+def test_a_table_whose_metadata_miscounts_its_rows_is_an_error(tmp_path):
+    parquet.write_table(pyarrow.table({"scores": np.arange(20.0)}), tmp_path / "x.parquet")
+    contents = (tmp_path / "x.parquet").read_bytes()
+    place = contents.index(b"\x16\x28", contents.index(b"schema"))  # Field 3 of the footer: 20 rows, as 2 × 20.
+    for rows in (19, 21):
+        (tmp_path / "x.parquet").write_bytes(contents[: place + 1] + bytes([2 * rows]) + contents[place + 2 :])
+        for read in (
+            lambda: list(read_blocks(tmp_path / "x.parquet", 6, needed="scores")),
+            lambda: list(read_score_blocks(tmp_path / "x.parquet")),
+        ):
+            with pytest.raises(ValueError, match=rf"x\.parquet must have {rows} rows, as its metadata says, got 20"):
+                read()
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow", "x_features.npy"])
+def test_a_file_of_something_else_is_not_called_truncated(tmp_path, name):
+    (tmp_path / name).write_bytes(b"row,scores\n0,0.5\n" * 20)
+    for read in (lambda part: next(read_blocks(part, 6)), read_columns):
+        with pytest.raises(ValueError, match=rf"{name} must be .*: (?!it is truncated)"):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize("layout", ["npz stored", "npz deflated", "npz by columns", "npz of ours", "Parquet of ours"])
@@ -302,24 +543,43 @@ def test_a_flipped_bit_is_found_before_the_last_block_or_changes_nothing(tmp_pat
     part = LAYOUTS[layout](tmp_path, columns, 7)
     contents = bytearray(part.read_bytes())
     contents[int(where * len(contents))] ^= 1 << bit
+    part.write_bytes(contents)
+    blocks, refused = [], ""
     try:
-        blocks = read_or_refused(part, rows, contents)
+        blocks = list(read_blocks(part, rows))
+    except (ValueError, OSError) as error:
+        refused = str(error)
     finally:
         part.unlink()
-    if blocks is not None:  # The bit was in a place that does not affect the arrays, such as a date.
-        for name, array in concatenated(blocks).items():
-            np.testing.assert_array_equal(array, columns[name])
+    if refused:
+        assert part.name in refused
+        assert "\n" not in refused
+        return
+    for name, array in concatenated(blocks).items():  # The bit does not affect the arrays. It may belong to a date.
+        np.testing.assert_array_equal(array, columns[name])
 
 
-@pytest.mark.parametrize("layout", ["npy set", "npy set by columns"])
-def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path, layout):
-    part = LAYOUTS[layout](tmp_path, made(60_000, 3, np.float32), 7)
+@pytest.mark.parametrize("group", [500, 60_000])
+@every_layout
+def test_a_file_that_is_cut_while_it_is_read_is_an_error_unless_all_rows_are_in_memory(tmp_path, layout, group):
+    columns = made(60_000, 3, np.float32)
+    part = LAYOUTS[layout](tmp_path, columns, group)
     blocks = read_blocks(part, 10)
-    next(blocks)
+    found = [next(blocks)]
     with part.open("r+b") as file:
         file.truncate(60_000)
-    with pytest.raises(ValueError, match=r"x_features\.npy must be an .npy file .*: it is cut short: \d+ bytes are"):
-        list(blocks)
+    refused = ""
+    try:
+        found += blocks
+    except ValueError as error:
+        refused = str(error)
+    if not refused:
+        assert_equal_columns(concatenated(found), columns)
+        assert layout in ("npz by columns", "Parquet of bytes")
+        return
+    assert f"{part.name} must be " in refused
+    if "npy set" in layout or ("Arrow" in layout and "packed" not in layout):
+        assert ": it is truncated" in refused
 
 
 @every_layout
@@ -330,7 +590,7 @@ def test_want_of_memory_is_not_taken_for_damage(tmp_path, layout, monkeypatch):
         raise MemoryError("Unable to allocate 9 TiB")
 
     if "Parquet" in layout or "packed" in layout:
-        monkeypatch.setattr("truing.data.table_blocks.column_as_array", empty)
+        monkeypatch.setattr("truing.data.table_blocks.converted", empty)
     else:
         monkeypatch.setattr(np, "empty", empty)
     with pytest.raises(MemoryError, match=r"not enough memory to read .*x[._]"):
@@ -367,10 +627,11 @@ def high_water():
 def peak(part):
     Path("/proc/self/clear_refs").write_text("5")
     before = high_water()
-    rows = sum(len(block["features"]) for block in read_blocks(part, 1024))
+    name = "f[0-9]*" if part.parent.parent.name in WIDE else "features"
+    rows = sum(len(block[name]) for block in read_blocks(part, 1024, [name, "logits"], name))
     return rows, high_water() - before
 
-sizes = json.loads(sys.argv[1])
+sizes, WIDE = map(json.loads, sys.argv[1:])
 for small, _ in sizes.values():  # So that libraries are loaded and do not count.
     peak(Path(small))
 print(json.dumps({layout: [peak(Path(part)) for part in parts] for layout, parts in sizes.items()}))
@@ -379,7 +640,9 @@ print(json.dumps({layout: [peak(Path(part)) for part in parts] for layout, parts
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
 def test_ten_times_the_rows_take_no_more_memory(tmp_path, rng):
-    sizes = {layout: [] for layout in LAYOUTS if layout != "npz by columns"}  # Which is read whole.
+    writers = {**LAYOUTS, **{f"wide {layout}": write for layout, write in WIDE.items()}}
+    del writers["npz by columns"]  # This layout is read whole.
+    sizes = {layout: [] for layout in writers}
     for rows in (5_000, 50_000):
         columns = {
             "features": rng.standard_normal((rows, 64), np.float32),
@@ -388,8 +651,15 @@ def test_ten_times_the_rows_take_no_more_memory(tmp_path, rng):
         for layout, parts_of_it in sizes.items():
             folder = tmp_path / layout / str(rows)
             folder.mkdir(parents=True)
-            parts_of_it.append(str(LAYOUTS[layout](folder, columns, 5_000)))
-    done = subprocess.run([sys.executable, "-c", PEAK, json.dumps(sizes)], capture_output=True, text=True, check=True)
+            if layout in LAYOUTS:
+                part = writers[layout](folder, columns, 5_000)
+            else:
+                part = writers[layout](
+                    folder / "x", {f"f{n}": column for n, column in enumerate(columns["features"].T)}, 5_000
+                )
+            parts_of_it.append(str(part))
+    arguments = [json.dumps(sizes), json.dumps([layout for layout in sizes if layout not in LAYOUTS])]
+    done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
     for layout, ((once, peak), (ten_times, larger)) in json.loads(done.stdout).items():
         assert ten_times == 10 * once
         assert larger < peak + 8e6, layout  # The larger is 15 MB; a block of it is 0.3 MB.
@@ -451,12 +721,96 @@ def test_a_glob_of_folders_within_folders_finds_every_part_once(tmp_path_factory
     assert sorted(found) == sorted({*expected, "set"})
 
 
+@settings(in_one_folder, max_examples=40)
+@given(
+    paths=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4).map(tuple), min_size=1, max_size=8, unique=True)
+)
+def test_a_folder_stands_for_the_parts_at_any_depth_in_natural_order(tmp_path_factory, paths):
+    folder = tmp_path_factory.mktemp("parts")
+    names = ["/".join([*(f"day={n}" for n in above), f"part-{last}.parquet"]) for *above, last in paths]
+    touch(folder, *names, "day=1/_SUCCESS", "day=1/_temporary/0.parquet", "day=2/.hidden/0.parquet", "day=2/.x.crc")
+    (folder / "day=31" / "empty").mkdir(parents=True)
+    # Folders are ordered among files by name, and day comes before part.
+    expected = sorted(
+        zip(paths, names, strict=True), key=lambda pair: [*((0, n) for n in pair[0][:-1]), (1, pair[0][-1])]
+    )
+    assert names_of(folder, folder) == [name for _, name in expected]
+    assert set(names_of(folder / "**" / "*.parquet", folder)) == set(names)
+
+
+def test_a_set_in_a_folder_of_a_folder_is_one_part(tmp_path):
+    touch(tmp_path, "day=2/features.npy", "day=2/logits.npy", "day=1/a/x_features.npy", "day=1/a/x_scores.npy")
+    assert names_of(tmp_path, tmp_path) == ["day=1/a/x_features.npy", "day=2"]
+
+
+def test_the_root_of_a_table_is_what_its_parts_are_relative_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path, "parts/day=1/a.parquet", "parts/b[1].npz", "set/features.npy", "c.npz")
+    for path, root in {
+        "parts": "parts",
+        ".": ".",
+        "parts/b[1].npz": "parts",
+        "parts/day=1/a.parquet": "parts/day=1",
+        "parts/*/*.parquet": "parts",
+        "parts/**/*": "parts",
+        "parts/day=?/a.parquet": "parts",
+        "*.npz": ".",
+        "c.npz": ".",
+        "set": ".",
+        "none.npz": ".",
+    }.items():
+        assert root_of(path) == Path(root), path
+        for part in parts_of(path) if path not in (".", "none.npz") else ():
+            assert part.relative_to(root_of(path)).name
+    assert root_of(tmp_path / "parts" / "*") == tmp_path / "parts"
+
+
+def test_links_to_folders_are_followed(tmp_path):
+    touch(tmp_path, "elsewhere/a.parquet", "parts/b.parquet")
+    (tmp_path / "parts" / "linked").symlink_to("../elsewhere")
+    assert names_of(tmp_path / "parts", tmp_path / "parts") == ["b.parquet", "linked/a.parquet"]
+
+
+@pytest.mark.parametrize("target", ["..", ".", "../..", "loop", "more"])
+@pytest.mark.parametrize("name", ["loop", "loop.parquet", "x_features.npy"])
+def test_links_that_lead_back_to_themselves_are_one_clear_error(tmp_path, target, name):
+    touch(tmp_path, "parts/day=1/a.parquet")
+    (tmp_path / "parts" / "day=1" / "loop").symlink_to(target)
+    (tmp_path / "parts" / "day=1" / "more").symlink_to("loop.parquet")
+    (tmp_path / "parts" / "day=1" / "loop.parquet").symlink_to("more")
+    with pytest.raises(OSError, match=r"^cannot read .*: it is a loop of symbolic links$"):
+        parts_of(tmp_path / "parts")
+    (tmp_path / "parts" / "day=1" / "loop").unlink()
+    (tmp_path / "parts" / "day=1" / "more").unlink()
+    (tmp_path / "parts" / "day=1" / "loop.parquet").unlink()
+    (tmp_path / "parts" / "day=1" / name).symlink_to(name)
+    for path in (tmp_path / "parts" / "day=1" / name, tmp_path / "parts", tmp_path / "parts" / "*" / "*"):
+        with pytest.raises(OSError, match=rf"^cannot read .*{name}: it is a loop of symbolic links$"):
+            parts_of(path)
+    for read in (lambda part: next(read_blocks(part, 4)), layout_of, read_columns):
+        with pytest.raises(OSError, match=r"cannot read .*: it is a loop of symbolic links$"):
+            read(tmp_path / "parts" / "day=1" / name)
+
+
+def test_a_folder_that_links_make_appear_twice_is_an_error_and_not_walked_again(tmp_path):
+    touch(tmp_path, "0/a.parquet")
+    (tmp_path / "latest").symlink_to("0")
+    with pytest.raises(ValueError, match=r"(latest|0) links to .*(0|latest), which is also read: rows"):
+        parts_of(tmp_path)
+    for number in range(1, 60):  # 2^60 paths lead to the one file.
+        (tmp_path / "deep" / str(number)).mkdir(parents=True)
+        for name in "ab":
+            (tmp_path / "deep" / str(number) / name).symlink_to(f"../{number - 1}" if number > 1 else "../../0")
+    with pytest.raises(ValueError, match="which is also read: rows would count twice"):
+        parts_of(tmp_path / "deep" / "59")
+
+
 @pytest.mark.parametrize(
     ("names", "refused"),
     [
         (["a.parquet", "notes.txt"], r"notes\.txt must end in \.npz, \.parquet, \.arrow, \.feather, or be an \.npy"),
         (["a.parquet", "scores.npy"], r"scores\.npy must end in .* or be an \.npy with features in its name"),
-        (["a.parquet", "more/b.parquet"], r"more must be a part .*a folder without features\.npy: a glob such as"),
+        (["a.parquet", "more/again/notes.txt"], r"more/again/notes\.txt must end in \.npz, \.parquet"),
     ],
 )
 def test_what_may_be_rows_that_would_be_missed_is_refused_by_name(tmp_path, names, refused):
@@ -473,7 +827,7 @@ def test_where_there_are_no_parts_it_is_said_what_there_is(tmp_path, monkeypatch
         "more/*.npz": r"no file matches more/\*\.npz: the folder more holds a\.parquet, b\.parquet",
         "none/*.npz": r"no file matches none/\*\.npz: there is no folder none",
         "*.npz": r"no file matches \*\.npz: the folder \. holds empty, more",
-        "mor?": r"mor\? matches folders alone: mor\?/\* would match the files in more",
+        "mor?": r"mor\? matches only folders: mor\?/\* would match the files in more",
         "none.npz": r"there is no file none\.npz",
         "none_features.npy": r"there is no file none_features\.npy",
     }.items():

@@ -81,7 +81,7 @@ def test_without_a_reference_distances_are_in_sizes_of_the_rows(rng):
 
 def test_medians_ignore_garbage_rows(rng):
     rows = np.concatenate((rng.gamma(1.0, size=(200, 8)), 1e30 * rng.normal(size=(60, 8))))
-    found = is_garbage(rows, rows[:, 0], None)
+    found = is_garbage(rows, rows[:, 0], RowGuard.of_medians(rows, rows[:, 0]))
     assert found.tolist() == [False] * 200 + [True] * 60
 
 
@@ -93,7 +93,7 @@ def test_rows_that_vary_are_no_garbage_after_rows_that_hardly_do(rng, offset):
     guard = RowGuard.of_learned(truing.Moments.of(alike, alike[:, 0]))
     assert not is_garbage(rows, rows[:, 0], guard).any()
     both = np.concatenate((alike, rows))
-    assert not is_garbage(both, both[:, 0], None).any()
+    assert not is_garbage(both, both[:, 0], RowGuard.of_medians(both, both[:, 0])).any()
 
 
 def test_garbage_is_recognised_by_features_or_by_the_base_score(rng):
@@ -116,12 +116,25 @@ def test_a_sure_network_does_not_make_garbage_of_unsure_rows(rng):
     assert not is_garbage(rng.normal(size=(50, 5)), unsure, guard).any()
 
 
+def test_without_a_guard_no_row_is_garbage(rng):
+    assert not is_garbage(1e30 * rng.normal(size=(50, 3)), np.ones(50), None).any()
+
+
+def test_a_guard_without_a_scale_of_scores_looks_at_features_only(rng):
+    features = rng.normal(size=(100, 5))
+    guard = RowGuard(RowScale.of(features), None)
+    assert is_garbage(np.stack((features[0], 1e10 * features[1])), np.array([1e50, 1.0]), guard).tolist() == [
+        False,
+        True,
+    ]
+
+
 def test_few_rows_are_no_guard(rng):
     features = rng.normal(size=(FEWEST_TO_SCALE - 1, 3))
     scores = features[:, 0]
     assert RowGuard.of_reference(features, scores) is None
     assert RowGuard.of_learned(truing.Moments.of(features, scores)) is None
-    assert not is_garbage(1e30 * features, scores, None).any()
+    assert RowGuard.of_medians(features, scores) is None
 
 
 def test_a_reference_row_is_at_most_the_root_of_their_number_away(rng):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from truing.decisions.ranks import Ranks, blocks_of_ascending, ranks_of_ascending
+from truing.decisions.ranks import Ranks
 
 values = st.one_of(st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0, 1e9]), st.floats(-3, 3))
 vectors = arrays(np.float64, st.integers(1, 70), elements=values)
@@ -28,16 +28,6 @@ def test_ranks_of_many_scores_agree_with_searchsorted(rng):
     found = Ranks(scores_in, scores)
     np.testing.assert_array_equal(found.below, np.searchsorted(np.sort(scores_in), scores, "left"))
     np.testing.assert_array_equal(found.up_to, np.searchsorted(np.sort(scores_in), scores, "right"))
-
-
-def test_blocks_of_ascending_scores_keep_ties_together(rng):
-    ordered, ascending = np.sort(rng.normal(size=50_001).round(3)), np.sort(rng.normal(size=70_000).round(3))
-    blocks = blocks_of_ascending(ascending)
-    below, up_to = zip(*(ranks_of_ascending(ordered, ascending[block]) for block in blocks), strict=True)
-    np.testing.assert_array_equal(np.concatenate(below), np.searchsorted(ordered, ascending, "left"))
-    np.testing.assert_array_equal(np.concatenate(up_to), np.searchsorted(ordered, ascending, "right"))
-    assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(len(ascending)))
-    assert all(ascending[block.start - 1] < ascending[block.start] for block in blocks[1:])
 
 
 def test_a_nan_score_ranks_above_all():

@@ -300,6 +300,6 @@ def test_what_is_not_installed_is_said_in_a_line(files, tmp_path, monkeypatch, c
 )
 def test_a_report_that_cannot_be_is_refused_before_the_work(files, monkeypatch, capsys, words, message):
     monkeypatch.chdir(files)
-    monkeypatch.setattr("truing.cli.command.detect", lambda *_, **__: pytest.fail("the work began"))
+    monkeypatch.setattr("truing.cli.rows.detect_and_learn", lambda *_, **__: pytest.fail("the work began"))
     assert main(["detect", "test.npz", *words]) == 1
     assert message in capsys.readouterr().err

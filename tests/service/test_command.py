@@ -202,6 +202,49 @@ def test_what_will_not_do_is_one_line_and_makes_no_state(refusal, tmp_path, opti
     assert not (tmp_path / "state").exists()
 
 
+# Values of --state below a folder that holds a file, a loop of links and a link to a missing file.
+NO_DIRECTORIES = {
+    "file": "file is not a directory",
+    "file/state": "file is not a directory",
+    "loop": "loop is a symbolic link that leads to no file",
+    "loop/state": "loop is a symbolic link that leads to no file",
+    "dangling/state": "dangling is a symbolic link that leads to no file",
+}
+
+
+@pytest.mark.parametrize("options", [SIZES, ("--read-only",)], ids=["writing", "read-only"])
+@pytest.mark.parametrize(("name", "reason"), NO_DIRECTORIES.items(), ids=NO_DIRECTORIES)
+def test_a_state_that_cannot_be_a_directory_is_one_line_and_creates_nothing(refusal, tmp_path, name, reason, options):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("missing")
+    expected = f"truing: --state must be a directory, got {tmp_path / name}: {tmp_path / reason}\n"
+    assert refusal(tmp_path / name, *options) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file", "loop"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("name", [".", "state", "below/state"])
+def test_a_state_in_a_folder_that_cannot_be_written_is_one_line(refusal, tmp_path, name):
+    tmp_path.chmod(0o500)
+    assert f"{tmp_path} cannot be written" in refusal(tmp_path / name, *SIZES)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder of Linux")
+def test_a_state_where_the_system_creates_no_folders_is_one_line(refusal):
+    assert "/proc/state" in refusal(Path("/proc/state"), *SIZES)
+
+
+def test_an_empty_state_is_one_line_and_creates_nothing(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="1"):
+        main(["serve", "--state", "", *SIZES])
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "argument --state: the name of a directory must not be empty" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_short_token_is_refused(refusal, tmp_path):
     (tmp_path / "token").write_text("short")
     said = refusal(tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token"))

@@ -89,6 +89,30 @@ def test_answers_are_those_of_a_detector(tmp_path, method):
     again.close()
 
 
+@pytest.mark.parametrize("drift_alarm", [None, 0.01])
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+def test_the_base_scores_of_a_request_are_computed_once(tmp_path, monkeypatch, method, drift_alarm):
+    rows_scored = []
+    energy = truing.SCORES["energy"]
+
+    def counted(outputs, **options):
+        rows_scored.append(len(outputs))
+        return energy(outputs, **options)
+
+    monkeypatch.setitem(truing.SCORES, "energy", counted)
+    engine = opened(tmp_path, truing.Detector("energy", method=method, drift_alarm=drift_alarm))
+    engine.calibrate(REFERENCE).result()
+    for rows in (40, 6):
+        rows_scored.clear()
+        learn(engine, f"rows {rows}", rows=rows)
+        assert rows_scored == [rows]
+    for again in (lambda: ask(engine, "other"), lambda: learn(engine, "rows 6")):
+        rows_scored.clear()
+        again()
+        assert rows_scored == [6]
+    engine.close()
+
+
 def test_without_a_reference_there_are_scores_and_no_decisions(engine):
     plain = truing.Detector()
     learned = learn(engine, "a")
@@ -277,7 +301,7 @@ def test_garbage_rows_are_decided_but_not_learned_and_each_answer_counts_its_own
 def test_auto_is_a_contrast_if_a_reference_comes_first_and_dlr_otherwise(tmp_path, first):
     reference = batch("reference", FEWEST_FOR_CONTRAST - (first == "few reference rows"))
     method = "contrast" if first == "reference" else "dlr"
-    engine, plain = opened(tmp_path), truing.Detector(method=method)
+    engine, plain = opened(tmp_path), truing.Detector()
     with pytest.raises(ValueError, match="nothing learned yet: send rows to learn first"):
         ask(engine, "a")
     if first == "rows":

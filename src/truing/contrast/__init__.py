@@ -5,6 +5,7 @@ of a fit:
 
     standard.py    base scores and features in units of the reference
     reference.py   the reference in two halves: to learn from, and to decide against
+    choice.py      the choice between two base scores
     sample.py      a bounded uniform sample of the rows at hand
     ridge.py       covariances of the reference, factored once
     tail.py        the method
@@ -18,29 +19,30 @@ from numpy.typing import ArrayLike
 
 from ..outputs import Outputs, as_outputs
 from ..scores import Base, Head, check_base
+from .choice import Candidate, TailCounts, choose_base, has_choice
 from .fit import ContrastFit, Explanation
-from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, group_numbers, split, split_reference
-from .sample import KeyedRows, RowSample, sampled
-from .standard import HIGHEST_SCORE, ScoredRows, Standard
+from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, group_numbers, split
+from .sample import RowSample
+from .standard import HIGHEST_SCORE, Standard
 from .tail import Learned
 
 __all__ = [
     "FEWEST_TO_SPLIT",
     "HIGHEST_SCORE",
+    "Candidate",
     "ContrastFit",
     "Explanation",
-    "KeyedRows",
     "Learned",
     "RowSample",
-    "ScoredRows",
     "SplitReference",
     "Standard",
+    "TailCounts",
     "check_apart",
+    "choose_base",
     "fit_contrast",
     "group_numbers",
-    "sampled",
+    "has_choice",
     "split",
-    "split_reference",
 ]
 
 
@@ -90,5 +92,7 @@ def fit_contrast(
             raise ValueError("groups and held cannot be combined, got both")
         to_learn, to_decide = reference, as_outputs(held, "held")
         check_apart(outputs, to_decide, "held")
-    halves, rows = split_reference(to_learn, to_decide, outputs, base, temperature, head, components)
-    return halves.fit(rows)
+    if head is not None and has_choice(base, temperature, head):
+        base = choose_base(to_learn, to_decide, head, lambda candidates: TailCounts.of(outputs, candidates))
+    halves = SplitReference.of(to_learn, to_decide, base or "gen", temperature, head, components)
+    return halves.fit(halves.standard.scored(outputs))

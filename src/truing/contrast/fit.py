@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from .._check import Floats, counted
 from ..outputs import Outputs, as_outputs
-from .standard import ScoredRows, Standard
+from ..scores.rows import ScoredRows
+from .standard import Standard
 
 # Contrasts of fewer rows get a note.
 _FEW_ROWS = 100
@@ -63,7 +63,7 @@ class ContrastFit:
         """The name of the base score."""
         return self.standard.name
 
-    @cached_property
+    @property
     def steepness(self) -> float:
         """The penalty of a row at twice the limit of distances."""
         growth = np.sqrt(len(self.coef)) * float(np.linalg.norm(self.coef))
@@ -74,11 +74,6 @@ class ContrastFit:
         """The size of the numbers that scores are computed from, which bounds rounding errors."""
         smallest = 1.0 if self.base in ("msp", "kl_uniform") else 0.0  # These are computed from numbers near 1.
         return max(abs(self.standard.score_origin), smallest) / self.standard.score_scale
-
-    @cached_property
-    def ordered_scores_in(self) -> Floats | None:
-        """`scores_in` in ascending order."""
-        return None if self.scores_in is None else np.sort(self.scores_in)
 
     def predict(self, outputs: Outputs) -> Floats:
         """Return the score (n,) of every row; higher is more in-distribution."""

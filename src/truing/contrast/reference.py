@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,20 +10,18 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _linalg
 from .._blas import one_thread
 from .._check import Floats, as_count
-from ..decisions.distances import GARBAGE_DISTANCE, is_garbage
+from ..decisions.distances import RowGuard, is_garbage
 from ..outputs import Outputs, check_same_model
 from ..scores import Base, Head
+from ..scores.rows import ScoredRows, sampled
 from .fit import ContrastFit
 from .ridge import FoldedCovariance
-from .sample import sampled, share_of
-from .standard import FEWEST_REFERENCE_ROWS, ScoredRows, Standard
-from .tail import Learned, StandardRows, learn, tail_excess
+from .sample import share_of
+from .standard import FEWEST_REFERENCE_ROWS, Standard
+from .tail import Learned, learn
 
 # The seed of the split without a generator: the same input gives the same result.
 _SEED = 20230
-
-# The excess of rows in the tail, in standard errors, for which another base score is chosen.
-_CLEAR_EXCESS = 1.0
 
 # The smallest reference that can be split.
 FEWEST_TO_SPLIT = 4
@@ -34,10 +31,38 @@ _FEWEST_ROWS = 20
 
 
 @dataclass(frozen=True, eq=False)
+class Evidence:
+    """The reference rows that a fit learns from, in standard units, and their covariances, factored once.
+
+    `basis` (d, k) confines the learned part to the leading principal components of these rows.
+    """
+
+    rows: ScoredRows
+    covariance: FoldedCovariance
+    basis: Floats | None
+
+    @classmethod
+    def of(cls, standard: Standard, learned: ScoredRows, components: int | None) -> Evidence | None:
+        """Return the evidence of reference rows, or of a sample if they are many; None if they are too few."""
+        if len(learned) < FEWEST_REFERENCE_ROWS:
+            return None
+        basis = None if components is None else _leading_components(standard.features(learned), components)
+        share = share_of(len(learned), standard.dimensions)
+        rows = _standardised(sampled(learned, share, np.arange(len(learned))), standard, basis)
+        return cls(rows, FoldedCovariance.of(rows.features, rows.scores), basis)
+
+    def learn(self, rows: ScoredRows, standard: Standard) -> Learned:
+        """Return what sets the rows at hand that look out apart from the reference rows."""
+        learned = learn(self.rows, _standardised(rows, standard, self.basis), self.covariance)
+        return learned if self.basis is None else replace(learned, coef=self.basis @ learned.coef)
+
+
+@dataclass(frozen=True, eq=False)
 class SplitReference:
     """Reference rows to learn from (A), and reference rows to decide against (B).
 
-    `components` confines the learned part to the leading principal components of A.
+    `learned` and `decided` are A and B with their base scores. `components` confines the learned part to the leading
+    principal components of A. `evidence` is None if A has too few rows to learn from.
     """
 
     to_learn: Outputs
@@ -45,7 +70,8 @@ class SplitReference:
     standard: Standard
     learned: ScoredRows
     decided: ScoredRows
-    components: int | None = None
+    components: int | None
+    evidence: Evidence | None
 
     @classmethod
     def of(
@@ -58,34 +84,37 @@ class SplitReference:
         components: int | None = None,
     ) -> SplitReference:
         """Return the two halves under a base score. Garbage rows of A are left out."""
-        garbage = is_garbage(to_learn.features, np.ones(len(to_learn)), None)
+        guard = RowGuard.of_medians(to_learn.features, np.ones(len(to_learn)))
+        garbage = is_garbage(to_learn.features, np.ones(len(to_learn)), guard)
         if garbage.any():
             to_learn = to_learn[np.flatnonzero(~garbage)]
         standard, learned = Standard.of(to_learn, base, temperature, head)
         if components is not None:
             components = as_count(components, "components", at_most=standard.dimensions)
-        return cls(to_learn, to_decide, standard, learned, standard.scored(to_decide), components)
+        evidence = Evidence.of(standard, learned, components)
+        return cls(to_learn, to_decide, standard, learned, standard.scored(to_decide), components, evidence)
 
     def __len__(self) -> int:
         return len(self.to_learn) + len(self.to_decide)
 
+    @property
+    def guard(self) -> RowGuard:
+        """Recognises rows so far from the reference that they are decided but not learned, by their features."""
+        return RowGuard(self.standard.scale, None)
+
     def fit(self, rows: ScoredRows) -> ContrastFit:
         """Return the contrast of A with the rows at hand and B."""
-        return self.applied(self.learn_sampled(rows), rows=len(rows))
+        some, share = self.some_of(rows)
+        return self.applied(self.learn(some, with_decided=True, share=share), rows=len(rows))
 
-    def learn_sampled(self, rows: ScoredRows) -> Learned | None:
-        """Return what was learned from the rows at hand and B, or from a sample if they are many."""
+    def some_of(self, rows: ScoredRows) -> tuple[ScoredRows, float]:
+        """Return the rows at hand, or a sample if they are many with B, and the share of rows in it."""
         share = self.share_of(len(rows))
-        some = sampled(rows, share, self.numbers(np.arange(len(rows))))
-        return self.learn(some, with_decided=True, share=share)
+        return sampled(rows, share, len(self.decided) + np.arange(len(rows))), share
 
     def share_of(self, rows: int) -> float:
-        """Return the share of `rows` rows at hand that a fit uses."""
+        """Return the share of `rows` rows at hand that a fit uses. For sampling, rows of B are numbered first."""
         return share_of(len(self.decided) + rows, self.standard.dimensions)
-
-    def numbers(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the numbers of rows at hand for sampling. Rows of B come first."""
-        return len(self.decided) + rows
 
     def learn(self, rows: ScoredRows, *, with_decided: bool, share: float = 1.0) -> Learned | None:
         """Return what sets rows that look out apart from A, or None if there are too few rows to learn from.
@@ -95,18 +124,22 @@ class SplitReference:
         """
         if with_decided:
             rows = sampled(self.decided, share, np.arange(len(self.decided))) + rows
-        rows = self.learnable(rows)
-        if len(rows) < _FEWEST_ROWS or len(self.learned) < FEWEST_REFERENCE_ROWS:
+        garbage = is_garbage(rows.features, rows.scores, self.guard)
+        if garbage.any():
+            rows = rows[np.flatnonzero(~garbage)]
+        if len(rows) < _FEWEST_ROWS or self.evidence is None:
             return None
-        learned = learn(self._standard_learned, self._standardised(rows), self._covariance)
-        return learned if self._basis is None else replace(learned, coef=self._basis @ learned.coef)
+        return self.evidence.learn(rows, self.standard)
 
     def applied(self, learned: Learned | None, *, rows: float) -> ContrastFit:
         """Return the fit with a learned part, from `rows` rows at hand. Without one the score is the base score."""
         learned = Learned(np.zeros(self.standard.dimensions)) if learned is None else learned
         coef = learned.trust * learned.balance * learned.coef
         numbers = (learned.gain, learned.trust, learned.balance, learned.shift)
-        fit = ContrastFit(self.standard, coef, *numbers, rows, len(self.to_learn))
+        return self.with_scores_in(ContrastFit(self.standard, coef, *numbers, rows, len(self.to_learn)))
+
+    def with_scores_in(self, fit: ContrastFit) -> ContrastFit:
+        """Return the fit with its scores of B."""
         return replace(fit, scores_in=fit.predict_scored(self.decided))
 
     @property
@@ -114,76 +147,24 @@ class SplitReference:
         """The fewest rows that are worth a fit of their own."""
         return max(_FEWEST_ROWS, self.standard.dimensions // 8)
 
-    def prepare(self) -> None:
-        """Factor the covariance of A now rather than at the first fit."""
-        if len(self.learned) >= FEWEST_REFERENCE_ROWS:
-            _ = self._covariance
 
-    def is_garbage(self, rows: ScoredRows) -> NDArray[np.bool_]:
-        """Return which rows (n,) are so far from the reference that they are decided but not learned."""
-        garbage: NDArray[np.bool_] = self.standard.distances(rows) > GARBAGE_DISTANCE
-        return garbage
-
-    def learnable(self, rows: ScoredRows) -> ScoredRows:
-        """Return the rows that are not garbage."""
-        garbage = self.is_garbage(rows)
-        return rows[np.flatnonzero(~garbage)] if garbage.any() else rows
-
-    def _standardised(self, rows: ScoredRows) -> StandardRows:
-        features = self.standard.features(rows)
-        if self._basis is not None:
-            with one_thread():
-                features = features @ self._basis
-        return StandardRows(features, self.standard.base_scores(rows))
-
-    @cached_property
-    def _standard_learned(self) -> StandardRows:
-        share = share_of(len(self.learned), self.standard.dimensions)
-        return self._standardised(sampled(self.learned, share, np.arange(len(self.learned))))
-
-    @cached_property
-    def _covariance(self) -> FoldedCovariance:
-        return FoldedCovariance.of(self._standard_learned.features, self._standard_learned.scores)
-
-    @cached_property
-    def _basis(self) -> Floats | None:
-        """The leading principal components (d, k) of A, or None for all of them."""
-        if self.components is None:
-            return None
-        features = self.standard.features(self.learned)
+def _standardised(rows: ScoredRows, standard: Standard, basis: Floats | None) -> ScoredRows:
+    """Return the rows with standardised features, in coordinates of a basis (d, k) if there is one, and base scores."""
+    features = standard.features(rows)
+    if basis is not None:
         with one_thread():
-            if len(features) < features.shape[1]:
-                basis: Floats = np.linalg.svd(features, full_matrices=False)[2][: self.components].T
-                return basis
-            d = features.shape[1]
-            return np.asarray(_linalg.eigh(features.T @ features, subset_by_index=(d - self.components, d - 1))[1])
+            features = features @ basis
+    return ScoredRows(features, standard.base_scores(rows))
 
 
-def split_reference(
-    to_learn: Outputs,
-    to_decide: Outputs,
-    outputs: Outputs,
-    base: Base | None,
-    temperature: float = 1.0,
-    head: Head | None = None,
-    components: int | None = None,
-) -> tuple[SplitReference, ScoredRows]:
-    """Return the two halves under a base score, and the rows at hand with their base scores.
-
-    Without a base score it is gen or, if there is a head, fdbd where fdbd puts clearly more of the rows at hand and of
-    B into the tail.
-    """
-    bases = ("gen", "fdbd") if base is None and head is not None and temperature == 1.0 else (base or "gen",)
-    halves = [SplitReference.of(to_learn, to_decide, one, temperature, head, components) for one in bases]
-    rows = [one.standard.scored(outputs) for one in halves]
-    if len(bases) == 1:
-        return halves[0], rows[0]
-    gen, fdbd = (
-        tail_excess(one.learned.scores, np.append(one.decided.scores, some.scores))
-        for one, some in zip(halves, rows, strict=True)
-    )
-    chosen = int(fdbd - max(gen, 0.0) > _CLEAR_EXCESS)
-    return halves[chosen], rows[chosen]
+def _leading_components(features: Floats, components: int) -> Floats:
+    """Return the leading principal components (d, k) of standardised features (m, d)."""
+    d = features.shape[1]
+    with one_thread():
+        if len(features) < d:
+            basis: Floats = np.linalg.svd(features, full_matrices=False)[2][:components].T
+            return basis
+        return np.asarray(_linalg.eigh(features.T @ features, subset_by_index=(d - components, d - 1))[1])
 
 
 def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:

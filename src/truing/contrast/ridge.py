@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _linalg
 from .._blas import one_thread
-from .._check import Floats
+from .._check import Floats, Matrix
 from .._threads import map_blocks
 from ..regression.least_squares import row_products
 
@@ -24,7 +24,7 @@ _LEAST_DEVIATION = 0.5
 _RIDGE = 1.5
 
 
-def folds_of(features: Floats, scores: Floats) -> NDArray[np.intp]:
+def folds_of(features: Matrix, scores: Floats) -> NDArray[np.intp]:
     """Return the fold (n,) of each row. Every fifth row by base score is in the same fold, in any order of the rows.
 
     Rows with equal scores are ordered by a product of their features.
@@ -48,7 +48,7 @@ class FoldedCovariance:
     solvers: tuple[_ThroughColumns | _ThroughRows, ...]
 
     @classmethod
-    def of(cls, features: Floats, scores: Floats) -> FoldedCovariance:
+    def of(cls, features: Matrix, scores: Floats) -> FoldedCovariance:
         """Return the factored covariances of reference rows, from standardised features (m, d) and scores (m,)."""
         folds = folds_of(features, scores)
         varying = int(np.count_nonzero(features.any(axis=0)))  # Constant columns do not add to the ridge.
@@ -99,7 +99,7 @@ class _ThroughRows:
     ridge: float
 
     @classmethod
-    def of(cls, features: Floats, varying: int) -> _ThroughRows:
+    def of(cls, features: Matrix, varying: int) -> _ThroughRows:
         rows = features - features.mean(axis=0)
         unit = np.maximum(np.sqrt(np.einsum("ij,ij->j", rows, rows) / len(rows)), _LEAST_DEVIATION)
         rows /= unit

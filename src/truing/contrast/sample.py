@@ -1,21 +1,17 @@
 """`RowSample`: a uniform sample of all rows seen, of bounded size. Samples add, decay and forget old rows.
 
-Each row has a key, a uniform number computed from its row number. A sample with share p keeps the rows whose key is
-below p. Halving p thins the sample to about half. Dividing the keys by a decay factor keeps that share of the old rows.
-A table in memory and its parts give the same sample.
+The sample keeps the rows whose key is below a share p (`KeyedRows`). Halving p thins the sample to about half. Dividing
+the keys by a decay factor keeps that share of the old rows.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .._check import Floats
-from .standard import ScoredRows
+from ..scores.rows import KeyedRows, ScoredRows
 
 # Limits of a fit: rows, and numbers (rows × features).
 MOST_ROWS = 100_000
@@ -27,48 +23,9 @@ MOST_KEPT_NUMBERS = 2**22
 _MOST_BATCHES = 64
 
 
-def row_keys(numbers: NDArray[np.integer[Any]]) -> Floats:
-    """Return the keys (n,) of rows with these numbers: uniform in [0, 1) (SplitMix64).
-
-    >>> row_keys(np.arange(3)).round(3)
-    array([0.883, 0.432, 0.026])
-    """
-    bits = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(11)
-    return bits.astype(np.float64) * 2.0**-53
-
-
 def share_of(rows: int, dimensions: int) -> float:
     """Return the share of `rows` rows that a fit uses."""
     return min(1.0, min(MOST_ROWS, max(MOST_NUMBERS // dimensions, 1)) / max(rows, 1))
-
-
-def sampled(rows: ScoredRows, share: float, numbers: NDArray[np.integer[Any]]) -> ScoredRows:
-    """Return the rows whose key is below `share`, given the numbers (n,) of the rows."""
-    return rows if share >= 1 else rows[np.flatnonzero(row_keys(numbers) < share)]
-
-
-@dataclass(frozen=True, eq=False)
-class KeyedRows:
-    """Features (n, d), base scores (n,) and keys (n,) of kept rows."""
-
-    features: Floats
-    scores: Floats
-    keys: Floats
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def after(self, rows: int) -> KeyedRows:
-        """Return the rows without the first `rows` rows."""
-        return KeyedRows(self.features[rows:], self.scores[rows:], self.keys[rows:])
-
-    def below(self, share: float) -> KeyedRows:
-        """Return the rows whose key is below `share`."""
-        keep = self.keys < share
-        return self if keep.all() else KeyedRows(self.features[keep], self.scores[keep], self.keys[keep])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +50,11 @@ class RowSample:
 
     def joined(self) -> ScoredRows:
         """Return the kept rows."""
-        features = np.concatenate([batch.features for batch in self.batches])
-        return ScoredRows(features, np.concatenate([batch.scores for batch in self.batches]))
+        return ScoredRows.joined([batch.rows for batch in self.batches])
 
-    def with_rows(self, rows: ScoredRows, *, decay: float = 1.0, window: int | None = None) -> RowSample:
+    def with_rows(self, rows: KeyedRows, *, decay: float = 1.0, window: int | None = None) -> RowSample:
         """Return the sample after more rows, with decayed earlier rows, and without rows that left the window."""
-        keys = row_keys(np.arange(self.seen, self.seen + len(rows)))
-        more = KeyedRows(np.array(rows.features, dtype=np.float64, order="C"), rows.scores.copy(), keys)
+        more = KeyedRows(np.array(rows.features, dtype=np.float64, order="C"), rows.scores.copy(), rows.keys)
         batches, weight = self.batches, self.rows
         if decay < 1:
             batches = tuple(KeyedRows(old.features, old.scores, old.keys / decay) for old in batches)
@@ -137,14 +92,10 @@ class RowSample:
             share = sample.share / 2
             sample = replace(sample, batches=tuple(batch.below(share) for batch in sample.batches), share=share)
         if len(sample.batches) > _MOST_BATCHES:
-            joined = KeyedRows(*(np.concatenate([getattr(one, name) for one in sample.batches]) for name in _ARRAYS))
-            sample = replace(sample, batches=(joined,))
+            sample = replace(sample, batches=(KeyedRows.joined(sample.batches),))
         return sample
 
 
 def _capacity(dimensions: int) -> int:
     """Return the largest number of rows that a stream keeps."""
     return max(min(MOST_KEPT_ROWS, MOST_KEPT_NUMBERS // dimensions), 1)
-
-
-_ARRAYS = ("features", "scores", "keys")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._check import LARGEST, Floats, Matrix, as_block, by_rows, row_blocks
 from .._threads import map_blocks
@@ -13,6 +12,7 @@ from ..decisions.distances import RowScale
 from ..outputs import Outputs
 from ..regression.least_squares import row_products
 from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
+from ..scores.rows import BaseScore, ScoredRows
 
 # The limit of distances, relative to the most distant reference row.
 _MARGIN = 2.0
@@ -25,25 +25,6 @@ HIGHEST_SCORE = 30.0
 
 # Standardised features are clipped here, below the largest distance, so that the penalty of distant rows prevails.
 _LARGEST_FEATURE = 1e90
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredRows:
-    """Features (n, d) and base scores (n,) of some rows."""
-
-    features: Matrix
-    scores: Floats
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def __getitem__(self, rows: NDArray[np.intp] | slice) -> ScoredRows:
-        return ScoredRows(self.features[rows], self.scores[rows])
-
-    def __add__(self, more: ScoredRows) -> ScoredRows:
-        """Return these rows, then more."""
-        features = np.concatenate((self.features, more.features))
-        return ScoredRows(features, np.concatenate((self.scores, more.scores)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +78,22 @@ class Standard:
         return base_name(self.base)
 
     @property
+    def base_score(self) -> BaseScore:
+        """The base score with its temperature, head and bank."""
+        return BaseScore(self.base, self.temperature, self.head, self.bank)
+
+    @property
     def dimensions(self) -> int:
         """Number of features."""
         return len(self.scale.mean)
 
     def scored(self, outputs: Outputs) -> ScoredRows:
         """Return rows with their base scores. Reject rows of another width or another number of classes."""
+        self.check(outputs)
+        return ScoredRows(outputs.features, self.base_score.of(outputs))
+
+    def check(self, outputs: Outputs) -> None:
+        """Reject rows of another width or another number of classes than the reference."""
         if outputs.features.shape[1] != self.dimensions:
             width = outputs.features.shape[1]
             raise ValueError(f"features must have {self.dimensions} columns, as the reference has, got {width}")
@@ -110,8 +101,6 @@ class Standard:
         if classes != self.classes:
             expected = f"{self.classes} logits" if self.classes else "no logits"
             raise ValueError(f"outputs must have {expected}, as the reference has, got {classes or 'none'}")
-        scores = base_scores(outputs, self.base, self.temperature, head=self.head, bank=self.bank)
-        return ScoredRows(outputs.features, scores)
 
     def features(self, rows: ScoredRows) -> Floats:
         """Return the standardised features (n, d)."""

@@ -30,8 +30,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._check import Floats, row_blocks
+from .._check import Floats, Matrix, row_blocks
 from .._threads import add_blocks, map_blocks
+from ..scores.rows import ScoredRows
 from .ridge import FOLDS, FoldedCovariance, folds_of
 
 ROUNDS = 4
@@ -51,17 +52,6 @@ _LEAST_WEIGHT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class StandardRows:
-    """Standardised features (n, d) and base scores (n,)."""
-
-    features: Floats
-    scores: Floats
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-
-@dataclass(frozen=True, eq=False)
 class Learned:
     """The learned part: coefficients (d,) with unit deviation over the reference, and its weights.
 
@@ -75,7 +65,7 @@ class Learned:
     shift: float = 0.0
 
 
-def learn(reference: StandardRows, rows: StandardRows, covariance: FoldedCovariance) -> Learned:
+def learn(reference: ScoredRows, rows: ScoredRows, covariance: FoldedCovariance) -> Learned:
     """Return the learned part of a contrast of reference rows with the rows at hand."""
     folds_in, folds = covariance.folds, folds_of(rows.features, rows.scores)
     fits = np.arange(FOLDS + 1)  # Fit k leaves out fold k; the last fit leaves out nothing.
@@ -133,14 +123,24 @@ def tail_weights(scores_in: Floats, scores: Floats) -> Floats:
 
 def tail_excess(scores_in: Floats, scores: Floats) -> float:
     """Return how many more rows than expected score below low quantiles of the reference, in standard errors."""
-    m, n = len(scores_in), len(scores)
-    ordered = np.sort(scores)
-    excess = [
-        (np.searchsorted(ordered, np.quantile(scores_in, level), "right") - n * level)
-        / np.sqrt(n * level * (1 + n / m) + 1)
-        for level in _TAIL
-    ]
-    return float(np.mean(excess))
+    return excess_of_counts(tail_counts(tail_levels(scores_in), scores), len(scores), len(scores_in))
+
+
+def tail_levels(scores_in: Floats) -> Floats:
+    """Return the low quantiles of reference scores that define the tail."""
+    levels: Floats = np.quantile(scores_in, _TAIL)
+    return levels
+
+
+def tail_counts(levels: Floats, scores: Floats) -> NDArray[np.int64]:
+    """Return the number of scores up to each level."""
+    return np.array([np.count_nonzero(scores <= level) for level in levels], dtype=np.int64)
+
+
+def excess_of_counts(counts: NDArray[np.int64], rows: int, reference_rows: int) -> float:
+    """Return `tail_excess` of `rows` scores with these counts in the tail."""
+    expected = rows * np.array(_TAIL)
+    return float(np.mean((counts - expected) / np.sqrt(expected * (1 + rows / reference_rows) + 1)))
 
 
 def _balance(base_in: Floats, along_in: Floats, base: Floats, along: Floats) -> float:
@@ -177,7 +177,7 @@ def _of_own_fold(along: Floats, folds: NDArray[np.intp]) -> Floats:
     return own
 
 
-def _products(features: Floats, coef: Floats) -> Floats:
+def _products(features: Matrix, coef: Floats) -> Floats:
     """Return features (n, d) times coefficients (d, k)."""
     products = np.empty((len(features), coef.shape[1]))
 
@@ -188,7 +188,7 @@ def _products(features: Floats, coef: Floats) -> Floats:
     return products
 
 
-def _sums(features: Floats, weights: Floats) -> Floats:
+def _sums(features: Matrix, weights: Floats) -> Floats:
     """Return the weighted sums (d, k) of features (n, d) with weights (n, k)."""
     total = np.zeros((features.shape[1], weights.shape[1]))
 

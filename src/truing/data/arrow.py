@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .npz import listing
+from .names import listing
 
 
 def is_list(kind: Any) -> bool:

@@ -31,7 +31,7 @@ class BlockWriter:
 
     def write(self, columns: Arrays) -> None:
         """Write the next rows. Names, types and widths must be the same as in the first block."""
-        layout = {name: (array.dtype, array.shape[1:]) for name, array in columns.items()}
+        layout = {name: (_kind_of(array), array.shape[1:]) for name, array in columns.items()}
         lengths = {len(array) for array in columns.values()}
         if len(lengths) != 1:
             raise ValueError(f"a block of {self._path} must have columns of one length, got {sorted(lengths)}")
@@ -135,6 +135,11 @@ def _write_header(file: BinaryIO, array: NDArray[Any], rows: int) -> None:
     about = np.lib.format.header_data_from_array_1_0(array)
     about |= {"shape": (rows, *array.shape[1:]), "fortran_order": False}
     np.lib.format.write_array_header_1_0(file, about)
+
+
+def _kind_of(array: NDArray[Any]) -> str:
+    """Return the name of the type of an array, which is the same for words of different lengths."""
+    return "words" if array.dtype.kind == "U" else str(array.dtype)
 
 
 def _spelled(layout: dict[str, Any]) -> str:

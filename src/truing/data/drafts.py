@@ -22,6 +22,8 @@ def check_readable(path: AnyPath) -> Path:
     """Return the path of an existing regular file."""
     source = Path(path)
     if not source.exists():
+        if real_path(source).is_symlink():
+            raise OSError(f"cannot read {source}: it is a loop of symbolic links")
         link = f": the link leads to {source.readlink()}" if source.is_symlink() else ""
         raise FileNotFoundError(f"there is no file {source}{link}")
     if source.is_dir():
@@ -34,9 +36,11 @@ def check_readable(path: AnyPath) -> Path:
 def check_writable(path: AnyPath) -> Path:
     """Return the path after checking that it can be written. Call this before any work."""
     target, place = Path(path), real_path(path)
+    if os.fspath(path) == "-":
+        raise ValueError("- is not a file name: truing writes to files, not to standard output")
     folder = (place if target.is_symlink() else target).parent
     if place.is_symlink():
-        raise OSError(f"cannot write {target}: its links lead back to themselves")
+        raise OSError(f"cannot write {target}: it is a loop of symbolic links")
     if not folder.is_dir():
         raise FileNotFoundError(f"cannot write {target}: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -51,6 +55,8 @@ def check_writable(path: AnyPath) -> Path:
 def check_named(path: AnyPath, *endings: str) -> Path:
     """Return the path after checking that it can be written and has one of these endings, in any case."""
     target = check_writable(path)
+    if target.name.lower() in endings:
+        raise ValueError(f"{target} must have a name before the ending")
     if target.suffix.lower() not in endings:
         raise ValueError(f"{target} must end in {', '.join(endings)}, got {target.suffix or 'no ending'}")
     return target

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 # NumPy reads headers up to this length. Most headers take 128 bytes.
 HEADER_BYTES = 10_000
 
+MAGIC = b"\x93NUMPY"
+
 # Number of bytes to read from a stream at a time.
 CHUNK_BYTES = 2**20
 
@@ -38,6 +40,10 @@ class Header:
 
 def parse_header(start: bytes) -> Header:
     """Parse the header at the start of an `.npy` file."""
+    if not start:
+        raise ValueError("it is empty")
+    if MAGIC.startswith(start[: len(MAGIC)]) and len(start) < min(_header_end(start), HEADER_BYTES):
+        raise ValueError("it is truncated within its header")
     stream = BytesIO(start)
     version = np.lib.format.read_magic(stream)
     with warnings.catch_warnings(action="ignore"):  # Parsing a damaged header may warn.
@@ -50,6 +56,12 @@ def parse_header(start: bytes) -> Header:
     if dtype.hasobject:
         raise ValueError("it holds pickled objects, which are never loaded")
     return Header(shape, by_columns, dtype, stream.tell())
+
+
+def _header_end(start: bytes) -> int:
+    """Return where a header ends: it is a magic string, a version, the length of the rest in 2 or 4 bytes, the rest."""
+    length = start[8:10] if start[6:7] == b"\x01" else start[8:12]
+    return 8 + len(length) + int.from_bytes(length, "little") if len(start) >= 12 else 12
 
 
 def check_header(header: Header, size: int) -> None:
@@ -85,7 +97,7 @@ def fill(stream: IO[bytes], array: NDArray[Any]) -> None:
     while filled < data.size:
         read = stream.readinto(data[filled : filled + CHUNK_BYTES].data)  # type: ignore[attr-defined]
         if not read:
-            raise ValueError(f"it is cut short: {data.size} bytes are wanted, got {filled}")
+            raise ValueError(f"it is truncated: {data.size} bytes are expected, got {filled}")
         filled += read
 
 

@@ -4,7 +4,6 @@ Files that truing writes are stored without compression. Files from elsewhere ma
 """
 
 import json
-import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drafts import AnyPath, check_readable, naming, replacing
+from .names import Chosen, check_contains, choose_columns, common_dtypes, gather
+from .names import listing as listing
 from .npy import HEADER_BYTES, Header, check_header, native, parse_header, read_array, read_rows
 
 Arrays = dict[str, NDArray[Any]]
@@ -38,8 +39,6 @@ _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # The array with the JSON header of a file that `truing.save` wrote.
 ABOUT = "about"
-
-MAX_NAMES_LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,9 @@ def read_npz(
     than `at_most` bytes. The zip's directory is checked before any array is allocated, and each checksum while reading.
     """
     with _opened(path) as (archive, members, size):
-        chosen = _choose(members, wanted, size)
+        chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
         unpacked = sum(member.file_size for member in chosen.values())
+        check_size(unpacked, size)
         if at_most is not None and unpacked > at_most:
             raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {at_most:,} that are allowed")
         arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
@@ -89,11 +89,10 @@ def read_npz(
     return arrays
 
 
-def read_npz_headers(path: AnyPath, wanted: Sequence[str]) -> tuple[dict[str, Header], list[str]]:
-    """Read the headers of the wanted arrays that an `.npz` holds, and the names of all its arrays."""
+def read_npz_headers(path: AnyPath, wanted: Sequence[str]) -> tuple[Chosen, dict[str, Header], list[str]]:
+    """Return the columns that each wanted name stands for, their headers, and the names of all arrays of an `.npz`."""
     with _opened(path) as (archive, members, size):
-        chosen = _choose(members, wanted, size)
-        return {name: _read_header(archive, member) for name, member in chosen.items()}, list(members)
+        return *_choose(archive, members, wanted, size), list(members)
 
 
 def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
@@ -103,32 +102,62 @@ def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator
     verified when the last block is yielded.
     """
     with _opened(path) as (archive, members, size), ExitStack() as stack:
-        chosen = _choose(members, wanted, size)
-        headers = {name: _read_header(archive, member) for name, member in chosen.items()}
-        held = {name: native(_read_member(archive, chosen[name])) for name, of in headers.items() if not of.in_rows}
-        streams = {
-            name: stack.enter_context(_behind_header(archive, chosen[name], of))
-            for name, of in headers.items()
-            if of.in_rows
+        chosen, headers = _choose(archive, members, wanted, size)
+        dtypes = common_dtypes(chosen, lambda column: headers[column].dtype.newbyteorder("="))
+        held = {
+            column: native(_read_member(archive, members[column]))
+            for column, header in headers.items()
+            if not header.in_rows
         }
+        streams = {
+            column: stack.enter_context(_behind_header(archive, members[column], header))
+            for column, header in headers.items()
+            if header.in_rows
+        }
+
+        def read(column: str) -> NDArray[Any]:
+            if column in held:
+                return held[column][start : start + count]
+            return read_rows(streams[column], headers[column], count)
+
         total = max((header.shape[0] for header in headers.values()), default=0)
         for start in range(0, total, rows):
             count = min(rows, total - start)
-            block = {name: array[start : start + count] for name, array in held.items()}
-            block |= {name: read_rows(stream, headers[name], count) for name, stream in streams.items()}
+            block = gather(chosen, dtypes, read)
             if start + count == total:
                 for stream in streams.values():
                     _check_sum(stream)
-            yield {name: block[name] for name in headers}
+            yield block
 
 
 def read_npy(path: AnyPath) -> NDArray[Any]:
     """Map one `.npy` file of plain numbers."""
+    with reading_npy(path), check_readable(path).open("rb") as file:
+        read_npy_header(file)
+        return np.lib.format.open_memmap(path, mode="r")
+
+
+def read_npy_header(file: BinaryIO) -> Header:
+    """Read the header of an `.npy` file, check the file's size against it, and go to the first byte of the array."""
+    header = parse_header(file.read(HEADER_BYTES))
+    at_hand = file.seek(0, SEEK_END) - header.length
+    if at_hand < header.size:
+        raise ValueError(f"it is truncated: an array of shape {header.shape} takes {header.size} bytes, got {at_hand}")
+    check_header(header, min(header.size, at_hand))  # NumPy allows trailing bytes.
+    file.seek(header.length)
+    return header
+
+
+@contextmanager
+def reading_npy(path: AnyPath) -> Iterator[None]:
+    """Add the name of the `.npy` file to errors in this block."""
     try:
-        with naming(path), warnings.catch_warnings(action="ignore"):
-            return np.lib.format.open_memmap(check_readable(path), mode="r")
-    except (OSError, MemoryError):
+        with naming(path):
+            yield
+    except OSError:
         raise
+    except MemoryError:
+        raise MemoryError(f"not enough memory to read {path}") from None
     except Exception as error:  # A damaged header may raise anything.
         raise ValueError(f"{path} must be an .npy file of plain numbers: {reason(error)}") from None
 
@@ -140,18 +169,6 @@ def kind_of(arrays: Arrays) -> str | None:
         return str(about["kind"]) if "truing" in about else None
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
-
-
-def check_contains(path: Source, needed: str, held: Sequence[str]) -> None:
-    """Raise an error if a file does not contain a needed array."""
-    if needed not in held:
-        raise ValueError(f"{path} must hold {needed}, got {listing(held)}")
-
-
-def listing(names: Sequence[str]) -> str:
-    """Return the names in one line, or the first `MAX_NAMES_LISTED` of many names."""
-    more = len(names) - MAX_NAMES_LISTED
-    return ", ".join(names[:MAX_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "") or "nothing"
 
 
 def check_size(unpacked: int, size: int) -> None:
@@ -191,11 +208,22 @@ def _open(path: Source) -> BinaryIO:
     return BytesIO(path.content) if isinstance(path, InMemory) else check_readable(path).open("rb")
 
 
-def _choose(members: dict[str, zipfile.ZipInfo], wanted: Sequence[str] | None, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the wanted members, or all members. Raise an error if their total size is not allowed."""
-    chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
-    check_size(sum(member.file_size for member in chosen.values()), size)
-    return chosen
+def _choose(
+    archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], wanted: Sequence[str], size: int
+) -> tuple[Chosen, dict[str, Header]]:
+    """Return the columns of each wanted name, and their headers, if their total size is allowed."""
+    chosen = choose_columns(wanted, list(members))
+    check_size(sum(members[column].file_size for columns in chosen.values() for column in columns), size)
+    headers = {column: _read_header(archive, members[column]) for columns in chosen.values() for column in columns}
+    for name, columns in chosen.items():
+        others = [column for column in columns if not _is_column_of_numbers(headers[column])]
+        if others and columns != [name]:
+            raise ValueError(f"{name} must match only arrays with one number per row, got {listing(others)}")
+    return chosen, headers
+
+
+def _is_column_of_numbers(header: Header) -> bool:
+    return len(header.shape) == 1 and header.dtype.kind in "fiub"
 
 
 def _check_directory(file: BinaryIO, size: int) -> None:
@@ -205,8 +233,9 @@ def _check_directory(file: BinaryIO, size: int) -> None:
     end = len(tail) - _END_RECORD
     if tail[max(0, end) :][:4] != b"PK\x05\x06" or tail[-2:] != b"\0\0":  # A comment may follow the last record.
         end = tail.rfind(b"PK\x05\x06")
-    if end < 0:
-        raise ValueError("it is not a zip file, or it is cut short")
+    if end < 0 or len(tail) - end < _END_RECORD:
+        file.seek(0)
+        raise ValueError("it is truncated" if b"PK".startswith(file.read(2)) else "it is not a zip file")
     directory = int.from_bytes(tail[end + 12 : end + 16], "little")
     locator = end - _LARGE_LOCATOR
     if tail[max(0, locator) : end].startswith(b"PK\x06\x07"):

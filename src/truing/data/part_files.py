@@ -4,7 +4,6 @@ A part is an `.npz`, Parquet or Arrow file, or a set of `.npy` files. A set is a
 an `.npy` file with `features` in its name, together with the files that have another column's name in that place.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,35 +15,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import TABLES, with_tables
-from .columns import NAMES, set_of
-from .drafts import AnyPath, check_readable, naming
-from .npy import HEADER_BYTES, Header, check_header, parse_header, read_rows, read_rows_by_columns
-from .npz import ABOUT, Arrays, check_contains, kind_of, listing, read_npz, read_npz_blocks, read_npz_headers, reason
+from .drafts import AnyPath, check_readable, real_path
+from .names import NAMES, Chosen, check_contains, common_dtypes, listing, natural
+from .npy import Header, read_rows, read_rows_by_columns
+from .npz import (
+    ABOUT,
+    Arrays,
+    kind_of,
+    read_npy_header,
+    read_npz,
+    read_npz_blocks,
+    read_npz_headers,
+    reading_npy,
+)
 
 Column = tuple[np.dtype[Any], tuple[int, ...]]
 
+# Number of rows to read at a time from a part that is read whole.
+_ROWS_AT_ONCE = 2**14
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Metadata of a part.
+
+    `rows` is the number of rows. `columns` maps each wanted name that the part has to its type and row shape. `matched`
+    maps it to the columns that it stands for: itself, or those that it matches as a pattern. `held` lists all columns.
+    """
+
+    rows: int
+    columns: dict[str, Column]
+    matched: Chosen
+    held: list[str]
+
 
 def parts_of(path: AnyPath) -> list[Path]:
-    """Return the parts of a table, in order: a file, the files of a folder, or the matches of a glob.
+    """Return the parts of a table, in order: a file, the files below a folder, or the matches of a glob.
 
-    Parts are ordered by name, with numbers in names compared as numbers. Hidden files and names that begin with `_` are
-    ignored, as are the other `.npy` files of a set. Any other file is an error, because it may contain rows. A folder
-    inside a folder is an error too, but a folder that a glob matches is ignored.
+    Parts are ordered by path, with numbers in names compared as numbers. Names that begin with `.` or `_` are ignored,
+    as are the other `.npy` files of a set. Any other file is an error, because it may contain rows. A folder that a
+    glob matches is ignored, unless it is a set.
     """
     path = Path(path)
     if path.is_dir() and not _is_set(path):
-        return _parts_in(path)
-    if not path.exists() and has_magic(str(path)):
+        return _parts_below(path)
+    if _is_glob(path):
         return _matches(path)
     _check_part(path if path.is_dir() else check_readable(path))
     return [path]
 
 
-def read_blocks(part: Path, rows: int, wanted: Sequence[str] = NAMES, needed: str = "features") -> Iterator[Arrays]:
+def root_of(path: AnyPath) -> Path:
+    """Return the folder of a table: the folder itself, the part of a glob without magic, or the parent of a part."""
+    path = Path(path)
+    if path.is_dir() and not _is_set(path):
+        return path
+    return next(parent for parent in path.parents if not (_is_glob(path) and has_magic(str(parent))))
+
+
+def read_blocks(
+    part: Path, rows: int, wanted: Sequence[str] = NAMES, needed: str = "features", ids: str | None = None
+) -> Iterator[Arrays]:
     """Yield the wanted columns of a part in blocks of `rows` rows; the last block may be shorter.
 
     Every block has the same columns, with the types and widths that `columns_of` returns. A part without rows yields no
-    blocks. Damage may be detected after some blocks, but before the last block is yielded.
+    blocks. Damage may be detected after some blocks, at the latest when the blocks end.
 
     Parameters
     ----------
@@ -53,43 +88,95 @@ def read_blocks(part: Path, rows: int, wanted: Sequence[str] = NAMES, needed: st
     rows
         Number of rows of a block.
     wanted
-        The columns to read, if the part has them.
+        The columns to read, if the part has them. A pattern such as `f*` must match at least one column; all columns of
+        numbers (n,) that it matches are read as one array (n, d), in natural order.
     needed
         A column that the part must have.
+    ids
+        A column of row identifiers that the part must have: integers or words. Words are arrays of strings.
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
     part = Path(part)
-    layout = _layout_of(part, wanted)
-    _check_holds(part, needed, layout)
-    if layout.rows:
-        yield from _blocks_of(part, [name for name in wanted if name in layout.columns], rows)
+    layout = layout_of(part, wanted, ids)
+    _check_holds(part, needed, layout.held)
+    if layout.rows and (layout.columns or ids):
+        yield from _counted(part, _blocks_of(part, list(layout.columns), rows, ids), layout.rows)
 
 
-def columns_of(part: Path, wanted: Sequence[str] = NAMES) -> dict[str, Column]:
-    """Return the type and the row shape of each wanted column of a part, without reading its rows.
+def layout_of(part: Path, wanted: Sequence[str] = NAMES, ids: str | None = None) -> Layout:
+    """Return the metadata of a part, without reading its rows. Check that it has all patterns in `wanted`, and `ids`.
 
     The width of a column of variable-length lists is the length of its first list, or 0 without rows.
     """
-    return _layout_of(Path(part), wanted).columns
+    part = Path(part)
+    if ids in wanted:
+        raise ValueError(f"{part} must have a column of ids of its own, got {ids}, which is read as numbers too")
+    layout = _read_layout(part, wanted, ids)
+    for name in wanted:
+        if has_magic(name):
+            check_contains(part, name, layout.held)
+    if ids is not None:
+        check_contains(part, ids, layout.held, exact=True)
+    return layout
+
+
+def columns_of(part: Path, wanted: Sequence[str] = NAMES) -> dict[str, Column]:
+    """Return the type and the row shape of each wanted column of a part."""
+    return layout_of(part, wanted).columns
+
+
+def matched_columns(part: Path, pattern: str) -> list[str]:
+    """Return the columns of a part that a pattern stands for, in the order in which they are read."""
+    return layout_of(part, [pattern]).matched[pattern]
 
 
 def rows_of(part: Path) -> int:
     """Return the number of rows of a part, from its metadata."""
-    part = Path(part)
-    layout = _layout_of(part, NAMES)
+    layout = layout_of(part)
     if not layout.columns:
-        _check_holds(part, "features", layout)
+        _check_holds(Path(part), "features", layout.held)
     return layout.rows
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Metadata of a part: number of rows, type and row shape of the wanted columns, and names of all columns."""
+def read_part(part: Path, wanted: Sequence[str], needed: Sequence[str], ids: str | None = None) -> Arrays:
+    """Read the wanted columns and the ids of a part whole. It must have the columns `needed`, and rows."""
+    layout = layout_of(part, wanted, ids)
+    for name in needed:
+        _check_holds(part, name, layout.held)
+    if not layout.rows:
+        raise ValueError(f"{part} must have at least one row, got none")
+    arrays: Arrays = {}
+    all_ids: list[NDArray[Any]] = []
+    start = 0
+    for block in read_blocks(part, _ROWS_AT_ONCE, wanted, needed[0], ids):
+        if not start:  # Reading the first block has checked the size of the part.
+            arrays = _empty_columns(part, layout)
+        if ids is not None:
+            all_ids.append(block[ids])
+        for name, array in arrays.items():
+            array[start : start + len(block[name])] = block[name]
+        start += _ROWS_AT_ONCE
+    return arrays if ids is None else {**arrays, ids: np.concatenate(all_ids)}
 
-    rows: int
-    columns: dict[str, Column]
-    held: list[str]
+
+def _empty_columns(part: Path, layout: Layout) -> Arrays:
+    try:
+        return {name: np.empty((layout.rows, *shape), dtype) for name, (dtype, shape) in layout.columns.items()}
+    except MemoryError:
+        raise MemoryError(f"not enough memory to read {part}") from None
+
+
+def set_of(features: Path) -> dict[str, Path]:
+    """Return the paths of a set of `.npy` files by column, given its features. Some may not exist."""
+    head, _, tail = features.name.rpartition("features")
+    return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
+
+
+def refuse_names(path: Path, names: Sequence[str]) -> None:
+    """Raise an error if columns of a set of `.npy` files are called by names."""
+    if names:
+        raise ValueError(f"{path} is an .npy file, whose columns have fixed names, got the name {', '.join(names)}")
 
 
 def _is_set(path: Path) -> bool:
@@ -100,8 +187,21 @@ def _is_features(path: Path) -> bool:
     return path.suffix.lower() == ".npy" and "features" in path.name
 
 
-def _parts_in(folder: Path) -> list[Path]:
-    parts = _parts_among([path for path in folder.iterdir() if not _is_passed_over(path.name)])
+def _is_glob(path: Path) -> bool:
+    return has_magic(str(path)) and not path.exists()
+
+
+def _parts_below(folder: Path) -> list[Path]:
+    """Return the parts in a folder and the folders in it, at any depth."""
+    found: list[Path] = []
+    waiting, visited = [folder], dict[Path, Path]()
+    while waiting:
+        here = waiting.pop()
+        _check_new(here, visited)
+        for path in sorted(here.iterdir()):
+            if not _is_passed_over(path.name):
+                (waiting if path.is_dir() and not _is_set(path) else found).append(path)
+    parts = _parts_among(found)
     if not parts:
         raise FileNotFoundError(
             f"there are no parts of a table in the folder {folder}, which holds {_names_in(folder)}"
@@ -109,8 +209,17 @@ def _parts_in(folder: Path) -> list[Path]:
     return parts
 
 
+def _check_new(folder: Path, visited: dict[Path, Path]) -> None:
+    """Raise an error if links lead to a folder that was visited before. `visited` maps real paths to first visits."""
+    first = visited.setdefault(real_path(folder), folder)
+    if folder != first and folder.is_relative_to(first):
+        raise OSError(f"cannot read {folder}: it is a loop of symbolic links")
+    if folder != first:
+        raise ValueError(f"{folder} links to {first}, which is also read: rows would count twice")
+
+
 def _matches(pattern: Path) -> list[Path]:
-    root = next(parent for parent in pattern.parents if not has_magic(str(parent)))
+    root = root_of(pattern)
     if not root.is_dir():
         raise FileNotFoundError(f"no file matches {pattern}: there is no folder {root}")
     names = root.glob(str(pattern.relative_to(root)))
@@ -118,7 +227,7 @@ def _matches(pattern: Path) -> list[Path]:
     folders = {path for path in found if path.is_dir() and not _is_set(path)}
     parts = _parts_among([path for path in found if path not in folders])
     if not parts and folders:
-        raise FileNotFoundError(f"{pattern} matches folders alone: {pattern}/* would match the files in {min(folders)}")
+        raise FileNotFoundError(f"{pattern} matches only folders: {pattern}/* would match the files in {min(folders)}")
     if not parts:
         raise FileNotFoundError(f"no file matches {pattern}: the folder {root} holds {_names_in(root)}")
     return parts
@@ -133,18 +242,15 @@ def _parts_among(found: list[Path]) -> list[Path]:
     parts = [path for path in found if path not in of_sets or path in stand_for_sets]
     for part in parts:
         _check_part(part)
-    return sorted(parts, key=_natural)
+    return sorted(parts, key=lambda part: [natural(name) for name in part.parts])
 
 
 def _check_part(path: Path) -> None:
     """Raise an error unless the path is a part of a table."""
+    if path.is_symlink() and real_path(path).is_symlink():
+        check_readable(path)  # Raises an error for a loop of links.
     if _is_set(path):
         return
-    if path.is_dir():
-        raise ValueError(
-            f"{path} must be a part of a table, got a folder without features.npy: "
-            f"a glob such as {path.parent / '**' / '*.parquet'} matches files in folders within folders"
-        )
     if path.suffix.lower() not in (".npz", *TABLES):
         raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)}, or be an .npy with features in its name")
 
@@ -157,58 +263,84 @@ def _names_in(folder: Path) -> str:
     return listing(sorted(path.name for path in folder.iterdir()))
 
 
-def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """Return a sort key by name, with numbers in names compared as numbers, and equal numbers as text."""
-    names = [re.split("([0-9]+)", name) for name in path.parts]
-    return [[(int(piece) if piece.isdecimal() else -1, piece) for piece in pieces] for pieces in names]
-
-
-def _layout_of(part: Path, wanted: Sequence[str]) -> _Layout:
+def _read_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layout:
     if _is_set(part):
+        check_readable(_features_of(part))
+        refuse_names(part, [*(name for name in wanted if name not in NAMES), *([ids] if ids else [])])
         with _opened_set(part, wanted) as files:
             headers = {name: header for name, (_, header) in files.items()}
-            return _layout_by_headers(part, headers, list(_files_of_set(part)))
+            return _layout_by_headers(part, {name: [name] for name in headers}, headers, list(_files_of_set(part)))
     _check_part(check_readable(part))
     if part.suffix.lower() == ".npz":
-        headers, held = read_npz_headers(part, (*wanted, ABOUT))
-        if headers.pop(ABOUT, None) is not None and (saved := kind_of(read_npz(part, [ABOUT]))) is not None:
-            raise ValueError(f"{part} must hold rows, got a {saved} that truing.save wrote: truing.load reads it")
-        return _layout_by_headers(part, headers, held)
+        return _read_npz_layout(part, wanted, ids)
     with_tables(part)
     from .table_blocks import read_table_layout
 
-    return _Layout(*read_table_layout(part, wanted))
+    return Layout(*read_table_layout(part, wanted, ids))
 
 
-def _layout_by_headers(part: Path, headers: dict[str, Header], held: list[str]) -> _Layout:
+def _read_npz_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layout:
+    chosen, headers, held = read_npz_headers(part, (*wanted, ABOUT, *([ids] if ids else [])))
+    if chosen.pop(ABOUT, None) and (saved := kind_of(read_npz(part, [ABOUT]))) is not None:
+        raise ValueError(f"{part} must hold rows, got a {saved} that truing.save wrote: truing.load reads it")
+    headers.pop(ABOUT, None)
+    if ids in headers:
+        header = headers[ids]
+        if len(header.shape) != 1 or header.dtype.kind not in "iuU":
+            received = f"{header.dtype} of shape {header.shape}"
+            raise TypeError(f"{ids} must be integers or strings (n,), got {received} in {part}")
+        del chosen[ids]
+    return _layout_by_headers(part, chosen, headers, held)
+
+
+def _layout_by_headers(part: Path, chosen: Chosen, headers: dict[str, Header], held: list[str]) -> Layout:
     for name, header in headers.items():
         if not header.shape:
             raise ValueError(f"{part} must hold rows of {name}, got one number")
-    rows = {name: header.shape[0] for name, header in headers.items()}
-    if len(set(rows.values())) > 1:
-        counts = ", ".join(f"{count} of {name}" for name, count in rows.items())
-        raise ValueError(f"{part} must hold one row of each column for every row, got {counts}")
-    columns = {name: (header.dtype.newbyteorder("="), header.shape[1:]) for name, header in headers.items()}
-    return _Layout(max(rows.values(), default=0), columns, held)
+    rows: dict[int, str] = {}
+    for name, header in headers.items():
+        rows.setdefault(header.shape[0], name)
+    if len(rows) > 1:
+        counts = ", ".join(f"{count} of {name}" for count, name in rows.items())
+        raise ValueError(f"all columns of {part} must have the same length, got {counts}")
+    dtypes = {name: header.dtype.newbyteorder("=") for name, header in headers.items()}
+    common = common_dtypes(chosen, dtypes.__getitem__)
+    columns: dict[str, Column] = {
+        name: (dtypes[name], headers[name].shape[1:]) if its == [name] else (common[name], (len(its),))
+        for name, its in chosen.items()
+    }
+    return Layout(max(rows, default=0), columns, chosen, held)
 
 
-def _check_holds(part: Path, needed: str, layout: _Layout) -> None:
+def _check_holds(part: Path, needed: str, held: list[str]) -> None:
     if not _is_set(part):
-        check_contains(part, needed, layout.held)
-    elif needed not in layout.held:
+        check_contains(part, needed, held)
+    elif needed not in held:
+        refuse_names(part, [needed] if needed not in NAMES else [])
         files = set_of(_features_of(part))
-        beside = listing([files[name].name for name in layout.held])
+        beside = listing([files[name].name for name in held])
         raise FileNotFoundError(f"there is no file {files[needed]} beside {beside}")
 
 
-def _blocks_of(part: Path, names: Sequence[str], rows: int) -> Iterator[Arrays]:
+def _blocks_of(part: Path, names: Sequence[str], rows: int, ids: str | None) -> Iterator[Arrays]:
     if _is_set(part):
         return _set_blocks(part, names, rows)
     if part.suffix.lower() == ".npz":
-        return read_npz_blocks(part, names, rows)
+        return read_npz_blocks(part, [*names, *([ids] if ids else [])], rows)
     from .table_blocks import read_table_blocks
 
-    return read_table_blocks(part, names, rows)
+    return read_table_blocks(part, names, rows, ids)
+
+
+def _counted(part: Path, blocks: Iterator[Arrays], total: int) -> Iterator[Arrays]:
+    """Yield the blocks. Raise an error if they have another number of rows than the metadata says."""
+    count = 0
+    for block in blocks:
+        count += len(next(iter(block.values())))
+        if count <= total:
+            yield block
+    if count != total:
+        raise ValueError(f"{part} must have {total} rows, as its metadata says, got {count}")
 
 
 def _set_blocks(part: Path, names: Sequence[str], rows: int) -> Iterator[Arrays]:
@@ -220,7 +352,7 @@ def _set_blocks(part: Path, names: Sequence[str], rows: int) -> Iterator[Arrays]
 
 
 def _read_set_rows(file: BinaryIO, header: Header, start: int, rows: int) -> NDArray[Any]:
-    with _reading(file.name):
+    with reading_npy(file.name):
         if not header.in_rows:
             return read_rows_by_columns(file, header, start, rows)
         return read_rows(file, header, rows)
@@ -234,27 +366,9 @@ def _opened_set(part: Path, wanted: Sequence[str]) -> Iterator[dict[str, tuple[B
 
 
 def _open_npy(path: Path, stack: ExitStack) -> tuple[BinaryIO, Header]:
-    with _reading(path):
+    with reading_npy(path):
         file = stack.enter_context(check_readable(path).open("rb"))
-        header = parse_header(file.read(HEADER_BYTES))
-        at_hand = path.stat().st_size - header.length
-        check_header(header, min(header.size, at_hand))  # NumPy allows trailing bytes.
-        file.seek(header.length)
-    return file, header
-
-
-@contextmanager
-def _reading(path: AnyPath) -> Iterator[None]:
-    """Add the name of the `.npy` file to errors in this block."""
-    try:
-        with naming(path):
-            yield
-    except OSError:
-        raise
-    except MemoryError:
-        raise MemoryError(f"not enough memory to read {path}") from None
-    except Exception as error:  # A damaged header may raise anything.
-        raise ValueError(f"{path} must be an .npy file of plain numbers: {reason(error)}") from None
+        return file, read_npy_header(file)
 
 
 def _files_of_set(part: Path) -> dict[str, Path]:

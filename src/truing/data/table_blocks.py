@@ -8,6 +8,9 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,10 +20,18 @@ import pyarrow.ipc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from .drafts import naming
+from .drafts import check_readable, naming
+from .names import Chosen, gather
 from .npy import fill
 from .npz import Arrays, check_size, reason
-from .tables import choose, column_as_array, row_layout, unpacked_size
+from .tables import (
+    choose,
+    columns_in,
+    converted,
+    dtypes_in,
+    row_layout,
+    unpacked_size,
+)
 
 # Number of bytes of a column to read from the file at a time.
 BUFFER_BYTES = 2**18
@@ -28,94 +39,154 @@ BUFFER_BYTES = 2**18
 Rows = tuple[np.dtype[Any], tuple[int, ...]]
 
 
-def read_table_layout(path: Path, wanted: Sequence[str]) -> tuple[int, dict[str, Rows], list[str]]:
+@dataclass(frozen=True)
+class _Source:
+    """A file of a table, opened for direct reads, for pyarrow, and for pyarrow as mapped memory if that is possible."""
+
+    file: BinaryIO
+    disk: Any
+    mapped: Any
+    size: int
+    is_parquet: bool
+
+
+def read_table_layout(
+    path: Path, wanted: Sequence[str], ids: str | None = None
+) -> tuple[int, dict[str, Rows], Chosen, list[str]]:
     """Return the number of rows of a table, the type and row shape of the wanted columns, and all column names.
 
-    The width of a column of variable-length lists is the length of its first list, or 0 without rows.
+    The width of a column of variable-length lists is the length of its first list, or 0 without rows. The third value
+    is the columns that each wanted name stands for.
     """
-    with _opened(path) as (file, source):
-        if path.suffix.lower() == ".parquet":
+    with _opened(path) as source:
+        if source.is_parquet:
             table = _parquet(source)
             schema, total = table.schema_arrow, table.metadata.num_rows
         else:
-            schema = pyarrow.ipc.open_file(source).schema
+            schema = pyarrow.ipc.open_file(source.mapped).schema
             total = _count_arrow_rows(source, schema)
-        columns = {name: row_layout(schema.field(name)) for name in choose(schema, wanted)}
+        chosen = choose(schema, wanted, ids)
+        if ids in chosen:
+            del chosen[ids]
+        dtypes = dtypes_in(schema, chosen)
+        columns = {
+            name: row_layout(schema.field(name)) if columns == [name] else (dtypes[name], (len(columns),))
+            for name, columns in chosen.items()
+        }
         unknown = [name for name, (_, shape) in columns.items() if shape is None]
-        first = next(_pieces(file, source, path, unknown, 1), {}) if unknown else {}
+        first = next(_pieces(source, unknown, 1), {}) if unknown else {}
         found = {
             name: (dtype, (first[name].shape[1:] if name in first else (0,)) if shape is None else shape)
             for name, (dtype, shape) in columns.items()
         }
-        return total, found, schema.names
+        return total, found, chosen, schema.names
 
 
-def read_table_blocks(path: Path, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
-    """Yield the wanted columns of a table in blocks of `rows` rows."""
-    with _opened(path) as (file, source):
-        yield from _regrouped(_pieces(file, source, path, wanted, rows), rows)
+def read_table_blocks(path: Path, wanted: Sequence[str], rows: int, ids: str | None = None) -> Iterator[Arrays]:
+    """Yield the wanted columns of a table, and its column of row identifiers, in blocks of `rows` rows."""
+    with _opened(path) as source:
+        yield from _regrouped(_pieces(source, wanted, rows, ids), rows)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, Any]]:
-    """Open a file twice, for direct reads and for pyarrow. Errors name the file."""
+def _opened(path: Path) -> Iterator[_Source]:
+    """Open a table. Errors name the file, and say whether it is empty or truncated."""
     kind = path.suffix.lower()
-    with naming(path), path.open("rb") as file:
+    with naming(path), check_readable(path).open("rb") as file:
         try:
-            with pyarrow.OSFile(os.fsencode(path)) as source:
-                yield file, source if kind == ".parquet" else _mapped(file) or source
+            size = _check_whole(file, b"PAR1" if kind == ".parquet" else b"ARROW1")
+            with pyarrow.OSFile(os.fsencode(path)) as disk:
+                mapped = disk if kind == ".parquet" else _mapped(file) or disk
+                yield _Source(file, disk, mapped, size, kind == ".parquet")
         except MemoryError:
             raise MemoryError(f"not enough memory to read {path}") from None
         except Exception as error:  # A damaged file may raise anything.
             raise ValueError(f"{path} must be a readable {kind} file: {reason(error)}") from None
 
 
-def _pieces(file: BinaryIO, source: Any, path: Path, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
-    size = path.stat().st_size
-    if path.suffix.lower() == ".parquet":
-        return _parquet_pieces(source, size, wanted, rows)
-    return _arrow_pieces(file, source, size, wanted, rows)
+def _check_whole(file: BinaryIO, magic: bytes) -> int:
+    """Return the size of a file. Raise an error if it is empty, or begins but does not end with the magic string."""
+    size = file.seek(0, os.SEEK_END)
+    if not size:
+        raise ValueError("it is empty")
+    file.seek(max(0, size - len(magic)))
+    end = file.read()
+    file.seek(0)
+    if magic.startswith(file.read(len(magic))) and (end != magic or size < 2 * len(magic)):
+        raise ValueError("it is truncated")
+    return size
 
 
-def _parquet(source: Any) -> Any:
+def _pieces(source: _Source, wanted: Sequence[str], rows: int, ids: str | None = None) -> Iterator[Arrays]:
+    return (_parquet_pieces if source.is_parquet else _arrow_pieces)(source, wanted, rows, ids)
+
+
+def _parquet(source: _Source) -> Any:
     return pyarrow.parquet.ParquetFile(
-        source, buffer_size=BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        source.disk, buffer_size=BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
     )
 
 
-def _parquet_pieces(source: Any, size: int, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
+def _parquet_pieces(source: _Source, wanted: Sequence[str], rows: int, ids: str | None) -> Iterator[Arrays]:
     file = _parquet(source)
-    chosen = choose(file.schema_arrow, wanted)
-    check_size(unpacked_size(file, chosen), size)
-    for batch in file.iter_batches(batch_size=rows, columns=chosen, use_threads=False):
-        yield _arrays(batch)
+    schema = file.schema_arrow
+    chosen = choose(schema, wanted, ids)
+    dtypes = dtypes_in(schema, chosen)
+    check_size(unpacked_size(file, columns_in(chosen)), source.size)
+    for batch in file.iter_batches(batch_size=rows, columns=columns_in(chosen), use_threads=False):
+        batch.validate(full=True)
+        if batch.num_rows:
+            yield gather(chosen, dtypes, partial(converted, batch, ids))
 
 
-def _arrow_pieces(file: BinaryIO, source: Any, size: int, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
-    schema = pyarrow.ipc.open_file(source).schema
+def _arrow_pieces(source: _Source, wanted: Sequence[str], rows: int, ids: str | None) -> Iterator[Arrays]:
+    schema = pyarrow.ipc.open_file(source.mapped).schema
+    chosen = choose(schema, wanted, ids)
+    dtypes = dtypes_in(schema, chosen)
+    numbers = _arrow_batches(source, source.mapped, schema, [name for name in columns_in(chosen) if name != ids])
+    # Converting mapped words would read them from the mapping.
+    words = _arrow_batches(source, source.disk, schema, [ids] if ids in chosen else [])
     unpacked = 0
-    for batch in _arrow_batches(source, schema, choose(schema, wanted)):
-        unpacked += batch.nbytes
-        check_size(unpacked, size)
-        arrays = _arrays(batch)
-        for start in range(0, batch.num_rows, rows):
-            yield {name: _read_again(file, source, array[start : start + rows]) for name, array in arrays.items()}
+    for batch, keys in zip_longest(numbers, words):
+        present = [some for some in (batch, keys) if some is not None]
+        unpacked += sum(some.nbytes for some in present)
+        check_size(unpacked, source.size)
+        for some in present:
+            some.validate(full=True)
+        for start in range(0, present[0].num_rows, rows):
+            _check_still_whole(source)
+            slices = [some.slice(start, rows) for some in present]
+            yield gather(chosen, dtypes, partial(_read_column, source, slices, ids))
 
 
-def _arrow_batches(source: Any, schema: Any, chosen: Sequence[str]) -> Iterator[Any]:
+def _read_column(source: _Source, batches: Sequence[Any], ids: str | None, name: str) -> NDArray[Any]:
+    if name == ids:
+        return converted(batches[-1], ids, name)
+    return _read_again(source, converted(batches[0], ids, name))
+
+
+def _check_still_whole(source: _Source) -> None:
+    """Raise an error if the file was cut after it was opened: reading mapped bytes beyond its end ends the process."""
+    if os.fstat(source.file.fileno()).st_size < source.size:
+        raise ValueError("it is truncated")
+
+
+def _arrow_batches(source: _Source, opened: Any, schema: Any, chosen: Sequence[str]) -> Iterator[Any]:
     """Yield the record batches with only the chosen columns. Other compressed columns are not unpacked."""
     options = pyarrow.ipc.IpcReadOptions(use_threads=False)
-    if isinstance(source, pyarrow.NativeFile):
-        options.included_fields = [schema.names.index(name) for name in chosen]
-    reader = pyarrow.ipc.open_file(source, options=options)
+    if isinstance(opened, pyarrow.NativeFile):
+        numbers = {name: number for number, name in enumerate(schema.names)}
+        options.included_fields = [numbers[name] for name in chosen]
+    reader = pyarrow.ipc.open_file(opened, options=options)
     for number in range(reader.num_record_batches if chosen else 0):
+        _check_still_whole(source)
         yield reader.get_batch(number).select(chosen)
 
 
-def _count_arrow_rows(source: Any, schema: Any) -> int:
+def _count_arrow_rows(source: _Source, schema: Any) -> int:
     """Return the number of rows of an Arrow file. Unpack only one column, preferably not a list column."""
     plain = [field.name for field in schema if not pyarrow.types.is_nested(field.type)]
-    return sum(batch.num_rows for batch in _arrow_batches(source, schema, (plain or schema.names)[:1]))
+    return sum(batch.num_rows for batch in _arrow_batches(source, source.mapped, schema, (plain or schema.names)[:1]))
 
 
 def _mapped(file: BinaryIO) -> Any:
@@ -135,22 +206,15 @@ def _place(source: Any, address: int) -> int | None:
     return place if 0 <= place < source.size else None
 
 
-def _read_again(file: BinaryIO, source: Any, array: NDArray[Any]) -> NDArray[Any]:
+def _read_again(source: _Source, array: NDArray[Any]) -> NDArray[Any]:
     """Read mapped rows from the file. Return rows that are already in memory unchanged."""
-    place = None if isinstance(source, pyarrow.NativeFile) else _place(source, array.ctypes.data)
+    place = None if source.mapped is source.disk else _place(source.mapped, array.ctypes.data)
     if place is None or not array.size:
         return array
     copy = np.empty(array.shape, array.dtype)
-    file.seek(place)
-    fill(file, copy)
+    source.file.seek(place)
+    fill(source.file, copy)
     return copy
-
-
-def _arrays(batch: Any) -> Arrays:
-    batch.validate(full=True)
-    if not batch.num_rows:
-        return {}
-    return {field.name: column_as_array(batch.column(field.name), field) for field in batch.schema}
 
 
 def _regrouped(pieces: Iterator[Arrays], rows: int) -> Iterator[Arrays]:

@@ -4,8 +4,8 @@ A column of features or logits is a column of lists of equal length, or a column
 values are little-endian float32 numbers, unless the field's metadata has `dtype` "<f2" or "<f8".
 """
 
-import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,96 +18,53 @@ from numpy.typing import NDArray
 from pyarrow.types import is_boolean, is_fixed_size_binary, is_fixed_size_list, is_floating, is_integer, is_nested
 
 from .arrow import as_array, is_list, stored_as
-from .drafts import check_readable, naming, replacing
+from .drafts import replacing
+from .names import Chosen, choose_columns, common_dtypes, listing
 from .npy import native
-from .npz import Arrays, check_contains, check_size, reason
-
-Check = Callable[[Any], None]
-"""Raises an error if the type of a column, given by its field, is not supported."""
+from .npz import Arrays
 
 # The number types that a column of fixed-size binary values may declare.
 PACKED = (b"<f2", b"<f4", b"<f8")
 
-
-def read_table(path: Path, wanted: Sequence[str], needed: Sequence[str]) -> Arrays:
-    """Read the wanted columns of a table as arrays of numbers."""
-    arrays, held = _read_columns(path, wanted, check_numbers, column_as_array)
-    for name in needed:
-        _check_read(path, name, arrays, held)
-    return arrays
+MAX_ID_LENGTH = 2**12
 
 
-def read_ids(path: Path, name: str) -> NDArray[Any]:
-    """Read a column of integers, or of values that can be cast to strings."""
-    arrays, held = _read_columns(path, [name], check_words, ids_as_array)
-    _check_read(path, name, arrays, held)
-    return arrays[name]
-
-
-def _check_read(path: Path, name: str, arrays: Arrays, held: list[str]) -> None:
-    """Raise an error if a file does not contain a column, or has no rows."""
-    check_contains(path, name, held)
-    if name not in arrays:
-        raise ValueError(f"{path} must have at least one row, got none")
-
-
-def _read_columns(
-    path: Path, wanted: Sequence[str], check: Check, convert: Callable[[Any, Any], NDArray[Any]]
-) -> tuple[Arrays, list[str]]:
-    """Return the wanted columns of a table, after checking their types, and the names of all columns."""
-    kind = path.suffix.lower()
-    with naming(path), check_readable(path).open("rb") as file:
-        size = path.stat().st_size
-        try:
-            # The buffer keeps the mapping alive.
-            source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-            table, held = _read(source, kind, wanted, size, check)
-            table.validate(full=True)
-            # Copy each column into one chunk, since the file may be truncated later.
-            columns = {name: table.column(name).combine_chunks() for name in table.column_names if table.num_rows}
-            arrays = {name: convert(column, table.field(name)) for name, column in columns.items()}
-        except MemoryError:
-            raise MemoryError(f"not enough memory to read {path}") from None
-        except Exception as error:  # A damaged file may raise anything.
-            raise ValueError(f"{path} must be a readable {kind} file: {reason(error)}") from None
-    return arrays, held
-
-
-def _read(source: Any, kind: str, wanted: Sequence[str], size: int, check: Check) -> tuple[Any, list[str]]:
-    """Return the wanted columns of a table in a file of `size` bytes, and the names of all columns."""
-    if kind == ".parquet":
-        file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
-        schema = file.schema_arrow
-        chosen = choose(schema, wanted, check)
-        check_size(unpacked_size(file, chosen), size)
-        return file.read(columns=chosen), schema.names
-    schema = pyarrow.ipc.open_file(source).schema
-    chosen = choose(schema, wanted, check)
-    if not chosen:  # For pyarrow, no included fields are all fields.
-        return pyarrow.schema([]).empty_table(), schema.names
-    # Decompress only the buffers of the chosen columns.
-    options = pyarrow.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in chosen])
-    reader = pyarrow.ipc.open_file(source, options=options)
-    batches: list[Any] = []
-    unpacked = 0
-    for number in range(reader.num_record_batches):
-        batches.append(reader.get_batch(number))
-        unpacked += batches[-1].nbytes
-        check_size(unpacked, size)
-    return pyarrow.Table.from_batches(batches, reader.schema), schema.names
-
-
-def choose(schema: Any, wanted: Sequence[str], check: Check | None = None) -> list[str]:
-    """Return the wanted columns of a schema, checked to be unique and of a valid type, by default numbers."""
-    chosen = [name for name in dict.fromkeys(wanted) if name in schema.names]
-    for name in chosen:
-        if schema.names.count(name) > 1:
-            raise ValueError(f"it holds {name} {schema.names.count(name)} times")
-        (check or check_numbers)(schema.field(name))
+def choose(schema: Any, wanted: Sequence[str], ids: str | None = None) -> Chosen:
+    """Return the columns of each wanted name and of `ids`, after checking that all are numbers, except for `ids`."""
+    chosen = choose_columns(wanted, schema.names, ids)
+    counts = Counter(schema.names)
+    for name, columns in chosen.items():
+        for column in columns:
+            if counts[column] > 1:
+                raise ValueError(f"it holds {column} {counts[column]} times")
+        fields = [schema.field(column) for column in columns]
+        if columns == [name]:
+            (_check_words if name == ids else _check_numbers)(fields[0])
+        elif others := [f"{field.name} ({field.type})" for field in fields if not _is_number(field.type)]:
+            raise ValueError(f"{name} must match only columns with one number per row, got {listing(others)}")
     return chosen
 
 
-def check_numbers(field: Any) -> None:
+def converted(batch: Any, ids: str | None, name: str) -> NDArray[Any]:
+    """Return a column of a record batch as an array: numbers, or words if it is the column `ids`."""
+    return (_ids_as_array if name == ids else _column_as_array)(batch.column(name), batch.schema.field(name))
+
+
+def dtypes_in(schema: Any, chosen: Chosen) -> dict[str, np.dtype[Any]]:
+    """Return the common type of the columns of each pattern."""
+    return common_dtypes(chosen, lambda column: row_layout(schema.field(column))[0])
+
+
+def columns_in(chosen: Chosen) -> list[str]:
+    """Return the names of all chosen columns."""
+    return [column for columns in chosen.values() for column in columns]
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(is_integer(kind) or is_floating(kind) or is_boolean(kind))
+
+
+def _check_numbers(field: Any) -> None:
     """Raise an error unless a column holds numbers, lists of numbers, or binary values."""
     if is_fixed_size_binary(field.type):
         _packed_dtype(field)
@@ -115,26 +72,33 @@ def check_numbers(field: Any) -> None:
     numbers = stored_as(field.type)
     if is_list(field.type):
         numbers = numbers.value_type
-    if not (is_integer(numbers) or is_floating(numbers) or is_boolean(numbers)):
+    if not _is_number(numbers):
         raise ValueError(f"{field.name} must be plain numbers or lists of them, got {field.type}")
 
 
-def check_words(field: Any) -> None:
+def _check_words(field: Any) -> None:
     """Raise an error if a column cannot hold row identifiers."""
     if is_nested(stored_as(field.type)):
-        raise ValueError(f"{field.name} must be a whole number or a word in each row, got {field.type}")
+        raise ValueError(f"{field.name} must be an integer or a string in each row, got {field.type}")
 
 
-def ids_as_array(column: Any, field: Any) -> NDArray[Any]:
+def _ids_as_array(column: Any, field: Any) -> NDArray[Any]:
     """Return a column of row identifiers (n,) as integers or strings."""
     if column.null_count:
         raise ValueError(f"{field.name} must have no missing values, got {column.null_count}")
     if is_integer(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False))
-    return np.array(column.cast(pyarrow.string()).to_pylist(), dtype=np.str_)
+    try:
+        words = column.cast(pyarrow.string()).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{field.name} must be integers or strings, got {field.type}: {error}") from None
+    longest = max(map(len, words), default=0)
+    if longest > MAX_ID_LENGTH:  # NumPy takes the memory of the longest word for every word.
+        raise ValueError(f"{field.name} must be words of at most {MAX_ID_LENGTH} characters, got {longest}")
+    return np.array(words, dtype=np.str_)
 
 
-def column_as_array(column: Any, field: Any) -> NDArray[Any]:
+def _column_as_array(column: Any, field: Any) -> NDArray[Any]:
     """Return an Arrow column as an array (n,), or (n, d) for lists or binary values, without a copy if possible."""
     if not is_fixed_size_binary(field.type):
         return as_array(column, field.name)
@@ -159,10 +123,20 @@ def row_layout(field: Any) -> tuple[np.dtype[Any], tuple[int, ...] | None]:
 def unpacked_size(file: Any, chosen: Sequence[str]) -> int:
     """Return an estimate of the size in memory of the chosen columns of a Parquet file, from its metadata."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
     # Count eight bytes per number: an encoding can pack any number of equal values into a few bytes.
-    widths = {name: _value_bytes(file.schema_arrow.field(name).type) for name in chosen}
-    return sum(widths.get(chunk.path_in_schema.split(".")[0], 0) * chunk.num_values for chunk in chunks)
+    fields, leaves = file.schema_arrow, file.schema
+    widths = {name: _value_bytes(fields.field(name).type) for name in chosen}
+    columns = {number: widths.get(_column_of(leaves.column(number).path, widths), 0) for number in range(len(leaves))}
+    return sum(
+        width * group.column(number).num_values for group in groups for number, width in columns.items() if width
+    )
+
+
+def _column_of(path: str, names: Container[str]) -> str:
+    """Return the column that a path such as features.list.element belongs to. Names of columns may have dots."""
+    while path not in names and "." in path:
+        path = path.rpartition(".")[0]
+    return path
 
 
 def _value_bytes(kind: Any) -> int:
@@ -173,7 +147,7 @@ def _packed_dtype(field: Any) -> np.dtype[Any]:
     """Return the number type of a column of fixed-size binary values."""
     name = (field.metadata or {}).get(b"dtype", b"<f4")
     if name not in PACKED:
-        raise ValueError(f"{field.name} must say a dtype of <f2, <f4 or <f8, got {name.decode(errors='replace')}")
+        raise ValueError(f"{field.name} must declare a dtype of <f2, <f4 or <f8, got {name.decode(errors='replace')}")
     dtype: np.dtype[Any] = np.dtype(name.decode())
     width = field.type.byte_width
     if width < 1 or width % dtype.itemsize:

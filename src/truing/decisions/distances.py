@@ -84,11 +84,11 @@ class RowGuard:
     the size of these rows, the root mean square of all their numbers. With any set of the six networks as the rows so
     far, rows of the network's other sets are at most 4.6 sizes away.
 
-    Base scores are always measured in sizes. The deviation of the MSP is tiny if the network is sure of all rows.
+    Base scores are measured in sizes, if at all. The deviation of the MSP is tiny if the network is sure of all rows.
     """
 
     features: RowScale
-    scores: RowScale
+    scores: RowScale | None
 
     @classmethod
     def of_reference(cls, features: Matrix, scores: Floats) -> RowGuard | None:
@@ -121,15 +121,13 @@ class RowGuard:
 
 
 def is_garbage(features: Matrix, scores: Floats, guard: RowGuard | None) -> Bools:
-    """Return whether each row (n,) is farther than `GARBAGE_DISTANCE` from typical rows.
-
-    Without a guard, the medians of the rows themselves say what is typical, unless the rows are too few.
-    """
-    guard = guard or RowGuard.of_medians(features, scores)
+    """Return whether each row (n,) is farther than `GARBAGE_DISTANCE` from typical rows. Without a guard, none is."""
     if guard is None:
         return np.zeros(len(scores), dtype=np.bool_)
     is_far: Bools = guard.features.distances(features) > GARBAGE_DISTANCE
-    return is_far | (guard.scores.distances(scores[:, None]) > GARBAGE_DISTANCE)
+    if guard.scores is not None:
+        is_far |= guard.scores.distances(scores[:, None]) > GARBAGE_DISTANCE
+    return is_far
 
 
 def _scale_of_medians(rows: Matrix) -> RowScale:

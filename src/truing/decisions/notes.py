@@ -84,27 +84,22 @@ def on_skipped_rows(skipped: int, *, has_reference: bool) -> list[str]:
     return [f"{counted(skipped)} {verb} {far}: {was} {done} but not learned"]
 
 
-def on_class_mix(classes_in: NDArray[np.intp], classes: NDArray[np.intp]) -> list[str]:
-    """Return a note if the predicted classes of the rows (n,) are clearly mixed otherwise than in the reference (m,).
+def on_class_mix(counts_in: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) -> list[str]:
+    """Return a note if the predicted classes of the rows clearly have other frequencies than in the reference.
 
-    The share of rows to move to make both mixes equal must exceed its expected value for equal mixes by a tenth.
+    Both arguments count the rows of each class (c,). The share of rows to move to make both mixes equal must exceed its
+    expected value for equal mixes by a tenth.
     """
-    number = int(max(classes_in.max(), classes.max())) + 1
-    shares_in, shares = (np.bincount(some, minlength=number) / len(some) for some in (classes_in, classes))
-    both = np.bincount(np.concatenate((classes_in, classes)), minlength=number) / (len(classes_in) + len(classes))
-    noise = np.sqrt(2 / np.pi * both * (1 - both) * (1 / len(classes_in) + 1 / len(classes))).sum() / 2
-    moved = float(np.abs(shares_in - shares).sum()) / 2
+    rows_in, rows = int(counts_in.sum()), int(counts.sum())
+    both = (counts_in + counts) / (rows_in + rows)
+    noise = np.sqrt(2 / np.pi * both * (1 - both) * (1 / rows_in + 1 / rows)).sum() / 2
+    moved = float(np.abs(counts_in / rows_in - counts / rows).sum()) / 2
     if moved - noise < _OTHER_MIX:
         return []
     return [
         f"the predicted classes differ in frequency from the reference (by {moved:.0%} of the rows): if the "
         "in-distribution rows differ too, more of them are refused than the rate states; contrast is less affected"
     ]
-
-
-def may_tell_order(before: float, after: float) -> bool:
-    """Return whether `on_order` may yield a note, from the unweighted probabilities, which are fast to compute."""
-    return before < 0.5 + _ROUNDED_CHANCE or after < before + _ROUNDED_CHANCE
 
 
 def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[Chance]) -> Iterator[str]:

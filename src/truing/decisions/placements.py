@@ -33,17 +33,6 @@ class Placements:
     of_known: Floats
     most: Floats
 
-    @classmethod
-    def none(cls, rows: int, known: int) -> Placements:
-        """Return placements before any row is scored."""
-        return cls(np.full(rows, 0.5), np.zeros(known), np.zeros(known))
-
-    def put(self, part: slice, more: Placements) -> None:
-        """Store the placements of the rows of `part`."""
-        self.of_rows[part] = more.of_rows
-        np.add(self.of_known, more.of_known, out=self.of_known)
-        np.add(self.most, more.most, out=self.most)
-
     @property
     def chance(self) -> float:
         """The probability that a reference row, drawn by weight, outscores a test row."""
@@ -120,17 +109,6 @@ def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...
         map_blocks(place, row_blocks(of_rows[:, None]))
         results.append(Placements(of_rows, share * outscored, n * share))
     return tuple(results)
-
-
-def chance_alike(ranks: Ranks) -> float:
-    """Return the probability that a reference row outscores a test row, with equal weights."""
-    outscored = int(ranks.below.sum()) + int(ranks.up_to.sum())
-    return 1 - outscored / (2 * len(ranks.scores_in) * len(ranks.scores))
-
-
-def class_weights(classes_in: Classes, classes: Classes) -> Floats:
-    """Return weights of reference rows (m,) that match the class frequencies of the test rows as far as possible."""
-    return weights_to_mix(classes_in, np.bincount(classes))
 
 
 def weights_to_mix(classes_in: Classes, counts: Classes) -> Floats:

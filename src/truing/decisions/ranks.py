@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,6 @@ Counts = NDArray[np.intp]
 
 # Number of scores to look up at a time.
 _SCORES_AT_ONCE = 2**16
-
-# Number of ascending scores in a block. Blocks do not end within ties.
-_ASCENDING_AT_ONCE = 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +71,3 @@ class Ranks:
         """Return the conformal p-value of each score (n,)."""
         values: Floats = (1 + self.up_to) / (len(self.scores_in) + 1)
         return values
-
-
-def ranks_of_ascending(ordered: Floats, scores: Floats) -> tuple[Counts, Counts]:
-    """Return the number of `ordered` scores below, and at or below, each of some ascending scores.
-
-    >>> below, up_to = ranks_of_ascending(np.array([0.0, 1.0, 2.0]), np.array([1.0, 1.0, 3.0]))
-    >>> below.tolist(), up_to.tolist()
-    ([1, 1, 3], [2, 2, 3])
-    """
-    return np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
-
-
-def blocks_of_ascending(scores: Floats) -> list[slice]:
-    """Return slices of ascending scores. Equal scores are in the same slice."""
-    starts = np.unique(np.searchsorted(scores, scores[::_ASCENDING_AT_ONCE])).tolist()
-    return [slice(start, stop) for start, stop in pairwise([*starts, len(scores)])]

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from .._check import Bools, Floats, Matrix
+from .._check import Floats, Matrix
 from ..regression.least_squares import row_products
 
 # The largest number of rows to look up, the share of shared rows that causes a note, and the share of reference keys
@@ -49,12 +49,7 @@ class RowKeys:
         share = found / looked_up
         if not self.are_distinct or share < _SHARED:
             return []
-        return [f"{share:.0%} of the rows are rows of the reference: p-values and rates hold for others alone"]
-
-
-def may_be_shared(is_tied: Bools) -> bool:
-    """Return whether a note is possible. `is_tied` (n,) marks rows that have the score of a reference row."""
-    return bool(is_tied[:: stride_of(len(is_tied))].mean() >= _SHARED)
+        return [f"{share:.0%} of the rows are reference rows: p-values and error rates hold only for the others"]
 
 
 def stride_of(rows: int) -> int:

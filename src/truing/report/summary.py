@@ -30,6 +30,7 @@ def facts(
         "rate": None if detection.rate is None else {detection.rate.name: detection.rate.value},
         "threshold": detection.threshold,
         "refused": refused,
+        "kept_parts": detection.kept_parts if isinstance(detection, TableDetection) else 0,
         "out_share_at_least": detection.out_share_at_least,
         "output": _name(output),
         "report": _name(report),
@@ -39,6 +40,9 @@ def facts(
 
 def text(facts: dict[str, Any]) -> str:
     """Return the summary as a few lines of text."""
+    if facts["rows"] == 0:
+        lines = [f"rows       no new rows; {counted(facts['kept_parts'], 'part')} decided before"]
+        return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
     trued = "" if facts["method"] == "none" else f", trued by {facts['method']}"
     lines = [
         f"rows       {facts['rows']:,} of {counted(facts['dimensions'], 'feature')}",
@@ -54,6 +58,8 @@ def text(facts: dict[str, Any]) -> str:
         lines.append(f"refused    {counted(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
         if facts["out_share_at_least"]:
             lines.append(f"out rows   {facts['out_share_at_least']:.1%} at least, with 95% confidence")
+    if facts.get("kept_parts"):
+        lines.append(f"kept       {counted(facts['kept_parts'], 'part')} decided before")
     lines += [f"wrote      {facts[name]}" for name in ("output", "report") if facts[name] is not None]
     return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..contrast import ContrastFit
-from ..contrast_state import ContrastState, Lesson, notes_on_rows
+from ..contrast_state import ContrastState
 from ..decisions.notes import on_skipped_rows
-from ..decisions.ranks import Ranks
-from ..decisions.thresholds import decide_at
 from ..detector import Detector
 from ..outputs import Outputs
-from ..regression.least_squares import LinearFit
+from ..steps import Fit, decide_rows, trued_scores
 from .changes import Together, with_state
 from .requests import Answer
 from .snapshots import Contents
@@ -19,7 +16,8 @@ from .snapshots import Contents
 
 def answer(contents: Contents, outputs: Outputs, *, is_in_fit: bool) -> Answer:
     """Return the answer to a request that learns nothing, as `answers` does."""
-    (found,) = answers(contents, Together.of([outputs]), is_in_fit=is_in_fit, learned=False)
+    together = Together.of([outputs], contents.detector)
+    (found,) = answers(contents, together, is_in_fit=is_in_fit, learned=False)
     return found
 
 
@@ -37,26 +35,25 @@ def answers(
     state = detector.state
     if not (state.rows or learned) and detector.settings.method != "contrast":
         raise ValueError("nothing learned yet: send rows to learn first")
-    base_scores = detector.base_scores(together.rows)
-    rows = state.read(together.rows)
     skipped = on_skipped_rows(skipped_rows, has_reference=state.reference is not None)
     # Answers hold copies, so that an answer that is kept does not keep the arrays of the whole group.
     if state.reference is None:
-        scores = state.scores(rows)  # type: ignore[arg-type]
+        scores = trued_scores(together.rows, detector.current_fit)
         return [
-            Answer(scores[part].copy(), base_scores[part].copy(), None, None, learned, False, tuple(skipped))
+            Answer(scores[part].copy(), together.rows.scores[part].copy(), None, None, learned, False, tuple(skipped))
             for part in together.slices()
         ]
-    found = state.compared(rows, with_reference=is_in_fit)  # type: ignore[arg-type]
+    fit, scores_in = detector.solved(is_learned=is_in_fit)
+    assert scores_in is not None
     answered = []
-    for batch, part in zip(together.batches, together.slices(), strict=True):
-        scores = found.scores[part].copy()
-        ranks = Ranks(found.scores_in, scores, found.is_ordered, found.size)
-        decision = decide_at(contents.rate, ranks, (*skipped, *notes_on_rows(state, batch.features), *found.notes))
+    for part in together.slices():
+        rows = together.rows[part]
+        notes = (*skipped, *state.notes(rows.features, fit))
+        decision, _ = decide_rows(rows, fit, scores_in, contents.rate, is_ordered=True, notes=notes)
         answered.append(
             Answer(
-                scores,
-                base_scores[part].copy(),
+                decision.scores,
+                rows.scores.copy(),
                 decision.p_values,
                 decision.is_out,
                 learned,
@@ -74,18 +71,12 @@ def for_repeats(contents: Contents) -> Contents:
     """
     state = contents.detector.state
     assert isinstance(state, ContrastState)
-    assert state.reference is not None
-    sample = state.sample
-    learned = None
-    if len(sample):
-        learned = state.reference.learn(sample.joined(), with_decided=True, share=sample.share)
-    deciding = Lesson(state.reference, learned, sample.rows, sample.seen)
-    return replace(contents, detector=with_state(contents.detector, replace(state, deciding=deciding)))
+    return replace(contents, detector=with_state(contents.detector, state.for_repeated_rows()))
 
 
-def solve(detector: Detector, *, is_in_fit: bool) -> LinearFit | ContrastFit | None:
-    """Return the fit behind such answers, which the state caches, or None if nothing was learned."""
+def solve(detector: Detector, *, is_in_fit: bool) -> Fit | None:
+    """Return the fit behind such answers, which the detector keeps, or None if nothing was learned."""
     state = detector.state
     if not state.rows:
         return None
-    return state.fit(with_reference=is_in_fit or state.reference is None)
+    return detector.current_fit if is_in_fit or state.reference is None else detector.fit_of_learned()

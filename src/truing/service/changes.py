@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._blas import one_thread
 from ..contrast import RowSample
 from ..contrast_state import State
 from ..decisions.thresholds import Rate
@@ -18,6 +19,7 @@ from ..detector import Detector
 from ..outputs import Outputs
 from ..regression.moments import Moments
 from ..saved import as_arrays, from_arrays
+from ..scores.rows import ScoredRows
 from .records import Arrays, Record
 from .requests import Answer
 from .snapshots import Contents
@@ -26,15 +28,16 @@ _COLUMNS = ("features", "logits", "scores")
 
 
 class Together(NamedTuple):
-    """Batches that came at the same time, and the rows of all of them: what is done at once takes less time."""
+    """Batches that came at the same time, and the rows of all of them with their base scores, computed once."""
 
     batches: Sequence[Outputs]
-    rows: Outputs
+    rows: ScoredRows
 
     @classmethod
-    def of(cls, batches: Sequence[Outputs]) -> Together:
-        """Return these batches together; they must have the same columns."""
-        return cls(batches, batches[0] if len(batches) == 1 else Outputs.concatenate(batches))
+    def of(cls, batches: Sequence[Outputs], detector: Detector) -> Together:
+        """Return batches of the same columns together, with the base scores of a detector."""
+        outputs = batches[0] if len(batches) == 1 else Outputs.concatenate(batches)
+        return cls(batches, detector.state_to_learn(outputs).score_rows(outputs))
 
     def slices(self) -> list[slice]:
         """Return which of all rows each batch has."""
@@ -89,11 +92,11 @@ def stored_moments(moments: Moments | RowSample) -> tuple[dict[str, Any], Arrays
 
 def learned(contents: Contents, together: Together) -> Contents:
     """Return the contents after batches were learned as one; the drift alarm has not seen them yet."""
-    detector = copy.copy(contents.detector)
-    detector.learn(together.rows)
+    with one_thread():
+        state = contents.detector.state_to_learn(together.batches[0]).with_rows(together.rows)
     return replace(
         contents,
-        detector=detector,
+        detector=with_state(contents.detector, state),
         rows_learned=contents.rows_learned + len(together.rows),
         batches=contents.batches + len(together.batches),
     )
@@ -104,13 +107,11 @@ def seen_by_alarm(contents: Contents, found: Answer) -> Arrays:
 
     It depends on the fit behind the answer, so a record stores it with the rows.
     """
-    settings = contents.detector.settings
-    if found.p_values is None or settings.drift_alarm is None:
+    detector = contents.detector
+    if found.p_values is None or detector.settings.drift_alarm is None:
         return {}
-    seen = {"p_values": contents.detector.state.watched(found.base_scores, found.p_values)}
-    if settings.watches_residuals:
-        seen["residuals"] = found.base_scores - found.scores
-    return seen
+    seen = detector.state.watched(found.base_scores, found.scores, found.p_values)
+    return {name: array for name, array in seen._asdict().items() if array is not None}
 
 
 def watched(contents: Contents, outputs: Outputs, seen: Arrays) -> Contents:
@@ -167,7 +168,7 @@ def _outputs(record: Record) -> Outputs:
 def _learned(contents: Contents, records: Sequence[Record]) -> Contents:
     """Return the contents after batches; the drift alarm sees what it saw when they were learned."""
     batches = [_outputs(record) for record in records]
-    contents = learned(contents, Together.of(batches))
+    contents = learned(contents, Together.of(batches, contents.detector))
     for record, outputs in zip(records, batches, strict=True):
         if "p_values" in record.arrays:
             contents = watched(contents, outputs, record.arrays)

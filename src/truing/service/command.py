@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -48,7 +49,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     about = run_serve.__doc__
     part = commands.add_parser("serve", help=about, description=about, epilog=f"example: {_EXAMPLE}")
     part.set_defaults(run=run_serve)
-    part.add_argument("--state", type=Path, required=True, metavar="DIR", help="the state's directory; made if absent")
+    part.add_argument(
+        "--state", type=_state_path, required=True, metavar="DIR", help="state directory; created if it does not exist"
+    )
     _add_settings(part.add_argument_group("of a new state; one that exists has its own, and refuses others"))
     _add_access(part.add_argument_group("who may ask, and how much"))
     part.add_argument("--host", default="127.0.0.1", help="where to listen (default: on this machine alone)")
@@ -65,7 +68,24 @@ def run_serve(args: argparse.Namespace) -> None:
         if not getattr(args, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
     limits = Limits(body_bytes=args.body_limit, json_bytes=args.json_limit, body_seconds=args.body_timeout)
+    _check_state(args.state, is_read_only=args.read_only)
     _serve(args, _token(args), limits)
+
+
+def _state_path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a directory must not be empty")
+    return Path(text)
+
+
+def _check_state(path: Path, *, is_read_only: bool) -> None:
+    """Check that the state directory exists or can be created. Create nothing."""
+    nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        kind = "not a directory" if nearest.exists() else "a symbolic link that leads to no file"
+        raise NotADirectoryError(f"--state must be a directory, got {path}: {nearest} is {kind}")
+    if not is_read_only and not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(f"--state must be a writable directory, got {path}: {nearest} cannot be written")
 
 
 def _add_settings(part: argparse._ArgumentGroup) -> None:

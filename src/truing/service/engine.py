@@ -358,16 +358,16 @@ class Engine:
         alarm = self._store.contents.detector.drift
         is_slow = self._solver.is_slow
         try:
-            asked = Together.of([item.outputs for item in group.items])
-            if group.records:
-                self._add_rows(group, asked)
+            new, repeated = self._scored(group)
+            if new is not None:
+                self._add_rows(group, new)
             if group.skipped_rows and len(group.items) > 1:  # Learned alone, each batch gets its own count.
                 raise ValueError("garbage rows must be counted for each batch")
             if is_slow:
                 self._solver.wait(group.contents.sequence - MAX_STALE_BATCHES)
             else:
                 self._solver.solve_now(group.contents)
-            group.answers = self._answers(group, asked, is_in_fit=not is_slow)
+            group.answers = self._answers(group, new, repeated, is_in_fit=not is_slow)
             if group.contents.detector.settings.drift_alarm is not None:
                 self._watch(group)
         except Exception as error:
@@ -406,11 +406,16 @@ class Engine:
                 fail(item.future, error)
         return group
 
-    def _add_rows(self, group: _Group, asked: Together) -> None:
+    def _scored(self, group: _Group) -> tuple[Together | None, Together | None]:
+        """Return the new batches of a group and its repeated batches, with base scores; None for no batches."""
+        batches: tuple[list[Outputs], list[Outputs]] = ([], [])
+        for number, item in enumerate(group.items):
+            batches[number in group.repeats].append(item.outputs)
+        new, repeated = (Together.of(some, group.contents.detector) if some else None for some in batches)
+        return new, repeated
+
+    def _add_rows(self, group: _Group, new: Together) -> None:
         """Learn the rows that are new."""
-        new = asked
-        if group.repeats:
-            new = Together.of([rows for number, rows in enumerate(asked.batches) if number not in group.repeats])
         before = group.contents.detector.skipped_rows
         group.contents = replace(learned(group.contents, new), sequence=group.records[-1].sequence)
         group.skipped_rows = group.contents.detector.skipped_rows - before
@@ -429,17 +434,18 @@ class Engine:
         for item in items:
             self._learn([item])
 
-    def _answers(self, group: _Group, asked: Together, *, is_in_fit: bool) -> list[Answer]:
+    def _answers(
+        self, group: _Group, new: Together | None, repeated: Together | None, *, is_in_fit: bool
+    ) -> list[Answer]:
         """Return the answers to a group, in order. Requests that were learned before may need another fit."""
         found: dict[int, Answer] = {}
-        for is_repeated in (False, True):
-            numbers = [number for number in range(len(group.items)) if (number in group.repeats) == is_repeated]
-            if not numbers:
+        for is_repeated, together in ((False, new), (True, repeated)):
+            if together is None:
                 continue
-            some = Together.of([asked.batches[number] for number in numbers]) if group.repeats else asked
+            numbers = [number for number in range(len(group.items)) if (number in group.repeats) == is_repeated]
             contents, is_inside = self._contents_for(group.contents, is_in_fit=is_in_fit, is_repeated=is_repeated)
             skipped = 0 if is_repeated else group.skipped_rows
-            made = answers(contents, some, is_in_fit=is_inside, learned=True, skipped_rows=skipped)
+            made = answers(contents, together, is_in_fit=is_inside, learned=True, skipped_rows=skipped)
             found |= {number: replace(one, repeated=is_repeated) for number, one in zip(numbers, made, strict=True)}
         return [found[number] for number in range(len(group.items))]
 

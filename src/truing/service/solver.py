@@ -7,8 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ..contrast import ContrastFit
-from ..regression.least_squares import LinearFit
+from ..steps import Fit
 from .answers import solve
 from .snapshots import Contents
 
@@ -35,7 +34,7 @@ class Solver:
         self._is_closing = False
         self._has_failed = False
         self._thread: threading.Thread | None = None
-        self._last_fit: LinearFit | ContrastFit | None = None
+        self._last_fit: Fit | None = None
         self.solve_now(contents)
 
     @property

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,36 +13,42 @@ from numpy.typing import ArrayLike
 
 from ..._check import counted
 from ...contrast import ContrastFit
-from ...decisions import notes
-from ...decisions.placements import weights_to_mix
-from ...decisions.row_keys import RowKeys, stride_of
-from ...decisions.thresholds import Rate, decide_at, largest_called_out, out_share_of_counts
-from ...detection import check_options, choose_base, choose_method, choose_rate, halves, notes_on_reference
-from ...outputs import Outputs, as_outputs
+from ...decisions.thresholds import Rate
+from ...learned import check_can_learn, learned_detector
+from ...outputs import Outputs
+from ...plan import Plan
 from ...regression.least_squares import LinearFit
-from ...saved import load, save
-from ...scores import Base, Head, base_name, copied_head
-from ..drafts import AnyPath, replacing
-from .fits import Plan, check_alike, check_table, fitted, identity_of_plan, plan_of, summed
-from .jobs import Job, Progress, Runner, Store, digest, identity_of, job_over, locked, no_progress, results_in
-from .passes import total
-from .scoring import Known, ScorePart, Scorer, Tally, add_tallies, as_kind, files_in, is_written
-from .sums import BaseScore, TableSums
+from ...run import (
+    Known,
+    Prepared,
+    Progress,
+    Tally,
+    no_progress,
+    notes_on_job,
+    out_share_at_least,
+    prepare,
+    threshold_of,
+)
+from ...saved import load, save, write
+from ...scores import Base, Head, copied_head
+from ...steps import Fit
+from ..drafts import AnyPath, check_named, replacing
+from .jobs import Here, Job, Runner, digest, digest_of_reference, identity_of, identity_of_base, total
+from .results import FOUND, SCORES, WritePart, as_kind, files_in, is_written, remove_files, results_in
 from .table import Table
 
-# Names in the folder of results: the fit, the summary, and the folder of intermediate results.
-FIT, FOUND, PARTIAL = "fit.npz", "found.json", ".partial"
-
-# Class frequencies of larger tables are scaled to this number of rows, whose sampling error is negligible.
-_ROWS_TO_COUNT = 1_000_000
+# The name of the fit in the folder of results.
+FIT = "fit.npz"
 
 
 @dataclass(frozen=True, eq=False)
 class TableDetection:
-    """The result of `detect` on a table: a summary of all rows, and `files`, one for each part that has rows.
+    """The result of `detect` or `decide` on a table: a summary of all rows, and `files`, one for each part with rows.
 
     Fields have the same meaning as in `Detection`; `refused` is the number of rows that are out. Each row of a file
     holds the row number in the part, the base and trued scores and, with a reference, the p-value and the decision.
+    `skipped_rows` counts rows with a NaN or an infinity. `kept_parts` is the number of parts that `decide` had decided
+    before; the other numbers are about the new parts.
     """
 
     base: str
@@ -58,6 +63,7 @@ class TableDetection:
     refused: int | None = None
     threshold: float | None = None
     out_share_at_least: float | None = None
+    kept_parts: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -81,6 +87,7 @@ def detect(
     keep: float = 0.8,
     penalty: float = 1e-5,
     kind: str | None = None,
+    detector: AnyPath | None = None,
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> TableDetection:
@@ -98,191 +105,142 @@ def detect(
         Known in-distribution rows, in memory.
     method, base, temperature, intercept, components, head, accept, false_alarm, fdr, groups, same_mix, rng, keep,
     penalty
-        As in `truing.detect`. The method online is not available. The default base score of a contrast is always gen,
-        also with a head.
+        As in `truing.detect`. The method online is not available.
     kind
         File format of the results: parquet, arrow, feather, csv, or npy, which holds only the scores. The default is
         parquet if all parts are Parquet or Arrow files, else csv.
+    detector
+        An `.npz` file for the learned detector, which `decide` and `learn` use for new rows. It needs the method dlr or
+        contrast, and a reference.
     runner
         Runs the work on the parts. The default runs it in this process.
     progress
-        Called with the name of a pass, the number of rows done, and the total number of rows.
+        Called with the name of a pass, the number of rows done, and the number of all rows.
     """
-    check_table(table, components)
+    check_table(table)
     if method == "online":
-        raise ValueError("method must not be online, which is for rows that come one after another, for a table")
-    check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
-    rate = choose_rate(reference, accept, false_alarm, fdr)
-    if reference is not None:
-        check_alike(table, as_outputs(reference, "reference"))
-    method, why = choose_method(method, reference, rate, intercept=intercept)
-    base = choose_base(base, method, table.widths)
-    learned, held = halves(reference, method, base, rng, groups)
-    shape = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty}
-    score = BaseScore(base, temperature, copied_head(head))
-    plan = plan_of(method, score, learned, held, **shape)
-
+        raise ValueError("method must not be 'online' for a table: use a Detector for streams")
+    fitting = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty}
+    deciding = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr, "same_mix": same_mix}
+    scoring = {"temperature": temperature, "head": copied_head(head)}
     folder, kind = Path(folder), as_kind(kind, table)
-    about = {"method": method, "rate": f"{rate.name} {rate.value!r}", "kind": kind, "halves": digest(learned, held)}
-    about |= identity_of_plan(score, shape, reference) | {"same_mix": same_mix}
-    with results_in(folder, identity_of(table, **about)):
-        if (before := _found_before(folder)) is not None:
+    saved = None if detector is None else check_named(detector, ".npz")
+    if saved is not None and rng is not None:
+        raise ValueError("rng does not go with detector: a saved detector splits the reference in its own way")
+    identity = identity_of(
+        table,
+        method=method,
+        kind=kind,
+        base=identity_of_base(base),
+        options=digest(fitting, deciding, scoring),
+        reference=digest_of_reference(reference, groups),
+        split=None if rng is None else digest(rng.bit_generator.state),
+    )
+    with results_in(folder, identity) as store:
+        if (before := _found_before(folder, saved)) is not None:
             return before
-        with job_over(table, folder / PARTIAL, runner, progress, **about) as job:
-            compared = None if method == "contrast" or same_mix else reference
-            found = _detected(job, plan, held, rate, files_in(folder, table, kind), compared)
-            of_reference: list[str] = []
-            if reference is not None:
-                of_reference = notes_on_reference(reference, groups, is_split=learned is not None)
-            found = replace(found, notes=(*why, *of_reference, *found.notes))
-            _keep(found, folder, is_named=isinstance(base, str))
+        job = Job(table, runner or Here(), store, progress)
+        options: dict[str, Any] = {"groups": groups, "rng": rng, **fitting, **deciding, **scoring}
+        plan = Plan.of(job, reference, method=method, base=base, **options)
+        if saved is not None:
+            check_can_learn(plan)
+        prepared = prepare(plan, job, table.widths.get("logits", 1))
+        found = _decided(plan, prepared, folder, kind)
+        if saved is not None:
+            learned = learned_detector(plan, prepared.sums, groups, sum(table.part_rows))
+            write(saved, "detector", learned, {"learned": _readable(prepared).table.paths()})
+        _keep(found, folder, saved, is_named=base is None or isinstance(base, str))
     return found
 
 
-def _detected(
-    job: Job, plan: Plan, held: Outputs | None, rate: Rate, files: dict[Path, Path], compared: Outputs | None
-) -> TableDetection:
-    """Fit the table, write the files of all parts, and return the summary.
+def _readable(prepared: Prepared) -> Job:
+    """Return the job without the unreadable parts."""
+    assert isinstance(prepared.passes, Job)
+    return prepared.passes
 
-    The class frequencies of the table are compared with the reference `compared`, if it is given.
-    """
-    summary, job = summed(job, plan)
-    fit = fitted(job, plan, summary)
-    known = None if held is None else _known(plan, held, fit, summary)
-    work = ScorePart(Scorer(plan.base, fit), known, rate)
-    called_out = _called_out(job, work)
-    own_files = tuple(files[part] for part in job.table.parts)
-    for number, file in enumerate(own_files):
+
+def check_table(table: Table) -> None:
+    """Raise an error unless `table` is a `Table`."""
+    if not isinstance(table, Table):
+        raise TypeError(f"table must be a Table, got {type(table).__name__}: make one with Table.of")
+
+
+def _decided(plan: Plan, prepared: Prepared, folder: Path, kind: str) -> TableDetection:
+    """Write the files of all parts, and return the summary. If the input is invalid, remove the files."""
+    job, work = _readable(prepared), prepared.work
+    files = files_in(folder, job.table, kind)
+    for number, file in enumerate(files):
         if not is_written(file):
-            job.store.discard("scores", number)
-    work = replace(work, called_out=called_out, files=own_files)
-    tally = Tally.restored(total(job.results("scores", work), add_tallies))
-    written = tuple(file for file, rows in zip(own_files, summary.part_rows, strict=True) if rows)
-    found = _found(job.table, plan, work, tally, written)
-    mix = _notes_on_mix(compared, summary) if "logits" in job.table.widths else []
-    return replace(found, notes=(*_notes(found, plan, summary, known, tally), *mix))
-
-
-def _called_out(job: Job, work: ScorePart) -> float | None:
-    """Return the largest p-value that is called out under an FDR, which takes one more pass over all p-values."""
-    if work.known is None or work.rate.name != "fdr":
-        return None
-    tally = Tally.restored(total(job.results("p-values", work), add_tallies))
-    assert tally.counts is not None
-    p = np.arange(1, len(work.known) + 2) / (len(work.known) + 1)
-    return largest_called_out(p, np.cumsum(tally.counts), work.rate.value)
-
-
-def _found(table: Table, plan: Plan, work: ScorePart, tally: Tally, files: tuple[Path, ...]) -> TableDetection:
-    """Return the summary of a tally of all rows, with decisions if there is a reference."""
-    found = TableDetection(
-        base=base_name(plan.base.base),
-        method=plan.method,
-        rows=tally.rows,
-        skipped_rows=sum(table.rows_of(number) for number in range(len(table))) - tally.rows,
-        skipped_parts=table.unreadable,
-        fit=work.scorer.fit,
-        files=files,
+            job.store.discard(SCORES, number)
+    try:
+        tallies = list(job.results(SCORES, WritePart(work, files)))
+    except (ValueError, TypeError):
+        remove_files([file for number, file in enumerate(files) if job.store.has(SCORES, number)], folder)
+        raise
+    written = tuple(file for file, tally in zip(files, tallies, strict=True) if tally.rows)
+    found = summary_of(plan, job.table, prepared.fit, work.known, total(tallies), written)
+    return replace(
+        found, notes=(*found.notes, *notes_on_job(plan, prepared.sums, prepared.fit, work.known, total(tallies)))
     )
-    if work.known is None or tally.counts is None:
+
+
+def summary_of(
+    plan: Plan, table: Table, fit: Fit | None, known: Known | None, tally: Tally, files: tuple[Path, ...]
+) -> TableDetection:
+    """Return the summary of a tally of all rows of a table, with notes on skipped rows and parts."""
+    skipped_rows = sum(table.part_rows) - tally.rows
+    notes = [f"{counted(skipped_rows)} with a NaN or an infinity skipped"] if skipped_rows else []
+    if table.unreadable:
+        skipped = counted(len(table.unreadable), "unreadable part")
+        notes.append(f"{skipped} skipped, the first because: {table.unreadable[0]}")
+    found = TableDetection(
+        plan.base.name, plan.method, tally.rows, skipped_rows, table.unreadable, fit, files, notes=tuple(notes)
+    )
+    if known is None or tally.counts is None:
         return found
     return replace(
         found,
-        reference_rows=len(work.known),
-        rate=work.rate,
+        reference_rows=len(known),
+        rate=plan.rate,
         refused=tally.refused,
-        threshold=decide_at(work.rate, work.ranks(work.known.scores[:1])).threshold,
-        out_share_at_least=out_share_of_counts(tally.counts),
+        threshold=threshold_of(known, fit, plan.rate),
+        out_share_at_least=out_share_at_least(tally),
     )
 
 
-def _known(plan: Plan, held: Outputs, fit: LinearFit | ContrastFit | None, summary: TableSums) -> Known:
-    """Return the reference rows to decide against, scored by the fit."""
-    if isinstance(fit, ContrastFit):
-        assert plan.reference is not None
-        assert fit.scores_in is not None
-        base, scores, classes = plan.reference.decided.scores, fit.scores_in, held._predicted_classes()
-        features = [plan.reference.to_learn.features, held.features]
-    else:
-        assert plan.known is not None
-        base, classes = plan.known.scores, held._predicted_classes()
-        scores = base if fit is None else fit.predict(held.features)
-        features = [held.features] if plan.base.bank is None else [plan.base.bank.features, held.features]
-    weights = (np.ones(len(scores)), weights_to_mix(classes, summary.class_counts))
-    starts = np.cumsum(summary.part_rows) - summary.part_rows
-    return Known(base, scores, weights, RowKeys.of(*features), stride_of(summary.rows), starts)
-
-
-def _notes(found: TableDetection, plan: Plan, summary: TableSums, known: Known | None, tally: Tally) -> Iterator[str]:
-    """Yield the notes that `truing.detect` gives, for a table."""
-    if found.skipped_rows:
-        yield f"{counted(found.skipped_rows)} skipped: not finite"
-    if found.skipped_parts:
-        skipped = counted(len(found.skipped_parts), "part")
-        yield f"{skipped} skipped that cannot be read, the first: {found.skipped_parts[0]}"
-    yield from notes.on_skipped_rows(int(summary.garbage_rows.sum()), has_reference=known is not None)
-    if known is None:
-        yield notes.NO_REFERENCE
-    scores = [
-        summary.lowest,
-        summary.highest,
-        *(() if known is None else (known.base_scores.min(), known.base_scores.max())),
-    ]
-    if min(scores) == max(scores):
-        yield notes.ALL_EQUAL
-    if isinstance(found.fit, LinearFit):
-        yield from found.fit.notes(plan.components)
-        if notes.is_few(found.fit.rows, found.fit):
-            yield notes.on_few_rows(found.rows, found.fit)
-    elif found.fit is not None:
-        yield from found.fit.notes()
-    if known is not None and tally.counts is not None and found.rate is not None:
-        yield from found.rate.notes(len(known))
-        yield from known.keys.notes_on(tally.found, tally.looked_up)
-        yield from notes.on_out_share(tally.counts)
-        if found.rows >= notes.ROWS_TO_COMPARE:
-            before, after, rises = zip(*tally.order, strict=True)
-            yield from notes.on_order(before, after, rises)
-
-
-def _notes_on_mix(reference: Outputs | None, summary: TableSums) -> list[str]:
-    """Return a note if the predicted classes have other frequencies than in the reference."""
-    if reference is None or reference.logits is None:
-        return []
-    counts = summary.class_counts
-    if summary.rows > _ROWS_TO_COUNT:
-        counts = (counts * (_ROWS_TO_COUNT / summary.rows)).astype(np.int64)
-    return notes.on_class_mix(reference._predicted_classes(), np.repeat(np.arange(len(counts)), counts))
-
-
-def _keep(found: TableDetection, folder: Path, *, is_named: bool) -> None:
+def _keep(found: TableDetection, folder: Path, saved: Path | None, *, is_named: bool) -> None:
     """Write the summary, and the fit if its base score has a name, so that the job does not run again."""
     if found.fit is not None and is_named:
         save(found.fit, folder / FIT)
     about = {name: value for name, value in vars(found).items() if name not in ("fit", "files", "rate")}
-    about["files"] = [file.name for file in found.files]
-    about["rate"] = None if found.rate is None else [found.rate.name, found.rate.value]
-    about["threshold"] = None if found.threshold is None else repr(found.threshold)  # JSON has no infinity.
+    about["files"] = [str(file.relative_to(folder)) for file in found.files]
+    about["rate"] = None if found.rate is None else {found.rate.name: found.rate.value}
+    about["detector"] = None if saved is None else str(saved.absolute())
+    if found.threshold is not None and not math.isfinite(found.threshold):
+        about["threshold"] = None  # JSON has no infinity; `_found_before` restores it.
     with replacing(folder / FOUND) as file:
-        file.write(json.dumps(about, indent=1).encode())
+        file.write(json.dumps(about, indent=1, allow_nan=False).encode())
 
 
-def _found_before(folder: Path) -> TableDetection | None:
-    """Return the summary of a finished job, or None if the summary or any file is missing or damaged."""
+def _found_before(folder: Path, saved: Path | None) -> TableDetection | None:
+    """Return the summary of a finished job, or None if the summary or any file is missing or damaged.
+
+    The job must also have saved its detector in the file `saved`, if one is given. `learn` may have changed it since.
+    """
     try:
         about = json.loads((folder / FOUND).read_bytes())
         files = tuple(folder / name for name in about.pop("files"))
         if not all(map(is_written, files)):
             return None
-        rate, threshold = about.pop("rate"), about.pop("threshold")
-        about["rate"] = None if rate is None else Rate(*rate)
-        about["threshold"] = None if threshold is None else float(threshold)
+        detector = about.pop("detector")
+        if saved is not None and not (saved.exists() and detector == str(saved.absolute())):
+            return None
+        rate = about.pop("rate")
+        about["rate"] = None if rate is None else Rate(*next(iter(rate.items())))
+        if about["threshold"] is None and about["rate"] is not None and about["rate"].name != "fdr":
+            about["threshold"] = math.inf if about["refused"] else -math.inf
         about |= {name: tuple(about[name]) for name in ("notes", "skipped_parts")}
         fit: Any = None if about["method"] == "none" else load(folder / FIT)
-        found = TableDetection(**about, files=files, fit=fit)
-    except (ValueError, TypeError, AttributeError, KeyError, OSError, RecursionError):
+        return TableDetection(**about, files=files, fit=fit)
+    except (ValueError, TypeError, AttributeError, KeyError, OSError, RecursionError, StopIteration):
         return None
-    if (folder / PARTIAL).exists():  # The job may have been stopped before it removed its intermediate results.
-        with suppress(OSError), locked(folder / PARTIAL):
-            Store(folder / PARTIAL).remove()
-    return found

@@ -1,6 +1,7 @@
-"""A job: passes over a table, run locally or on a cluster, with results kept on disk until the job is done.
+"""A job: passes over a table, run in this process or on a cluster, with results kept on disk until the job is done.
 
-A stopped job resumes where it stopped: stored results are not computed again.
+A stopped job resumes where it stopped: stored results are not computed again. Results of parts are added in the order
+of the parts, `FAN_IN` at a time, so that a table gives the same bits on one machine and on a cluster.
 """
 
 from __future__ import annotations
@@ -10,40 +11,43 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from hashlib import sha256
 from itertools import chain
+from operator import add
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from ...contrast import Candidate, TailCounts
 from ...outputs import Outputs
-from ...saved import VERSION
+from ...run import Block, PartWork, Progress, no_progress
+from ...saved import VERSION, as_arrays, from_arrays
 from ...scores import Base, base_name
 from ..drafts import AnyPath, check_writable, replacing
-from ..npz import Arrays, read_npz, write_npz
-from .passes import FAN_IN, in_turn, total
-from .table import RowBlock, Table, UnreadableFileError, UnreadablePartError
+from ..npz import read_npz, write_npz
+from .table import Table, UnreadableFileError, UnreadablePartError
 
 try:
     import fcntl
 except ImportError:  # On Windows, nothing prevents a job from running twice at once.
     fcntl = None  # type: ignore[assignment]
 
-BlockWork = Callable[[int, Iterable[RowBlock]], Arrays]
-"""Returns the result of a part, given its number and its blocks of rows."""
+Result = TypeVar("Result")
+Seen = Callable[[int], object]
+"""Called with the number of rows that were read."""
 
-Add = Callable[[Arrays, Arrays], Arrays]
-Progress = Callable[[str, int, int], object]
-"""Called with the name of a pass, the number of rows done, and the total number of rows."""
+# Number of results that are added at each level of the tree of sums.
+FAN_IN = 16
 
-
-def no_progress(name: str, done: int, rows: int) -> None:
-    """Ignore progress."""
-
+# Above this number of features, a cluster adds the sums of `FAN_IN` parts where they are computed.
+WIDE = 512
 
 IDENTITY, LOCK = "job.json", ".lock"
+_RESULTS, _DRAFTS = f"*-{6 * '[0-9]'}*.npz", ".truing-*.draft"
 _UNREADABLE = "unreadable"
 
 
@@ -55,54 +59,42 @@ class Task:
     """
 
     table: Table
-    work: BlockWork
-    is_first: bool
+    work: PartWork
+    is_first: bool = False
 
-    def __call__(self, number: int, seen: Callable[[int], object] = lambda rows: None) -> Arrays:
+    def __call__(self, number: int, seen: Seen = lambda rows: None) -> Any:
         """Return the result of a part. `seen` is called with the number of rows of each block."""
         try:
             return self.work(number, self._blocks(number, seen))
         except (UnreadablePartError, UnreadableFileError) as error:
             if not (self.is_first and self.table.skip_bad_parts):
                 raise
-            return {_UNREADABLE: np.array(str(error))}
+            return {_UNREADABLE: str(error)}
 
-    def _blocks(self, number: int, seen: Callable[[int], object]) -> Iterator[RowBlock]:
+    def _blocks(self, number: int, seen: Seen) -> Iterator[Block]:
         for block in self.table.blocks(number):
             yield block
             seen(len(block.numbers))
 
 
 class Runner(Protocol):
-    """Runs tasks. `sums_apart` is True if the runner should also add the results of groups of parts."""
+    """Runs tasks. A runner with `is_remote` moves results between machines."""
 
-    sums_apart: bool
+    is_remote: bool
 
-    def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number and the result of each of these parts, in any order."""
-
-    def run_sums(
-        self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number and the sum of each group, in any order. Within a group, results are added in turn."""
+    def run(self, task: Task, groups: Sequence[Sequence[int]], seen: Seen) -> Iterator[tuple[int, Any]]:
+        """Yield the place of each group of parts, in any order, and the sum of the results of its parts."""
 
 
 class Here:
     """Runs tasks in this process, one part after another, with all cores for each part."""
 
-    sums_apart = False
+    is_remote = False
 
-    def run(self, task: Task, numbers: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number and the result of each of these parts."""
-        for number in numbers:
-            yield number, task(number, seen)
-
-    def run_sums(
-        self, task: Task, groups: Sequence[Sequence[int]], add: Add, seen: Callable[[int], object]
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number and the sum of each group."""
+    def run(self, task: Task, groups: Sequence[Sequence[int]], seen: Seen) -> Iterator[tuple[int, Any]]:
+        """Yield the place and the sum of each group."""
         for place, group in enumerate(groups):
-            yield place, in_turn((task(number, seen) for number in group), add)
+            yield place, in_turn(task(number, seen) for number in group)
 
 
 @dataclass(frozen=True)
@@ -115,31 +107,41 @@ class Store:
         """Return whether a result is stored."""
         return self.folder is not None and self._path(name, number).exists()
 
-    def read(self, name: str, number: int) -> Arrays | None:
+    def read(self, name: str, number: int) -> Any:
         """Return a result, or None if it is missing or damaged."""
         if self.folder is None:
             return None
         try:
-            return read_npz(self._path(name, number))
+            path = self._path(name, number)
+            return from_arrays(read_npz(path), path).value
         except (ValueError, OSError):
             return None
 
-    def write(self, name: str, number: int, arrays: Arrays) -> None:
+    def write(self, name: str, number: int, result: Any) -> None:
         """Store a result."""
         if self.folder is not None:
-            write_npz(self._path(name, number), arrays)
+            write_npz(self._path(name, number), as_arrays("result", result))
 
     def discard(self, name: str, number: int) -> None:
         """Remove a result."""
         if self.folder is not None:
             self._path(name, number).unlink(missing_ok=True)
 
+    def is_empty(self) -> bool:
+        """Return whether the folder has nothing but its lock."""
+        return self.folder is not None and {file.name for file in self.folder.iterdir()} <= {LOCK}
+
     def remove(self) -> None:
-        """Remove the folder. The identity of the job and the lock are removed last."""
+        """Remove all results, then the identity, the lock and the folder, so that a removal that is cut short resumes.
+
+        Files of others stay, and then the folder stays too.
+        """
         if self.folder is not None and self.folder.is_dir():
-            for file in sorted(self.folder.iterdir(), key=lambda file: (file.name == LOCK, file.name == IDENTITY)):
+            for file in (*self.folder.glob(_RESULTS), *self.folder.glob(_DRAFTS)):
                 file.unlink(missing_ok=True)
-            with suppress(OSError):  # The same job may have started again.
+            for name in (IDENTITY, LOCK):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # The folder has other files, or the same job has started again.
                 self.folder.rmdir()
 
     def _path(self, name: str, number: int) -> Path:
@@ -156,76 +158,147 @@ class Job:
     store: Store = field(default_factory=Store)
     progress: Progress = no_progress
 
-    def results(self, name: str, work: BlockWork, *, is_first: bool = False) -> Iterator[Arrays]:
+    @property
+    def widths(self) -> dict[str, int]:
+        """The number of entries per row of each column."""
+        return self.table.widths
+
+    @property
+    def part_rows(self) -> tuple[int, ...]:
+        """The number of rows of each part, including bad rows."""
+        return self.table.part_rows
+
+    def first_rows(self, count: int) -> Outputs | None:
+        """Return the first rows of the table."""
+        return self.table.first_rows(count)
+
+    def tail_counts(self, candidates: Sequence[Candidate]) -> TailCounts:
+        """Return how many rows are in the tail of each candidate: one pass."""
+        whole = TailCounts.none(candidates)
+        for result in self.results("base", CountTails(tuple(candidates)), is_first=True):
+            if not is_unreadable(result):
+                whole = whole.plus(TailCounts(*result))
+        return whole
+
+    def results(self, name: str, work: PartWork, *, is_first: bool = False) -> Iterator[Any]:
         """Yield the result of every part, in the order of the parts. The name identifies the pass."""
-        task = Task(self.table, work, is_first)
-        return self._in_order(name, range(len(self.table)), lambda left, seen: self.runner.run(task, left, seen))
+        groups = [[number] for number in range(len(self.table))]
+        return self._in_order(name, Task(self.table, work, is_first), groups)
 
-    def total(self, name: str, work: BlockWork, add: Add, *, wide: bool = False) -> tuple[Arrays, Job]:
-        """Return the sum of a first pass over all readable parts, and the job without the unreadable parts.
+    def total(self, name: str, work: PartWork) -> Any:
+        """Return the sum of the results of all parts."""
+        return total(self.results(name, work))
 
-        A remote runner adds wide results where they are computed.
-        """
-        bad: dict[Path, str] = {}
+    def first_total(self, name: str, work: PartWork) -> tuple[Any, Job]:
+        """Return the sum of the results of all readable parts, and the job without the unreadable parts."""
+        if self.runner.is_remote and self.table.widths["features"] > WIDE and not self.table.skip_bad_parts:
+            numbers = range(len(self.table))
+            groups = [numbers[start : start + FAN_IN] for start in range(0, len(numbers), FAN_IN)]
+            return total(self._in_order(f"{name}-group", Task(self.table, work), groups)), self
+        bad: dict[int, str] = {}
 
-        def readable() -> Iterator[Arrays]:
-            for part, arrays in zip(self.table.parts, self.results(name, work, is_first=True), strict=True):
-                if _UNREADABLE in arrays:
-                    bad[part] = str(arrays[_UNREADABLE])
+        def readable() -> Iterator[Any]:
+            for number, result in enumerate(self.results(name, work, is_first=True)):
+                if is_unreadable(result):
+                    bad[number] = unreadable_reason(result)
                 else:
-                    yield arrays
+                    yield result
 
-        if wide and self.runner.sums_apart and not self.table.skip_bad_parts:
-            return total(self._sums_apart(name, work, add), add), self
         results = readable()
         first = next(results, None)
         if first is None:
-            raise ValueError(f"a table must have one part that can be read, got none: {next(iter(bad.values()))}")
-        whole = total(chain((first,), results), add)
-        parts = tuple(part for part in self.table.parts if part not in bad)
-        table = replace(self.table, parts=parts, unreadable=(*self.table.unreadable, *bad.values()))
+            raise ValueError(f"no part of the table can be read: {next(iter(bad.values()))}")
+        whole = total(chain((first,), results))
+        table = self.table.only([number for number in range(len(self.table)) if number not in bad])
+        table = replace(table, unreadable=(*table.unreadable, *bad.values()))
         return whole, replace(self, table=table)
 
-    def _sums_apart(self, name: str, work: BlockWork, add: Add) -> Iterator[Arrays]:
-        """Yield the sums of groups of `FAN_IN` parts."""
-        task, numbers = Task(self.table, work, is_first=True), range(len(self.table))
-        groups = [numbers[start : start + FAN_IN] for start in range(0, len(numbers), FAN_IN)]
-
-        def run(left: Sequence[int], seen: Callable[[int], object]) -> Iterator[tuple[int, Arrays]]:
-            for place, arrays in self.runner.run_sums(task, [groups[number] for number in left], add, seen):
-                yield left[place], arrays
-
-        return self._in_order(f"{name}-group", range(len(groups)), run)
-
-    def _in_order(
-        self,
-        name: str,
-        numbers: Sequence[int],
-        run: Callable[[Sequence[int], Callable[[int], object]], Iterator[tuple[int, Arrays]]],
-    ) -> Iterator[Arrays]:
-        """Yield stored and newly computed results in the order of their numbers."""
-        done, rows = 0, sum(self.table.rows_of(number) for number in range(len(self.table)))
+    def _in_order(self, name: str, task: Task, groups: Sequence[Sequence[int]]) -> Iterator[Any]:
+        """Yield stored and newly computed results of the groups in order."""
+        rows = sum(self.table.part_rows)
+        stored = {place for place in range(len(groups)) if self.store.has(name, place)}
+        done = sum(self.table.part_rows[number] for place in stored for number in groups[place])
 
         def seen(more: int) -> None:
             nonlocal done
             done += more
             self.progress(name, done, rows)
 
-        stored = {number for number in numbers if self.store.has(name, number)}
-        coming = run([number for number in numbers if number not in stored], seen)
-        waiting: dict[int, Arrays] = {}
-        for number in numbers:
-            kept = self.store.read(name, number) if number in stored else None
+        def run(places: Sequence[int]) -> Iterator[tuple[int, Any]]:
+            for made, result in self.runner.run(task, [groups[place] for place in places], seen):
+                yield places[made], result
+
+        coming = run([place for place in range(len(groups)) if place not in stored])
+        waiting: dict[int, Any] = {}
+        for place in range(len(groups)):
+            kept = self.store.read(name, place) if place in stored else None
             if kept is not None:
                 yield kept
                 continue
-            if number in stored:  # The stored result is damaged.
-                coming = chain(run([number], seen), coming)
-            while number not in waiting:
-                made, arrays = next(coming)
-                self.store.write(name, made, arrays)
-                waiting[made] = arrays
-            yield waiting.pop(number)
+            if place in stored:  # The stored result is damaged.
+                coming = chain(run([place]), coming)
+            while place not in waiting:
+                made, result = next(coming)
+                self.store.write(name, made, result)
+                waiting[made] = result
+            yield waiting.pop(place)
+
+
+def is_unreadable(result: Any) -> bool:
+    """Return whether a result of the first pass says that its part cannot be read."""
+    return isinstance(result, dict) and _UNREADABLE in result
+
+
+def unreadable_reason(result: Any) -> str:
+    """Return why the part of such a result cannot be read."""
+    return str(result[_UNREADABLE])
+
+
+@dataclass(frozen=True, eq=False)
+class CountTails:
+    """Work on a part: count its rows in the tail of each candidate."""
+
+    candidates: tuple[Candidate, ...]
+
+    def __call__(self, number: int, blocks: Iterable[Block]) -> TailCounts:
+        """Return the counts of a part."""
+        whole = TailCounts.none(self.candidates)
+        for block in blocks:
+            whole = whole.plus(TailCounts.of(block.outputs, self.candidates))
+        return whole
+
+
+def total(results: Iterable[Result]) -> Result:
+    """Return the sum of all results, added as a tree: `FAN_IN` at a time, then `FAN_IN` of these sums, and so on.
+
+    >>> total(["a", "b", "c"])
+    'abc'
+    """
+    levels: list[list[Result]] = [[]]
+    for result in results:
+        levels[0].append(result)
+        for height in range(len(levels)):
+            if len(levels[height]) == FAN_IN:
+                _carry(levels, height)
+    for height in range(len(levels)):  # The last carry may add a level.
+        if levels[height] and height + 1 < len(levels):
+            _carry(levels, height)
+    if not levels[-1]:
+        raise ValueError("there must be at least one result, got none")
+    return in_turn(levels[-1])
+
+
+def in_turn(results: Iterable[Result]) -> Result:
+    """Return the sum of the results, added one after another."""
+    return reduce(add, results)
+
+
+def _carry(levels: list[list[Result]], height: int) -> None:
+    """Move the sum of a level to the level above."""
+    if height + 1 == len(levels):
+        levels.append([])
+    levels[height + 1].append(in_turn(levels[height]))
+    levels[height].clear()
 
 
 @contextmanager
@@ -246,26 +319,6 @@ def job_over(
             store.remove()
             raise
         store.remove()
-
-
-@contextmanager
-def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[None]:
-    """Claim a folder for the results of a job. Restore the folder if the input is invalid."""
-    is_new = not folder.exists()
-    make_folder(folder)
-    before = set(folder.iterdir())
-    check_same_job(folder, identity)
-    try:
-        yield
-    except (ValueError, TypeError):
-        if folder / IDENTITY not in before:
-            for file in set(folder.iterdir()) - before:
-                if file.is_file():
-                    file.unlink()
-            if is_new:
-                with suppress(OSError):
-                    folder.rmdir()
-        raise
 
 
 def make_folder(folder: Path) -> None:
@@ -308,17 +361,32 @@ def _lock(folder: Path) -> BinaryIO:
 
 def identity_of(table: Table, **about: Any) -> dict[str, Any]:
     """Return the identity of a job: its parts with their sizes and modification times, and its options."""
-    own = {name: getattr(table, name) for name in ("called", "skip_bad_rows", "skip_bad_parts")}
-    return {"format": VERSION, "parts": len(table), "files": digest(table.identity()), **own, **about}
+    return {
+        "format": VERSION,
+        "parts": len(table),
+        "files": digest(table.identity()),
+        **identity_of_columns(table),
+        **about,
+    }
 
 
-def identity_of_base(base: Base) -> str:
+def identity_of_columns(table: Table) -> dict[str, Any]:
+    """Return what a job reads of each part."""
+    return {name: getattr(table, name) for name in ("called", "ids", "skip_bad_rows", "skip_bad_parts")}
+
+
+def identity_of_base(base: Base | None) -> str | None:
     """Return a unique name for a base score. Functions get a random suffix, since two may share a name."""
-    return base if isinstance(base, str) else f"{base_name(base)} {uuid4().hex}"
+    return base if base is None or isinstance(base, str) else f"{base_name(base)} {uuid4().hex}"
+
+
+def digest_of_reference(reference: Outputs | None, groups: ArrayLike | None) -> str:
+    """Return a digest of reference rows and their groups."""
+    return digest(reference, None if groups is None else np.asarray(groups).tolist())
 
 
 def digest(*things: Any) -> str:
-    """Return a digest of plain values, arrays, `Outputs` and sequences of them."""
+    """Return a digest of plain values, arrays of numbers, `Outputs`, and lists and dicts of them."""
     hashed = sha256()
     for thing in things:
         if isinstance(thing, Outputs):
@@ -332,13 +400,18 @@ def digest(*things: Any) -> str:
             hashed.update(digest(*thing.items()).encode())
         elif isinstance(thing, tuple | list):
             hashed.update(digest(*thing).encode())
-        else:
+        elif thing is None or isinstance(thing, str | int | float):
             hashed.update(repr(thing).encode())
+        else:
+            raise TypeError(f"a job must have options of plain values and arrays, got {type(thing).__name__}")
     return hashed.hexdigest()
 
 
-def check_same_job(folder: Path, identity: dict[str, Any]) -> None:
-    """Record the identity of a job in its folder. Raise an error if the folder belongs to another job."""
+def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
+    """Record the identity of a job in its folder, and return whether it is new there.
+
+    Raise an error if the folder belongs to another job or has other content.
+    """
     path = folder / IDENTITY
     if path.exists():
         try:
@@ -346,13 +419,20 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> None:
         except (ValueError, RecursionError):
             raise ValueError(f"{path} is damaged: remove the folder, or give another") from None
         if stored == identity:
-            return
-        what = ", ".join(key for key in identity if not isinstance(stored, dict) or stored.get(key) != identity[key])
-        raise ValueError(
-            f"{folder} holds results of another job, with a difference in {what}: give another folder, or remove it"
-        )
+            return False
+        raise ValueError(_other_job(folder, stored, identity))
     others = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
     if others:
-        raise ValueError(f"{folder} holds other files, such as {others[0]}: give a new or an empty folder")
+        raise ValueError(f"{folder} must be a new or empty folder, got one with other files, such as {others[0]}")
     with replacing(check_writable(path)) as file:
         file.write(json.dumps(identity, indent=1).encode())
+    return True
+
+
+def _other_job(folder: Path, stored: Any, identity: dict[str, Any]) -> str:
+    """Return the message that a folder holds results of another job."""
+    odd = [key for key in identity if not isinstance(stored, dict) or stored.get(key) != identity[key]]
+    message = f"{folder} holds results of another job, with a difference in {', '.join(odd)}: give another folder"
+    if set(odd) <= {"parts", "files"}:
+        message += "; to decide new parts by the learned detector, use detect --save and then decide"
+    return message

@@ -1,28 +1,25 @@
-"""A table in parts: files with the same layout, read in blocks of rows."""
+"""A table in parts: files with the same columns, read in blocks of rows."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from os import PathLike
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..._check import LARGEST, as_truth, counted
 from ...outputs import Outputs
+from ...run import Block, rows_at_once
 from ..columns import NAMES, files_of
 from ..drafts import AnyPath
-from ..part_files import columns_of, parts_of, read_blocks, rows_of
+from ..part_files import layout_of, parts_of, read_blocks, root_of
 
-# Numbers in a block of rows, 16 MB of float32.
-_NUMBERS_AT_ONCE = 2**22
-_FEWEST_ROWS_AT_ONCE = 1024
-
-Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 Stamp = tuple[tuple[int, int, int], ...]
 T = TypeVar("T")
 _END: Any = object()
@@ -32,28 +29,23 @@ _COLUMNS = tuple(name for name in NAMES if name != "labels")
 
 
 class UnreadablePartError(ValueError):
-    """A part is damaged or cut short."""
+    """A part is damaged or truncated."""
 
 
 class UnreadableFileError(OSError):
     """The system cannot read a part. The error may be temporary."""
 
 
-class RowBlock(NamedTuple):
-    """Some rows of a part, and their row numbers (b,) in the part."""
-
-    numbers: NDArray[np.intp]
-    outputs: Outputs
-
-
 @dataclass(frozen=True)
 class Table:
     """Outputs of a network in `parts`: files, or folders that each contain a set of `.npy` files.
 
-    `widths` maps each column to its number of entries per row, and `called` maps columns to their names in the files
-    where the names differ. `skip_bad_rows` skips rows with a NaN or an infinity, and `skip_bad_parts` skips unreadable
-    parts; otherwise both are errors. `unreadable` lists the reasons for the parts skipped so far. `stamps` holds the
-    sizes and modification times of the parts; reading a part that has changed since is an error.
+    `names` are the names of the parts in a folder of results: paths relative to the folder of the table, without
+    ending. `part_rows` is the number of rows of each part. `widths` maps each column to its number of entries per row,
+    and `called` maps columns to their names in the files where the names differ. `ids` is the name of the column that
+    names the rows. `skip_bad_rows` skips rows with a NaN or an infinity, and `skip_bad_parts` skips unreadable parts;
+    otherwise both are errors. `unreadable` lists the reasons for the parts skipped so far. `stamps` holds the sizes and
+    modification times of the parts; reading a part that has changed since is an error.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -64,12 +56,15 @@ class Table:
     """
 
     parts: tuple[Path, ...]
+    names: tuple[str, ...]
+    part_rows: tuple[int, ...]
     widths: dict[str, int]
     called: dict[str, str]
+    ids: str | None = None
     skip_bad_rows: bool = False
     skip_bad_parts: bool = False
     unreadable: tuple[str, ...] = ()
-    stamps: dict[Path, Stamp] = field(default_factory=dict)
+    stamps: tuple[Stamp, ...] = ()
 
     @classmethod
     def of(
@@ -78,104 +73,204 @@ class Table:
         *,
         features: str | None = None,
         logits: str | None = None,
+        ids: str | None = None,
         skip_bad_rows: bool = False,
         skip_bad_parts: bool = False,
     ) -> Table:
         """Return the table of a file, a folder of parts, a glob, or several of these.
 
-        All parts must have the same columns, widths and types. `features` and `logits` are the names of these columns
-        in the files, if they differ.
+        All parts must have the same columns and widths. `features` and `logits` are the names of these columns in the
+        files, if they differ; a name such as `f*` takes all matching columns of numbers, in natural order. `ids` is the
+        column that names the rows; results carry it.
         """
         as_truth(skip_bad_rows, "skip_bad_rows")
         as_truth(skip_bad_parts, "skip_bad_parts")
-        paths = [path] if isinstance(path, str | PathLike) else list(path)
+        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
         names = {"features": features, "logits": logits}
         called = {name: own for name, own in names.items() if own is not None}
-        layouts: dict[Path, Layout] = {}
-        unreadable: list[str] = []
-        for part in (part for some in paths for part in parts_of(some)):
-            if part in layouts:
-                raise ValueError(f"each part must be given once, got {part} twice")
-            try:
-                layout = _layout(part, called)
-                if layout["features"][1] != (0,) or rows_of(part):  # A list column without rows has width 0.
-                    layouts[part] = layout
-            except (ValueError, OSError) as error:
-                if not skip_bad_parts:
-                    raise
-                unreadable.append(str(error))
-        if not layouts:
-            raise ValueError(f"a table must have one part that can be read, got none: {(*unreadable, 'no path')[0]}")
-        first = next(iter(layouts))
-        for part, layout in layouts.items():
-            _check_alike(first, layouts[first], part, layout)
-        widths = {name: int(np.prod(shape)) for name, (_, shape) in layouts[first].items()}
+        parts, unreadable = _readable_parts(paths, called, ids, skip_bad_parts)
+        first = parts[0]
+        for part in parts:
+            _check_alike(first, part)
+        widths = {name: int(np.prod(shape)) for name, shape in first.shapes.items()}
         if widths["features"] < 1:
-            raise ValueError(f"{first} must have features of one column at least, got none")
-        stamps = {part: _stamp(part) for part in layouts}
-        return cls(tuple(layouts), widths, called, skip_bad_rows, skip_bad_parts, tuple(unreadable), stamps)
+            raise ValueError(f"{first.path} must have at least one column of features, got none")
+        return cls(
+            tuple(part.path for part in parts),
+            _names_of(paths, [part.path for part in parts]),
+            tuple(part.rows for part in parts),
+            widths,
+            called,
+            ids,
+            skip_bad_rows,
+            skip_bad_parts,
+            tuple(unreadable),
+            tuple(part.stamp for part in parts),
+        )
 
     def __len__(self) -> int:
         return len(self.parts)
 
-    def rows_of(self, number: int) -> int:
-        """Return the number of rows of a part, including bad rows."""
-        return rows_of(self.parts[number])
+    def only(self, numbers: Sequence[int]) -> Table:
+        """Return the table of these parts."""
+        return replace(
+            self,
+            parts=tuple(self.parts[number] for number in numbers),
+            names=tuple(self.names[number] for number in numbers),
+            part_rows=tuple(self.part_rows[number] for number in numbers),
+            stamps=tuple(self.stamps[number] for number in numbers),
+        )
 
-    @property
-    def rows_at_once(self) -> int:
-        """Number of rows of a block. It depends only on the widths of the table."""
-        return max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(self.widths.values()))
+    def paths(self) -> list[str]:
+        """Return the absolute path of every part."""
+        return [str(part.absolute()) for part in self.parts]
 
     def identity(self) -> list[Any]:
         """Return the path, sizes and modification times of every part."""
-        return [(str(part.absolute()), _stamp(part)) for part in self.parts]
+        return list(zip(self.paths(), self.stamps, strict=True))
 
-    def blocks(self, number: int) -> Iterator[RowBlock]:
+    def blocks(self, number: int) -> Iterator[Block]:
         """Yield the rows of a part, a block at a time."""
         part = self.parts[number]
-        self._check_unchanged(part)
-        start = 0
+        self._check_unchanged(number)
         own = {name: self.called.get(name, name) for name in self.widths}
-        blocks = read_blocks(part, self.rows_at_once, list(own.values()), own["features"])
+        start = 0
+        blocks = read_blocks(part, rows_at_once(self.widths), list(own.values()), own["features"], self.ids)
         for block in ahead(_readable(blocks)):
             arrays = {name: block[its] for name, its in own.items()}
-            rows = self.good_rows(part, start, arrays)
+            rows = self.good_rows(part, start, arrays, None if self.ids is None else block[self.ids])
             start += len(arrays["features"])
             if rows is not None:
                 yield rows
-        self._check_unchanged(part)
+        self._check_unchanged(number)
 
-    def _check_unchanged(self, part: Path) -> None:
-        if part in self.stamps and _stamp(part) != self.stamps[part]:
-            raise ValueError(f"{part} must not change while it is worked on, and did")
+    def first_rows(self, count: int) -> Outputs | None:
+        """Return the first rows of the table, at most `count`, or None if no part has rows."""
+        some: list[Outputs] = []
+        for number in range(len(self)):
+            try:
+                for block in self.blocks(number):
+                    some.append(block.outputs[: count - sum(map(len, some))])
+                    if sum(map(len, some)) == count:
+                        return Outputs.concatenate(some)
+            except (UnreadablePartError, UnreadableFileError):
+                if not self.skip_bad_parts:
+                    raise
+        return Outputs.concatenate(some) if some else None
 
-    def good_rows(self, part: Path, start: int, arrays: dict[str, Any]) -> RowBlock | None:
+    def good_rows(
+        self, part: Path, start: int, arrays: dict[str, Any], ids: NDArray[Any] | None = None
+    ) -> Block | None:
         """Return the rows of a block without bad rows if they are to be skipped, or None if no row is left.
 
         `start` is the number of the first row of the block in the part.
         """
         numbers = np.arange(start, start + len(arrays["features"]))
         try:
-            return RowBlock(numbers, Outputs(**arrays))
+            return Block(numbers, Outputs(**arrays), ids)
         except (TypeError, ValueError) as error:
             bad = _bad_rows(arrays)
             if not bad.any():
                 raise type(error)(f"{part}: {error}") from None
         if not self.skip_bad_rows:
             first, more = numbers[np.argmax(bad)], int(bad.sum()) - 1
-            others = f", nor {'is' if more == 1 else 'are'} {counted(more)} soon after it" if more else ""
-            raise ValueError(f"{part}: row {first} must be finite and at most {LARGEST:g} in size, and is not{others}")
+            others = f" (and {counted(more, 'more row')} after it)" if more else ""
+            raise ValueError(f"{part}: row {first} has a number that is not finite or exceeds {LARGEST:g}{others}")
         if bad.all():
             return None
-        return RowBlock(numbers[~bad], Outputs(**{name: array[~bad] for name, array in arrays.items()}))
+        good = Outputs(**{name: array[~bad] for name, array in arrays.items()})
+        return Block(numbers[~bad], good, None if ids is None else ids[~bad])
+
+    def _check_unchanged(self, number: int) -> None:
+        if _stamp(self.parts[number]) != self.stamps[number]:
+            raise ValueError(f"{self.parts[number]} must not change during the job, but it changed")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Metadata of a part: its stamp, its rows, the row shape of each column, and the columns that patterns match."""
+
+    path: Path
+    stamp: Stamp
+    rows: int
+    shapes: dict[str, tuple[int, ...]]
+    matched: dict[str, list[str]]
+
+
+def _readable_parts(
+    paths: Sequence[AnyPath], called: dict[str, str], ids: str | None, skip_bad_parts: bool
+) -> tuple[list[_Part], list[str]]:
+    """Return the metadata of all readable parts, and the reasons why others cannot be read."""
+    parts: dict[Path, _Part] = {}
+    unreadable: list[str] = []
+    for path in (part for some in paths for part in parts_of(some)):
+        if _normal(path) in parts:
+            raise ValueError(f"each part must be given once, got {path} twice")
+        try:
+            part = _part_of(path, called, ids)
+        except (ValueError, OSError) as error:
+            if not skip_bad_parts:
+                raise
+            unreadable.append(str(error))
+            continue
+        if part.shapes["features"] != (0,) or part.rows:  # A list column without rows has width 0.
+            parts[_normal(path)] = part
+    if not parts:
+        raise ValueError(f"no part of the table can be read: {(*unreadable, 'no path')[0]}")
+    return list(parts.values()), unreadable
+
+
+def _part_of(path: Path, called: dict[str, str], ids: str | None) -> _Part:
+    own = {name: called.get(name, name) for name in _COLUMNS}
+    stamp = _stamp(path)  # Before the metadata is read: a part that changes in between is noticed.
+    layout = layout_of(path, list(own.values()), ids)
+    for name in ("features", *called):
+        if own[name] not in layout.columns:
+            held = ", ".join(layout.held) or "no columns"
+            raise ValueError(f"{path} must have the column {own[name]}, got {held}")
+    shapes = {name: layout.columns[its][1] for name, its in own.items() if its in layout.columns}
+    return _Part(path, stamp, layout.rows, shapes, layout.matched)
+
+
+def _check_alike(first: _Part, part: _Part) -> None:
+    """Reject a part whose columns or widths differ from the first part."""
+    for name in _COLUMNS:
+        if part.shapes.get(name) != first.shapes.get(name):
+            wanted, own = _described(first, name), _described(part, name)
+            raise ValueError(f"{part.path} must have {wanted}, as {first.path} has, got {own}")
+    for pattern, names in first.matched.items():
+        others = part.matched.get(pattern, [])
+        if names != others:
+            odd = next(iter(set(names) ^ set(others)))
+            raise ValueError(f"{part.path} must have the same columns {pattern} as {first.path}, differs in {odd}")
+
+
+def _described(part: _Part, name: str) -> str:
+    if name not in part.shapes:
+        return f"no {name}"
+    shape = part.shapes[name]
+    return f"{name} of {counted(shape[0], 'column')}" if shape else name
+
+
+def _names_of(paths: Sequence[AnyPath], parts: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of parts in a folder of results: without ending, unless names repeat."""
+    root = os.path.commonpath([_normal(root_of(path)) for path in paths])
+    whole = [_normal(part).relative_to(root) for part in parts]
+    short = [path.with_suffix("") if part.is_file() else path for path, part in zip(whole, parts, strict=True)]
+    counts = Counter([*short, *whole])
+    return tuple(str(name if counts[name] == 1 else path) for name, path in zip(short, whole, strict=True))
+
+
+def _normal(path: Path) -> Path:
+    """Return the absolute path without `..`: results must not be written outside of their folder."""
+    return Path(os.path.normpath(path.absolute()))
 
 
 def _stamp(part: Path) -> Stamp:
     """Return the size, modification time and inode of every file of a part."""
     files = [file.stat() for file in files_of(part) if file.exists()]
     if not files:
-        raise FileNotFoundError(f"there is no file {part}")
+        raise UnreadableFileError(f"there is no file {part}")
     return tuple((file.st_size, file.st_mtime_ns, file.st_ino) for file in files)
 
 
@@ -196,32 +291,6 @@ def _readable(blocks: Iterator[T]) -> Iterator[T]:
         raise UnreadablePartError(str(error)) from None
     except OSError as error:
         raise UnreadableFileError(str(error)) from None
-
-
-def _layout(part: Path, called: dict[str, str]) -> Layout:
-    """Return the type and row shape of the columns of a part, by their names in `Outputs`."""
-    own = {name: called.get(name, name) for name in _COLUMNS}
-    found = columns_of(part, list(own.values()))
-    for name in ("features", *called):
-        if own[name] not in found:
-            raise ValueError(f"{part} must hold {own[name]}, got {', '.join(found) or 'none of the columns wanted'}")
-    return {name: found[its] for name, its in own.items() if its in found}
-
-
-def _check_alike(first: Path, layout: Layout, part: Path, own: Layout) -> None:
-    """Reject a part whose columns, widths or types differ from the first part."""
-    for name in _COLUMNS:
-        if own.get(name) != layout.get(name):
-            raise ValueError(
-                f"{part} must have {_described(layout, name)}, as {first} has, got {_described(own, name)}"
-            )
-
-
-def _described(layout: Layout, name: str) -> str:
-    if name not in layout:
-        return f"no {name}"
-    dtype, shape = layout[name]
-    return f"{dtype} {name} of {shape[0]} columns" if shape else f"{dtype} {name}"
 
 
 def _bad_rows(arrays: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:

@@ -1,0 +1,463 @@
+"""Commands on rows: detect, decide, learn, score, fit, apply, and merge for moments.
+
+Rows are one or more files, folders of parts, or globs. `detect` works in memory on the rows of one file, unless the
+results go to a folder. Everything else reads blocks of rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from glob import has_magic
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._check import check_same_rows, counted
+from .._display.frames import columns
+from .._display.json import as_json
+from ..contrast import ContrastFit
+from ..data import jobs as parts
+from ..data.blocks import TABLES, check_ending
+from ..data.columns import files_of, read_columns, read_groups, read_ids, write_columns
+from ..data.drafts import check_named, check_readable, real_path
+from ..data.jobs import Table
+from ..data.jobs.deciding import ApplyPart, check_width
+from ..data.jobs.fits import method_of_fit
+from ..data.jobs.jobs import Job, Runner, Store, locked
+from ..data.jobs.merging import Origin, merged, read_moments, write_moments
+from ..data.jobs.results import WritePart
+from ..data.npz import ABOUT, kind_of, read_npz
+from ..data.part_files import layout_of
+from ..detection import Detection, detect_and_learn
+from ..detector import Detector
+from ..outputs import Outputs
+from ..regression.least_squares import LinearFit
+from ..report import summary
+from ..saved import load, read, save, write
+from ..scores import NEEDS
+from ..scores.rows import BaseScore
+from .options import check_apart, given, own_path, refuse, spelling
+
+# Endings of files of scores. A folder of results may also contain fit.npz.
+RESULTS = (".csv", ".npy", *TABLES)
+
+# Options of `detect` that are passed on if given.
+DETECT_OPTIONS = (
+    *("method", "base", "temperature", "intercept", "components", "same_mix"),
+    *("accept", "false_alarm", "fdr", "keep", "penalty", "batch", "order"),
+)
+
+# Options that only tables in parts accept.
+TABLE_OPTIONS = ("skip_bad_rows", "skip_bad_parts", "workers", "scheduler")
+
+
+def run_detect(args: argparse.Namespace) -> None:
+    """Score every row and, given known in-distribution rows, tell which rows are out."""
+    refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
+    refuse(args, ("batch", "order"), args.method != "online", "--method online")
+    refuse(args, ("groups", "same_mix", "save"), args.reference is None, "--reference")
+    if not _chooses_base(args):
+        _check_needs(args, "head")
+    if args.save is not None:
+        check_named(own_path(args, "save", "outputs", "reference", "head"), ".npz")
+    options = given(args, *DETECT_OPTIONS) | {"groups": _groups(args)}
+    if _is_table(args):
+        _detect_table(args, options)
+        return
+    refuse(args, TABLE_OPTIONS, True, "a table in parts: give a folder, a glob or several files, or -o a folder")
+    refuse(args, ("id",), args.output is None, "-o")
+    if args.output is not None:
+        check_ending(own_path(args, "output", "outputs", "reference", "head", "save"))
+    _check_report(args)
+    path: Path = args.outputs[0]
+    outputs, reference = _rows(args, path), _reference(args)
+    ids = _ids(args, path, outputs)
+    images = _images(args.images, len(outputs))
+    options |= {"head": _head(args.head), "with_detector": args.save is not None}
+    found, detector = detect_and_learn(outputs, reference, progress=args.progress, **options)
+    if args.output is not None:
+        write_columns(args.output, ids | columns(found))
+    if detector is not None:
+        table = Table.of(path, features=args.features, logits=args.logits)
+        write(args.save, "detector", detector, {"learned": table.paths()})
+    if args.report is not None:
+        found = _reported(args, found, outputs, reference, images)
+    _print_summary(args, summary.facts(found, outputs.features.shape[1], args.output, args.report))
+
+
+def run_decide(args: argparse.Namespace) -> None:
+    """Decide the rows of new parts by a saved detector. Parts that are done are skipped."""
+    _check_folder(args)
+    with _changing(args.detector) if args.learn else nullcontext():
+        detector, learned = _read_detector(args.detector)
+        table = _table(args)
+        _check_elsewhere("-o", args.output, args.outputs, table)
+        args.resumable = True
+        with _runner(args) as runner:
+            rate = given(args, "accept", "false_alarm", "fdr") or {"accept": 0.95}
+            common = {"runner": runner, "progress": args.progress}
+            found = parts.decide(detector, table, args.output, **rate, learned=learned, **common)
+        _print_summary(args, summary.facts(found, table.widths["features"], args.output))
+        if args.learn:
+            lines = _learn_new(args, detector, learned, table)
+            if not args.json:
+                print("\n".join(lines))
+
+
+def run_learn(args: argparse.Namespace) -> None:
+    """Add the rows of new parts to a saved detector. Parts that it has learned are skipped."""
+    check_named(own_path(args, "detector", "outputs"), ".npz")
+    with _changing(args.detector):
+        detector, learned = _read_detector(args.detector)
+        table = _table(args)
+        print("\n".join(_learn_new(args, detector, learned, table)))
+
+
+def _learn_new(args: argparse.Namespace, detector: Detector, learned: list[str], table: Table) -> list[str]:
+    """Learn the parts that are new to a detector, and save it. Return what was done, in lines of text."""
+    before = set(learned)
+    new = table.only([number for number, path in enumerate(table.paths()) if path not in before])
+    lines = [f"learned    {counted(len(new), 'new part')}, {counted(len(table) - len(new), 'part')} learned before"]
+    if len(new):
+        detector, new = parts.learn(detector, new, args.progress)
+        write(args.detector, "detector", detector, {"learned": [*learned, *new.paths()]})
+    args.wipe_progress()
+    lines.append(f"detector   {counted(detector.state.rows)} learned")
+    return lines + [f"note       part skipped: {reason}" for reason in new.unreadable]
+
+
+def run_score(args: argparse.Namespace) -> None:
+    """Write the base score of every row."""
+    _check_needs(args, "head", "bank")
+    own_path(args, "output", "outputs", "head", "bank")
+    table = _table(args)
+    bank = None if args.bank is None else _rows(args, args.bank)
+    base = args.base or ("msp" if "logits" in table.widths else "given")
+    score = BaseScore(base, args.temperature, _head(args.head), bank)
+    _write_scores(args, table, ApplyPart(score.of), parts.score, score)
+
+
+def run_apply(args: argparse.Namespace) -> None:
+    """Write the trued score of every row by an earlier fit."""
+    own_path(args, "output", "fit", "outputs")
+    fit = load(args.fit)
+    if not isinstance(fit, LinearFit | ContrastFit):
+        hint = ": save its current_fit" if isinstance(fit, Detector) else ""
+        raise ValueError(f"{args.fit} must hold a LinearFit or a ContrastFit, got {type(fit).__name__}{hint}")
+    table = _table(args)
+    check_width(fit, table)
+    _write_scores(args, table, ApplyPart.of(fit), parts.apply, fit)
+
+
+def run_fit(args: argparse.Namespace) -> None:
+    """Fit the base score on the features, or contrast the rows with reference rows, and write the fit."""
+    if args.method == "auto":
+        args.method = method_of_fit(has_reference=args.reference is not None)
+    refuse(args, ("reference", "groups"), args.method != "contrast", "--method contrast")
+    if args.method == "contrast" and args.reference is None:
+        raise ValueError("--method contrast needs --reference: in-distribution rows")
+    if args.method == "contrast" and not args.intercept:
+        raise ValueError("--no-intercept does not go with --method contrast")
+    refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
+    refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
+    refuse(args, ("model",), args.moments is None, "--moments")
+    if not _chooses_base(args):
+        _check_needs(args, "head")
+    check_named(own_path(args, "output", "outputs", "reference", "head", "moments"), ".npz")
+    if args.moments is not None:
+        check_named(own_path(args, "moments", "outputs", "head"), ".npz")
+    if len(args.outputs) == 1 and _holds_moments(args.outputs[0]):
+        _fit_moments(args)
+        return
+    table = _table(args)
+    for name in ("output", "moments"):
+        if getattr(args, name) is not None:
+            _check_elsewhere(spelling(name), getattr(args, name), args.outputs, table)
+    options = given(args, "base", "temperature", "intercept", "components", "keep", "penalty")
+    options |= {"head": _head(args.head), "groups": _groups(args)}
+    args.resumable = True
+    with _runner(args) as runner:
+        partial = args.output.with_name(f".{args.output.name}.partial")
+        common = {"runner": runner, "progress": args.progress, "folder": partial}
+        if args.moments is None:
+            save(parts.fit(table, _reference(args), method=args.method, **options, **common), args.output)
+            return
+        moments = parts.moments(table, base=args.base, temperature=args.temperature, head=options["head"], **common)
+    fit = moments.solve(args.intercept, args.components)
+    write_moments(args.moments, moments, _origin(args, table))
+    save(fit, args.output)
+
+
+def run_merge(args: argparse.Namespace) -> None:
+    """Add the moments of several places, and subtract others."""
+    check_named(args.output, ".npz")
+    for path in (*args.moments, *args.minus):
+        check_apart("-o", args.output, "MOMENTS", [path])
+    moments, origin = merged(args.moments, args.minus)
+    write_moments(args.output, moments, origin)
+    of = f" of {origin.base}" if origin.base is not None else ""
+    print(f"rows       {moments.rows:,.10g}, {moments.dimensions:,} features{of}\nwrote      {args.output}")
+
+
+def _detect_table(args: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Run the whole job on a table and write a file of results for each part."""
+    refuse(args, ("report", "images"), True, "rows in one file and -o a file, got a table in parts")
+    refuse(args, ("batch", "order"), True, "rows in one file")
+    _check_folder(args)
+    table = _table(args)
+    for name in ("output", "save"):
+        if getattr(args, name) is not None:
+            _check_elsewhere(spelling(name), getattr(args, name), args.outputs, table)
+    args.resumable = True
+    options |= {"head": _head(args.head), "detector": args.save}
+    with _runner(args) as runner:
+        found = parts.detect(table, args.output, _reference(args), **options, runner=runner, progress=args.progress)
+    _print_summary(args, summary.facts(found, table.widths["features"], args.output))
+
+
+def _is_table(args: argparse.Namespace) -> bool:
+    """Return whether `detect` runs on a table: several files, or results in a folder."""
+    if len(args.outputs) > 1 or (args.output is not None and not args.output.suffix):
+        return True
+    path: Path = args.outputs[0]
+    return _is_folder_of_parts(path) or (has_magic(str(path)) and not path.exists())
+
+
+def _is_folder_of_parts(path: Path) -> bool:
+    return path.is_dir() and not (path / "features.npy").exists()
+
+
+def _check_folder(args: argparse.Namespace) -> None:
+    """Require a folder for the results of a table in parts."""
+    if args.output is None or (args.output.suffix and not args.output.is_dir()):
+        raise ValueError("-o must name a folder for the results of a table in parts, a file for each part")
+
+
+def _write_scores(args: argparse.Namespace, table: Table, work: ApplyPart, to_folder: Any, score: Any) -> None:
+    """Write the scores of a table: one file for one part, or a folder with a file for each part."""
+    _check_elsewhere("-o", args.output, args.outputs, table)
+    if not args.output.suffix:
+        args.resumable = True
+        with _runner(args) as runner:
+            files = to_folder(score, table, args.output, runner=runner, progress=args.progress)
+        args.wipe_progress()
+        print(f"wrote      {len(files):,} files in {args.output}")
+        return
+    if len(table) > 1 or _is_folder_of_parts(args.outputs[0]):
+        raise ValueError(f"-o must be a folder for the scores of a table in parts, got {args.output}")
+    refuse(args, ("workers", "scheduler"), True, "a folder of results")
+    check_ending(args.output)
+    job = Job(table, progress=args.progress)
+    if args.output.suffix.lower() == ".npz":
+        blocks = [columns for columns, _ in work.decided(0, table.blocks(0))]
+        rows = len(blocks)
+        if rows:
+            names = list(blocks[0])
+            write_columns(args.output, {name: np.concatenate([block[name] for block in blocks]) for name in names})
+    else:
+        rows = next(iter(job.results("scores", WritePart(work, (args.output,))))).rows
+    if not rows:
+        raise ValueError(f"{args.outputs[0]} must have a row that can be read, got none")
+
+
+def _print_summary(args: argparse.Namespace, facts: dict[str, Any]) -> None:
+    args.wipe_progress()
+    print(as_json(facts) if args.json else summary.text(facts))
+
+
+def _read_detector(path: Path) -> tuple[Detector, list[str]]:
+    """Read a saved detector, and the paths of the parts that it has learned."""
+    _, detector, about = read(path)
+    if not isinstance(detector, Detector):
+        raise ValueError(f"{path} must hold a detector, as detect --save writes, got a {type(detector).__name__}")
+    return detector, list(about.get("learned", []))
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """Lock a file against other commands that change it."""
+    store = Store(path.with_name(f".{path.name}.partial"))
+    check_readable(path)
+    with locked(store.folder):
+        try:
+            yield
+        finally:
+            store.remove()
+
+
+def _holds_moments(path: Path) -> bool:
+    """Return whether a file contains saved moments."""
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return False
+    return kind_of(read_npz(path, [ABOUT])) == "moments"
+
+
+def _fit_moments(args: argparse.Namespace) -> None:
+    """Solve saved moments and write the fit."""
+    refuse(args, ("base", "head", "moments", "features", "logits"), True, "rows, and OUTPUTS holds moments")
+    refuse(args, TABLE_OPTIONS, True, "a table in parts, and OUTPUTS holds moments")
+    if args.method != "dlr":
+        raise ValueError(f"--method must be dlr for moments, got {args.method}")
+    moments, _ = read_moments(args.outputs[0])
+    save(moments.solve(args.intercept, args.components), args.output)
+
+
+def _origin(args: argparse.Namespace, table: Table) -> Origin:
+    """Return the origin of the scores behind moments."""
+    default = "msp" if "logits" in table.widths else "given"
+    return Origin(args.base or default, args.temperature, args.model)
+
+
+def _table(args: argparse.Namespace) -> Table:
+    return Table.of(
+        args.outputs,
+        features=args.features,
+        logits=args.logits,
+        ids=getattr(args, "id", None),
+        skip_bad_rows=bool(args.skip_bad_rows),
+        skip_bad_parts=bool(args.skip_bad_parts),
+    )
+
+
+def _rows(args: argparse.Namespace, path: Path) -> Outputs:
+    """Read rows, using the column names given by options."""
+    return Outputs.load(path, features=args.features, logits=args.logits)
+
+
+def _reference(args: argparse.Namespace) -> Outputs | None:
+    """Read the reference rows. A file that truing saved has its own column names."""
+    path: Path | None = args.reference
+    if path is None:
+        return None
+    names = {"features": args.features, "logits": args.logits}
+    if any(names.values()) and path.suffix.lower() in (".npz", *TABLES) and path.is_file():
+        held = layout_of(path, ["features"]).held
+        names = {
+            name: None if own in (None, name) or (name in held and own not in held) else own
+            for name, own in names.items()
+        }
+    return Outputs.load(path, **names)
+
+
+def _groups(args: argparse.Namespace) -> Any:
+    return None if args.groups is None else read_groups(args.reference, args.groups)
+
+
+def _ids(args: argparse.Namespace, path: Path, outputs: Outputs) -> dict[str, Any]:
+    """Return the row identifiers, if requested, as the first column of a result."""
+    if args.id is None:
+        return {}
+    ids = read_ids(path, args.id)
+    check_same_rows(**{args.id: ids, "features": outputs.features})
+    return {"id": ids}
+
+
+def _head(path: Path | None) -> tuple[Any, Any] | None:
+    """Read the weight and the bias of the last layer."""
+    if path is None:
+        return None
+    arrays = read_columns(path, needed="weight", wanted=("weight", "bias"))
+    if "bias" not in arrays:
+        raise ValueError(f"{path} must hold weight and bias, got weight")
+    return arrays["weight"], arrays["bias"]
+
+
+def _check_needs(args: argparse.Namespace, *options: str) -> None:
+    """Reject a head or a bank that the base score does not use, and require one that it needs."""
+    for name in options:
+        users = [base for base, needed in NEEDS.items() if name in needed]
+        refuse(args, (name,), args.base not in users, f"--base {', '.join(users[:-1])} or {users[-1]}")
+        if args.base in users and getattr(args, name) is None:
+            meaning = {"head": "the weight and bias of the last layer", "bank": "known in-distribution rows"}
+            raise ValueError(f"--base {args.base} needs --{name}: {meaning[name]}")
+
+
+def _chooses_base(args: argparse.Namespace) -> bool:
+    """Return whether a contrast may choose a base score that uses the head."""
+    return args.base is None and args.reference is not None and args.method in ("auto", "contrast")
+
+
+def _check_report(args: argparse.Namespace) -> None:
+    """Check that a report can be written before doing any work."""
+    refuse(args, ("images",), args.report is None, "--report")
+    if args.report is not None:
+        from ..report.figures import figure_class
+        from ..report.writing import check_page
+
+        figure_class()
+        check_page(own_path(args, "report", "outputs", "reference", "head", "output", "images"))
+
+
+def _images(path: Path | None, rows: int) -> list[Path] | None:
+    if path is None:
+        return None
+    from ..report.thumbnails import image_files
+
+    return image_files(path, rows)
+
+
+def _reported(
+    args: argparse.Namespace, found: Detection, outputs: Outputs, reference: Outputs | None, images: list[Path] | None
+) -> Detection:
+    """Write the report of a detection. Return the detection with notes on images that cannot be shown."""
+    import shlex
+    from dataclasses import replace
+
+    from ..report.detection_page import Job as PageJob
+    from ..report.detection_page import listed_rows, render
+    from ..report.thumbnails import notes, pictures
+    from ..report.writing import write_text
+
+    shown = None
+    if images is not None:
+        listed = (int(row) for rows in listed_rows(found).values() for row in rows)
+        shown = pictures(images, listed)
+        found = replace(found, notes=(*found.notes, *notes(shown)))
+    commands = [shlex.join(["truing", *args.words])]
+    if args.output is None:
+        commands.append(shlex.join(["truing", *args.words, "-o", "scores.csv"]))
+    write_text(args.report, render(found, PageJob(args.outputs[0].name, outputs, reference, shown, commands)))
+    return found
+
+
+def _check_elsewhere(name: str, path: Path, outputs: Sequence[Path], table: Table) -> None:
+    """Reject an output that would overwrite rows, or that the next run would read as rows."""
+    place = real_path(path)
+    files = {real_path(file) for part in table.parts for file in files_of(part)}
+    made = [place] if path.suffix else [place / f"x{ending}" for ending in (".npz", *RESULTS)]
+    for rows in outputs:
+        is_among = rows.is_dir() and place.is_relative_to(real_path(rows))
+        if place in files or is_among or any(_is_matched(file, rows) for file in made):
+            raise ValueError(f"{name} must lie elsewhere than the rows, got {path}")
+
+
+def _is_matched(file: Path, pattern: Path) -> bool:
+    """Return whether a glob matches a file, which need not exist."""
+    root = next((parent for parent in pattern.parents if not has_magic(str(parent))), None)
+    if root is None or pattern.exists() or not file.is_relative_to(real_path(root)):
+        return False
+    return _are_matched(file.relative_to(real_path(root)).parts, pattern.relative_to(root).parts)
+
+
+def _are_matched(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        return any(_are_matched(names[skipped:], patterns[1:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], patterns[0]) and _are_matched(names[1:], patterns[1:])
+
+
+@contextmanager
+def _runner(args: argparse.Namespace) -> Iterator[Runner | None]:
+    """Open a Dask cluster if one is requested, or yield None."""
+    if args.workers is None and args.scheduler is None:
+        yield None
+        return
+    from ..dask import cluster
+
+    with cluster(scheduler=args.scheduler, workers=args.workers) as runner:
+        yield runner

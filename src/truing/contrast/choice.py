@@ -1,0 +1,69 @@
+"""The choice of a contrast's base score, gen or fdbd, by the rows that each puts into the tail of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._check import Floats
+from ..outputs import Outputs
+from ..scores import Base, Head
+from ..scores.rows import BaseScore
+from .standard import Standard
+from .tail import excess_of_counts, tail_counts, tail_levels
+
+# The excess of rows in the tail, in standard errors, for which fdbd is chosen.
+_CLEAR_EXCESS = 1.0
+
+_BASES = ("gen", "fdbd")
+
+
+class Candidate(NamedTuple):
+    """A base score that a contrast may choose, and the low quantiles of its reference scores that define the tail."""
+
+    base: BaseScore
+    levels: Floats
+
+
+class TailCounts(NamedTuple):
+    """The number of rows, and for each candidate how many of them score up to each of its levels."""
+
+    rows: int
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, outputs: Outputs, candidates: Sequence[Candidate]) -> TailCounts:
+        """Return the counts of some rows."""
+        counts = [tail_counts(candidate.levels, candidate.base.of(outputs)) for candidate in candidates]
+        return cls(len(outputs), np.array(counts))
+
+    @classmethod
+    def none(cls, candidates: Sequence[Candidate]) -> TailCounts:
+        """Return the counts of no rows."""
+        return cls(0, np.array([np.zeros(len(candidate.levels), np.int64) for candidate in candidates]))
+
+    def plus(self, more: TailCounts) -> TailCounts:
+        """Return the counts of both sets of rows."""
+        return TailCounts(self.rows + more.rows, self.counts + more.counts)
+
+
+def has_choice(base: Base | None, temperature: float, head: Head | None) -> bool:
+    """Return whether a contrast chooses its base score: none is given, and fdbd has the head that it needs."""
+    return base is None and head is not None and temperature == 1.0
+
+
+def choose_base(
+    to_learn: Outputs, to_decide: Outputs, head: Head, count: Callable[[Sequence[Candidate]], TailCounts]
+) -> str:
+    """Return fdbd if it puts clearly more of the rows into the tail than gen, and gen otherwise.
+
+    `count` counts the rows at hand in the tail of each candidate. The reference rows to decide against join them.
+    """
+    standards = [Standard.of(to_learn, base, 1.0, head) for base in _BASES]
+    candidates = [Candidate(standard.base_score, tail_levels(rows.scores)) for standard, rows in standards]
+    found = count(candidates).plus(TailCounts.of(to_decide, candidates))
+    gen, fdbd = (excess_of_counts(counts, found.rows, len(to_learn)) for counts in found.counts)
+    return _BASES[int(fdbd - max(gen, 0.0) > _CLEAR_EXCESS)]

@@ -1,0 +1,331 @@
+"""New rows and a detector or fit that was learned before: decide, score or learn them, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..._check import Floats, counted
+from ...contrast import ContrastFit
+from ...decisions.thresholds import Rate
+from ...detector import Detector
+from ...learned import plan_of_detector
+from ...outputs import Outputs
+from ...regression.least_squares import LinearFit
+from ...run import (
+    Block,
+    DecidePart,
+    Known,
+    Passes,
+    Progress,
+    Tally,
+    no_progress,
+    notes_on_decisions,
+    notes_on_fit,
+    starts_of,
+    with_fdr,
+)
+from ...saved import as_arrays
+from ...scores.rows import BaseScore
+from ..drafts import AnyPath
+from ..npz import Arrays
+from .detection import TableDetection, check_table, summary_of
+from .jobs import Here, Job, Runner, digest, identity_of_base, identity_of_columns, is_unreadable, unreadable_reason
+from .results import (
+    SCORES,
+    Decides,
+    WritePart,
+    as_kind,
+    check_own_file,
+    files_in,
+    is_changed,
+    is_done,
+    is_written,
+    read_done,
+    record_done,
+    record_of,
+    remove_files,
+    results_in,
+)
+from .table import Table, UnreadableFileError, UnreadablePartError
+
+
+def decide(
+    detector: Detector,
+    table: Table,
+    folder: AnyPath,
+    *,
+    accept: float | None = None,
+    false_alarm: float | None = None,
+    fdr: float | None = None,
+    kind: str | None = None,
+    learned: Collection[str] = (),
+    runner: Runner | None = None,
+    progress: Progress = no_progress,
+) -> TableDetection:
+    """Decide the rows of new parts by a learned detector, as `Detector.decide` does, and write a file for each part.
+
+    The detector does not change. Parts that were decided before are skipped, whatever the detector has learned since;
+    a part that has changed since is decided again.
+
+    Parameters
+    ----------
+    detector
+        A calibrated detector, such as `detect` with `detector=` saves.
+    table
+        The rows to decide: new parts, or all parts.
+    folder
+        The folder for results: new, empty, or the folder of earlier decisions with the same reference and rate.
+    accept, false_alarm, fdr
+        Exactly one error rate, as in `Detector.decide`. A false discovery rate holds for the new rows of one call.
+    kind, runner, progress
+        As in `parts.detect`.
+    learned
+        The `Table.paths()` of parts that the detector has learned. They are skipped, because an error rate holds only
+        for rows that the detector has not learned.
+    """
+    check_table(table)
+    if not isinstance(detector, Detector):
+        raise TypeError(f"detector must be a Detector, got {type(detector).__name__}")
+    plan, fit = plan_of_detector(detector, Rate.of(accept, false_alarm, fdr), table.widths)
+    known = Known.of(plan, fit, None, sum(table.part_rows))
+    kind = as_kind(kind, table)
+    assert plan.known is not None
+    identity = {
+        "method": f"decide by {plan.method}",
+        "base": plan.base.name,
+        "options": digest(plan.options._asdict(), plan.base.temperature, plan.base.head),
+        "rate": {plan.rate.name: plan.rate.value},
+        "kind": kind,
+        "reference": digest(plan.known.features, plan.known.scores),
+        **identity_of_columns(table),
+    }
+    work = DecidePart(plan.base, fit, known, plan.rate, starts_of(table.part_rows))
+    done = _decide_new(table, Path(folder), kind, identity, work, runner, progress, learned)
+    found = replace(summary_of(plan, done.table, fit, known, done.tally, done.files), kept_parts=done.kept_parts)
+    notes = [*found.notes, *done.notes]
+    if done.tally.rows and known is not None:
+        notes += [*plan.notes, *notes_on_fit(plan, fit, done.tally.rows)]
+        notes += notes_on_decisions(plan, known, done.tally)
+    return replace(found, notes=tuple(notes))
+
+
+def apply(
+    fit: LinearFit | ContrastFit,
+    table: Table,
+    folder: AnyPath,
+    *,
+    kind: str | None = None,
+    runner: Runner | None = None,
+    progress: Progress = no_progress,
+) -> list[Path]:
+    """Write the trued scores of every part of a table by an existing fit, and return the files.
+
+    Parts whose scores have been written are skipped.
+
+    Parameters
+    ----------
+    fit
+        A fit from `parts.fit`, `fit_direct`, `fit_robust` or `fit_contrast`.
+    table
+        The rows to score.
+    folder
+        The folder for the scores: new, empty, or the folder of earlier scores by the same fit.
+    kind
+        File format: parquet, arrow, feather, csv or npy. The default is parquet if all parts are Parquet or Arrow
+        files, else csv.
+    runner, progress
+        As in `parts.fit`.
+    """
+    check_table(table)
+    check_width(fit, table)
+    identity = {"method": "apply", "fit": _identity_of_fit(fit)}
+    return _score_new(ApplyPart.of(fit), identity, table, folder, kind, runner, progress)
+
+
+def score(
+    base: BaseScore,
+    table: Table,
+    folder: AnyPath,
+    *,
+    kind: str | None = None,
+    runner: Runner | None = None,
+    progress: Progress = no_progress,
+) -> list[Path]:
+    """Write the base scores of every part of a table, and return the files. Parameters are as in `apply`."""
+    check_table(table)
+    options = digest(base.temperature, base.head, base.bank)
+    identity = {"method": "score", "base": identity_of_base(base.base), "options": options}
+    return _score_new(ApplyPart(base.of), identity, table, folder, kind, runner, progress)
+
+
+def _score_new(
+    work: ApplyPart,
+    identity: dict[str, Any],
+    table: Table,
+    folder: AnyPath,
+    kind: str | None,
+    runner: Runner | None,
+    progress: Progress,
+) -> list[Path]:
+    """Write the scores of the parts that are not done, and return the files of all parts."""
+    folder, kind = Path(folder), as_kind(kind, table)
+    identity |= {"kind": kind, **identity_of_columns(table)}
+    _decide_new(table, folder, kind, identity, work, runner, progress)
+    return [file for file in files_in(folder, table, kind) if is_written(file)]
+
+
+def learn(detector: Detector, table: Table, progress: Progress = no_progress) -> tuple[Detector, Table]:
+    """Return a detector that has also learned the rows of all parts, and the table of the parts that could be read.
+
+    The given detector does not change.
+    """
+    check_table(table)
+    learned = copy(detector)
+    done, rows, good, bad = 0, sum(table.part_rows), [], []
+    for number in range(len(table)):
+        before = learned.state
+        try:
+            for block in table.blocks(number):
+                learned.learn(block.outputs)
+                done += len(block.numbers)
+                progress("learn", done, rows)
+            good.append(number)
+        except (UnreadablePartError, UnreadableFileError) as error:
+            if not table.skip_bad_parts:
+                raise
+            learned.state = before
+            bad.append(str(error))
+    return learned, replace(table.only(good), unreadable=(*table.unreadable, *bad))
+
+
+def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
+    """Raise an error unless a table has as many features as a fit."""
+    if not isinstance(fit, LinearFit | ContrastFit):
+        raise TypeError(f"fit must be a LinearFit or a ContrastFit, got {type(fit).__name__}")
+    wanted = len(fit.coef) if isinstance(fit, LinearFit) else fit.standard.dimensions
+    if table.widths["features"] != wanted:
+        raise ValueError(f"table must have {wanted} features, as the fit has, got {table.widths['features']}")
+
+
+@dataclass(frozen=True, eq=False)
+class ApplyPart:
+    """Scores the rows of a part, without deciding them."""
+
+    score: Callable[[Outputs], Floats]
+
+    @classmethod
+    def of(cls, fit: LinearFit | ContrastFit) -> ApplyPart:
+        """Return the work that scores rows by a fit."""
+        return cls(_OfFeatures(fit) if isinstance(fit, LinearFit) else fit.predict)
+
+    def decided(self, number: int, blocks: Iterable[Block]) -> Iterator[tuple[Arrays, Tally]]:
+        """Yield the result columns and the number of rows of each block."""
+        for block in blocks:
+            columns: Arrays = {} if block.ids is None else {"id": block.ids}
+            yield columns | {"row": block.numbers, "scores": self.score(block.outputs)}, Tally(len(block.numbers))
+
+
+@dataclass(frozen=True, eq=False)
+class _OfFeatures:
+    """Scores outputs by a linear fit of their features."""
+
+    fit: LinearFit
+
+    def __call__(self, outputs: Outputs) -> Floats:
+        """Return the trued score of every row (n,)."""
+        return self.fit.predict(outputs.features)
+
+
+@dataclass(frozen=True, eq=False)
+class _Done:
+    """What one call has decided: the new parts that could be read, their files, and the counts over their rows."""
+
+    table: Table
+    files: tuple[Path, ...]
+    tally: Tally
+    kept_parts: int
+    notes: tuple[str, ...]
+
+
+def _decide_new(
+    table: Table,
+    folder: Path,
+    kind: str,
+    identity: dict[str, Any],
+    work: Decides,
+    runner: Runner | None,
+    progress: Progress,
+    learned: Collection[str] = (),
+) -> _Done:
+    """Write the files of the parts that are not done, and record each part as it is done.
+
+    With a false discovery rate, the new parts are decided together, so they are recorded together.
+    """
+    with results_in(folder, identity):
+        new, kept_parts, notes = _new_parts(table, folder, kind, learned)
+        passes: Passes = Job(new, runner or Here(), progress=progress)
+        if isinstance(work, DecidePart) and len(new):
+            work, passes = with_fdr(replace(work, starts=starts_of(new.part_rows)), passes)
+        assert isinstance(passes, Job)
+        is_joint = isinstance(work, DecidePart) and work.called_out is not None
+        tallies, bad = (_written_together if is_joint else _written_in_turn)(passes, work, folder, kind)
+    good = passes.table.only(list(tallies))
+    good = replace(good, unreadable=(*good.unreadable, *bad))
+    files = [file for file, tally in zip(files_in(folder, good, kind), tallies.values(), strict=True) if tally.rows]
+    return _Done(good, tuple(files), sum(tallies.values(), Tally()), kept_parts, tuple(notes))
+
+
+def _new_parts(table: Table, folder: Path, kind: str, learned: Collection[str]) -> tuple[Table, int, list[str]]:
+    """Return the table of the parts to decide, the number of parts that are done, and notes on the parts."""
+    records, paths = read_done(folder), table.paths()
+    new = [number for number, path in enumerate(paths) if not is_done(records.get(path), folder, table, number)]
+    unlearned = [number for number in new if paths[number] not in learned]
+    changed = sum(is_changed(records.get(paths[number]), table, number) for number in unlearned)
+    some = table.only(unlearned)
+    for part, file in zip(some.parts, files_in(folder, some, kind), strict=True):
+        check_own_file(records, folder, part, file)
+    notes = []
+    if len(unlearned) < len(new):
+        skipped = counted(len(new) - len(unlearned), "part")
+        notes.append(f"{skipped} skipped: the detector has learned these rows, so no error rate holds for them")
+    if changed:
+        notes.append(f"{counted(changed, 'part')} changed since the last call and decided again")
+    return some, len(table) - len(new), notes
+
+
+def _written_in_turn(job: Job, work: Decides, folder: Path, kind: str) -> tuple[dict[int, Tally], list[str]]:
+    """Write and record the parts one after another. Return the counts of each part, and why others are unreadable."""
+    files = files_in(folder, job.table, kind)
+    tallies: dict[int, Tally] = {}
+    bad: list[str] = []
+    for number, result in enumerate(job.results(SCORES, WritePart(work, files), is_first=True)):
+        if is_unreadable(result):
+            bad.append(unreadable_reason(result))
+        else:
+            tallies[number] = result
+            record_done(folder, [record_of(folder, job.table, number, files[number], result)])
+    return tallies, bad
+
+
+def _written_together(job: Job, work: Decides, folder: Path, kind: str) -> tuple[dict[int, Tally], list[str]]:
+    """Write all parts, then record them. If the input is invalid, remove the files."""
+    files = files_in(folder, job.table, kind)
+    tallies: list[Tally] = []
+    try:
+        tallies.extend(job.results(SCORES, WritePart(work, files)))
+    except (ValueError, TypeError):
+        remove_files(files, folder)
+        raise
+    done = enumerate(tallies)
+    record_done(folder, [record_of(folder, job.table, number, files[number], tally) for number, tally in done])
+    return dict(enumerate(tallies)), []
+
+
+def _identity_of_fit(fit: LinearFit | ContrastFit) -> str | None:
+    if isinstance(fit, ContrastFit) and not isinstance(fit.standard.base, str):
+        return identity_of_base(fit.standard.base)
+    return digest(as_arrays("fit", fit))

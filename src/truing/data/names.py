@@ -1,0 +1,86 @@
+"""Names of columns: the order of names with numbers, and patterns that stand for several columns."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from glob import has_magic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The columns of `Outputs`, and their names in files.
+NAMES = ("features", "logits", "labels", "scores")
+
+Chosen = dict[str, list[str]]
+"""The columns that each wanted name stands for: the column of this name, or those that it matches as a pattern."""
+
+MAX_NAMES_LISTED = 12
+
+
+def natural(name: str) -> list[Any]:
+    """Return a sort key that compares numbers in a name as numbers, and equal numbers as text."""
+    pieces = re.split("([0-9]+)", name)  # Text and numbers alternate.
+    numbers = [(len(digits.lstrip("0")), digits.lstrip("0"), digits) for digits in pieces[1::2]]
+    return [key for pair in zip(pieces[::2], [*numbers, ()], strict=True) for key in pair]
+
+
+def columns_called(name: str, held: Sequence[str]) -> list[str]:
+    """Return the columns that a name stands for: the column of this name, or all that match it as a pattern."""
+    if name in held:
+        return [name]
+    return sorted({column for column in held if fnmatchcase(column, name)}, key=natural) if has_magic(name) else []
+
+
+def choose_columns(wanted: Sequence[str], held: Sequence[str], ids: str | None = None) -> Chosen:
+    """Return the columns of each wanted name, and of the exact name `ids`, that a file has.
+
+    A pattern that matches a column with another use is an error.
+    """
+    chosen = {name: columns for name in wanted if (columns := columns_called(name, held))}
+    if ids is not None and ids in held:
+        chosen[ids] = [ids]
+    for name, columns in chosen.items():
+        if columns == [name]:
+            continue
+        others = {*NAMES, *(column for other in chosen if other != name for column in chosen[other])}
+        if shared := [column for column in columns if column in others]:
+            raise ValueError(f"{name} must match no column that has another use, got {listing(shared)}")
+    return chosen
+
+
+def common_dtypes(chosen: Chosen, dtype_of: Callable[[str], np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
+    """Return the common type of the columns of each pattern, given a function that returns the type of a column."""
+    patterns = {name: columns for name, columns in chosen.items() if columns != [name]}
+    return {name: np.result_type(*set(map(dtype_of, columns))) for name, columns in patterns.items()}
+
+
+def gather(
+    chosen: Chosen, dtypes: Mapping[str, np.dtype[Any]], read: Callable[[str], NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return an array for each chosen name, given the types of patterns and a function that reads a column.
+
+    The columns (n,) of a pattern have the same length, and become one array (n, d). They are read one at a time.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, columns in chosen.items():
+        arrays[name] = first = read(columns[0])
+        if columns != [name]:
+            arrays[name] = np.empty((len(first), len(columns)), dtypes[name])
+            arrays[name][:, 0] = first
+            for number, column in enumerate(columns[1:], start=1):
+                arrays[name][:, number] = read(column)
+    return arrays
+
+
+def check_contains(path: object, needed: str, held: Sequence[str], *, exact: bool = False) -> None:
+    """Raise an error if a file has no column that the needed name stands for, or none of this exact name."""
+    if needed not in held and (exact or not columns_called(needed, held)):
+        wanted = f"columns that match {needed}" if has_magic(needed) and not exact else needed
+        raise ValueError(f"{path} must hold {wanted}, got {listing(held)}")
+
+
+def listing(names: Sequence[str]) -> str:
+    """Return the names in one line, or the first `MAX_NAMES_LISTED` of many names."""
+    more = len(names) - MAX_NAMES_LISTED
+    return ", ".join(names[:MAX_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "") or "nothing"

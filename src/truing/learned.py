@@ -1,0 +1,68 @@
+"""From a finished job to a detector for later rows, and from a detector to a plan that decides later rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from numpy.typing import ArrayLike
+
+from .contrast import SplitReference
+from .decisions.thresholds import Rate
+from .detector import Detector
+from .outputs import Outputs
+from .plan import Plan
+from .steps import Fit, FitOptions, Sums
+
+
+def check_can_learn(plan: Plan) -> None:
+    """Raise an error unless a job by this plan can be continued by a detector."""
+    if plan.method not in ("dlr", "contrast"):
+        raise ValueError(f"a detector can be saved for method dlr or contrast, got {plan.method!r}")
+    if plan.reference is None:
+        raise ValueError("saving a detector needs a reference, got none")
+    if plan.method == "dlr" and plan.base.bank is not None:
+        raise ValueError(f"a dlr detector must have a base score that needs no reference rows, got {plan.base.name}")
+
+
+def learned_detector(plan: Plan, sums: Sums, groups: ArrayLike | None, rows: int) -> Detector:
+    """Return the detector that has learned the `rows` rows of a finished job, for later rows."""
+    check_can_learn(plan)
+    return Detector.of_sums(
+        sums,
+        plan.reference,
+        groups if plan.method == "contrast" else None,
+        share=plan.share_of(rows) or 1.0,
+        base=plan.base.base,
+        method=plan.method,
+        temperature=plan.base.temperature,
+        intercept=plan.options.intercept,
+        components=plan.options.components,
+        same_mix=plan.same_mix,
+        head=plan.base.head,
+    )
+
+
+def plan_of_detector(detector: Detector, rate: Rate, widths: Mapping[str, int]) -> tuple[Plan, Fit]:
+    """Return the plan that decides rows with these columns as `Detector.decide` does, and its fit.
+
+    The fit holds neither the rows nor the reference rows that they are compared with.
+    """
+    settings, reference = detector.settings, detector.reference
+    if reference is None:
+        raise ValueError("the detector must be calibrated with reference rows before it decides")
+    if widths["features"] != detector.state.dimensions:
+        wanted = f"{detector.state.dimensions} features, as the detector has"
+        raise ValueError(f"table must have {wanted}, got {widths['features']}")
+    classes = detector.state.classes
+    if classes is not None and widths.get("logits", classes) != classes:
+        raise ValueError(f"table must have {classes} logits, as the detector has, got {widths['logits']}")
+    fit = detector.solved(is_learned=False).fit
+    options = FitOptions(settings.method, settings.intercept, settings.components, settings.keep)
+    if isinstance(reference, SplitReference):
+        base, to_decide, known = reference.standard.base_score, reference.to_decide, reference.decided
+        plan = Plan(base, options, rate, settings.same_mix, None, to_decide, known, reference)
+        return replace(plan, notes=detector.state.reference_notes), fit
+    to_decide = Outputs._of_checked({"features": reference.features}, None)
+    plan = Plan(settings.base_score, options, rate, settings.same_mix, None, to_decide, reference.rows)
+    return replace(plan, notes=detector.state.reference_notes), fit

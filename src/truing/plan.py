@@ -1,0 +1,292 @@
+"""`Plan`: what a job does, resolved once: the base score, the fit, the rate and the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._check import Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
+from .contrast import Candidate, SplitReference, TailCounts, choose_base, group_numbers, has_choice, split
+from .decisions.distances import RowGuard
+from .decisions.duplicates import on_near_duplicates
+from .decisions.thresholds import Rate
+from .detector import FEWEST_FOR_CONTRAST
+from .outputs import Outputs, as_outputs
+from .regression.robust import share_of_sample
+from .scores import Base, Head, check_base, copied_head, looks_at_known
+from .scores.rows import BaseScore, ScoredRows
+from .states import DEFAULT_BASE, GROUPS_NOT_USED
+from .steps import FitOptions, score_rows
+
+METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
+ORDERS = ("learn-first", "score-first")
+
+# The default share of the reference to accept.
+ACCEPT = 0.95
+
+# A network that classifies this many rows without an error may have been trained on them.
+_MANY_RIGHT = 100
+
+# Without a reference, this many rows at the start of a job tell which rows are garbage.
+_ROWS_TO_SCALE = 1000
+
+
+class Option(NamedTuple):
+    """The methods that use an option, its default value, and a function that rejects invalid values."""
+
+    methods: tuple[str, ...]
+    default: object
+    check: Callable[[Any, str], object]
+
+
+_WITH_A_FIT = tuple(method for method in METHODS if method != "none")
+OPTIONS = {
+    "intercept": Option(_WITH_A_FIT, True, as_truth),
+    "components": Option(_WITH_A_FIT, None, lambda value, name: value is None or as_count(value, name)),
+    "same_mix": Option(METHODS, False, as_truth),
+    "keep": Option(("rlr",), 0.8, as_share),
+    "penalty": Option(("rlr",), 1e-5, partial(as_number, above=0.0)),
+    "batch": Option(("online",), 32, as_count),
+    "order": Option(("online",), ORDERS[0], partial(as_choice, choices=dict.fromkeys(ORDERS))),
+}
+
+
+class Source(Protocol):
+    """The rows of a job, in memory or in files, as far as a plan needs them."""
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """The number of entries per row of each column."""
+
+    def first_rows(self, count: int) -> Outputs | None:
+        """Return the first rows, at most `count`, or None if there are no rows."""
+
+    def tail_counts(self, candidates: Sequence[Candidate]) -> TailCounts:
+        """Return how many rows are in the tail of each candidate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a job does.
+
+    `base` scores the rows. `known` holds the reference rows that decisions compare with, and their base scores; they
+    are None without a reference. `halves` is the split reference of a contrast. `guard` recognises garbage rows.
+    `notes` are notes on the choice of the method and on the reference.
+    """
+
+    base: BaseScore
+    options: FitOptions
+    rate: Rate
+    same_mix: bool = False
+    reference: Outputs | None = None
+    to_decide: Outputs | None = None
+    known: ScoredRows | None = None
+    halves: SplitReference | None = None
+    guard: RowGuard | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        reference: Outputs | None = None,
+        *,
+        method: str = "auto",
+        base: Base | None = None,
+        temperature: float = 1.0,
+        intercept: bool = True,
+        components: int | None = None,
+        head: Head | None = None,
+        accept: float | None = None,
+        false_alarm: float | None = None,
+        fdr: float | None = None,
+        groups: ArrayLike | None = None,
+        same_mix: bool = False,
+        rng: np.random.Generator | None = None,
+        keep: float = 0.8,
+        penalty: float = 1e-5,
+    ) -> Plan:
+        """Return the plan for arguments of `truing.detect`, after checking them."""
+        check_options(method, intercept=intercept, components=components, same_mix=same_mix, keep=keep, penalty=penalty)
+        if components is not None:
+            as_count(components, "components", at_most=source.widths["features"])
+        rate = choose_rate(reference, accept, false_alarm, fdr)
+        if reference is not None:
+            check_alike(source.widths, as_outputs(reference, "reference"))
+        method, why = choose_method(method, reference, rate, intercept=intercept)
+        if reference is not None and method == "contrast":
+            _check_same_logits(source.widths, reference)
+        is_open = "logits" in source.widths and has_choice(base, temperature, head)
+        base = default_base(base, method, source.widths)
+        learned, to_decide = halves_of(reference, method, base, rng, groups)
+        notes = (*why, *notes_on_reference(reference, groups, is_split=learned is not None))
+        options = FitOptions(method, intercept, components, keep, penalty)
+        score = BaseScore(base, temperature, copied_head(head), learned if looks_at_known(base) else None)
+        if method == "contrast":
+            assert learned is not None
+            assert to_decide is not None
+            if is_open and score.head is not None:
+                base = choose_base(learned, to_decide, score.head, source.tail_counts)
+            halves = SplitReference.of(learned, to_decide, base, temperature, score.head, components)
+            score, known = halves.standard.base_score, halves.decided
+            of_features = RowGuard(halves.standard.scale, None)
+            return cls(score, options, rate, same_mix, reference, to_decide, known, halves, of_features, notes)
+        rows = None if to_decide is None else score_rows(to_decide, score)
+        guard = None if method == "none" else _guard(source, score, rows)
+        return cls(score, options, rate, same_mix, reference, to_decide, rows, None, guard, notes)
+
+    @property
+    def method(self) -> str:
+        """The method, with "auto" resolved."""
+        return self.options.method
+
+    @property
+    def reference_features(self) -> list[Matrix]:
+        """The features of all reference rows that the job uses."""
+        if self.to_decide is None:
+            return []
+        learned = self.base.bank if self.halves is None else self.halves.to_learn
+        return [self.to_decide.features] if learned is None else [learned.features, self.to_decide.features]
+
+    def share_of(self, rows: int) -> float | None:
+        """Return the share of `rows` rows to sample: all rows of few, and None for methods that need no sample.
+
+        Reference rows that join the fit count too, and are numbered before all other rows.
+        """
+        if self.halves is not None:
+            return self.halves.share_of(rows)
+        return share_of_sample(self.joining_rows + rows) if self.is_robust else None
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether the fit needs rows, not only their moments. RLR that keeps all rows is DLR."""
+        return self.method == "rlr" and self.options.keep < 1
+
+    @property
+    def joining_rows(self) -> int:
+        """Number of reference rows that join the fit."""
+        return 0 if self.known is None else len(self.known)
+
+
+def check_options(method: str, **options: object) -> None:
+    """Reject invalid options, and options that the method does not use."""
+    as_choice(method, "method", dict.fromkeys(METHODS))
+    for name, value in options.items():
+        option = OPTIONS[name]
+        option.check(value, name)
+        if method not in option.methods and value != option.default:
+            wanted = ", ".join(map(repr, option.methods))
+            raise ValueError(f"{name} goes with method {wanted}, got {value!r} with method {method!r}")
+
+
+def check_alike(widths: Mapping[str, int], reference: Outputs) -> None:
+    """Reject a reference whose widths differ from the rows."""
+    for name in ("features", "logits"):
+        own, other = widths.get(name), getattr(reference, name)
+        if own is not None and other is not None and own != other.shape[1]:
+            wanted = f"{own} {name.removesuffix('s')} columns, as the outputs have"
+            raise ValueError(f"reference must have {wanted}, got {other.shape[1]}")
+
+
+def _check_same_logits(widths: Mapping[str, int], reference: Outputs) -> None:
+    """Reject rows without logits if the reference of a contrast has logits, and the other way round."""
+    classes = 0 if reference.logits is None else reference.logits.shape[1]
+    if widths.get("logits", 0) != classes:
+        expected = f"{classes} logits" if classes else "no logits"
+        raise ValueError(f"outputs must have {expected}, as the reference has, got {widths.get('logits', 'none')}")
+
+
+def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
+    """Return the error rate of the decisions."""
+    if accept is None and false_alarm is None and fdr is None:
+        return Rate("accept", ACCEPT)
+    if reference is None:
+        raise ValueError("accept, false_alarm and fdr need a reference: known in-distribution rows")
+    return Rate.of(accept, false_alarm, fdr)
+
+
+def choose_method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bool) -> tuple[str, list[str]]:
+    """Return the method to use, and notes on why "auto" did not choose a contrast."""
+    if method == "contrast" and reference is None:
+        raise ValueError("method contrast needs a reference: known in-distribution rows")
+    if method == "contrast" and not intercept:
+        raise ValueError("intercept must be True for the method contrast, got False")
+    if method != "auto":
+        return method, []
+    if reference is None:
+        return "dlr", []
+    if not intercept:
+        return "dlr", ["by dlr: contrast needs an intercept, got intercept=False"]
+    fewest = max(2 * rate.fewest_rows(), FEWEST_FOR_CONTRAST)
+    if len(reference) < fewest:
+        has = counted(len(reference))
+        return "dlr", [f"by dlr: contrast at this rate needs a reference of at least {fewest:,} rows, this has {has}"]
+    return "contrast", []
+
+
+def default_base(base: Base | None, method: str, columns: Container[str]) -> Base:
+    """Return the base score to use for outputs with the given columns."""
+    if base is None:
+        if "logits" not in columns and "scores" in columns:
+            return "given"
+        return DEFAULT_BASE["contrast" if method == "contrast" else "dlr"]
+    check_base(base)
+    return base
+
+
+def halves_of(
+    reference: Outputs | None,
+    method: str,
+    base: Base,
+    rng: np.random.Generator | None = None,
+    groups: ArrayLike | None = None,
+) -> tuple[Outputs | None, Outputs | None]:
+    """Return the reference rows to learn from, or None, and the reference rows to decide against."""
+    if reference is None:
+        if groups is not None:
+            raise ValueError("groups need a reference, got none")
+        if looks_at_known(base):
+            raise ValueError(f"base {base} needs a reference, got none")
+        return None, None
+    if groups is not None:
+        group_numbers(groups, len(reference))
+    if method == "contrast" or looks_at_known(base):
+        return split(reference, rng, groups)
+    return None, reference
+
+
+def notes_on_reference(reference: Outputs | None, groups: ArrayLike | None, *, is_split: bool) -> list[str]:
+    """Return notes on the reference: on training rows, and on near-duplicates that a split puts in both halves."""
+    if reference is None:
+        return []
+    notes = []
+    if _is_right_on_all(reference):
+        rows = f"all {len(reference):,} rows"
+        notes.append(f"the network is right on {rows} of the reference: was it trained on them?")
+    if groups is not None and not is_split:
+        notes.append(GROUPS_NOT_USED)
+    return notes + (on_near_duplicates(reference.features) if is_split and groups is None else [])
+
+
+def _is_right_on_all(reference: Outputs) -> bool:
+    """Return whether the labels show that the network classifies every one of many reference rows correctly."""
+    if reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
+        return False
+    return np.array_equal(reference._predicted_classes(), reference.labels)
+
+
+def _guard(source: Source, score: BaseScore, known: ScoredRows | None) -> RowGuard | None:
+    """Return the guard by the scale of the reference or, if it is too small, of the first rows."""
+    guard = None if known is None else RowGuard.of_reference(known.features, known.scores)
+    if guard is not None:
+        return guard
+    first = source.first_rows(_ROWS_TO_SCALE)
+    if first is None:
+        return None
+    rows = score_rows(first, score)
+    return RowGuard.of_medians(rows.features, rows.scores)

@@ -1,0 +1,171 @@
+"""The four steps of every job, on a block of rows.
+
+    rows = score_rows(outputs, base)                 1. base scores
+    sums = sum_rows(rows, guard)                     2. sums over the rows that are learned
+    fit = solve_fit(options, moments, rows)          3. a fit; for contrast `solve_contrast`
+    decision, ranks = decide_rows(rows, fit, …)      4. scores, p-values and decisions
+
+`detect` takes them over rows in memory, `parts.detect` over the parts of a table, in one process or on a cluster, and a
+`Detector` and the service over each batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._check import Floats
+from .contrast import ContrastFit, SplitReference
+from .decisions.distances import RowGuard, is_garbage
+from .decisions.ranks import Ranks
+from .decisions.thresholds import Decision, Rate, decide_at
+from .outputs import Outputs
+from .regression.fits import KEEP
+from .regression.least_squares import LinearFit
+from .regression.moments import Moments
+from .regression.robust import fit_robust
+from .scores.rows import BaseScore, KeyedRows, Numbers, ScoredRows
+
+Fit = LinearFit | ContrastFit
+
+
+class FitOptions(NamedTuple):
+    """How to fit: the method (dlr, rlr, contrast or none) and its options, as in `truing.detect`."""
+
+    method: str
+    intercept: bool = True
+    components: int | None = None
+    keep: float = KEEP
+    penalty: float = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over some rows.
+
+    `rows` counts all rows and `garbage_rows` the rows that were not learned because they are absurdly far out.
+    `moments` are the moments of the learned rows, and `sample` holds a sample of them, if the method needs it.
+    `class_counts` (c,) counts the predicted classes. `lowest` and `highest` are the range of the base scores.
+    """
+
+    rows: int = 0
+    garbage_rows: int = 0
+    moments: Moments | None = None
+    sample: KeyedRows | None = None
+    class_counts: NDArray[np.int64] | None = None
+    lowest: float = np.inf
+    highest: float = -np.inf
+
+    @property
+    def learned_rows(self) -> int:
+        """Number of rows that were learned."""
+        return self.rows - self.garbage_rows
+
+    def __add__(self, more: Sums) -> Sums:
+        """Return the sums over both sets of rows."""
+        return Sums(
+            self.rows + more.rows,
+            self.garbage_rows + more.garbage_rows,
+            added(self.moments, more.moments),
+            added(self.sample, more.sample),
+            added(self.class_counts, more.class_counts),
+            min(self.lowest, more.lowest),
+            max(self.highest, more.highest),
+        )
+
+
+def score_rows(outputs: Outputs, base: BaseScore) -> ScoredRows:
+    """Step 1: return the rows with their base scores."""
+    return ScoredRows(outputs.features, base.of(outputs))
+
+
+def sum_rows(
+    rows: ScoredRows,
+    guard: RowGuard | None,
+    numbers: Numbers | None = None,
+    *,
+    with_moments: bool = True,
+    share: float | None = None,
+) -> Sums:
+    """Step 2: return sums over the rows, without the rows that are garbage by the guard.
+
+    With a `share`, the sums hold a sample of this share of the rows, chosen by their row numbers (n,).
+    """
+    garbage = is_garbage(rows.features, rows.scores, guard)
+    garbage_rows = int(np.count_nonzero(garbage))
+    learned = rows
+    if garbage_rows:
+        kept = np.flatnonzero(~garbage)
+        learned, numbers = rows[kept], None if numbers is None else numbers[kept]
+    moments = Moments.of(learned.features, learned.scores) if with_moments and len(learned) else None
+    sample = None
+    if share is not None and numbers is not None and len(learned):
+        sample = KeyedRows.of(learned, numbers, share)
+    return Sums(len(rows), garbage_rows, moments, sample)
+
+
+def solve_fit(options: FitOptions, moments: Moments | None, rows: ScoredRows | None = None) -> LinearFit:
+    """Step 3 of DLR, from moments, and of RLR, from rows: return the fit."""
+    if options.method == "rlr" and options.keep < 1:
+        assert rows is not None
+        return fit_robust(
+            rows.features,
+            rows.scores,
+            keep=options.keep,
+            penalty=options.penalty,
+            intercept=options.intercept,
+            components=options.components,
+        )
+    assert moments is not None
+    return moments.solve(options.intercept, options.components)
+
+
+def solve_contrast(
+    reference: SplitReference,
+    sample: ScoredRows | None,
+    *,
+    rows: float,
+    with_decided: bool,
+    share: float = 1.0,
+) -> ContrastFit:
+    """Step 3 of contrast: return the fit of a sample of `rows` rows at hand, or the base score without a sample.
+
+    With `with_decided`, the reference rows to decide against join the rows at hand. Use it if the fit decides these
+    rows at hand. `share` is the share of the rows at hand that the sample holds.
+    """
+    at_hand = reference.decided[:0] if sample is None else sample
+    return reference.applied(reference.learn(at_hand, with_decided=with_decided, share=share), rows=rows)
+
+
+def decide_rows(
+    rows: ScoredRows,
+    fit: Fit | None,
+    scores_in: Floats,
+    rate: Rate,
+    *,
+    is_ordered: bool = False,
+    notes: tuple[str, ...] = (),
+) -> tuple[Decision, Ranks]:
+    """Step 4: return the decision on the rows, and the ranks of their scores among the reference scores (m,).
+
+    `scores_in` are the scores of the reference rows by the same fit. Set `is_ordered` if they are ascending.
+    """
+    ranks = Ranks(scores_in, trued_scores(rows, fit), is_ordered, fit.size if isinstance(fit, ContrastFit) else 0.0)
+    return decide_at(rate, ranks, notes), ranks
+
+
+def trued_scores(rows: ScoredRows, fit: Fit | None) -> Floats:
+    """Return the score (n,) of every row by a fit, or its base score without a fit."""
+    if fit is None:
+        return rows.scores
+    return fit.predict(rows.features) if isinstance(fit, LinearFit) else fit.predict_scored(rows)
+
+
+def added(one: Any, other: Any) -> Any:
+    """Return the sum of two values, either of which may be None."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other

@@ -1,0 +1,118 @@
+"""Commands that are killed at random times resume to the bytes of an undisturbed run."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import truing
+
+from .files import contents, written
+
+ENVIRONMENT = {
+    **os.environ,
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(Path(truing.__file__).parents[1]),
+}
+
+# The command says when all libraries are loaded, so that signals arrive while it works. Interrupts work even if the
+# test run was started in the background, where they are ignored.
+COMMAND = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import truing.cli.command, pyarrow.parquet
+os.write(1, b"ready\\n")
+from truing_command import main
+sys.exit(main())
+"""
+DETECT = ["detect", "rows/*", "--reference", "held.npz", "--fdr", "0.1", "-o", "out", "--save", "out.npz"]
+DECIDE = ["decide", "detector.npz", "rows", "-o", "out"]
+COMMANDS = {
+    "contrast": DETECT,
+    "dlr": [*DETECT, "--method", "dlr", "--components", "20"],
+    "rlr": [*DETECT[:-2], "--method", "rlr"],
+    "decide": [*DECIDE, "--false-alarm", "0.05"],
+    "decide at an fdr": [*DECIDE, "--fdr", "0.1"],
+}
+
+
+@pytest.fixture
+def folder(rows, reference, tmp_path):
+    """Return a folder with a table of many parts, reference rows and a detector."""
+    written(tmp_path / "rows", rows, range(100, 4000, 100), "parquet")
+    reference.save(tmp_path / "held.npz")
+    detector = truing.Detector("msp", method="dlr")
+    detector.calibrate(reference)
+    detector.learn(rows)
+    truing.save(detector, tmp_path / "detector.npz")
+    return tmp_path
+
+
+def start(folder, words):
+    """Start a command, and return its process when all libraries are loaded."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def finish(process):
+    """Return the exit code and stderr of a process."""
+    with process:
+        _, errors = process.communicate(timeout=300)
+    return process.returncode, errors
+
+
+def check_kills(folder, words, jobs, kills):
+    """Kill each of some jobs several times, and compare what it leaves in the end with an undisturbed job."""
+    begun = time.perf_counter()
+    assert finish(start(folder, words)) == (0, "")
+    undisturbed, seconds = contents(folder), time.perf_counter() - begun
+    draw = random.Random(0)
+    for _ in range(jobs):
+        shutil.rmtree(folder / "out")
+        (folder / "out.npz").unlink(missing_ok=True)
+        for _ in range(kills):
+            process = start(folder, words)
+            time.sleep(draw.uniform(0, 0.7 * seconds / kills))
+            process.kill()
+            assert finish(process)[0] in (-signal.SIGKILL, 0)
+        assert finish(start(folder, words)) == (0, "")
+        assert contents(folder) == undisturbed
+
+
+@pytest.mark.parametrize("name", ["contrast", "decide"])
+def test_a_killed_command_resumes_to_the_same_bytes(folder, name):
+    check_kills(folder, COMMANDS[name], jobs=1, kills=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_killed_often_resumes_to_the_same_bytes(folder, name):
+    check_kills(folder, COMMANDS[name], jobs=5, kills=5)
+
+
+@pytest.mark.parametrize("name", ["decide", pytest.param("dlr", marks=pytest.mark.slow)])
+def test_an_interrupted_command_says_how_to_resume(folder, name):
+    process = start(folder, COMMANDS[name])
+    while process.poll() is None and not list((folder / "out").glob("part-*")):
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    assert finish(process) == (130, "truing: interrupted: run the same command again to resume\n")
+    assert 0 < len(list((folder / "out").glob("part-*"))) < 40
+    assert finish(start(folder, COMMANDS[name])) == (0, "")
+    assert len(list((folder / "out").glob("part-*"))) == 40
+    assert not (folder / "out" / ".partial").exists()

@@ -1,0 +1,187 @@
+"""Parts that change, vanish or break during a job: a clear error or a stated skip, never a silent difference."""
+
+import os
+import shutil
+from itertools import product
+
+import numpy as np
+import pytest
+
+import truing
+from truing import parts
+from truing.parts import Table
+
+from .files import contents, read
+
+HARMED = "part-0.npz"
+CUTS = {"date=1": slice(0, 1000), "date=2": slice(1000, 2500), "date=3": slice(2500, 4000)}
+
+
+@pytest.fixture
+def table(rows, tmp_path):
+    """Return a function that makes a table of three hive folders, of which the second will be harmed."""
+    for day, part in CUTS.items():
+        (tmp_path / "rows" / day).mkdir(parents=True)
+        rows[part].save(tmp_path / "rows" / day / HARMED)
+    return lambda **options: Table.of(tmp_path / "rows", **options)
+
+
+def harm(path, kind, rows):
+    """Do something to a part that a job reads."""
+    old = path.stat()
+    if kind == "changed":
+        rows[:1500].save(path)
+    elif kind == "truncated":
+        path.write_bytes(path.read_bytes()[:-1000])
+    elif kind == "narrow":
+        truing.Outputs(rows.features[:1500, :63], rows.logits[:1500]).save(path)
+    elif kind == "copied":
+        shutil.copyfile(path, path.with_suffix(".copy"))
+        path.with_suffix(".copy").rename(path)
+        os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns + 1))
+    else:
+        path.rename(path.parents[2] / "aside.npz")
+        if kind == "unreadable":
+            path.symlink_to("nowhere")
+
+
+HARMS = ("changed", "deleted", "truncated", "unreadable", "narrow", "copied")
+TIMES = ("before the first pass", "between passes", "during the last pass")
+
+
+class Mischief:
+    """Harms a part, and adds files of others to the folder of results, at a point of a job."""
+
+    def __init__(self, folder, out, kind, when, rows):
+        self.folder, self.out, self.kind, self.when, self.rows, self.is_done = folder, out, kind, when, rows, False
+        self.foreign = {"mine.txt": b"1", "date=1/mine.csv": b"2", "date=9/mine.txt": b"3", ".partial/mine.txt": b"4"}
+
+    def act(self):
+        self.is_done = True
+        harm(self.folder / "date=2" / HARMED, self.kind, self.rows)
+        for name, data in self.foreign.items():
+            (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.out / name).write_bytes(data)
+
+    def progress(self, name, done, of):
+        is_between = self.when == "between passes" and done == of
+        is_late = self.when == "during the last pass" and name == "scores" and done == 2500
+        if not self.is_done and (is_between or is_late):
+            self.act()
+
+    def kept(self):
+        """Return what the job left in the folder of results, after checking that the files of others are intact."""
+        left = contents(self.out)
+        assert {name: left.pop(name) for name in self.foreign if name in left} == (self.foreign if self.is_done else {})
+        return set(left)
+
+
+@pytest.mark.parametrize(("kind", "when", "skip"), [*product(HARMS, TIMES, [False, True])])
+def test_a_harmed_part_is_named_or_skipped(table, rows, reference, tmp_path, kind, when, skip):
+    whole = table(skip_bad_parts=skip)
+    out = tmp_path / "out"
+    mischief = Mischief(tmp_path / "rows", out, kind, when, rows)
+    if when == TIMES[0]:
+        harm(tmp_path / "rows" / "date=2" / HARMED, kind, rows)
+    options = {"method": "rlr", "false_alarm": 0.05}
+    if skip and when == TIMES[0] and kind in ("deleted", "unreadable"):
+        found = parts.detect(whole, out, reference, **options)
+        wanted = truing.detect(rows[np.r_[0:1000, 2500:4000]], reference, **options)
+        assert "date=2/part-0.npz" in found.skipped_parts[0]
+        assert found.notes[0].startswith("1 unreadable part skipped")
+        np.testing.assert_array_equal(read(found.files)["scores"], wanted.scores)
+        return
+    with pytest.raises((ValueError, OSError), match=r"date=2/part-0\.npz") as caught:
+        parts.detect(whole, out, reference, **options, progress=mischief.progress)
+    left = mischief.kept()
+    if isinstance(caught.value, ValueError):
+        assert left == set()
+        assert out.exists() == mischief.is_done
+        return
+    # The system could not read the part: the job can resume when the part is back.
+    results = set() if when == TIMES[0] else {"date=1/part-0.csv"}
+    assert {name for name in left if not name.startswith(".partial/")} == {"job.json"} | results
+    (tmp_path / "aside.npz").replace(tmp_path / "rows" / "date=2" / HARMED)
+    found = parts.detect(table(skip_bad_parts=skip), out, reference, **options)
+    np.testing.assert_array_equal(read(found.files)["scores"], truing.detect(rows, reference, **options).scores)
+    mischief.kept()
+
+
+@pytest.mark.parametrize(
+    ("kind", "when", "skip", "rate"),
+    [
+        *product(HARMS, TIMES[::2], [False, True], [{"false_alarm": 0.05}]),
+        *product(["changed", "deleted"], TIMES[::2], [False, True], [{"fdr": 0.1}]),
+    ],
+    ids=str,
+)
+def test_a_harmed_part_is_not_decided(table, rows, reference, tmp_path, kind, when, skip, rate):
+    detector = truing.Detector("msp", method="dlr")
+    detector.calibrate(reference)
+    detector.learn(rows)
+    wanted = contents(parts.decide(detector, table(), tmp_path / "wanted", **rate).files[0].parents[1])
+    whole, out = table(skip_bad_parts=skip), tmp_path / "out"
+    mischief = Mischief(tmp_path / "rows", out, kind, when, rows)
+    if when == TIMES[0]:
+        harm(tmp_path / "rows" / "date=2" / HARMED, kind, rows)
+    is_gone = kind in ("deleted", "unreadable")
+    is_skipped = skip and is_gone and (when == TIMES[0] or "fdr" not in rate)
+    if is_skipped:
+        found = parts.decide(detector, whole, out, **rate, progress=mischief.progress)
+        assert "date=2/part-0.npz" in found.skipped_parts[0]
+        assert (found.rows, len(found.files)) == (2500, 2)
+    else:
+        with pytest.raises((ValueError, OSError), match=r"date=2/part-0\.npz"):
+            parts.decide(detector, whole, out, **rate, progress=mischief.progress)
+    left = mischief.kept()
+    assert "date=2/part-0.csv" not in left
+    if "fdr" not in rate:  # Each part is decided by itself: the files that are there are the undisturbed ones.
+        decided = {name for name in left if name.endswith(".csv")}
+        assert decided == {"date=1/part-0.csv", *(["date=3/part-0.csv"] if is_skipped else [])}
+        assert all((out / name).read_bytes() == wanted[name] for name in decided)
+    elif not is_skipped and not is_gone:
+        assert left == set()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "header"])
+def test_a_part_that_is_damaged_before_the_job_is_named_or_skipped(rows, reference, tmp_path, damage):
+    (tmp_path / "rows").mkdir()
+    for number, part in enumerate(CUTS.values()):
+        rows[part].save(tmp_path / "rows" / f"part-{number}.parquet")
+    bad = tmp_path / "rows" / "part-1.parquet"
+    data = bytearray(bad.read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 4
+    bad.write_bytes({"cut": data[: len(data) // 2], "flipped": data, "header": data[4:]}[damage])
+    with pytest.raises(ValueError, match=r"part-1\.parquet"):
+        parts.detect(Table.of(tmp_path / "rows"), tmp_path / "refused", reference, method="rlr")
+    assert not (tmp_path / "refused").exists()
+    table = Table.of(tmp_path / "rows", skip_bad_parts=True)
+    found = parts.detect(table, tmp_path / "scores", reference, method="rlr", fdr=0.1)
+    wanted = truing.detect(rows[np.r_[0:1000, 2500:4000]], reference, method="rlr", fdr=0.1)
+    np.testing.assert_array_equal(read(found.files)["is_out"], wanted.is_out)
+    assert len(found.skipped_parts) == 1
+    assert "part-1.parquet" in found.notes[0]
+    assert [file.name for file in found.files] == ["part-0.parquet", "part-2.parquet"]
+
+
+def test_another_job_does_not_discard_the_results_of_an_interrupted_job(table, reference, tmp_path):
+    def stop(name, done, of):
+        if name == "scores":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        parts.detect(table(), tmp_path / "out", reference, method="dlr", progress=stop)
+    before = contents(tmp_path / "out")
+    with pytest.raises(ValueError, match="holds results of another job, with a difference in method"):
+        parts.detect(table(), tmp_path / "out", reference, method="rlr")
+    assert contents(tmp_path / "out") == before
+
+
+def test_the_folder_of_a_fit_keeps_the_files_of_others(table, tmp_path):
+    """Hidden files do not make a folder another job's folder."""
+    (tmp_path / "partial" / ".mine").mkdir(parents=True)
+    (tmp_path / "partial" / ".env").write_text("mine")
+    (tmp_path / "partial" / ".mine" / "file").write_text("mine")
+    parts.fit(table(), folder=tmp_path / "partial")
+    assert contents(tmp_path / "partial") == {".env": b"mine", ".mine/file": b"mine"}

@@ -1,0 +1,211 @@
+"""Metrics and thresholds of scores in many files: equal to those in memory in every bit, in bounded memory."""
+
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import truing
+from truing.data.jobs import score_files, scores
+from truing.metrics import CONVENTIONS
+
+ENDINGS = ["npy", "csv", "npz", "parquet", "arrow", "feather"]
+
+tied = arrays(np.float64, st.integers(1, 80), elements=st.integers(-4, 4).map(float))
+apart = arrays(np.float64, st.integers(1, 80), elements=st.floats(-100, 100))
+either = st.one_of(tied, apart)
+
+
+def write(path, values):
+    """Write scores, of which there may be none, beside another column where the format has columns."""
+    rows, kind = np.arange(len(values)), path.suffix
+    if kind == ".npy":
+        np.save(path, values)
+    elif kind == ".npz":
+        np.savez(path, rows=rows, scores=values)
+    elif kind == ".csv":
+        path.write_text("\n".join(["rows,scores", *(f"{row},{score!r}" for row, score in enumerate(values.tolist()))]))
+    elif kind == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"rows": rows, "scores": values}), path)
+    else:
+        table = pyarrow.table({"rows": rows, "scores": values})
+        with pyarrow.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+
+
+def write_parts(folder, values, cuts, endings):
+    """Write scores to files, cut at these rows, and return the files."""
+    folder.mkdir()
+    bounds = [0, *sorted(cuts), len(values)]
+    files = [folder / f"part-{number}.{endings[number % len(endings)]}" for number in range(len(bounds) - 1)]
+    for file, (start, stop) in zip(files, pairwise(bounds), strict=True):
+        write(file, values[start:stop])
+    return files
+
+
+def assert_equals_memory(files_in, files_out, scores_in, scores_out):
+    for convention in CONVENTIONS:
+        found = scores.evaluate(files_in, files_out, convention=convention)
+        assert found == truing.evaluate(scores_in, scores_out, convention=convention)
+    for accept in (0.01, 0.5, 0.95, 1.0):
+        assert scores.threshold_at(files_in, accept=accept) == truing.threshold_at(scores_in, accept=accept)
+
+
+@settings(max_examples=150)
+@given(scores_in=either, scores_out=either, data=st.data())
+def test_scores_in_files_have_the_metrics_of_memory_however_they_are_cut(scores_in, scores_out, data):
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        # So few scores fill many runs, ranges and blocks.
+        patch.setattr(scores, "ROWS_OF_RUN", 12)
+        patch.setattr(scores, "SAMPLE_STEP", 3)
+        patch.setattr(scores, "SAMPLES_OF_RANGE", 2)
+        patch.setattr(score_files, "ROWS_OF_BLOCK", 5)
+        files = []
+        for side, values in (("in", scores_in), ("out", scores_out)):
+            cuts = data.draw(st.lists(st.integers(0, len(values)), max_size=5))  # Equal cuts make empty files.
+            endings = data.draw(st.lists(st.sampled_from(ENDINGS), min_size=1, max_size=3))
+            files.append(data.draw(st.permutations(write_parts(Path(name) / side, values, cuts, endings))))
+        assert_equals_memory(*files, scores_in, scores_out)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_real_scores_in_files_have_the_metrics_of_memory(tmp_path, bank, dtype):
+    """In half precision, most of these scores are tied."""
+    sets = [truing.msp(bank("cifar10-resnet56", name).logits).astype(dtype) for name in ("cifar10-test", "svhn")]
+    files = [
+        write_parts(tmp_path / side, values, [1, 1, 2, 700, 1500], ENDINGS if dtype != np.float16 else ["npy", "npz"])
+        for side, values in zip(("in", "out"), sets, strict=True)
+    ]
+    assert_equals_memory(*files, *sets)
+
+
+def test_many_ties_and_runs_have_the_metrics_of_memory(tmp_path, rng):
+    """Half of these scores are 1, as saturated probabilities are, and the files are in ascending order."""
+    rows = 2 * scores.ROWS_OF_RUN + 1000
+    sets = [np.minimum(np.sort(rng.normal(mean, 1.0, rows)), 1.0) for mean in (1.0, 0.5)]
+    files = [
+        write_parts(tmp_path / side, values, [rows // 3, rows // 2], ["npy", "parquet"])
+        for side, values in zip(("in", "out"), sets, strict=True)
+    ]
+    assert scores.evaluate(*files) == truing.evaluate(*sets)
+    assert scores.threshold_at(files[0], accept=0.3) == truing.threshold_at(sets[0], accept=0.3)
+
+
+def test_a_folder_and_a_glob_stand_for_the_scores_below_them(tmp_path, bank):
+    outputs = bank("cifar10-resnet56", "cifar10-test")[:50]
+    values = np.arange(50.0)
+    for number, day in enumerate(("date=2026-11-17", "date=2026-11-18")):
+        write_parts(tmp_path / day, values[25 * number :][:25], [10], ["parquet", "npz"])
+    truing.save(truing.fit_direct(outputs.features, truing.msp(outputs.logits)), tmp_path / "fit.npz")
+    for name in ("found.json", "job.json", ".hidden.csv", "_done.csv", "notes.txt"):
+        (tmp_path / name).write_text("{}")
+    wanted = truing.threshold_at(values, accept=0.5)
+    for paths in (
+        tmp_path,
+        str(tmp_path),
+        tmp_path / "*" / "part-*",
+        tmp_path / "**" / "*",
+        sorted(tmp_path.glob("d*")),
+    ):
+        assert scores.threshold_and_rows(paths, accept=0.5) == (wanted, 50)
+    with pytest.raises(ValueError, match=r"scores_in must have each file once, got .*part-0.parquet 2 times"):
+        scores.threshold_at([tmp_path, tmp_path / "date=2026-11-18" / "part-0.parquet"])
+
+
+def test_a_set_of_npy_files_is_read_for_its_scores(tmp_path):
+    np.save(tmp_path / "features.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "scores.npy", np.array([1.0, 2.0, 3.0]))
+    assert scores.threshold_and_rows(tmp_path, accept=0.5) == (2.0, 3)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_errors_name_the_file_and_the_row(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(score_files, "ROWS_OF_BLOCK", 4)
+    for bad in (np.nan, np.inf, 1e200):
+        files = write_parts(tmp_path / f"{bad}", np.array([*range(9), bad]), [2], [ending])
+        with pytest.raises(
+            ValueError, match=rf"scores in .*part-1\.{ending} must be finite .*, got {re.escape(str(bad))} in row 7"
+        ):
+            scores.threshold_at(files)
+
+
+def test_errors_say_what_was_expected(tmp_path):
+    np.save(tmp_path / "wide.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "words.npy", np.array(["a"]))
+    np.savez(tmp_path / "other.npz", logits=np.zeros(3))
+    (tmp_path / "bad.csv").write_text("scores\n1\nx\n")
+    (tmp_path / "few.csv").write_text("row,scores\n1,2\n3\n")
+    (tmp_path / "none.csv").write_text("scores\n")
+    (tmp_path / "x.txt").write_text("1")
+    (tmp_path / "empty").mkdir()
+    for name, error, message in [
+        ("wide.npy", ValueError, r"the scores in .*wide.npy must be 1-D \(n,\), got shape \(3, 2\)"),
+        ("words.npy", TypeError, r"the scores in .*words.npy must be numbers, got dtype <U1"),
+        ("other.npz", ValueError, r"other.npz must hold scores, got logits"),
+        ("bad.csv", ValueError, r"bad.csv must be a .csv file .*: the score in line 3 must be a number, got 'x'"),
+        ("few.csv", ValueError, r"few.csv must be .*: line 3 must have 2 fields, as the first has, got 1"),
+        ("none.csv", ValueError, r"scores_in must have at least one row, got none in .*none.csv"),
+        ("x.txt", ValueError, r"x.txt must end in .csv, .npy, .npz, .parquet, .arrow, .feather to be read for scores"),
+        ("gone.csv", FileNotFoundError, r"there is no file .*gone.csv"),
+        ("empty", FileNotFoundError, r"there are no files of scores in .*empty; supported endings: .csv"),
+        ("*.feather", FileNotFoundError, r"there are no files of scores in .*\*.feather"),
+    ]:
+        with pytest.raises(error, match=message):
+            scores.threshold_at(tmp_path / name)
+    with pytest.raises(ValueError, match="scores_in must be at least one path, got none"):
+        scores.threshold_at([])
+    with pytest.raises(FileNotFoundError, match=r"folder must be a folder for temporary files, got .*gone"):
+        scores.threshold_at(tmp_path / "none.csv", folder=tmp_path / "gone")
+
+
+def test_temporary_files_are_removed_after_an_error_too(tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    files = write_parts(tmp_path / "in", np.array([1.0, 2.0, np.nan]), [2], ["npy"])
+    scores.evaluate(files[0], files[0], folder=place)
+    with pytest.raises(ValueError, match="finite"):
+        scores.evaluate(files[0], files, folder=place)
+    assert not list(place.iterdir())
+
+
+def test_a_report_of_files_has_no_figure(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([1.0, 2.0]))
+    with pytest.raises(ValueError, match=r"needs the scores in memory: make the report with truing\.evaluate"):
+        scores.evaluate(tmp_path / "a.npy", tmp_path / "a.npy").plot()
+
+
+PEAK = """
+import resource, sys
+from truing.data.jobs import scores
+scores.evaluate(sys.argv[1], sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def peak_of_evaluation(folder, rows):
+    """Return the most memory in MB that a process uses to evaluate twice this number of scores."""
+    rng = np.random.default_rng(0)
+    for side in ("in", "out"):
+        (folder / side).mkdir(parents=True)
+        for number, start in enumerate(range(0, rows, 10**6)):
+            np.save(folder / side / f"{number}.npy", rng.normal(size=min(10**6, rows - start)))
+    words = [sys.executable, "-c", PEAK, folder / "in", folder / "out"]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout) / 1024
+
+
+@pytest.mark.parametrize(
+    ("few", "many"), [(3_000_000, 9_000_000), pytest.param(5_000_000, 50_000_000, marks=pytest.mark.slow)]
+)
+def test_memory_does_not_grow_with_the_number_of_scores(tmp_path, few, many):
+    growth = peak_of_evaluation(tmp_path / "many", many) - peak_of_evaluation(tmp_path / "few", few)
+    assert growth < 16  # The additional scores take at least 96 MB.
