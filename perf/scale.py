@@ -81,10 +81,10 @@ def column_of(array: np.ndarray, kind: str) -> pyarrow.Array:
 
 
 def linked(folder: Path, part: Path, count: int) -> Path:
-    """Return a folder with `count` links to one part."""
+    """Return a folder with `count` hard links to one part."""
     folder.mkdir()
     for number in range(count):
-        (folder / f"part-{number}.parquet").symlink_to(part)
+        (folder / f"part-{number}.parquet").hardlink_to(part)
     return folder
 
 

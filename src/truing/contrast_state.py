@@ -107,7 +107,7 @@ class ContrastState:
             skipped_rows=self.skipped_rows,
             reference_notes=() if groups is not None else tuple(on_near_duplicates(reference.features)),
         )
-        return state._renewed()
+        return state.renewed()
 
     def score_rows(self, outputs: Outputs) -> ScoredRows:
         """Return the rows with their base scores."""
@@ -132,7 +132,7 @@ class ContrastState:
         state = replace(state, sample=sample)
         fewest = self._need_reference().fewest_to_learn
         is_due = sample.seen - self._need_lesson(self.lesson).seen >= max(_NEW_SHARE * sample.rows, fewest)
-        return state._renewed() if is_due else state
+        return state.renewed() if is_due else state
 
     def with_sums(self, sums: RowSample) -> ContrastState:
         """Return the state with the rows of another detector added."""
@@ -140,7 +140,7 @@ class ContrastState:
             raise ValueError(
                 f"moments must have {self.dimensions} features, as the reference has, got {sums.dimensions}"
             )
-        return replace(self, sample=self.sample + sums)._renewed()
+        return replace(self, sample=self.sample + sums).renewed()
 
     def without_rows(self) -> ContrastState:
         """Return the state without learned rows; the drift alarm starts again."""
@@ -150,7 +150,7 @@ class ContrastState:
         state = ContrastState(
             self.settings, self.reference, keys=self.keys, drift=drift, reference_notes=self.reference_notes
         )
-        return state if self.reference is None else state._renewed()
+        return state if self.reference is None else state.renewed()
 
     def solve(self, *, with_reference: bool) -> Solved:
         """Return the fit of the learned rows, or the base score while nothing was learned.
@@ -180,8 +180,8 @@ class ContrastState:
         fit = solve_contrast(reference, some, rows=self.sample.rows + len(rows), with_decided=True, share=share)
         return Lesson.of(fit, self.sample.seen + len(rows))
 
-    def _renewed(self) -> ContrastState:
-        """Return the state with a new fit of the learned rows."""
+    def renewed(self) -> ContrastState:
+        """Return the state with a fit of all learned rows."""
         rows = self.sample.joined() if len(self.sample) else None
         fit = solve_contrast(self._need_reference(), rows, rows=self.sample.rows, with_decided=False)
         return replace(self, lesson=Lesson.of(fit, self.sample.seen))

@@ -143,7 +143,7 @@ class ArrayTable(Table):
         arrays = {name: array.rechunk((rows, *((-1,) * (array.ndim - 1)))) for name, array in arrays.items()}
         widths = {name: array.shape[1] if array.ndim == 2 else 1 for name, array in arrays.items()}
         names = tuple(f"chunk-{number}" for number in range(len(rows)))
-        stamps = tuple(((size, 0, 0),) for size in rows)
+        stamps = tuple(((size, 0),) for size in rows)
         return cls(
             tuple(map(Path, names)),
             names,

@@ -249,6 +249,10 @@ class LinearState:
         drift = None if self.reference is None else DriftWatch.of(self.reference.features, self.settings.drift_alarm)
         return replace(self, learned=None, joint=None, held=(), drift=drift, skipped_rows=0)
 
+    def renewed(self) -> LinearState:
+        """Return the state itself: its fits always include all learned rows."""
+        return self
+
     def solve(self, *, with_reference: bool) -> Solved:
         """Return the fit of the learned rows, with or without the reference rows.
 

@@ -795,13 +795,13 @@ def test_links_that_lead_back_to_themselves_are_one_clear_error(tmp_path, target
 def test_a_folder_that_links_make_appear_twice_is_an_error_and_not_walked_again(tmp_path):
     touch(tmp_path, "0/a.parquet")
     (tmp_path / "latest").symlink_to("0")
-    with pytest.raises(ValueError, match=r"(latest|0) links to .*(0|latest), which is also read: rows"):
+    with pytest.raises(ValueError, match=r"(latest|0) is the same folder as .*(0|latest): rows"):
         parts_of(tmp_path)
     for number in range(1, 60):  # 2^60 paths lead to the one file.
         (tmp_path / "deep" / str(number)).mkdir(parents=True)
         for name in "ab":
             (tmp_path / "deep" / str(number) / name).symlink_to(f"../{number - 1}" if number > 1 else "../../0")
-    with pytest.raises(ValueError, match="which is also read: rows would count twice"):
+    with pytest.raises(ValueError, match=r"is the same folder as .*: rows would count twice"):
         parts_of(tmp_path / "deep" / "59")
 
 
@@ -827,7 +827,6 @@ def test_where_there_are_no_parts_it_is_said_what_there_is(tmp_path, monkeypatch
         "more/*.npz": r"no file matches more/\*\.npz: the folder more holds a\.parquet, b\.parquet",
         "none/*.npz": r"no file matches none/\*\.npz: there is no folder none",
         "*.npz": r"no file matches \*\.npz: the folder \. holds empty, more",
-        "mor?": r"mor\? matches only folders: mor\?/\* would match the files in more",
         "none.npz": r"there is no file none\.npz",
         "none_features.npy": r"there is no file none_features\.npy",
     }.items():

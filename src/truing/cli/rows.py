@@ -26,6 +26,7 @@ from ..data.columns import files_of, read_columns, read_groups, read_ids, write_
 from ..data.drafts import check_named, check_readable, real_path
 from ..data.jobs import Table
 from ..data.jobs.deciding import ApplyPart, check_width
+from ..data.jobs.detection import check_replaceable
 from ..data.jobs.fits import method_of_fit
 from ..data.jobs.jobs import Job, Runner, Store, locked
 from ..data.jobs.merging import Origin, merged, read_moments, write_moments
@@ -74,6 +75,8 @@ def run_detect(args: argparse.Namespace) -> None:
         check_ending(own_path(args, "output", "outputs", "reference", "head", "save"))
     _check_report(args)
     path: Path = args.outputs[0]
+    if args.save is not None:
+        check_replaceable(args.save, Table.of(path, features=args.features, logits=args.logits))
     outputs, reference = _rows(args, path), _reference(args)
     ids = _ids(args, path, outputs)
     images = _images(args.images, len(outputs))
@@ -121,13 +124,20 @@ def _learn_new(args: argparse.Namespace, detector: Detector, learned: list[str],
     """Learn the parts that are new to a detector, and save it. Return what was done, in lines of text."""
     before = set(learned)
     new = table.only([number for number, path in enumerate(table.paths()) if path not in before])
-    lines = [f"learned    {counted(len(new), 'new part')}, {counted(len(table) - len(new), 'part')} learned before"]
-    if len(new):
-        detector, new = parts.learn(detector, new, args.progress)
-        write(args.detector, "detector", detector, {"learned": [*learned, *new.paths()]})
+    kept = f"{counted(len(table) - len(new), 'part')} learned before"
+    if not len(new):
+        args.wipe_progress()
+        return [f"learned    no new parts, {kept}"]
+    lessons = parts.learn(detector, new, args.progress)
+    write(args.detector, "detector", lessons.detector, {"learned": [*learned, *lessons.table.paths()]})
     args.wipe_progress()
-    lines.append(f"detector   {counted(detector.state.rows)} learned")
-    return lines + [f"note       part skipped: {reason}" for reason in new.unreadable]
+    lines = [
+        f"learned    {counted(lessons.rows)} in {counted(len(lessons.table), 'new part')}, {kept}",
+        f"detector   {counted(lessons.detector.state.rows)} learned",
+    ]
+    if skipped := sum(lessons.table.part_rows) - lessons.rows:
+        lines.append(f"note       {counted(skipped)} with a NaN or an infinity skipped")
+    return lines + [f"note       unreadable part skipped: {reason}" for reason in lessons.table.unreadable]
 
 
 def run_score(args: argparse.Namespace) -> None:
@@ -333,6 +343,8 @@ def _reference(args: argparse.Namespace) -> Outputs | None:
     path: Path | None = args.reference
     if path is None:
         return None
+    if _is_folder_of_parts(path):
+        raise ValueError(f"--reference must be one file, got the folder {path}")
     names = {"features": args.features, "logits": args.logits}
     if any(names.values()) and path.suffix.lower() in (".npz", *TABLES) and path.is_file():
         held = layout_of(path, ["features"]).held

@@ -52,9 +52,10 @@ class Layout:
 def parts_of(path: AnyPath) -> list[Path]:
     """Return the parts of a table, in order: a file, the files below a folder, or the matches of a glob.
 
-    Parts are ordered by path, with numbers in names compared as numbers. Names that begin with `.` or `_` are ignored,
-    as are the other `.npy` files of a set. Any other file is an error, because it may contain rows. A folder that a
-    glob matches is ignored, unless it is a set.
+    Parts are ordered by path, with numbers in names compared as numbers. Names that begin with `.` or `_` or end in
+    `.tmp` or `.crc` are ignored, as are the other `.npy` files of a set. Any other file is an error, because it may
+    contain rows. A folder that a glob matches is ignored if the glob also matches parts; otherwise it stands for the
+    parts in it.
     """
     path = Path(path)
     if path.is_dir() and not _is_set(path):
@@ -215,7 +216,7 @@ def _check_new(folder: Path, visited: dict[Path, Path]) -> None:
     if folder != first and folder.is_relative_to(first):
         raise OSError(f"cannot read {folder}: it is a loop of symbolic links")
     if folder != first:
-        raise ValueError(f"{folder} links to {first}, which is also read: rows would count twice")
+        raise ValueError(f"{folder} is the same folder as {first}: rows would count twice")
 
 
 def _matches(pattern: Path) -> list[Path]:
@@ -227,7 +228,7 @@ def _matches(pattern: Path) -> list[Path]:
     folders = {path for path in found if path.is_dir() and not _is_set(path)}
     parts = _parts_among([path for path in found if path not in folders])
     if not parts and folders:
-        raise FileNotFoundError(f"{pattern} matches only folders: {pattern}/* would match the files in {min(folders)}")
+        parts = _parts_among([part for folder in folders for part in _parts_below(folder)])
     if not parts:
         raise FileNotFoundError(f"no file matches {pattern}: the folder {root} holds {_names_in(root)}")
     return parts
@@ -256,7 +257,8 @@ def _check_part(path: Path) -> None:
 
 
 def _is_passed_over(name: str) -> bool:
-    return name.startswith((".", "_")) and name != ".."
+    is_hidden = name.startswith((".", "_")) and name != ".."
+    return is_hidden or name.endswith((".tmp", ".crc"))
 
 
 def _names_in(folder: Path) -> str:

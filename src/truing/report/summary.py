@@ -41,7 +41,7 @@ def facts(
 def text(facts: dict[str, Any]) -> str:
     """Return the summary as a few lines of text."""
     if facts["rows"] == 0:
-        lines = [f"rows       no new rows; {counted(facts['kept_parts'], 'part')} decided before"]
+        lines = [f"rows       no new rows; {counted(facts['kept_parts'], 'part')} done before"]
         return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
     trued = "" if facts["method"] == "none" else f", trued by {facts['method']}"
     lines = [
@@ -59,7 +59,7 @@ def text(facts: dict[str, Any]) -> str:
         if facts["out_share_at_least"]:
             lines.append(f"out rows   {facts['out_share_at_least']:.1%} at least, with 95% confidence")
     if facts.get("kept_parts"):
-        lines.append(f"kept       {counted(facts['kept_parts'], 'part')} decided before")
+        lines.append(f"kept       {counted(facts['kept_parts'], 'part')} done before")
     lines += [f"wrote      {facts[name]}" for name in ("output", "report") if facts[name] is not None]
     return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
 

@@ -100,7 +100,7 @@ def test_a_harmed_part_is_named_or_skipped(table, rows, reference, tmp_path, kin
         return
     # The system could not read the part: the job can resume when the part is back.
     results = set() if when == TIMES[0] else {"date=1/part-0.csv"}
-    assert {name for name in left if not name.startswith(".partial/")} == {"job.json"} | results
+    assert {name for name in left if not name.startswith(".partial/")} == {"_job.json"} | results
     (tmp_path / "aside.npz").replace(tmp_path / "rows" / "date=2" / HARMED)
     found = parts.detect(table(skip_bad_parts=skip), out, reference, **options)
     np.testing.assert_array_equal(read(found.files)["scores"], truing.detect(rows, reference, **options).scores)

@@ -75,11 +75,11 @@ def test_a_new_night_is_decided_and_learned_once(night, run, tmp_path, method):
     assert abs(columns["is_out"][is_in].mean() - RATE) < 3 * error
     assert columns["is_out"][~is_in].mean() > 0.5
     learned = run(*LEARN)
-    assert learned.startswith("learned    2 new parts, 2 parts learned before\n")
+    assert learned.startswith("learned    1,350 rows in 2 new parts, 2 parts learned before\n")
     before = contents(tmp_path)
-    assert "use detect --save and then decide" in run(*detect, fails=True)
-    assert run(*DECIDE, "-o", "decided").startswith("rows       no new rows; 2 parts decided before")
-    assert run(*LEARN).startswith("learned    0 new parts, 4 parts learned before\n")
+    assert "decide new parts by a saved detector with truing decide" in run(*detect, fails=True)
+    assert run(*DECIDE, "-o", "decided").startswith("rows       no new rows; 4 parts done before")
+    assert run(*LEARN).startswith("learned    no new parts, 4 parts learned before\n")
     assert contents(tmp_path) == before
     night_after(night, run, tmp_path)
 
@@ -89,15 +89,15 @@ def night_after(night, run, tmp_path):
     decided = contents(tmp_path / "decided" / "date=2")
     night(2)
     told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (1350, 2)
+    assert (told["rows"], told["kept_parts"]) == (1350, 4)
     run(*LEARN)
     assert contents(tmp_path / "decided" / "date=2") == decided
     changed = tmp_path / "rows/date=2/part-1.parquet"
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(changed)[:100], changed)
     told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (0, 3)
-    assert told["notes"][0].startswith("3 parts skipped: the detector has learned these rows")
-    assert run(*LEARN).startswith("learned    0 new parts, 6 parts learned before")
+    assert (told["rows"], told["kept_parts"]) == (0, 5)
+    assert told["notes"][0].startswith("1 part skipped: the detector has learned these rows")
+    assert run(*LEARN).startswith("learned    no new parts, 6 parts learned before")
     assert contents(tmp_path / "decided" / "date=2") == decided
 
 
@@ -109,7 +109,7 @@ def test_a_part_that_changes_before_it_is_learned_is_decided_again(night, run, t
     changed = tmp_path / "rows/date=2/part-1.parquet"
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(changed)[:100], changed)
     told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (100, 1)
+    assert (told["rows"], told["kept_parts"]) == (100, 3)
     assert "1 part changed since the last call and decided again" in told["notes"]
     assert len(read([tmp_path / "decided/date=2/part-1.parquet"])["id"]) == 100
 
@@ -120,7 +120,7 @@ def test_one_command_decides_new_parts_and_learns_them(night, run, tmp_path):
     for day in (1, 2):
         night(day)
         printed = run(*DECIDE, "--learn", "-o", "decided")
-        assert f"learned    2 new parts, {2 * day} parts learned before\n" in printed
+        assert f"learned    1,350 rows in 2 new parts, {2 * day} parts learned before\n" in printed
         assert f"detector   {1350 * (day + 1):,} rows learned" in printed
     assert not list(tmp_path.glob(".*"))
     before = contents(tmp_path)
@@ -150,7 +150,7 @@ def test_the_detector_of_a_table_is_the_detector_of_memory(rows, reference, run,
     run("detect", "rows.npz", "--reference", "held.npz", "-o", "many", "--save", "many.npz")
     one, many = truing.load("one.npz"), truing.load("many.npz")
     np.testing.assert_array_equal(one.decide(rows, fdr=0.1).scores, many.decide(rows, fdr=0.1).scores)
-    assert run("learn", "one.npz", "rows.npz").startswith("learned    0 new parts, 1 part learned before")
+    assert run("learn", "one.npz", "rows.npz").startswith("learned    no new parts, 1 part learned before")
 
 
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
@@ -161,14 +161,14 @@ def test_parts_are_learned_as_rows_in_memory_or_not_at_all(rows, reference, tmp_
     for part in (rows[:700], rows[700:701], rows[701:]):
         in_memory.learn(part)
     table = parts.Table.of(written(tmp_path / "rows", rows, [700, 701]))
-    learned, _ = parts.learn(of_parts, table)
-    assert (learned.state.rows, of_parts.state.rows) == (4000, 0)
+    learned, rows_learned, _ = parts.learn(of_parts, table)
+    assert (learned.state.rows, rows_learned, of_parts.state.rows) == (4000, 4000, 0)
     np.testing.assert_array_equal(learned.score(rows), in_memory.score(rows))
     (tmp_path / "rows" / "part-2.npz").unlink()
     with pytest.raises(OSError, match=r"part-2\.npz"):
         parts.learn(of_parts, table)
-    some, readable = parts.learn(of_parts, replace(table, skip_bad_parts=True))
-    assert (some.state.rows, len(readable), len(readable.unreadable)) == (701, 2, 1)
+    some, rows_learned, readable = parts.learn(of_parts, replace(table, skip_bad_parts=True))
+    assert (some.state.rows, rows_learned, len(readable), len(readable.unreadable)) == (701, 701, 2, 1)
 
 
 def test_a_folder_takes_the_decisions_of_one_rate_and_one_reference(night, run, tmp_path):
@@ -181,7 +181,7 @@ def test_a_folder_takes_the_decisions_of_one_rate_and_one_reference(night, run, 
     run(*detect, "--reference", "fewer.npz", "-o", "second", "--save", "other.npz")
     before = contents(tmp_path)
     other_rate = run(*DECIDE[:-2], "--fdr", "0.1", "-o", "decided", fails=True)
-    assert "decided holds results of another job, with a difference in rate: give another folder" in other_rate
+    assert "difference in rate (rate {'false_alarm': 0.05} there, {'fdr': 0.1} here)" in other_rate
     other_reference = run("decide", "other.npz", *DECIDE[2:], "-o", "decided", fails=True)
     assert "with a difference in reference: give another folder" in other_reference
     assert contents(tmp_path) == before
@@ -219,6 +219,6 @@ def test_results_stay_in_their_folder_and_have_names_of_their_own(rows, referenc
     results = {name.removeprefix("here/out/") for name in contents(tmp_path) if name not in before}
     tables = {name for name in results if name.endswith(".csv")}
     assert tables == {"here/sub/a.csv", "there/a.npz.csv", "there/a.parquet.csv", "there/a.npz.npz.csv"}
-    assert results - tables == {"job.json", "found.json", "fit.npz"}
+    assert results - tables == {"_job.json", "found.json", "fit.npz"}
     twice = run("detect", "sub/a.npz", "../here/sub/a.npz", "-o", "twice", fails=True)
-    assert "each part must be given once" in twice
+    assert "is the same part as sub/a.npz: rows would count twice" in twice

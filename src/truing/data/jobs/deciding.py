@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..._check import Floats, counted
 from ...contrast import ContrastFit
@@ -39,7 +39,7 @@ from .results import (
     Decides,
     WritePart,
     as_kind,
-    check_own_file,
+    check_own_files,
     files_in,
     is_changed,
     is_done,
@@ -178,16 +178,21 @@ def _score_new(
     return [file for file in files_in(folder, table, kind) if is_written(file)]
 
 
-def learn(detector: Detector, table: Table, progress: Progress = no_progress) -> tuple[Detector, Table]:
-    """Return a detector that has also learned the rows of all parts, and the table of the parts that could be read.
+class Lessons(NamedTuple):
+    """A detector that has learned more rows, the number of these rows, and the table of the parts that were read."""
 
-    The given detector does not change.
-    """
+    detector: Detector
+    rows: int
+    table: Table
+
+
+def learn(detector: Detector, table: Table, progress: Progress = no_progress) -> Lessons:
+    """Return a detector that has also learned the rows of all parts. The given detector does not change."""
     check_table(table)
     learned = copy(detector)
     done, rows, good, bad = 0, sum(table.part_rows), [], []
     for number in range(len(table)):
-        before = learned.state
+        before, done_before = learned.state, done
         try:
             for block in table.blocks(number):
                 learned.learn(block.outputs)
@@ -197,9 +202,10 @@ def learn(detector: Detector, table: Table, progress: Progress = no_progress) ->
         except (UnreadablePartError, UnreadableFileError) as error:
             if not table.skip_bad_parts:
                 raise
-            learned.state = before
+            learned.state, done = before, done_before
             bad.append(str(error))
-    return learned, replace(table.only(good), unreadable=(*table.unreadable, *bad))
+    learned.state = learned.state.renewed()
+    return Lessons(learned, done, replace(table.only(good), unreadable=(*table.unreadable, *bad)))
 
 
 def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
@@ -286,12 +292,13 @@ def _new_parts(table: Table, folder: Path, kind: str, learned: Collection[str]) 
     unlearned = [number for number in new if paths[number] not in learned]
     changed = sum(is_changed(records.get(paths[number]), table, number) for number in unlearned)
     some = table.only(unlearned)
-    for part, file in zip(some.parts, files_in(folder, some, kind), strict=True):
-        check_own_file(records, folder, part, file)
+    check_own_files(records, folder, some, files_in(folder, some, kind))
     notes = []
-    if len(unlearned) < len(new):
-        skipped = counted(len(new) - len(unlearned), "part")
-        notes.append(f"{skipped} skipped: the detector has learned these rows, so no error rate holds for them")
+    skipped = [number for number in new if paths[number] in learned]
+    if skipped:
+        record_done(folder, [record_of(folder, table, number) for number in skipped])
+        count = counted(len(skipped), "part")
+        notes.append(f"{count} skipped: the detector has learned these rows, so no error rate holds for them")
     if changed:
         notes.append(f"{counted(changed, 'part')} changed since the last call and decided again")
     return some, len(table) - len(new), notes

@@ -29,7 +29,7 @@ from ...run import (
     prepare,
     threshold_of,
 )
-from ...saved import load, save, write
+from ...saved import load, read, save, write
 from ...scores import Base, Head, copied_head
 from ...steps import Fit
 from ..drafts import AnyPath, check_named, replacing
@@ -136,6 +136,8 @@ def detect(
         reference=digest_of_reference(reference, groups),
         split=None if rng is None else digest(rng.bit_generator.state),
     )
+    if saved is not None:
+        check_replaceable(saved, table)
     with results_in(folder, identity) as store:
         if (before := _found_before(folder, saved)) is not None:
             return before
@@ -157,6 +159,16 @@ def _readable(prepared: Prepared) -> Job:
     """Return the job without the unreadable parts."""
     assert isinstance(prepared.passes, Job)
     return prepared.passes
+
+
+def check_replaceable(saved: Path, table: Table) -> None:
+    """Raise an error if a file holds a detector that has learned parts which are not in the table."""
+    if not saved.exists():
+        return
+    learned = set(read(saved).notes.get("learned", ())) - set(table.paths())
+    if learned:
+        other = f"a detector that has learned other parts, such as {min(learned)}"
+        raise ValueError(f"{saved} holds {other}: give a new file")
 
 
 def check_table(table: Table) -> None:

@@ -46,7 +46,7 @@ FAN_IN = 16
 # Above this number of features, a cluster adds the sums of `FAN_IN` parts where they are computed.
 WIDE = 512
 
-IDENTITY, LOCK = "job.json", ".lock"
+IDENTITY, LOCK = "_job.json", ".lock"
 _RESULTS, _DRAFTS = f"*-{6 * '[0-9]'}*.npz", ".truing-*.draft"
 _UNREADABLE = "unreadable"
 
@@ -366,13 +366,15 @@ def identity_of(table: Table, **about: Any) -> dict[str, Any]:
         "parts": len(table),
         "files": digest(table.identity()),
         **identity_of_columns(table),
+        "skip_bad_rows": table.skip_bad_rows,
+        "skip_bad_parts": table.skip_bad_parts,
         **about,
     }
 
 
 def identity_of_columns(table: Table) -> dict[str, Any]:
     """Return what a job reads of each part."""
-    return {name: getattr(table, name) for name in ("called", "ids", "skip_bad_rows", "skip_bad_parts")}
+    return {"called": table.called, "ids": table.ids}
 
 
 def identity_of_base(base: Base | None) -> str | None:
@@ -431,8 +433,14 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
 
 def _other_job(folder: Path, stored: Any, identity: dict[str, Any]) -> str:
     """Return the message that a folder holds results of another job."""
-    odd = [key for key in identity if not isinstance(stored, dict) or stored.get(key) != identity[key]]
-    message = f"{folder} holds results of another job, with a difference in {', '.join(odd)}: give another folder"
+    stored = stored if isinstance(stored, dict) else {}
+    odd = [key for key in identity if stored.get(key) != identity[key]]
+    if "method" in odd:
+        odd = ["method"]
+    plain = [key for key in odd if key in ("method", "base", "rate", "kind", "called", "ids", "parts")]
+    values = [f"{key} {stored.get(key)} there, {identity[key]} here" for key in plain]
+    message = f"{folder} holds results of another job, with a difference in {', '.join(odd)}"
+    message += f" ({'; '.join(values)})" if values else ""
     if set(odd) <= {"parts", "files"}:
-        message += "; to decide new parts by the learned detector, use detect --save and then decide"
-    return message
+        return f"{message}: give another folder, or decide new parts by a saved detector with truing decide"
+    return f"{message}: give another folder"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ..._check import as_choice
 from ...run import Block, Tally
 from ..blocks import TABLES, writing_blocks
+from ..drafts import real_path
 from ..npz import Arrays
 from .jobs import IDENTITY, Store, check_same_job, locked, make_folder
 from .table import Table
@@ -22,7 +23,7 @@ from .table import Table
 KINDS = ("parquet", "arrow", "feather", "csv", "npy")
 
 # Names in a folder of results: the parts that are done, the summary, and the folder of intermediate results.
-DONE, FOUND, PARTIAL = "done.jsonl", "found.json", ".partial"
+DONE, FOUND, PARTIAL = "_done.jsonl", "found.json", ".partial"
 
 # The name of the pass that writes the files.
 SCORES = "scores"
@@ -138,12 +139,15 @@ def read_done(folder: Path) -> dict[str, dict[str, Any]]:
     return done
 
 
-def record_of(folder: Path, table: Table, number: int, file: Path, tally: Tally) -> dict[str, Any]:
-    """Return the record of a part whose file is written."""
+def record_of(
+    folder: Path, table: Table, number: int, file: Path | None = None, tally: Tally | None = None
+) -> dict[str, Any]:
+    """Return the record of a part whose file is written, or of a part that was skipped."""
+    tally = Tally() if tally is None else tally
     return {
-        "part": str(table.parts[number].absolute()),
+        "part": str(real_path(table.parts[number])),
         "stamp": table.stamps[number],
-        "file": str(file.relative_to(folder)) if tally.rows else None,
+        "file": str(file.relative_to(folder)) if file is not None and tally.rows else None,
         "rows": tally.rows,
         "refused": tally.refused,
     }
@@ -178,9 +182,12 @@ def is_changed(record: dict[str, Any] | None, table: Table, number: int) -> bool
     return record is not None and [list(stamp) for stamp in table.stamps[number]] != record.get("stamp")
 
 
-def check_own_file(done: dict[str, dict[str, Any]], folder: Path, part: Path, file: Path) -> None:
-    """Raise an error if the file for the results of a part holds the results of another part."""
-    name = str(file.relative_to(folder))
-    for other, record in done.items():
-        if record.get("file") == name and other != str(part.absolute()):
-            raise ValueError(f"{file} holds the results of {other}, not of {part}: give another folder")
+def check_own_files(done: dict[str, dict[str, Any]], folder: Path, table: Table, files: Sequence[Path]) -> None:
+    """Raise an error if a file for the results of a part holds the results of another part."""
+    owners = {folder / record["file"]: part for part, record in done.items() if record.get("file") is not None}
+    for part, file in zip(table.paths(), files, strict=True):
+        if owners.get(file, part) != part:
+            raise ValueError(
+                f"{file} holds the results of {owners[file]}, not of {part}: give another folder, or always give the "
+                "folder that contains all parts"
+            )

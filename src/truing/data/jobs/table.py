@@ -17,10 +17,10 @@ from ..._check import LARGEST, as_truth, counted
 from ...outputs import Outputs
 from ...run import Block, rows_at_once
 from ..columns import NAMES, files_of
-from ..drafts import AnyPath
+from ..drafts import AnyPath, real_path
 from ..part_files import layout_of, parts_of, read_blocks, root_of
 
-Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[tuple[int, int], ...]
 T = TypeVar("T")
 _END: Any = object()
 
@@ -122,12 +122,12 @@ class Table:
         )
 
     def paths(self) -> list[str]:
-        """Return the absolute path of every part."""
-        return [str(part.absolute()) for part in self.parts]
+        """Return the absolute path of every part, with all links resolved."""
+        return [str(real_path(part)) for part in self.parts]
 
     def identity(self) -> list[Any]:
         """Return the path, sizes and modification times of every part."""
-        return list(zip(self.paths(), self.stamps, strict=True))
+        return [(str(part.absolute()), stamp) for part, stamp in zip(self.parts, self.stamps, strict=True)]
 
     def blocks(self, number: int) -> Iterator[Block]:
         """Yield the rows of a part, a block at a time."""
@@ -204,8 +204,9 @@ def _readable_parts(
     parts: dict[Path, _Part] = {}
     unreadable: list[str] = []
     for path in (part for some in paths for part in parts_of(some)):
-        if _normal(path) in parts:
-            raise ValueError(f"each part must be given once, got {path} twice")
+        place = real_path(path)
+        if place in parts:
+            raise ValueError(f"{path} is the same part as {parts[place].path}: rows would count twice")
         try:
             part = _part_of(path, called, ids)
         except (ValueError, OSError) as error:
@@ -214,7 +215,7 @@ def _readable_parts(
             unreadable.append(str(error))
             continue
         if part.shapes["features"] != (0,) or part.rows:  # A list column without rows has width 0.
-            parts[_normal(path)] = part
+            parts[place] = part
     if not parts:
         raise ValueError(f"no part of the table can be read: {(*unreadable, 'no path')[0]}")
     return list(parts.values()), unreadable
@@ -267,11 +268,11 @@ def _normal(path: Path) -> Path:
 
 
 def _stamp(part: Path) -> Stamp:
-    """Return the size, modification time and inode of every file of a part."""
+    """Return the size and modification time of every file of a part."""
     files = [file.stat() for file in files_of(part) if file.exists()]
     if not files:
         raise UnreadableFileError(f"there is no file {part}")
-    return tuple((file.st_size, file.st_mtime_ns, file.st_ino) for file in files)
+    return tuple((file.st_size, file.st_mtime_ns) for file in files)
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
