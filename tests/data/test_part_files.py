@@ -15,13 +15,10 @@ from truing.data import npz
 from truing.data.columns import read_columns, read_ids, write_columns
 from truing.data.jobs.score_files import read_score_blocks
 from truing.data.part_files import (
-    columns_of,
     layout_of,
-    matched_columns,
     parts_of,
     read_blocks,
     root_of,
-    rows_of,
 )
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -153,8 +150,8 @@ def test_blocks_are_the_rows_that_were_written(tmp_path, layout, total, width, d
     )
     assert_equal_columns(concatenated(blocks), columns)
     assert_equal_columns(concatenated(blocks), read_columns(part))
-    assert columns_of(part) == {name: (array.dtype, array.shape[1:]) for name, array in columns.items()}
-    assert rows_of(part) == total
+    assert layout_of(part).columns == {name: (array.dtype, array.shape[1:]) for name, array in columns.items()}
+    assert layout_of(part).rows == total
 
 
 @every_layout
@@ -163,10 +160,10 @@ def test_only_what_is_wanted_is_read_and_without_rows_there_are_no_blocks(tmp_pa
     part = LAYOUTS[layout](tmp_path, columns, 5)
     blocks = list(read_blocks(part, 4, ["labels", "scores"], "labels"))
     assert_equal_columns(concatenated(blocks), {"labels": columns["labels"]})
-    assert set(columns_of(part, ["logits"])) == {"logits"}
+    assert set(layout_of(part, ["logits"]).columns) == {"logits"}
     part = LAYOUTS[layout](tmp_path, made(0, 4, np.float32), 5)
     assert list(read_blocks(part, 4)) == []
-    assert rows_of(part) == 0
+    assert layout_of(part).rows == 0
 
 
 @pytest.mark.parametrize("layout", ["npy set", "npy set by columns", "npz stored", "npz deflated", "npz by columns"])
@@ -177,7 +174,7 @@ def test_numbers_of_another_byte_order_come_in_the_machine_s_own(tmp_path, layou
     for name, array in columns.items():
         np.testing.assert_array_equal(found[name], array)
         assert found[name].dtype.isnative
-        assert columns_of(part)[name][0] == found[name].dtype
+        assert layout_of(part).columns[name][0] == found[name].dtype
 
 
 def test_rows_of_any_shape_are_read_however_they_stand(tmp_path):
@@ -215,7 +212,7 @@ def test_what_is_no_row_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"x\.npz must hold rows of features, got one number"):
         next(read_blocks(tmp_path / "x.npz", 4))
     truing.save(truing.fit_direct(np.eye(3), [1.0, 2.0, 4.0]), tmp_path / "fit.npz")
-    for read in (lambda part: next(read_blocks(part, 4)), columns_of, rows_of):
+    for read in (lambda part: next(read_blocks(part, 4)), layout_of):
         with pytest.raises(ValueError, match=r"fit\.npz must hold rows, got a fit that truing.save wrote"):
             read(tmp_path / "fit.npz")
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
@@ -244,7 +241,7 @@ def test_lists_that_grow_longer_in_a_later_block_are_refused(tmp_path):
 def test_bytes_that_are_no_whole_numbers_are_refused(tmp_path, field, wanted):
     table = pyarrow.table([pyarrow.array([b"123456"] * 3, pyarrow.binary(6))], pyarrow.schema([field]))
     parquet.write_table(table, tmp_path / "x.parquet")
-    for read in (lambda part: next(read_blocks(part, 2)), columns_of, read_columns):
+    for read in (lambda part: next(read_blocks(part, 2)), layout_of, read_columns):
         with pytest.raises(ValueError, match=rf"x\.parquet .*{wanted}"):
             read(tmp_path / "x.parquet")
 
@@ -326,15 +323,15 @@ def test_a_pattern_reads_columns_in_natural_order_as_one_array(tmp_path, layout,
     found = concatenated(list(read_blocks(part, rows, ["f*", "logits", "scores"], "f*")))
     assert_equal_columns(found, {"f*": expected, "scores": values[:, 0]})
     assert_equal_columns(read_columns(part, named={"features": "f*"}), {"features": expected, "scores": values[:, 0]})
-    assert columns_of(part, ["f*"]) == {"f*": (expected.dtype, (len(numbers),))}
-    assert matched_columns(part, "f*") == [f"f{number}" for number in sorted(numbers)]
+    assert layout_of(part, ["f*"]).columns == {"f*": (expected.dtype, (len(numbers),))}
+    assert layout_of(part, ["f*"]).matched["f*"] == [f"f{number}" for number in sorted(numbers)]
     assert layout_of(part, ["f*"]).rows == total
 
 
 @every_wide_layout
 def test_a_pattern_of_a_part_without_rows_has_its_columns_and_no_blocks(tmp_path, layout):
     part = WIDE[layout](tmp_path / "x", {f"f{number}": np.zeros(0, np.float32) for number in range(3)}, 5)
-    assert columns_of(part, ["f?"]) == {"f?": (np.dtype(np.float32), (3,))}
+    assert layout_of(part, ["f?"]).columns == {"f?": (np.dtype(np.float32), (3,))}
     assert list(read_blocks(part, 4, ["f?"], "f?")) == []
 
 
@@ -343,7 +340,7 @@ def test_a_column_of_the_exact_name_wins_over_a_pattern(tmp_path, layout):
     part = WIDE[layout](tmp_path / "x", {"f*": np.arange(4.0), "f1": np.ones(4), "g[1]": np.arange(4)}, 5)
     (block,) = read_blocks(part, 4, ["f*", "g[1]"], "f*")
     assert_equal_columns(block, {"f*": np.arange(4.0), "g[1]": np.arange(4)})
-    assert matched_columns(part, "f*") == ["f*"]
+    assert layout_of(part, ["f*"]).matched["f*"] == ["f*"]
 
 
 @every_wide_layout
@@ -361,8 +358,8 @@ def test_a_pattern_that_matches_none_or_other_columns_is_an_error(tmp_path, layo
     part = WIDE[layout](tmp_path / "x", {**columns, "named": np.array(["a", "b", "c"])}, 5)
     for read in (
         lambda: next(read_blocks(part, 4, [pattern], pattern)),
-        lambda: columns_of(part, [pattern]),
-        lambda: matched_columns(part, pattern),
+        lambda: layout_of(part, [pattern]).columns,
+        lambda: layout_of(part, [pattern]).matched[pattern],
         lambda: read_columns(part, named={"features": pattern}),
     ):
         with pytest.raises(ValueError, match=refused):
@@ -375,10 +372,10 @@ def test_a_pattern_names_the_lists_and_the_missing_values_that_it_matches(tmp_pa
     )
     parquet.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(ValueError, match=r"per row, got f1 \(list<.*double>\), f2 \(fixed_size_binary\[4\]\)"):
-        columns_of(tmp_path / "x.parquet", ["f*"])
+        layout_of(tmp_path / "x.parquet", ["f*"])
     np.savez(tmp_path / "x.npz", f0=np.ones(2), f1=np.ones((2, 1)), f2=np.float64(1))
     with pytest.raises(ValueError, match=r"f\* must match only arrays with one number per row, got f1, f2"):
-        columns_of(tmp_path / "x.npz", ["f*"])
+        layout_of(tmp_path / "x.npz", ["f*"])
     np.savez(tmp_path / "x.npz", f0=np.ones(5), f1=np.ones(1))  # NumPy would repeat the one number.
     lengths = r"x\.npz must have the same length, got 5 of f0, 1 of f1"
     with pytest.raises(ValueError, match=lengths):
@@ -390,7 +387,7 @@ def test_a_pattern_names_the_lists_and_the_missing_values_that_it_matches(tmp_pa
         next(read_blocks(tmp_path / "x.parquet", 4, ["f*"], "f*"))
     parquet.write_table(pyarrow.Table.from_arrays([[1.0], [2.0]], names=["f0", "f0"]), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match=r"x\.parquet .*it holds f0 2 times"):
-        columns_of(tmp_path / "x.parquet", ["f*"])
+        layout_of(tmp_path / "x.parquet", ["f*"])
 
 
 def test_columns_whose_names_have_dots_count_for_the_size_in_memory(tmp_path, monkeypatch):
@@ -491,8 +488,8 @@ def test_a_set_of_npy_files_has_no_names_to_give(tmp_path):
         (lambda: next(read_blocks(part, 4, ["features"], ids="labels")), "labels"),
         (lambda: next(read_blocks(part, 4, ["f*"], "f*")), r"f\*"),
         (lambda: next(read_blocks(part, 4, needed="emb")), "emb"),
-        (lambda: columns_of(part, ["emb"]), "emb"),
-        (lambda: matched_columns(part, "f*"), r"f\*"),
+        (lambda: layout_of(part, ["emb"]).columns, "emb"),
+        (lambda: layout_of(part, ["f*"]).matched["f*"], r"f\*"),
     ):
         with pytest.raises(ValueError, match=rf"x_features\.npy .* fixed names, got the name {name}"):
             read()

@@ -13,14 +13,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from .. import __version__
+from .. import __version__, parts
 from .._check import Floats
 from .._display.json import as_json
 from .._threads import count
 from ..bench import cli as bench
 from ..contrast import RowSample
 from ..data.drafts import check_named, replacing
-from ..data.jobs import scores as parts
 from ..data.jobs.fits import FIT_METHODS
 from ..data.jobs.score_files import read_score_blocks, score_files
 from ..data.jobs.scores import threshold_and_rows

@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from .. import parts
 from .._check import check_same_rows, counted
 from .._display.frames import columns
 from .._display.json import as_json
 from ..contrast import ContrastFit
-from ..data import jobs as parts
 from ..data.blocks import TABLES, check_ending
 from ..data.columns import files_of, read_columns, read_groups, read_ids, write_columns
 from ..data.drafts import check_named, check_readable, real_path
-from ..data.jobs import Table
 from ..data.jobs.deciding import ApplyPart, check_width
 from ..data.jobs.detection import check_replaceable
 from ..data.jobs.fits import method_of_fit
@@ -36,6 +35,7 @@ from ..data.part_files import layout_of
 from ..detection import Detection, detect_and_learn
 from ..detector import Detector
 from ..outputs import Outputs
+from ..parts import Table
 from ..regression.least_squares import LinearFit
 from ..report import summary
 from ..saved import load, read, save, write

@@ -79,7 +79,7 @@ def read_blocks(
 ) -> Iterator[Arrays]:
     """Yield the wanted columns of a part in blocks of `rows` rows; the last block may be shorter.
 
-    Every block has the same columns, with the types and widths that `columns_of` returns. A part without rows yields no
+    Every block has the same columns, with the types and widths of `layout_of`. A part without rows yields no
     blocks. Damage may be detected after some blocks, at the latest when the blocks end.
 
     Parameters
@@ -120,24 +120,6 @@ def layout_of(part: Path, wanted: Sequence[str] = NAMES, ids: str | None = None)
     if ids is not None:
         check_contains(part, ids, layout.held, exact=True)
     return layout
-
-
-def columns_of(part: Path, wanted: Sequence[str] = NAMES) -> dict[str, Column]:
-    """Return the type and the row shape of each wanted column of a part."""
-    return layout_of(part, wanted).columns
-
-
-def matched_columns(part: Path, pattern: str) -> list[str]:
-    """Return the columns of a part that a pattern stands for, in the order in which they are read."""
-    return layout_of(part, [pattern]).matched[pattern]
-
-
-def rows_of(part: Path) -> int:
-    """Return the number of rows of a part, from its metadata."""
-    layout = layout_of(part)
-    if not layout.columns:
-        _check_holds(Path(part), "features", layout.held)
-    return layout.rows
 
 
 def read_part(part: Path, wanted: Sequence[str], needed: Sequence[str], ids: str | None = None) -> Arrays:

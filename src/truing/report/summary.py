@@ -7,7 +7,7 @@ from typing import Any
 
 from .._check import counted
 from ..contrast import ContrastFit
-from ..data.jobs import TableDetection
+from ..data.jobs.detection import TableDetection
 from ..detection import Detection
 from ..regression.least_squares import LinearFit
 

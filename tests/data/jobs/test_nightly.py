@@ -1,6 +1,8 @@
 """A new folder of rows every night, through the command line: detect once, then decide and learn what is new."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -222,3 +224,21 @@ def test_results_stay_in_their_folder_and_have_names_of_their_own(rows, referenc
     assert results - tables == {"_job.json", "found.json", "fit.npz"}
     twice = run("detect", "sub/a.npz", "../here/sub/a.npz", "-o", "twice", fails=True)
     assert "is the same part as sub/a.npz: rows would count twice" in twice
+
+
+def test_two_commands_that_learn_at_once_lose_nothing(rows, reference, run, tmp_path):
+    """The second command is refused while the first one has the detector, or starts from its result."""
+    rows[:1000].save("rows.npz")
+    reference.save("held.npz")
+    run("detect", "rows.npz", "--reference", "held.npz", "--method", "dlr", "-o", "out", "--save", "detector.npz")
+    for number in range(4):
+        rows[1000 + 500 * number :][:500].save(f"new-{number}.npz")
+    words = [sys.executable, "-m", "truing", "learn", "detector.npz"]
+    commands = [subprocess.Popen([*words, f"new-{number}.npz"], stderr=subprocess.PIPE) for number in range(4)]
+    errors = [command.communicate()[1].decode() for command in commands]
+    learned = sum(command.returncode == 0 for command in commands)
+    assert learned >= 1
+    assert all("is in use" in error for error in errors if error)
+    assert truing.load("detector.npz").state.rows == 1000 + 500 * learned
+    run("learn", "detector.npz", *(f"new-{number}.npz" for number in range(4)))
+    assert truing.load("detector.npz").state.rows == 3000

@@ -1,7 +1,4 @@
-"""Tables of any size, in parts: `fit`, `apply`, `detect` and `decide` in bounded memory, locally or on a cluster.
-
-    table = Table.of("logs/*.parquet")
-    detection = detect(table, "scores", reference)
+"""Jobs over tables of any size, in parts, in one process or on a cluster. `truing.parts` is their public face.
 
 The steps on a block of rows are those of `truing.steps`, and the passes of a job those of `truing.run`. The modules
 here run them over files:
@@ -15,26 +12,3 @@ here run them over files:
     scores.py     metrics and thresholds of scores in files
     merging.py    moments from several machines, stored in files
 """
-
-from __future__ import annotations
-
-from .deciding import apply, decide, learn, score
-from .detection import TableDetection, detect
-from .fits import fit, moments
-from .scores import evaluate, threshold_at
-from .table import Table, UnreadablePartError
-
-__all__ = [
-    "Table",
-    "TableDetection",
-    "UnreadablePartError",
-    "apply",
-    "decide",
-    "detect",
-    "evaluate",
-    "fit",
-    "learn",
-    "moments",
-    "score",
-    "threshold_at",
-]
