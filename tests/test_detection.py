@@ -252,7 +252,7 @@ def test_a_reference_makes_a_contrast_and_none_makes_dlr(rows):
     assert (alone.method, alone.base) == ("dlr", "msp")
     few = detect(rows[:200], rows[200:210], false_alarm=0.05)
     assert few.method == "dlr"
-    assert "by dlr: contrast at this rate needs a reference of at least 200 rows, this has 10 rows" in few.notes
+    assert "by dlr: contrast needs a reference of at least 200 rows here, got 10 rows" in few.notes
     assert detect(many[:200], many[200:], false_alarm=0.001).method == "dlr"
     assert detect(rows[:100], rows[100:], false_alarm=0.05).method == "contrast"
     plain = detect(rows[:100], rows[100:], intercept=False)

@@ -365,7 +365,7 @@ def test_the_repr_of_a_detector_and_a_decision_summarises_them(rng):
     assert repr(detector) == "Detector(dlr, base energy, 6 features, 1,500 rows learned, 60 reference rows)"
     found = repr(detector.decide(stream(rng), false_alarm=0.1))
     assert found.startswith("Decision(")
-    note = "by dlr: contrast needs a reference of at least 200 rows, this has 60 rows"
+    note = "by dlr: contrast needs a reference of at least 200 rows here, got 60 rows"
     assert found.endswith(f"of 400 rows out at false_alarm 0.1; {note})")
 
 
@@ -732,7 +732,7 @@ def test_rows_that_are_not_learned_need_no_base_scores(rng, method):
 
 def test_decisions_say_why_auto_is_dlr(rng):
     for settings, rows, why in (
-        ({}, 199, "by dlr: contrast needs a reference of at least 200 rows, this has 199 rows"),
+        ({}, 199, "by dlr: contrast needs a reference of at least 200 rows here, got 199 rows"),
         ({"intercept": False}, 300, "by dlr: contrast needs an intercept, got intercept=False"),
     ):
         detector = truing.Detector(**settings)

@@ -1,4 +1,4 @@
-"""The recipes of docs/scale.md for other engines, run as they stand there."""
+"""The recipes of docs/engines.md for other engines, run as they stand there."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ import pytest
 
 import truing
 
-PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+PAGE = Path(__file__).parent.parent / "docs" / "engines.md"
 
 pytestmark = pytest.mark.slow
 

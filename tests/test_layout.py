@@ -27,7 +27,7 @@ ROOMS = [
     "scores",
     "regression",
     "decisions metrics",
-    "contrast",
+    "contrast options",
     "steps",
     "states contrast_state detector",
     "plan run learned",

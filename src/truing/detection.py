@@ -17,8 +17,9 @@ from .contrast import Candidate, ContrastFit, TailCounts, check_apart
 from .decisions.thresholds import Rate
 from .detector import Detector
 from .learned import check_can_learn, learned_detector
+from .options import ORDERS, check_options
 from .outputs import Outputs, as_outputs, check_same_model
-from .plan import METHODS, ORDERS, Plan, check_options
+from .plan import Plan
 from .regression.least_squares import LinearFit
 from .run import (
     Block,
@@ -40,8 +41,6 @@ from .steps import Fit, Sums, score_rows, trued_scores
 
 if TYPE_CHECKING:
     from ._display.plots import Figure
-
-__all__ = ["METHODS", "ORDERS", "Detection", "detect"]
 
 
 @dataclass(frozen=True, eq=False)

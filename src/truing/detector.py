@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 from numpy.typing import ArrayLike
 
 from ._blas import one_thread
-from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth, counted
+from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._display.html import facts
 from .contrast import ContrastFit, RowSample, SplitReference, group_numbers
 from .contrast_state import ContrastState, State, sample_of_job
 from .decisions.drift import DriftAlarm
 from .decisions.notes import on_skipped_rows
 from .decisions.thresholds import Decision, Rate
+from .options import check_options, why_not_contrast
 from .outputs import Outputs, as_outputs
 from .regression.fits import KEEP
 from .regression.least_squares import LinearFit
@@ -43,9 +44,6 @@ from .states import (
 from .steps import Fit, Sums, decide_rows, trued_scores
 
 T = TypeVar("T")
-
-# With fewer reference rows, contrast finds no more than DLR (docs/contrast.md).
-FEWEST_FOR_CONTRAST = 200
 
 
 class Detector:
@@ -109,6 +107,7 @@ class Detector:
         drift_alarm: float | None = None,
     ) -> None:
         as_choice(method, "method", dict.fromkeys(METHODS))
+        check_options(method, intercept=intercept, components=components, keep=keep, same_mix=same_mix)
         base = DEFAULT_BASE.get(method) if base is None else base
         if base is not None:
             check_base(base)
@@ -500,24 +499,15 @@ def _why_not_contrast(state: State, reference: Outputs) -> list[str]:
     """Return a note if the method is or was auto and this reference does not suit a contrast."""
     if isinstance(state, ContrastState) or not (state.is_auto or state.settings.method == "auto"):
         return []
-    if not state.settings.intercept:
-        return ["by dlr: contrast needs an intercept, got intercept=False"]
-    if len(reference) < FEWEST_FOR_CONTRAST:
-        fewest, has = f"{FEWEST_FOR_CONTRAST:,} rows", counted(len(reference))
-        return [f"by dlr: contrast needs a reference of at least {fewest}, this has {has}"]
-    return []
+    return why_not_contrast(len(reference), intercept=state.settings.intercept)
 
 
 def _check_combination(settings: Settings) -> None:
     """Reject incompatible settings."""
     method = settings.method
-    if method == "contrast" and not settings.intercept:
-        raise ValueError("intercept must be True for the method contrast, got False")
     needs_reference = settings.base is not None and looks_at_known(settings.base)
     if method not in ("contrast", "auto") and needs_reference:
         raise ValueError(f"base {settings.base} needs reference rows, which method contrast has, got method {method!r}")
-    if method != "rlr" and settings.keep != KEEP:
-        raise ValueError(f"keep goes with method 'rlr', got {settings.keep} with method {method!r}")
     if settings.decay != 1.0 and settings.window is not None:
         other = "method 'rlr', which forgets by a window" if method == "rlr" else "a window"
         raise ValueError(f"decay does not go with {other}, got {settings.decay}")

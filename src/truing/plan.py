@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._check import Matrix, as_choice, as_count, as_number, as_share, as_truth, counted
+from ._check import Matrix, as_count
 from .contrast import Candidate, SplitReference, TailCounts, choose_base, group_numbers, has_choice, split
 from .decisions.distances import RowGuard
 from .decisions.duplicates import on_near_duplicates
 from .decisions.thresholds import Rate
-from .detector import FEWEST_FOR_CONTRAST
+from .options import FEWEST_FOR_CONTRAST, check_options, why_not_contrast
 from .outputs import Outputs, as_outputs
 from .regression.robust import share_of_sample
 from .scores import Base, Head, check_base, copied_head, looks_at_known
 from .scores.rows import BaseScore, ScoredRows
 from .states import DEFAULT_BASE, GROUPS_NOT_USED
 from .steps import FitOptions, score_rows
-
-METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
-ORDERS = ("learn-first", "score-first")
 
 # The default share of the reference to accept.
 ACCEPT = 0.95
@@ -34,26 +30,6 @@ _MANY_RIGHT = 100
 
 # Without a reference, this many rows at the start of a job tell which rows are garbage.
 _ROWS_TO_SCALE = 1000
-
-
-class Option(NamedTuple):
-    """The methods that use an option, its default value, and a function that rejects invalid values."""
-
-    methods: tuple[str, ...]
-    default: object
-    check: Callable[[Any, str], object]
-
-
-_WITH_A_FIT = tuple(method for method in METHODS if method != "none")
-OPTIONS = {
-    "intercept": Option(_WITH_A_FIT, True, as_truth),
-    "components": Option(_WITH_A_FIT, None, lambda value, name: value is None or as_count(value, name)),
-    "same_mix": Option(METHODS, False, as_truth),
-    "keep": Option(("rlr",), 0.8, as_share),
-    "penalty": Option(("rlr",), 1e-5, partial(as_number, above=0.0)),
-    "batch": Option(("online",), 32, as_count),
-    "order": Option(("online",), ORDERS[0], partial(as_choice, choices=dict.fromkeys(ORDERS))),
-}
 
 
 class Source(Protocol):
@@ -173,17 +149,6 @@ class Plan:
         return 0 if self.known is None else len(self.known)
 
 
-def check_options(method: str, **options: object) -> None:
-    """Reject invalid options, and options that the method does not use."""
-    as_choice(method, "method", dict.fromkeys(METHODS))
-    for name, value in options.items():
-        option = OPTIONS[name]
-        option.check(value, name)
-        if method not in option.methods and value != option.default:
-            wanted = ", ".join(map(repr, option.methods))
-            raise ValueError(f"{name} goes with method {wanted}, got {value!r} with method {method!r}")
-
-
 def check_alike(widths: Mapping[str, int], reference: Outputs) -> None:
     """Reject a reference whose widths differ from the rows."""
     for name in ("features", "logits"):
@@ -214,19 +179,13 @@ def choose_method(method: str, reference: Outputs | None, rate: Rate, *, interce
     """Return the method to use, and notes on why "auto" did not choose a contrast."""
     if method == "contrast" and reference is None:
         raise ValueError("method contrast needs a reference: known in-distribution rows")
-    if method == "contrast" and not intercept:
-        raise ValueError("intercept must be True for the method contrast, got False")
     if method != "auto":
         return method, []
     if reference is None:
         return "dlr", []
-    if not intercept:
-        return "dlr", ["by dlr: contrast needs an intercept, got intercept=False"]
     fewest = max(2 * rate.fewest_rows(), FEWEST_FOR_CONTRAST)
-    if len(reference) < fewest:
-        has = counted(len(reference))
-        return "dlr", [f"by dlr: contrast at this rate needs a reference of at least {fewest:,} rows, this has {has}"]
-    return "contrast", []
+    why = why_not_contrast(len(reference), intercept=intercept, fewest=fewest)
+    return "dlr" if why else "contrast", why
 
 
 def default_base(base: Base | None, method: str, columns: Container[str]) -> Base:

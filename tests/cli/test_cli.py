@@ -12,7 +12,7 @@ import pytest
 import truing
 from truing.cli.command import run as main
 from truing.detection import detect
-from truing.detector import FEWEST_FOR_CONTRAST
+from truing.options import FEWEST_FOR_CONTRAST
 from truing.report import summary
 
 COMMANDS = [

@@ -14,7 +14,7 @@ import pytest
 
 import truing
 from truing.decisions.thresholds import Rate
-from truing.detector import FEWEST_FOR_CONTRAST
+from truing.options import FEWEST_FOR_CONTRAST
 from truing.service import engine as engine_module
 from truing.service import solver as solver_module
 from truing.service import store as store_module

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import truing
 from truing.decisions.thresholds import Rate
-from truing.detector import FEWEST_FOR_CONTRAST
+from truing.options import FEWEST_FOR_CONTRAST
 from truing.service import solver as solver_module
 from truing.service.engine import Engine, Request, Store
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing.detector import FEWEST_FOR_CONTRAST
+from truing.options import FEWEST_FOR_CONTRAST
 from truing.service.app import Service, create_app
 from truing.service.bodies import Limits
 from truing.service.engine import Engine, Store

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import truing
-from truing.detector import FEWEST_FOR_CONTRAST
+from truing.options import FEWEST_FOR_CONTRAST
 from truing.torch import OnlineModel, extract
 
 

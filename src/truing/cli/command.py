@@ -23,9 +23,8 @@ from ..data.drafts import check_named, replacing
 from ..data.jobs.fits import FIT_METHODS
 from ..data.jobs.score_files import read_score_blocks, score_files
 from ..data.jobs.scores import threshold_and_rows
-from ..detection import METHODS, ORDERS
-from ..detector import FEWEST_FOR_CONTRAST
 from ..metrics import CONVENTIONS, evaluate
+from ..options import FEWEST_FOR_CONTRAST, METHODS, ORDERS
 from ..outputs import Outputs
 from ..regression.huber import HuberFit
 from ..regression.moments import Moments

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .._check import counted
 from ..data.columns import read_groups
 from ..data.extras import install
-from ..detector import FEWEST_FOR_CONTRAST, Detector
+from ..detector import Detector
+from ..options import FEWEST_FOR_CONTRAST
 from ..outputs import Outputs
 from ..scores import NEEDS, SCORES
 from ..states import METHODS
