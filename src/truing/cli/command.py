@@ -86,7 +86,7 @@ def run_threshold(args: argparse.Namespace) -> None:
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
-    """Print how well scores tell in from out."""
+    """Print how well scores separate in- from out-of-distribution rows."""
     if args.outputs is None:
         print(parts.evaluate(args.scores_in, args.scores_out, convention=args.convention).json())
         return
@@ -220,8 +220,12 @@ def _scoring() -> _Parser:
 def _with_reference() -> _Parser:
     """Return the options of every command that uses reference rows."""
     part = _Parser(add_help=False)
-    part.add_argument("--reference", type=_path, metavar="HELD", help="known in-distribution rows, not trained on")
-    part.add_argument("--groups", metavar="COLUMN", help="column of HELD that names each row's group, such as a film")
+    part.add_argument(
+        "--reference", type=_path, metavar="ROWS", help="in-distribution rows that the network was not trained on"
+    )
+    part.add_argument(
+        "--groups", metavar="COLUMN", help="column of the reference that names each row's group, such as a film"
+    )
     return part
 
 
@@ -245,7 +249,10 @@ def _add_detect(command: AddCommand) -> None:
         help=f"default: contrast with a reference of at least {FEWEST_FOR_CONTRAST} rows, else dlr",
     )
     part.add_argument(
-        "--same-mix", action="store_true", default=None, help="classes are as frequent as in HELD: no note on that"
+        "--same-mix",
+        action="store_true",
+        default=None,
+        help="class frequencies are those of the reference: suppress the note on them",
     )
     _add_rate(part)
     part.add_argument("--batch", type=int, help="rows at a time, for online (default: 32)")
@@ -258,9 +265,12 @@ def _add_detect(command: AddCommand) -> None:
         help=".csv, .npy, .npz, .parquet, .arrow or .feather; a folder for a table in parts",
     )
     _add_id(part)
-    part.add_argument("--report", type=_path, metavar="PAGE", help="write a page of the job in pictures here: .html")
+    part.add_argument("--report", type=_path, metavar="PAGE", help="write an HTML report of the job here")
     part.add_argument(
-        "--images", type=_path, metavar="IMAGES", help="for the page: a folder, or a list of files, a row each"
+        "--images",
+        type=_path,
+        metavar="IMAGES",
+        help="for the report: a folder of images, or a text file with one path per row",
     )
     part.add_argument(
         "--save", type=_path, metavar="DETECTOR", help="write the learned detector here, for decide and learn: .npz"
@@ -302,7 +312,7 @@ def _add_learn(command: AddCommand) -> None:
 
 def _add_score(command: AddCommand) -> None:
     part = command(rows.run_score, "truing score test.npz --base energy -o scores.npy", _scoring())
-    part.add_argument("--bank", type=_path, metavar="KNOWN", help="known rows, for scores that look at some")
+    part.add_argument("--bank", type=_path, metavar="ROWS", help="in-distribution rows, for base scores that need them")
     _add_output(part, "where the scores go: a file, or a folder for a table in parts")
     _add_id(part)
     _add_tables(part)
@@ -341,8 +351,8 @@ def _add_export(command: AddCommand) -> None:
     part = command(run_export, "truing export fit.npz model.onnx -o trued.onnx")
     part.add_argument("fit", type=_path, metavar="FIT", help="a fit that truing fit wrote, or a saved detector")
     part.add_argument("model", type=_path, metavar="MODEL", help="an ONNX network")
-    part.add_argument("--features", metavar="NAME", help="tensor that enters the head (default: looked for)")
-    part.add_argument("--logits", metavar="NAME", help="tensor that leaves the head (default: looked for)")
+    part.add_argument("--features", metavar="NAME", help="tensor that enters the head (default: detected)")
+    part.add_argument("--logits", metavar="NAME", help="tensor that leaves the head (default: detected)")
     rate = part.add_mutually_exclusive_group()
     rate.add_argument("--threshold", type=float, metavar="T", help="score from which rows are accepted")
     rate.add_argument("--accept", type=float, help="share to accept of the known rows that FIT holds")
@@ -367,9 +377,14 @@ def _add_evaluate(command: AddCommand) -> None:
         "scores_in", type=_path, metavar="SCORES_IN", help="scores of in-distribution rows: a file, a folder, a glob"
     )
     part.add_argument(
-        "scores_out", type=_path, metavar="SCORES_OUT", help="scores of out-of-distribution rows, likewise"
+        "scores_out",
+        type=_path,
+        metavar="SCORES_OUT",
+        help="scores of out-of-distribution rows: a file, a folder, a glob",
     )
-    part.add_argument("--convention", default="at-least", choices=CONVENTIONS, help="of FPR95 (default: %(default)s)")
+    part.add_argument(
+        "--convention", default="at-least", choices=CONVENTIONS, help="definition of FPR95 (default: %(default)s)"
+    )
     part.add_argument("--outputs", type=_path, metavar="OUTPUTS_IN", help="with labels: refusals by correctness too")
 
 
