@@ -25,7 +25,7 @@ from ..data.blocks import TABLES, check_ending
 from ..data.columns import files_of, read_columns, read_groups, read_ids, write_columns
 from ..data.drafts import check_named, check_readable, real_path
 from ..data.jobs.deciding import ApplyPart, check_width
-from ..data.jobs.detection import check_replaceable
+from ..data.jobs.detection import check_replaceable, learned_parts
 from ..data.jobs.fits import method_of_fit
 from ..data.jobs.jobs import Job, Runner, Store, locked
 from ..data.jobs.merging import Origin, merged, read_moments, write_moments
@@ -86,7 +86,7 @@ def run_detect(args: argparse.Namespace) -> None:
         write_columns(args.output, ids | columns(found))
     if detector is not None:
         table = Table.of(path, features=args.features, logits=args.logits)
-        write(args.save, "detector", detector, {"learned": table.paths()})
+        write(args.save, "detector", detector, {"learned": table.stamps_by_path()})
     if args.report is not None:
         found = _reported(args, found, outputs, reference, images)
     _print_summary(args, summary.facts(found, outputs.features.shape[1], args.output, args.report))
@@ -120,16 +120,15 @@ def run_learn(args: argparse.Namespace) -> None:
         print("\n".join(_learn_new(args, detector, learned, table)))
 
 
-def _learn_new(args: argparse.Namespace, detector: Detector, learned: list[str], table: Table) -> list[str]:
+def _learn_new(args: argparse.Namespace, detector: Detector, learned: dict[str, Any], table: Table) -> list[str]:
     """Learn the parts that are new to a detector, and save it. Return what was done, in lines of text."""
-    before = set(learned)
-    new = table.only([number for number, path in enumerate(table.paths()) if path not in before])
+    new = table.only([number for number, path in enumerate(table.paths()) if path not in learned])
     kept = f"{counted(len(table) - len(new), 'part')} learned before"
     if not len(new):
         args.wipe_progress()
         return [f"learned    no new parts, {kept}"]
     lessons = parts.learn(detector, new, args.progress)
-    write(args.detector, "detector", lessons.detector, {"learned": [*learned, *lessons.table.paths()]})
+    write(args.detector, "detector", lessons.detector, {"learned": learned | lessons.table.stamps_by_path()})
     args.wipe_progress()
     lines = [
         f"learned    {counted(lessons.rows)} in {counted(len(lessons.table), 'new part')}, {kept}",
@@ -279,19 +278,19 @@ def _print_summary(args: argparse.Namespace, facts: dict[str, Any]) -> None:
     print(as_json(facts) if args.json else summary.text(facts))
 
 
-def _read_detector(path: Path) -> tuple[Detector, list[str]]:
-    """Read a saved detector, and the paths of the parts that it has learned."""
+def _read_detector(path: Path) -> tuple[Detector, dict[str, Any]]:
+    """Read a saved detector, and the parts that it has learned."""
     _, detector, about = read(path)
     if not isinstance(detector, Detector):
         raise ValueError(f"{path} must hold a detector, as detect --save writes, got a {type(detector).__name__}")
-    return detector, list(about.get("learned", []))
+    return detector, learned_parts(about)
 
 
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """Lock a file against other commands that change it."""
-    store = Store(path.with_name(f".{path.name}.partial"))
-    check_readable(path)
+    target = real_path(check_readable(path))
+    store = Store(target.with_name(f".{target.name}.partial"))
     with locked(store.folder):
         try:
             yield

@@ -80,7 +80,7 @@ def test_a_new_night_is_decided_and_learned_once(night, run, tmp_path, method):
     assert learned.startswith("learned    1,350 rows in 2 new parts, 2 parts learned before\n")
     before = contents(tmp_path)
     assert "decide new parts by a saved detector with truing decide" in run(*detect, fails=True)
-    assert run(*DECIDE, "-o", "decided").startswith("rows       no new rows; 4 parts done before")
+    assert run(*DECIDE, "-o", "decided").startswith("rows       no new rows; 2 parts done before")
     assert run(*LEARN).startswith("learned    no new parts, 4 parts learned before\n")
     assert contents(tmp_path) == before
     night_after(night, run, tmp_path)
@@ -91,14 +91,15 @@ def night_after(night, run, tmp_path):
     decided = contents(tmp_path / "decided" / "date=2")
     night(2)
     told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (1350, 4)
+    assert (told["rows"], told["kept_parts"]) == (1350, 2)
     run(*LEARN)
     assert contents(tmp_path / "decided" / "date=2") == decided
     changed = tmp_path / "rows/date=2/part-1.parquet"
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(changed)[:100], changed)
     told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (0, 5)
-    assert told["notes"][0].startswith("1 part skipped: the detector has learned these rows")
+    assert (told["rows"], told["kept_parts"]) == (0, 3)
+    assert told["notes"][0].startswith("2 parts skipped: the detector has learned these rows")
+    assert told["notes"][1].startswith("1 part skipped: changed since the detector learned them")
     assert run(*LEARN).startswith("learned    no new parts, 6 parts learned before")
     assert contents(tmp_path / "decided" / "date=2") == decided
 
@@ -111,7 +112,7 @@ def test_a_part_that_changes_before_it_is_learned_is_decided_again(night, run, t
     changed = tmp_path / "rows/date=2/part-1.parquet"
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(changed)[:100], changed)
     told = json.loads(run(*DECIDE, "-o", "decided", "--json"))
-    assert (told["rows"], told["kept_parts"]) == (100, 3)
+    assert (told["rows"], told["kept_parts"]) == (100, 1)
     assert "1 part changed since the last call and decided again" in told["notes"]
     assert len(read([tmp_path / "decided/date=2/part-1.parquet"])["id"]) == 100
 
@@ -242,3 +243,14 @@ def test_two_commands_that_learn_at_once_lose_nothing(rows, reference, run, tmp_
     assert truing.load("detector.npz").state.rows == 1000 + 500 * learned
     run("learn", "detector.npz", *(f"new-{number}.npz" for number in range(4)))
     assert truing.load("detector.npz").state.rows == 3000
+
+
+def test_a_folder_keeps_the_format_of_its_first_results(rows, reference, tmp_path):
+    detector = truing.Detector("msp", method="dlr")
+    detector.calibrate(reference)
+    detector.learn(rows)
+    folder = written(tmp_path / "rows", rows, [500], "parquet")
+    parts.decide(detector, parts.Table.of(folder), tmp_path / "out", false_alarm=0.1)
+    rows[:50].save(folder / "late.npz")
+    found = parts.decide(detector, parts.Table.of(folder), tmp_path / "out", false_alarm=0.1)
+    assert (found.rows, found.kept_parts, found.files[0].name) == (50, 2, "late.parquet")

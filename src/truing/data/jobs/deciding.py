@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +50,7 @@ from .results import (
     remove_files,
     results_in,
 )
-from .table import Table, UnreadableFileError, UnreadablePartError
+from .table import Stamp, Table, UnreadableFileError, UnreadablePartError
 
 
 def decide(
@@ -62,7 +62,7 @@ def decide(
     false_alarm: float | None = None,
     fdr: float | None = None,
     kind: str | None = None,
-    learned: Collection[str] = (),
+    learned: Mapping[str, Stamp] | None = None,
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> TableDetection:
@@ -84,15 +84,15 @@ def decide(
     kind, runner, progress
         As in `parts.detect`.
     learned
-        The `Table.paths()` of parts that the detector has learned. They are skipped, because an error rate holds only
-        for rows that the detector has not learned.
+        The `Table.stamps_by_path()` of parts that the detector has learned. They are skipped, because an error rate
+        holds only for rows that the detector has not learned.
     """
     check_table(table)
     if not isinstance(detector, Detector):
         raise TypeError(f"detector must be a Detector, got {type(detector).__name__}")
     plan, fit = plan_of_detector(detector, Rate.of(accept, false_alarm, fdr), table.widths)
     known = Known.of(plan, fit, None, sum(table.part_rows))
-    kind = as_kind(kind, table)
+    kind = as_kind(kind, table, Path(folder))
     assert plan.known is not None
     identity = {
         "method": f"decide by {plan.method}",
@@ -104,7 +104,7 @@ def decide(
         **identity_of_columns(table),
     }
     work = DecidePart(plan.base, fit, known, plan.rate, starts_of(table.part_rows))
-    done = _decide_new(table, Path(folder), kind, identity, work, runner, progress, learned)
+    done = _decide_new(table, Path(folder), kind, identity, work, runner, progress, learned or {})
     found = replace(summary_of(plan, done.table, fit, known, done.tally, done.files), kept_parts=done.kept_parts)
     notes = [*found.notes, *done.notes]
     if done.tally.rows and known is not None:
@@ -172,7 +172,7 @@ def _score_new(
     progress: Progress,
 ) -> list[Path]:
     """Write the scores of the parts that are not done, and return the files of all parts."""
-    folder, kind = Path(folder), as_kind(kind, table)
+    folder, kind = Path(folder), as_kind(kind, table, Path(folder))
     identity |= {"kind": kind, **identity_of_columns(table)}
     _decide_new(table, folder, kind, identity, work, runner, progress)
     return [file for file in files_in(folder, table, kind) if is_written(file)]
@@ -265,14 +265,14 @@ def _decide_new(
     work: Decides,
     runner: Runner | None,
     progress: Progress,
-    learned: Collection[str] = (),
+    learned: Mapping[str, Stamp] | None = None,
 ) -> _Done:
     """Write the files of the parts that are not done, and record each part as it is done.
 
     With a false discovery rate, the new parts are decided together, so they are recorded together.
     """
     with results_in(folder, identity):
-        new, kept_parts, notes = _new_parts(table, folder, kind, learned)
+        new, kept_parts, notes = _new_parts(table, folder, kind, learned or {})
         passes: Passes = Job(new, runner or Here(), progress=progress)
         if isinstance(work, DecidePart) and len(new):
             work, passes = with_fdr(replace(work, starts=starts_of(new.part_rows)), passes)
@@ -285,23 +285,22 @@ def _decide_new(
     return _Done(good, tuple(files), sum(tallies.values(), Tally()), kept_parts, tuple(notes))
 
 
-def _new_parts(table: Table, folder: Path, kind: str, learned: Collection[str]) -> tuple[Table, int, list[str]]:
+def _new_parts(table: Table, folder: Path, kind: str, learned: Mapping[str, Stamp]) -> tuple[Table, int, list[str]]:
     """Return the table of the parts to decide, the number of parts that are done, and notes on the parts."""
     records, paths = read_done(folder), table.paths()
     new = [number for number, path in enumerate(paths) if not is_done(records.get(path), folder, table, number)]
     unlearned = [number for number in new if paths[number] not in learned]
-    changed = sum(is_changed(records.get(paths[number]), table, number) for number in unlearned)
     some = table.only(unlearned)
     check_own_files(records, folder, some, files_in(folder, some, kind))
-    notes = []
-    skipped = [number for number in new if paths[number] in learned]
-    if skipped:
-        record_done(folder, [record_of(folder, table, number) for number in skipped])
-        count = counted(len(skipped), "part")
-        notes.append(f"{count} skipped: the detector has learned these rows, so no error rate holds for them")
-    if changed:
-        notes.append(f"{counted(changed, 'part')} changed since the last call and decided again")
-    return some, len(table) - len(new), notes
+    stale = sum(paths[number] in learned and learned[paths[number]] != table.stamps[number] for number in new)
+    same = len(new) - len(unlearned) - stale
+    changed = sum(is_changed(records.get(paths[number]), table, number) for number in unlearned)
+    notes = {
+        "skipped: the detector has learned these rows, so no error rate holds for them": same,
+        "skipped: changed since the detector learned them, so some of the rows may be learned": stale,
+        "changed since the last call and decided again": changed,
+    }
+    return some, len(table) - len(new), [f"{counted(count, 'part')} {note}" for note, count in notes.items() if count]
 
 
 def _written_in_turn(job: Job, work: Decides, folder: Path, kind: str) -> tuple[dict[int, Tally], list[str]]:
@@ -325,7 +324,7 @@ def _written_together(job: Job, work: Decides, folder: Path, kind: str) -> tuple
     try:
         tallies.extend(job.results(SCORES, WritePart(work, files)))
     except (ValueError, TypeError):
-        remove_files(files, folder)
+        remove_files(files[: len(tallies)], folder)
         raise
     done = enumerate(tallies)
     record_done(folder, [record_of(folder, job.table, number, files[number], tally) for number, tally in done])

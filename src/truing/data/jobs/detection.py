@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from ...steps import Fit
 from ..drafts import AnyPath, check_named, replacing
 from .jobs import Here, Job, Runner, digest, digest_of_reference, identity_of, identity_of_base, total
 from .results import FOUND, SCORES, WritePart, as_kind, files_in, is_written, remove_files, results_in
-from .table import Table
+from .table import Stamp, Table
 
 # The name of the fit in the folder of results.
 FIT = "fit.npz"
@@ -123,7 +124,7 @@ def detect(
     fitting = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty}
     deciding = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr, "same_mix": same_mix}
     scoring = {"temperature": temperature, "head": copied_head(head)}
-    folder, kind = Path(folder), as_kind(kind, table)
+    folder, kind = Path(folder), as_kind(kind, table, Path(folder))
     saved = None if detector is None else check_named(detector, ".npz")
     if saved is not None and rng is not None:
         raise ValueError("rng does not go with detector: a saved detector splits the reference in its own way")
@@ -136,11 +137,11 @@ def detect(
         reference=digest_of_reference(reference, groups),
         split=None if rng is None else digest(rng.bit_generator.state),
     )
-    if saved is not None:
-        check_replaceable(saved, table)
     with results_in(folder, identity) as store:
         if (before := _found_before(folder, saved)) is not None:
             return before
+        if saved is not None:
+            check_replaceable(saved, table)
         job = Job(table, runner or Here(), store, progress)
         options: dict[str, Any] = {"groups": groups, "rng": rng, **fitting, **deciding, **scoring}
         plan = Plan.of(job, reference, method=method, base=base, **options)
@@ -150,7 +151,7 @@ def detect(
         found = _decided(plan, prepared, folder, kind)
         if saved is not None:
             learned = learned_detector(plan, prepared.sums, groups, sum(table.part_rows))
-            write(saved, "detector", learned, {"learned": _readable(prepared).table.paths()})
+            write(saved, "detector", learned, {"learned": _readable(prepared).table.stamps_by_path()})
         _keep(found, folder, saved, is_named=base is None or isinstance(base, str))
     return found
 
@@ -165,10 +166,19 @@ def check_replaceable(saved: Path, table: Table) -> None:
     """Raise an error if a file holds a detector that has learned parts which are not in the table."""
     if not saved.exists():
         return
-    learned = set(read(saved).notes.get("learned", ())) - set(table.paths())
+    learned = learned_parts(read(saved).notes).keys() - set(table.paths())
     if learned:
         other = f"a detector that has learned other parts, such as {min(learned)}"
         raise ValueError(f"{saved} holds {other}: give a new file")
+
+
+def learned_parts(notes: Mapping[str, Any]) -> dict[str, Stamp]:
+    """Return the parts that a saved detector has learned, from the notes in its file: their stamps by path."""
+    try:
+        stamps = dict(notes.get("learned", {})).items()
+        return {str(path): tuple((int(size), int(time)) for size, time in stamp) for path, stamp in stamps}
+    except (TypeError, ValueError):
+        raise ValueError("the list of learned parts of the detector is damaged") from None
 
 
 def check_table(table: Table) -> None:

@@ -391,22 +391,34 @@ def digest(*things: Any) -> str:
     """Return a digest of plain values, arrays of numbers, `Outputs`, and lists and dicts of them."""
     hashed = sha256()
     for thing in things:
-        if isinstance(thing, Outputs):
-            for name, column in thing._columns().items():
-                hashed.update(f"{name} {column.dtype} {column.shape}".encode())
-                hashed.update(np.ascontiguousarray(column).data)
-        elif isinstance(thing, np.ndarray):
-            hashed.update(f"{thing.dtype} {thing.shape}".encode())
-            hashed.update(np.ascontiguousarray(thing).data)
-        elif isinstance(thing, dict):
-            hashed.update(digest(*thing.items()).encode())
-        elif isinstance(thing, tuple | list):
-            hashed.update(digest(*thing).encode())
-        elif thing is None or isinstance(thing, str | int | float):
-            hashed.update(repr(thing).encode())
-        else:
-            raise TypeError(f"a job must have options of plain values and arrays, got {type(thing).__name__}")
+        hashed.update(f"{_digest_of_one(thing)};".encode())  # Digests have one length, so that no two lists collide.
     return hashed.hexdigest()
+
+
+def _digest_of_one(thing: Any) -> str:
+    if isinstance(thing, Outputs):
+        return digest(*thing._columns().items())
+    if isinstance(thing, dict):
+        return digest("dict", *thing.items())
+    if isinstance(thing, tuple | list):
+        return digest("list", *thing)
+    if isinstance(thing, np.ndarray):
+        content = np.ascontiguousarray(thing).tobytes()
+        return sha256(f"{thing.dtype} {thing.shape} ".encode() + content).hexdigest()
+    if isinstance(thing, np.generic):
+        thing = thing.item()
+    if thing is None or isinstance(thing, str | int | float):
+        return sha256(f"{type(thing).__name__} {thing!r}".encode()).hexdigest()
+    raise TypeError(f"a job must have options of plain values and arrays, got {type(thing).__name__}")
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """Return the identity of the job that a folder belongs to, or an empty dict."""
+    try:
+        stored = json.loads((folder / IDENTITY).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
 
 
 def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:

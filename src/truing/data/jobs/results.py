@@ -16,7 +16,7 @@ from ...run import Block, Tally
 from ..blocks import TABLES, writing_blocks
 from ..drafts import real_path
 from ..npz import Arrays
-from .jobs import IDENTITY, Store, check_same_job, locked, make_folder
+from .jobs import IDENTITY, Store, check_same_job, locked, make_folder, recorded
 from .table import Table
 
 # File formats of results.
@@ -65,8 +65,10 @@ class WritePart:
         return whole
 
 
-def as_kind(kind: str | None, table: Table) -> str:
-    """Return the file format of the results."""
+def as_kind(kind: str | None, table: Table, folder: Path) -> str:
+    """Return the file format of the results: by default that of earlier results in the folder."""
+    if kind is None:
+        kind = recorded(folder).get("kind")
     if kind is None:
         return "parquet" if all(part.suffix.lower() in TABLES for part in table.parts) else "csv"
     as_choice(kind, "kind", dict.fromkeys(KINDS))
@@ -135,19 +137,21 @@ def read_done(folder: Path) -> dict[str, dict[str, Any]]:
     with suppress(FileNotFoundError):
         for line in (folder / DONE).read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError, TypeError, KeyError, RecursionError):
-                done |= {record["part"]: record for record in json.loads(line)}
+                done |= {record["part"]: record for record in json.loads(line) if _is_own(record["file"])}
     return done
 
 
-def record_of(
-    folder: Path, table: Table, number: int, file: Path | None = None, tally: Tally | None = None
-) -> dict[str, Any]:
-    """Return the record of a part whose file is written, or of a part that was skipped."""
-    tally = Tally() if tally is None else tally
+def _is_own(file: Any) -> bool:
+    """Return whether a recorded file is None, or a path within the folder."""
+    return file is None or (isinstance(file, str) and not Path(file).is_absolute() and ".." not in Path(file).parts)
+
+
+def record_of(folder: Path, table: Table, number: int, file: Path, tally: Tally) -> dict[str, Any]:
+    """Return the record of a part whose file is written."""
     return {
         "part": str(real_path(table.parts[number])),
         "stamp": table.stamps[number],
-        "file": str(file.relative_to(folder)) if file is not None and tally.rows else None,
+        "file": str(file.relative_to(folder)) if tally.rows else None,
         "rows": tally.rows,
         "refused": tally.refused,
     }

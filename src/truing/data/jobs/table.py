@@ -121,6 +121,10 @@ class Table:
             stamps=tuple(self.stamps[number] for number in numbers),
         )
 
+    def stamps_by_path(self) -> dict[str, Stamp]:
+        """Return the sizes and modification times of every part, by its path."""
+        return dict(zip(self.paths(), self.stamps, strict=True))
+
     def paths(self) -> list[str]:
         """Return the absolute path of every part, with all links resolved."""
         return [str(real_path(part)) for part in self.parts]
