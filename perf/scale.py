@@ -2,9 +2,9 @@
 
 The table has 2,000,000 rows of 128 float32 features and 10 logits in 8 Parquet files, with features as bytes of fixed
 length or as lists. The plain loop reads batches with pyarrow, computes MSP, and sums ZᵀZ and Zᵀs in float64 on one
-thread. truing computes `parts.moments`: in this process on all cores, and on two Dask workers. Memory is that of whole
-jobs, `parts.detect` by DLR and by contrast. All parts are links to one file in the page cache, so the time of a disk is
-not included.
+thread. truing computes `parts.moments`: in this process on all cores, and on two Dask workers. Memory is measured
+for whole jobs, `parts.detect` by DLR and by contrast. All parts are links to one file in the page cache, so the time
+of a disk is not included.
 """
 
 import tempfile

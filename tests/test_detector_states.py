@@ -283,8 +283,8 @@ def test_using_a_state_does_not_change_it(rng, options):
     detector.score(rows)
     detector.decide(rows, false_alarm=0.1)
     detector.base_scores(rows)
-    assert detector.current_fit.notes() is not None
-    assert detector.fit_of_learned().notes() is not None
+    detector.current_fit.notes()
+    detector.fit_of_learned().notes()
     assert detector.state is state
     detector.learn_and_decide(rows[250:], fdr=0.1)
     detector.learn_and_score(rows[250:])

@@ -49,8 +49,9 @@ class Lesson:
 class ContrastState:
     """A reference in two halves, a sample of the learned rows, and what was learned from them.
 
-    `deciding` decides the rows of the last batch: it treats them and the reference rows alike. Usually it is the lesson
-    before the batch and contains neither. If the batch is larger than all earlier rows together, it contains both.
+    `deciding` is the lesson that decides the rows of the last batch. Usually it was learned before the batch, so its
+    fit contains neither these rows nor the reference rows. If the batch is larger than all earlier rows together, the
+    fit contains both.
     `keys` recognise reference rows among other rows. `skipped_rows` counts rows that were too far from the reference to
     be learned. `reference_notes` are notes on the reference.
     """

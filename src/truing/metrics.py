@@ -209,7 +209,7 @@ class ScoreCounts:
         return ScoreCounts(self.scores[start:stop], self.up_to_in[start : stop + 1], self.up_to_out[start : stop + 1])
 
     def joined(self, more: ScoreCounts) -> ScoreCounts:
-        """Return these counts and those of the next range, which may begin with more rows of the last score here."""
+        """Return the counts of this range and the next one, whose first score may equal the last score here."""
         last = len(self.scores) - int(self.scores[-1] == more.scores[0])
         return ScoreCounts(
             np.concatenate((self.scores[:last], more.scores)),

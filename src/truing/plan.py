@@ -28,7 +28,7 @@ ACCEPT = 0.95
 # A network that classifies this many rows without an error may have been trained on them.
 _MANY_RIGHT = 100
 
-# Without a reference, this many rows at the start of a job tell which rows are garbage.
+# Without a reference, the first rows of a job, up to this number, define which rows are garbage.
 _ROWS_TO_SCALE = 1000
 
 
@@ -110,8 +110,7 @@ class Plan:
                 base = choose_base(learned, to_decide, score.head, source.tail_counts)
             halves = SplitReference.of(learned, to_decide, base, temperature, score.head, components)
             score, known = halves.standard.base_score, halves.decided
-            of_features = RowGuard(halves.standard.scale, None)
-            return cls(score, options, rate, same_mix, reference, to_decide, known, halves, of_features, notes)
+            return cls(score, options, rate, same_mix, reference, to_decide, known, halves, halves.guard, notes)
         rows = None if to_decide is None else score_rows(to_decide, score)
         guard = None if method == "none" else _guard(source, score, rows)
         return cls(score, options, rate, same_mix, reference, to_decide, rows, None, guard, notes)
@@ -142,6 +141,12 @@ class Plan:
     def is_robust(self) -> bool:
         """Whether the fit needs rows, not only their moments. RLR that keeps all rows is DLR."""
         return self.method == "rlr" and self.options.keep < 1
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether the fit needs moments of all rows. RLR needs them for principal components."""
+        is_linear = self.method in ("dlr", "rlr")
+        return is_linear and (not self.is_robust or self.options.components is not None)
 
     @property
     def joining_rows(self) -> int:

@@ -97,11 +97,8 @@ class SumPart:
 
         `share` is the share of rows to sample, if the method needs a sample.
         """
-        needs_moments = plan.method == "dlr" or (
-            plan.method == "rlr" and (not plan.is_robust or plan.options.components is not None)
-        )
         starts = plan.joining_rows + starts_of(part_rows)
-        return cls(plan.base, plan.guard, starts, share, needs_moments, classes)
+        return cls(plan.base, plan.guard, starts, share, plan.needs_moments, classes)
 
     def __call__(self, number: int, blocks: Iterable[Block]) -> Sums:
         """Return the sums over a part."""
@@ -150,16 +147,16 @@ def sum_and_solve(plan: Plan, passes: Passes, classes: int) -> tuple[Sums, Fit |
 
 def _solve(plan: Plan, sums: Sums, share: float | None, passes: Passes) -> Fit | None:
     """Step 3 of a plan: return the fit, or None for the method none. `share` is the share of rows in the sample."""
+    if plan.method == "none":
+        return None
     rows = None if sums.sample is None else sums.sample.rows
     if plan.halves is not None:
         assert share is not None
         return solve_contrast(plan.halves, rows, rows=sums.rows, with_decided=True, share=share)
     moments = sums.moments
-    if plan.known is not None and (moments is not None or plan.method == "dlr"):
+    if plan.known is not None and plan.needs_moments:
         known = Moments.of(plan.known.features, plan.known.scores)
         moments = known if moments is None else known + moments
-    if plan.method == "none":
-        return None
     if not plan.is_robust:
         return solve_fit(plan.options, moments)
     assert share is not None

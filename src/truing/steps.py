@@ -165,7 +165,7 @@ def trued_scores(rows: ScoredRows, fit: Fit | None) -> Floats:
 
 
 def added(one: Any, other: Any) -> Any:
-    """Return the sum of two values, either of which may be None."""
+    """Return the sum of two values. If one of them is None, return the other."""
     if one is None or other is None:
         return other if one is None else one
     return one + other

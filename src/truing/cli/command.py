@@ -252,7 +252,7 @@ def _add_detect(command: AddCommand) -> None:
         "--same-mix",
         action="store_true",
         default=None,
-        help="class frequencies are those of the reference: suppress the note on them",
+        help="the rows have the class frequencies of the reference: suppress the note on them",
     )
     _add_rate(part)
     part.add_argument("--batch", type=int, help="rows at a time, for online (default: 32)")

@@ -57,7 +57,7 @@ TABLE_OPTIONS = ("skip_bad_rows", "skip_bad_parts", "workers", "scheduler")
 
 
 def run_detect(args: argparse.Namespace) -> None:
-    """Score every row and, given known in-distribution rows, tell which rows are out."""
+    """Score every row and, given in-distribution rows, decide which rows are out-of-distribution."""
     refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     refuse(args, ("batch", "order"), args.method != "online", "--method online")
     refuse(args, ("groups", "same_mix", "save"), args.reference is None, "--reference")

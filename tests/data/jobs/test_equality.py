@@ -171,7 +171,7 @@ def test_bad_rows_are_named_or_skipped(rows, reference, tmp_path):
 
 @pytest.fixture(scope="module")
 def many():
-    """Return more rows than a contrast fits, some of which are out, and a reference."""
+    """Return more rows than a contrast fits, some of them out-of-distribution, and a reference."""
     rng = np.random.default_rng(0)
     rows = MOST_ROWS + 30_000
     features, scores = rng.normal(size=(rows + 2000, 3)), rng.normal(size=rows + 2000)

@@ -19,7 +19,7 @@ CUTS = {"date=1": slice(0, 1000), "date=2": slice(1000, 2500), "date=3": slice(2
 
 @pytest.fixture
 def table(rows, tmp_path):
-    """Return a function that makes a table of three hive folders, of which the second will be harmed."""
+    """Return a function that makes a table of three hive folders. Tests damage the second folder."""
     for day, part in CUTS.items():
         (tmp_path / "rows" / day).mkdir(parents=True)
         rows[part].save(tmp_path / "rows" / day / HARMED)

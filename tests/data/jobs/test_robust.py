@@ -102,7 +102,7 @@ def test_rows_tied_at_the_last_size_share_the_places_that_are_left(rng):
     }
     split = fit_robust_parts(in_parts(*copies), ScoredRows(*copies), 2000, keep=1202 / 2000)
     assert [whole[1200].rows, split.rows, whole[1204].rows] == [1200, 1202, 1204]
-    # The normal equations of a fit are linear in the weights: those of the split are halfway between the others.
+    # Normal equations are linear in the weights, so the equations of the split are the mean of the other two.
     of_all = np.column_stack((features, np.ones(500)))
     order = [trust_order(features, scores)[:count] for count in (300, 301)]
     weights = np.zeros(500)

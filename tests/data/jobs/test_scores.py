@@ -27,7 +27,7 @@ either = st.one_of(tied, apart)
 
 
 def write(path, values):
-    """Write scores, of which there may be none, beside another column where the format has columns."""
+    """Write scores, possibly none, with a second column if the format has columns."""
     rows, kind = np.arange(len(values)), path.suffix
     if kind == ".npy":
         np.save(path, values)

@@ -1,7 +1,7 @@
 """Jobs over tables of any size, in parts, in one process or on a cluster. `truing.parts` is their public face.
 
-The steps on a block of rows are those of `truing.steps`, and the passes of a job those of `truing.run`. The modules
-here run them over files:
+`truing.steps` has the steps on a block of rows, and `truing.run` the passes of a job. The modules here run them over
+files:
 
     table.py      files with the same columns, read in blocks of rows
     jobs.py       passes over a table; results are kept on disk until the job is done

@@ -286,7 +286,10 @@ def _decide_new(
 
 
 def _new_parts(table: Table, folder: Path, kind: str, learned: Mapping[str, Stamp]) -> tuple[Table, int, list[str]]:
-    """Return the table of the parts to decide, the number of parts that are done, and notes on the parts."""
+    """Return the table of the parts to decide, the number of parts that are done, and notes on the parts.
+
+    Earlier results of parts that have changed since are removed.
+    """
     records, paths = read_done(folder), table.paths()
     new = [number for number, path in enumerate(paths) if not is_done(records.get(path), folder, table, number)]
     unlearned = [number for number in new if paths[number] not in learned]
@@ -294,11 +297,13 @@ def _new_parts(table: Table, folder: Path, kind: str, learned: Mapping[str, Stam
     check_own_files(records, folder, some, files_in(folder, some, kind))
     stale = sum(paths[number] in learned and learned[paths[number]] != table.stamps[number] for number in new)
     same = len(new) - len(unlearned) - stale
-    changed = sum(is_changed(records.get(paths[number]), table, number) for number in unlearned)
+    changed = [number for number in unlearned if is_changed(records.get(paths[number]), table, number)]
+    outdated = [records[paths[number]]["file"] for number in changed]
+    remove_files([folder / file for file in outdated if file is not None], folder)
     notes = {
         "skipped: the detector has learned these rows, so no error rate holds for them": same,
         "skipped: changed since the detector learned them, so some of the rows may be learned": stale,
-        "changed since the last call and decided again": changed,
+        "changed since the last call and decided again": len(changed),
     }
     return some, len(table) - len(new), [f"{counted(count, 'part')} {note}" for note, count in notes.items() if count]
 

@@ -56,7 +56,6 @@ class WritePart:
         found = columns()
         first = next(found, None)
         if first is None:
-            self.files[number].unlink(missing_ok=True)  # The part may have had rows before.
             return whole
         self.files[number].parent.mkdir(parents=True, exist_ok=True)
         with writing_blocks(self.files[number]) as writer:
@@ -66,7 +65,7 @@ class WritePart:
 
 
 def as_kind(kind: str | None, table: Table, folder: Path) -> str:
-    """Return the file format of the results: by default that of earlier results in the folder."""
+    """Return the file format of the results. The default is the format of earlier results in the folder."""
     if kind is None:
         kind = recorded(folder).get("kind")
     if kind is None:
@@ -143,7 +142,9 @@ def read_done(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _is_own(file: Any) -> bool:
     """Return whether a recorded file is None, or a path within the folder."""
-    return file is None or (isinstance(file, str) and not Path(file).is_absolute() and ".." not in Path(file).parts)
+    if not isinstance(file, str):
+        return file is None
+    return file != "" and not Path(file).is_absolute() and ".." not in Path(file).parts
 
 
 def record_of(folder: Path, table: Table, number: int, file: Path, tally: Tally) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The scores of each set are written to a temporary file, as sorted runs of `ROWS_OF_RUN` scores. Then all runs are read
 side by side, one range of ascending scores at a time. Every `SAMPLE_STEP`-th score of each run stays in memory: these
-samples tell how far to read each run for the next range.
+samples show how far to read each run for the next range.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SAMPLES_OF_RANGE = 2**7
 def evaluate(
     scores_in: Paths, scores_out: Paths, *, convention: str = "at-least", folder: AnyPath | None = None
 ) -> Report:
-    """Return all metrics of two sets of scores in files. They equal those of `truing.evaluate` in every bit.
+    """Return all metrics of two sets of scores in files. The report is bit-identical to `truing.evaluate`.
 
     Parameters
     ----------
     scores_in, scores_out
-        Scores of the in- and of the out-of-distribution rows: a file, a folder, a glob, or a sequence of these. Files
-        in a folder within the folder count too. Of a table, the column `scores` is read.
+        Scores of the in- and of the out-of-distribution rows: a file, a folder, a glob, or a sequence of these.
+        Subfolders are included. From a table, only the column `scores` is read.
     convention
         The meaning of FPR95; see `truing.fpr_at_tpr`.
     folder
