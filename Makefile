@@ -67,5 +67,5 @@ clean:  ## remove build outputs
 # The service's clients ask for other versions of packages than ours: they have an environment of their own.
 .venv-clients/stamp: clients.txt
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet --constraint clients.txt "tritonclient[http]" kserve
+	.venv-clients/bin/pip install --quiet --constraint clients.txt "tritonclient[grpc,http]" kserve
 	touch $@

@@ -1,80 +1,127 @@
-"""The service over HTTP, beside an endpoint that reads the same body and answers nothing.
+"""Durable learning over HTTP, next to a minimal endpoint that does the same arithmetic.
 
-Batches of 256 × 128 float32 features and 10 logits come in binary over 16 connections. Each connection sends its next
-batch when it has its answer. All servers run in uvicorn, one process each, and take turns. "Not durable" writes without
-syncing. Times are wall-clock times; server and client share the machine.
+The minimal endpoint runs in uvicorn as well. It reads a body, learns the queued batches together with the functions of
+the core, commits them to SQLite in one transaction, and answers with the scores. It has no router, no checks, no ids,
+no checksums, no metrics and no snapshots. Both servers use h11 and one process, take turns, and share the machine with
+the client.
 
-At 2,048 columns, batches of 32 rows come 20 times a second, whether or not the last one was answered.
+Batches arrive in binary over 16 connections. Each connection sends its next batch when it has its answer.
 """
 
 import asyncio
 import json
 import multiprocessing
+import os
+import re
 import socket
+import sqlite3
+import subprocess
+import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import uvicorn
 
 from _features import like_a_network
-from _rows import Row, costs, faster, report
+from _rows import Row, faster, report, value
 from _timing import Measure
-from truing import Detector
-from truing.service.app import INFER, create_app
-from truing.service.engine import Engine
-from truing.service.metrics import Metrics
-from truing.service.protocol import Widths
-from truing.service.store import Store
+from truing import Detector, Outputs
+from truing.decisions.thresholds import Rate
+from truing.stream import SolvedState, calibrated, learn_batches
 
 CONNECTIONS = 16
-REQUESTS = 2000  # In a turn.
 TURNS = 5
-SYNCS = {"not durable": False, "durable": True}
-NO_OP = "no-op"
-PACED_SECONDS, BATCHES_A_SECOND = 20, 20
+CLASSES = 10
+REFERENCE_ROWS = 500
+INFER = "/v2/models/truing/infer"
 
 
-async def no_op(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Read the body and return an empty answer."""
-    while (await receive()).get("more_body", False):
-        pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"{}"})
+class Work(NamedTuple):
+    """Batches of `rows` rows and `features` columns, learned by a method, `requests` of them in a turn."""
+
+    rows: int
+    features: int
+    method: str
+    requests: int
+    components: int | None = None
+
+    def __str__(self) -> str:
+        within = "" if self.components is None else f", {self.components} components"
+        return f"{self.rows} × {self.features}, {self.method}{within}"
 
 
-def serve(folder: str, widths: Widths, name: str, listening: socket.socket) -> None:
-    """Serve on a socket until the process is ended."""
-    app: Any = no_op
-    if name in SYNCS:
-        store = Store(folder, Detector(), features=widths.features, classes=widths.classes, sync=SYNCS[name])
-        metrics = Metrics()
-        app = create_app(Engine(store, listeners=[metrics.record]), metrics, widths=widths)
+class Minimal:
+    """The minimal endpoint."""
+
+    def __init__(self, folder: str, work: Work) -> None:
+        detector = Detector(method=work.method, components=work.components)
+        self.state = SolvedState(calibrated(detector.state, reference_of(work)))
+        self.database = sqlite3.connect(f"{folder}/minimal.sqlite3", isolation_level=None, check_same_thread=False)
+        self.database.execute("PRAGMA journal_mode = WAL")
+        self.database.execute("PRAGMA synchronous = FULL")
+        self.database.execute("CREATE TABLE batches (body BLOB)")
+        self.queue: deque[tuple[Outputs, bytes, Future[bytes]]] = deque()
+        self.is_filled = threading.Semaphore(0)
+        threading.Thread(target=self.write, daemon=True).start()
+
+    def write(self) -> None:
+        """Learn and commit the queued batches, in an endless loop."""
+        while True:
+            self.is_filled.acquire()
+            group = [self.queue.popleft()]
+            while self.is_filled.acquire(blocking=False):
+                group.append(self.queue.popleft())
+            self.state, answers = learn_batches(self.state, [one for one, _, _ in group], Rate("false_alarm", 0.05))
+            self.database.execute("BEGIN")
+            self.database.executemany("INSERT INTO batches VALUES (?)", [(body,) for _, body, _ in group])
+            self.database.execute("COMMIT")
+            for (_, _, future), answer in zip(group, answers, strict=True):
+                future.set_result(answer.scores.tobytes())
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Answer one request."""
+        body, has_more = b"", True
+        while has_more:
+            message = await receive()
+            body += message.get("body", b"")
+            has_more = message.get("more_body", False)
+        length = int(dict(scope["headers"])[b"inference-header-content-length"])
+        shapes = {one["name"]: one["shape"] for one in json.loads(body[:length])["inputs"]}
+        numbers = np.frombuffer(body[length:], "<f4")
+        cut = shapes["features"][0] * shapes["features"][1]
+        outputs = Outputs(numbers[:cut].reshape(shapes["features"]), numbers[cut:].reshape(shapes["logits"]))
+        future: Future[bytes] = Future()
+        self.queue.append((outputs, body, future))
+        self.is_filled.release()
+        answer = await asyncio.wrap_future(future)
+        headers = [(b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def serve_minimal(folder: str, work: Work, listening: socket.socket) -> None:
+    """Serve the minimal endpoint on a socket until the process is ended."""
     config = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        ws="none",
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
+        Minimal(folder, work), http="h11", lifespan="off", log_config=None, access_log=False, ws="none"
     )
     uvicorn.Server(config).run(sockets=[listening])
 
 
 @contextmanager
-def served(widths: Widths, name: str) -> Iterator[int]:
-    """Run a server in a new process and yield its port."""
+def minimal(work: Work) -> Iterator[int]:
+    """Run the minimal endpoint in a new process and yield its port."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:  # /tmp may be in memory.
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
-            arguments = (folder, widths, name, listening)
-            process = multiprocessing.get_context("spawn").Process(target=serve, args=arguments)
+            process = multiprocessing.get_context("spawn").Process(target=serve_minimal, args=(folder, work, listening))
             process.start()
             port = listening.getsockname()[1]
         try:
@@ -84,28 +131,51 @@ def served(widths: Widths, name: str) -> Iterator[int]:
             process.join()
 
 
-def request_of(rows: int, widths: Widths) -> bytes:
-    """Return one request."""
-    return requests_of(1, rows, widths)[0]
+@contextmanager
+def truing_serve(work: Work) -> Iterator[int]:
+    """Run `truing serve` and yield its port."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+        reference_of(work).save(f"{folder}/reference.npz")
+        options = ["--features", str(work.features), "--classes", str(CLASSES), "--method", work.method]
+        options += [] if work.components is None else ["--components", str(work.components)]
+        command = [sys.executable, "-m", "truing", "serve", "--state", f"{folder}/state", "--port", "0", *options]
+        process = subprocess.Popen(
+            [*command, "--reference", f"{folder}/reference.npz"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+:(\d+)", process.stdout.readline())
+            assert found is not None
+            yield int(found[1])
+        finally:
+            process.kill()
+            process.wait()
 
 
-def requests_of(count: int, rows: int, widths: Widths) -> list[bytes]:
+def reference_of(work: Work) -> Outputs:
+    """Return the reference rows."""
+    return _rows(REFERENCE_ROWS, work.features, seed=1)
+
+
+def _rows(rows: int, features: int, seed: int) -> Outputs:
+    logits = np.random.default_rng(seed).normal(0, 3, (rows, CLASSES)).astype(np.float32)
+    return Outputs(like_a_network(rows, features, seed=seed)[0], logits)
+
+
+def requests_of(work: Work, count: int = CONNECTIONS) -> list[bytes]:
     """Return requests with different rows."""
-    features = like_a_network(count * rows, widths.features)[0]
-    logits = np.random.default_rng(0).normal(0, 3, (count * rows, widths.classes)).astype(np.float32)
-    parts = [slice(start, start + rows) for start in range(0, count * rows, rows)]
-    return [_request({"features": features[part], "logits": logits[part]}) for part in parts]
+    every = _rows(count * work.rows, work.features, seed=0)
+    return [_request(every[start : start + work.rows]) for start in range(0, len(every), work.rows)]
 
 
-def _request(tensors: dict[str, np.ndarray]) -> bytes:
+def _request(rows: Outputs) -> bytes:
+    tensors = {"features": rows.features, "logits": rows.logits}
     inputs = [
-        {
-            "name": name,
-            "shape": array.shape,
-            "datatype": "FP32",
-            "parameters": {"binary_data_size": array.nbytes},
-        }
-        for name, array in tensors.items()
+        {"name": name, "shape": one.shape, "datatype": "FP32", "parameters": {"binary_data_size": one.nbytes}}
+        for name, one in tensors.items()
     ]
     text = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     body = b"".join([text, *(array.tobytes() for array in tensors.values())])
@@ -127,79 +197,62 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
     return perf_counter() - start
 
 
-async def as_fast_as_answered(port: int, request: bytes, requests: int, connections: int) -> tuple[float, list[float]]:
-    """Return the time of all requests over some connections, and the time of each request."""
+async def load(port: int, requests: list[bytes], count: int) -> tuple[float, list[float]]:
+    """Return the seconds of `count` requests over the connections, and the seconds of each request."""
     times: list[float] = []
 
-    async def client() -> None:
+    async def client(request: bytes) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        times.extend([await ask(reader, writer, request) for _ in range(requests // connections)])
+        times.extend([await ask(reader, writer, request) for _ in range(count // CONNECTIONS)])
         writer.close()
 
     start = perf_counter()
-    await asyncio.gather(*(client() for _ in range(connections)))
+    await asyncio.gather(*map(client, requests))
     return perf_counter() - start, times
 
 
-async def paced(port: int, requests: list[bytes], a_second: float) -> list[float]:
-    """Send a request at each tick, over a new connection if all are busy; return the time until each answer."""
-    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-    times: list[float] = []
+SERVERS = {"truing": truing_serve, "minimal": minimal}
 
-    async def one(request: bytes) -> None:
-        pair = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-        times.append(await ask(*pair, request))
-        idle.append(pair)
 
-    start = perf_counter()
-    asked = []
-    for tick, request in enumerate(requests):
-        await asyncio.sleep(max(0.0, start + tick / a_second - perf_counter()))
-        asked.append(asyncio.create_task(one(request)))
-    await asyncio.gather(*asked)
-    for _, writer in idle:
-        writer.close()
-    return times
+def throughput(work: Work, turns: int = TURNS) -> tuple[dict[str, Measure], np.ndarray]:
+    """Return the seconds per batch of both servers, and the latencies of truing's answers."""
+    requests = requests_of(work)
+    seconds: dict[str, list[float]] = {name: [] for name in SERVERS}
+    latencies: list[float] = []
+    for _ in range(turns):
+        for name, serving in SERVERS.items():
+            with serving(work) as port:
+                asyncio.run(load(port, requests, 4 * CONNECTIONS))  # Warm up.
+                taken, times = asyncio.run(load(port, requests, work.requests))
+            seconds[name].append(taken / len(times))
+            latencies += times if name == "truing" else []
+    return {name: Measure(median(seconds[name]), runs=turns) for name in SERVERS}, np.array(latencies)
 
 
 def measure() -> Iterator[Row]:
-    yield from throughput(Widths(128, 10), 256)
-    yield keeping_up(Widths(2048, 10), 32)
+    for work in (Work(256, 128, "contrast", 2000), Work(256, 128, "dlr", 2000)):
+        measured, latencies = throughput(work)
+        yield _row(work, measured, latencies)
+    slowest = 1 / 20
+    wide: dict[int | None, float] = {}
+    for method in ("contrast", "dlr"):
+        for components in (None, 64):
+            work = Work(32, 2048, method, 320, components)
+            measured, latencies = throughput(work, turns=3)
+            wide[components] = measured["truing"].value
+            yield value(f"{work}, a batch", measured["truing"], slowest, note=_note(measured["truing"], latencies))
+        ours, plain = Measure(wide[64]), Measure(wide[None])
+        yield faster(f"32 × 2048, {method}, with 64 components", ours, "without components", plain, 1.0)
 
 
-def throughput(widths: Widths, rows: int, requests: int = REQUESTS, turns: int = TURNS) -> Iterator[Row]:
-    request = request_of(rows, widths)
-    names = (NO_OP, *SYNCS)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    latencies: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(turns):
-        for name in names:
-            with served(widths, name) as port:
-                asyncio.run(as_fast_as_answered(port, request, 10 * CONNECTIONS, CONNECTIONS))  # Load everything.
-                taken, times = asyncio.run(as_fast_as_answered(port, request, requests, CONNECTIONS))
-            seconds[name].append(taken / len(times))
-            latencies[name] += times
-    measured = {name: Measure(median(seconds[name]), runs=turns) for name in names}
-    batch = f"{rows} × {widths.features}, {CONNECTIONS} connections"
-
-    for name, at_least in (("not durable", 0.7), ("durable", 0.45)):
-        low, high = np.quantile(latencies[name], (0.5, 0.99))
-        note = f"{1 / measured[name].value:,.0f} requests/s; p50 {1000 * low:.1f} ms, p99 {1000 * high:.1f} ms"
-        yield faster(f"{batch}, {name}", measured[name], "no-op endpoint", measured[NO_OP], at_least, note=note)
+def _row(work: Work, measured: dict[str, Measure], latencies: np.ndarray) -> Row:
+    note = _note(measured["truing"], latencies)
+    return faster(f"{work}, a batch", measured["truing"], "minimal endpoint", measured["minimal"], 0.8, note=note)
 
 
-def keeping_up(widths: Widths, rows: int, seconds: float = PACED_SECONDS) -> Row:
-    first, *requests = requests_of(1 + round(seconds * BATCHES_A_SECOND), rows, widths)
-    with served(widths, "durable") as port:
-        asyncio.run(as_fast_as_answered(port, first, 1, 1))  # Load everything.
-        start = perf_counter()
-        times = asyncio.run(paced(port, requests, BATCHES_A_SECOND))
-        taken = Measure((perf_counter() - start) / len(times), runs=len(times))
-    low, high = np.quantile(times, (0.5, 0.99))
-    note = f"p50 {1000 * low:.0f} ms, p99 {1000 * high:.0f} ms"
-    work = f"{rows} × {widths.features}, {BATCHES_A_SECOND} batches a second, durable"
-    # The answer to the last batch may come a little after its tick.
-    return costs(work, taken, "as they come", Measure(1 / BATCHES_A_SECOND), 1.02, note=note)
+def _note(ours: Measure, latencies: np.ndarray) -> str:
+    low, high = 1000 * np.quantile(latencies, (0.5, 0.99))
+    return f"{1 / ours.value:,.0f} batches/s; p50 {low:.1f} ms, p99 {high:.1f} ms"
 
 
 if __name__ == "__main__":

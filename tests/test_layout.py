@@ -29,7 +29,7 @@ ROOMS = [
     "decisions metrics",
     "contrast options",
     "steps",
-    "states contrast_state detector",
+    "states contrast_state stream detector",
     "plan run learned",
     "detection",
     "folding saved",

@@ -1,89 +1,105 @@
-"""The picture of docs/live.md: the live page over ten minutes of a stream, of the rows that come with truing.
+"""The picture in docs/live.md: the live page after ten minutes of a stream of the sample rows.
 
 python docs/figures/live.py                     # writes live.png beside this script; needs chromium
 
-The stream is played ahead of time: a batch for each second, with the clock of the page set to it.
+The stream is played ahead of time: some batches for each second, with the clock of the history set to that second.
 """
 
 import shutil
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import uvicorn
 from PIL import Image
 from playwright.sync_api import sync_playwright
+from starlette.applications import Starlette
 
 import truing
-from truing.decisions.thresholds import Rate
-from truing.service.app import create_app
+from truing.service.changes import calibration, learning
 from truing.service.history import History
-from truing.service.metrics import Metrics
-from truing.service.protocol import Widths
-from truing.service.requests import Answer, Event, Facts
+from truing.service.live import live_routes
+from truing.service.models import Models
 
 HERE = Path(__file__).parent
-SECONDS, CHANGE = 590, 420  # Of the stream, and from where on house numbers come.
-SHARES = (0.02, 0.30)  # Of house numbers, before and after.
-FALSE_ALARM = 0.001  # Of the drift alarm.
-COLOURS = 64
-WIDTH, HEIGHT = 1200, 1060  # Down to the last chart.
+MODELS = {"camera-1": 0.02, "camera-2": 0.12}  # Share of house numbers in the last minutes of each stream.
+SECONDS, CHANGE = 590, 480  # Length of a stream, and when this share begins.
+PAUSE = range(200, 240)  # No requests arrive in these seconds.
+SHARE, ERROR_SHARE = 0.02, 0.002  # Share of house numbers before, and of failed requests.
+CHOSEN = "camera-2"
+COLOURS = 256
+WIDTH, HEIGHT = 1280, 1120
+
+INSIDE, OUTSIDE = truing.sample("cifar10-test"), truing.sample("svhn")
+BOTH = truing.Outputs.concatenate([INSIDE, OUTSIDE])
 
 
-def played(now: float) -> tuple[History, truing.Detector, Facts]:
-    """Return the history of a stream that ends now, and the detector that learned it."""
-    inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
-    both, rng = truing.Outputs.concatenate([inside, outside]), np.random.default_rng(0)
-    history, detector = History(), truing.Detector(drift_alarm=FALSE_ALARM)
-    detector.calibrate(inside[5000:7000])
+def play(models: Models, name: str, *, share: float, end: float) -> History:
+    """Create a model and send it a stream that ends at the given time. Return its history."""
+    rng, history = np.random.default_rng(0), History()
+    widths = {"features": INSIDE.features.shape[1], "classes": INSIDE.logits.shape[1]}
+    engine = models.create(name, {**widths, "drift_alarm": 0.001})[0].running()
+    engine.submit(calibration(INSIDE[5000:7000])).result()
     for second in range(SECONDS):
-        rows = int(rng.integers(40, 90))
-        is_out = rng.random(rows) < SHARES[second >= CHANGE]
-        places = np.where(is_out, rng.integers(len(inside), len(both), rows), rng.integers(0, 5000, rows))
-        found = detector.learn_and_decide(both[places], false_alarm=0.05)
-        answer = Answer(found.scores, found.scores, found.p_values, found.is_out, True, False, found.notes)
-        at = now - SECONDS + second
-        history.record(Event("learned", at, rows, int(found.is_out.sum()), 0.002, answer))
-        history.look(detector, facts(detector), now=at)
-    return history, detector, facts(detector)
+        now = end - SECONDS + second
+        for _ in range(0 if second in PAUSE else rng.poisson(3)):
+            rows = int(rng.integers(10, 40))
+            is_out = rng.random(rows) < (SHARE if second < CHANGE else share)
+            places = np.where(is_out, rng.integers(len(INSIDE), len(BOTH), rows), rng.integers(0, 5000, rows))
+            began = time.perf_counter()
+            engine.submit(learning(BOTH[places])).result()
+            history.watch(400 if rng.random() < ERROR_SHARE else 200, time.perf_counter() - began, now=now)
+            while EVENTS:
+                history.record(replace(EVENTS.pop(0), time=now))
+        history.sample(engine.status(), engine.contents, now=now)
+    return history
 
 
-def facts(detector: truing.Detector) -> Facts:
-    """Return what a service would say of this detector, as far as the page asks."""
-    held = {"rate": Rate("false_alarm", 0.05), "rows": detector.moments.rows, "why_not": ""}
-    held |= {"reference_rows": len(detector.reference)}
-    return Facts(**dict.fromkeys(Facts.__dataclass_fields__) | held)
+EVENTS = []
 
 
-def photographed(history: History, detector: truing.Detector, told: Facts) -> bytes:
-    """Return the page as a browser shows it."""
-    serving = SimpleNamespace(detector=detector, facts=lambda: told, rate=told.rate)
-    app = create_app(serving, Metrics(), widths=Widths(64, 10), history=history)
+@contextmanager
+def served(models: Models, histories: dict[str, History]) -> Iterator[str]:
+    """Serve the page until the block ends. Yield its address."""
+    app = Starlette(routes=live_routes(models, histories))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
     running = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     running.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    server.should_exit = True
+    running.join()
+
+
+def screenshot(address: str) -> bytes:
+    """Return a screenshot of the page."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        page.goto(f"http://127.0.0.1:{listening.getsockname()[1]}/")
-        page.wait_for_selector("#stream:not([hidden]) canvas")
+        page.goto(address)
+        page.wait_for_selector("#charts canvas")
         page.wait_for_timeout(500)
         picture = page.screenshot()
         browser.close()
-    server.should_exit = True
-    running.join()
     return picture
 
 
 def main() -> None:
-    """Write the picture, in few colours, so that it stays small."""
-    image = Image.open(BytesIO(photographed(*played(time.time())))).convert("RGB")
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(HERE / "live.png", optimize=True)
+    """Write the picture, with few colours, so that the file is small."""
+    with TemporaryDirectory() as folder:
+        models, end = Models(Path(folder), listeners=lambda name: [EVENTS.append]), time.time() // 5 * 5
+        histories = {name: play(models, name, share=share, end=end) for name, share in MODELS.items()}
+        with served(models, histories) as address:
+            picture = Image.open(BytesIO(screenshot(f"{address}?model={CHOSEN}"))).convert("RGB")
+        models.close()
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(HERE / "live.png", optimize=True)
 
 
 if __name__ == "__main__":

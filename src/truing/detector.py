@@ -7,43 +7,36 @@ one frozen state, and reads use the last published state without waiting. A batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ._blas import one_thread
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._display.html import facts
-from .contrast import ContrastFit, RowSample, SplitReference, group_numbers
+from .contrast import ContrastFit, RowSample, SplitReference
 from .contrast_state import ContrastState, State, sample_of_job
 from .decisions.drift import DriftAlarm
-from .decisions.notes import on_skipped_rows
 from .decisions.thresholds import Decision, Rate
-from .options import check_options, why_not_contrast
+from .options import check_options
 from .outputs import Outputs, as_outputs
 from .regression.fits import KEEP
 from .regression.least_squares import LinearFit
-from .regression.moments import Moments, check_moments
+from .regression.moments import Moments
 from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
-from .scores.rows import ScoredRows
-from .states import (
-    DEFAULT_BASE,
-    METHODS,
-    NOTHING_LEARNED,
-    ROBUST_WINDOW,
-    LinearState,
-    Reference,
-    Settings,
-    Solved,
-    classes_after,
+from .states import DEFAULT_BASE, METHODS, ROBUST_WINDOW, LinearState, Reference, Settings, Solved
+from .steps import Fit, Sums, trued_scores
+from .stream import (
+    Answer,
+    SolvedState,
+    answer_rows,
+    calibrated,
+    check_learned,
+    check_outputs,
+    learn_batches,
+    merged,
 )
-from .steps import Fit, Sums, decide_rows, trued_scores
-
-T = TypeVar("T")
 
 
 class Detector:
@@ -130,9 +123,15 @@ class Detector:
             drift_alarm=None if drift_alarm is None else as_share(drift_alarm, "drift_alarm"),
         )
         _check_combination(settings)
-        self.state: State = ContrastState(settings) if method == "contrast" else LinearState(settings)
-        self._fits = SolvedFits(self.state)
+        self._solved = SolvedState(ContrastState(settings) if method == "contrast" else LinearState(settings))
         self._changing = Lock()
+
+    @classmethod
+    def of_state(cls, solved: SolvedState) -> Detector:
+        """Return a detector with this state and its fits."""
+        detector = cls.__new__(cls)
+        vars(detector).update(_solved=solved, _changing=Lock())
+        return detector
 
     @classmethod
     def of_sums(
@@ -172,6 +171,15 @@ class Detector:
         state = detector.state if learned is None else detector.state.with_sums(learned)
         detector.state = replace(state, skipped_rows=sums.garbage_rows)
         return detector
+
+    @property
+    def state(self) -> State:
+        """The frozen state. Setting it replaces everything that the detector has learned."""
+        return self._solved.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._solved = SolvedState(state)
 
     @property
     def settings(self) -> Settings:
@@ -220,7 +228,8 @@ class Detector:
         are rows whose distance from the rows learned so far, or from the other rows of the first batch, is more than
         100 times the size of those rows. This takes 20 rows or more.
         """
-        self._learn(outputs, lambda state, rows: (state, None))
+        with self._changing:
+            self._solved, _ = learn_batches(self._solved, [outputs], None, with_answers=False)
 
     def calibrate(self, reference: Outputs, groups: ArrayLike | None = None) -> None:
         """Use these in-distribution rows as the reference, replacing any earlier reference. The drift alarm restarts.
@@ -238,55 +247,29 @@ class Detector:
             One label per reference row. Contrast keeps the rows of a group (frames of a film, tiles of an image) in one
             half.
         """
-        as_outputs(reference, "reference")
-        if groups is not None:
-            group_numbers(groups, len(reference))
-
-        def calibrated(old: State) -> State:
-            self._check_outputs(old, reference)
-            state = _resolved(old, reference).with_reference(reference, groups)
-            return replace(state, reference_notes=(*_why_not_contrast(old, reference), *state.reference_notes))
-
-        self._change(calibrated)
+        with self._changing:
+            self.state = calibrated(self.state, reference, groups)
 
     def merge(self, moments: Moments | RowSample) -> None:
         """Add the `moments` of another detector with the same settings, with weight 1.
 
-        Merge each set of rows once: rows that are merged twice count twice. For a DLR detector that keeps learning,
+        Merge each set of rows once: rows that are merged twice count twice. For a detector that keeps learning,
         merge the difference `now - before`. For contrast both detectors must have the same base score, which must not
-        depend on the reference. Detectors with a
-        window, and rlr, cannot merge, because they forget rows by age.
+        depend on the reference. Detectors with a window, and rlr, cannot merge, because they forget rows by age.
         """
-        is_contrast = isinstance(self.state, ContrastState)
-        wanted = RowSample if is_contrast else Moments
-        if is_contrast and looks_at_known(self.base):
-            raise ValueError(f"moments of the base score {self.base} depend on the reference and cannot be merged")
-        if self.settings.window is not None:
-            raise ValueError("moments cannot be merged into a window, which forgets rows by age")
-        if not isinstance(moments, wanted):
-            raise TypeError(f"moments must be {wanted.__name__}, as the detector has, got {type(moments).__name__}")
-        moments = deepcopy(moments)  # The caller may change its arrays later.
-        if isinstance(moments, Moments):
-            check_moments(moments)
-        if not moments.rows > 0:
-            raise ValueError(f"moments must weigh more than 0 rows, got {moments.rows:g}")
-
-        def merged(old: State) -> State:
-            if isinstance(moments, Moments):
-                self._check_width(old, moments.dimensions, "moments")
-            return _resolved(old).with_sums(moments)  # type: ignore[arg-type]
-
-        self._change(merged)
+        with self._changing:
+            self.state = merged(self.state, moments)
 
     def score(self, outputs: Outputs) -> Floats:
         """Return the trued score of every row (n,), by the fit of all learned and reference rows.
 
         The detector must have learned rows; a reference alone is not enough.
         """
-        state = self.state
-        self._check_outputs(state, as_outputs(outputs, "outputs"))
-        _check_learned(state)
-        fit = self._solved(state, with_reference=state.is_reference_in_fit).fit
+        solved = self._solved
+        state = solved.state
+        check_outputs(state, as_outputs(outputs, "outputs"))
+        check_learned(state)
+        fit = solved.solved(with_reference=state.is_reference_in_fit).fit
         return trued_scores(state.unlearned_rows(outputs), fit)
 
     def decide(
@@ -311,19 +294,17 @@ class Detector:
             out; the expected share of in-distribution rows among the rows of this batch that are called out
             (Benjamini-Hochberg).
         """
-        rate, state = Rate.of(accept, false_alarm, fdr), self.state
-        if state.reference is None:
+        rate, solved = Rate.of(accept, false_alarm, fdr), self._solved
+        if solved.state.reference is None:
             raise ValueError(_UNCALIBRATED)
-        self._check_outputs(state, as_outputs(outputs, "outputs"))
-        return self._decided(state, state.unlearned_rows(outputs), rate, is_learned=False)
+        check_outputs(solved.state, as_outputs(outputs, "outputs"))
+        return _decision(answer_rows(solved, solved.state.unlearned_rows(outputs), rate, is_learned=False))
 
     def learn_and_score(self, outputs: Outputs) -> Floats:
         """Learn these rows, then return their trued scores (n,) by a fit that includes them (Algorithm 3)."""
-
-        def scored(state: State, rows: ScoredRows) -> tuple[State, Floats]:
-            return state, trued_scores(rows, self._solved(state, with_reference=state.is_reference_in_fit).fit)
-
-        return self._learn(outputs, scored)
+        with self._changing:
+            self._solved, (answer,) = learn_batches(self._solved, [outputs], None)
+        return answer.scores
 
     def learn_and_decide(
         self,
@@ -342,16 +323,9 @@ class Detector:
         rate = Rate.of(accept, false_alarm, fdr)
         if self.state.reference is None:
             raise ValueError(_UNCALIBRATED)
-
-        def decided(state: State, rows: ScoredRows) -> tuple[State, Decision]:
-            skipped = on_skipped_rows(state.skipped_rows - self.state.skipped_rows, has_reference=True)
-            decision = self._decided(state, rows, rate, is_learned=True, notes=skipped)
-            if state.drift is not None:
-                watched = state.watched(rows.scores, decision.scores, decision.p_values)
-                state = replace(state, drift=state.drift.updated(*watched, rows.features))
-            return state, decision
-
-        return self._learn(outputs, decided)
+        with self._changing:
+            self._solved, (answer,) = learn_batches(self._solved, [outputs], rate)
+        return _decision(answer)
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,), before truing."""
@@ -381,125 +355,31 @@ class Detector:
 
     def __copy__(self) -> Detector:
         """Return a detector with the same state. It shares the fits of this state."""
-        copied, state = type(self).__new__(type(self)), self.state
-        vars(copied).update(state=state, _fits=self._fits_of(state), _changing=Lock())
-        return copied
+        return type(self).of_state(self._solved)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the frozen state without the lock and the solved fits."""
         return {"state": self.state}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        vars(self).update(attributes, _fits=SolvedFits(attributes["state"]), _changing=Lock())
-
-    def state_to_learn(self, outputs: Outputs) -> State:
-        """Return the state that can learn these rows, with a definite method. Reject rows of another network."""
-        self._check_outputs(self.state, as_outputs(outputs, "outputs"))
-        state = _resolved(self.state)
-        if isinstance(state, LinearState) and state.classes is None and outputs.logits is not None:
-            return replace(state, classes=classes_after(None, outputs))
-        return state
+        vars(self).update(_solved=SolvedState(attributes["state"]), _changing=Lock())
 
     def solved(self, *, is_learned: bool) -> Solved:
         """Return the fit that decides rows, and its scores of the reference rows.
 
         With `is_learned`, it decides the rows of the last batch, and otherwise rows that were not learned.
         """
-        return self._solved(self.state, with_reference=is_learned)
-
-    def _learn(self, outputs: Outputs, then: Callable[[State, ScoredRows], tuple[State, T]]) -> T:
-        """Learn these rows, pass the new state and the rows to `then`, publish its state and return its result.
-
-        If anything fails, the detector stays unchanged.
-        """
-        as_outputs(outputs, "outputs")
-        with one_thread(), self._changing:  # Pin BLAS once for all steps of a batch.
-            before = self.state_to_learn(outputs)
-            rows = before.score_rows(outputs)
-            self.state, result = then(before.with_rows(rows), rows)
-            return result
-
-    def _decided(
-        self, state: State, rows: ScoredRows, rate: Rate, *, is_learned: bool, notes: Sequence[str] = ()
-    ) -> Decision:
-        """Return the decision on rows by a state that is calibrated."""
-        fit, scores_in = self._solved(state, with_reference=is_learned)
-        assert scores_in is not None
-        notes = (*notes, *state.notes(rows.features, fit))
-        return decide_rows(rows, fit, scores_in, rate, is_ordered=True, notes=notes)[0]
-
-    def _solved(self, state: State, *, with_reference: bool) -> Solved:
-        """Return a fit of a state. The fits of the last state that was asked for are kept."""
-        return self._fits_of(state).of(with_reference=with_reference)
-
-    def _fits_of(self, state: State) -> SolvedFits:
-        fits = self._fits
-        if fits.state is not state:
-            fits = self._fits = SolvedFits(state)
-        return fits
-
-    def _change(self, changed: Callable[[State], State]) -> None:
-        """Replace the state, one change at a time."""
-        with self._changing:
-            self.state = changed(self.state)
+        return self._solved.solved(with_reference=is_learned)
 
     def _fit(self, *, with_reference: bool) -> Fit:
-        state = self.state
-        _check_learned(state)
-        return self._solved(state, with_reference=with_reference).fit
-
-    def _check_outputs(self, state: State, outputs: Outputs) -> None:
-        """Reject rows from another network than the rows seen so far."""
-        model = self.settings.model
-        if None not in (model, outputs.model) and model != outputs.model:
-            raise ValueError(f"outputs must be of the model {model!r}, as the detector is, got {outputs.model!r}")
-        self._check_width(state, outputs.features.shape[1], "features")
-        classes = None if outputs.logits is None else outputs.logits.shape[1]
-        if state.classes is not None and classes is not None and state.classes != classes:
-            raise ValueError(f"logits must have {state.classes} columns, as before, got {classes}")
-
-    def _check_width(self, state: State, width: int, name: str) -> None:
-        """Reject features or moments whose width differs from the rows seen so far."""
-        components = self.settings.components
-        if state.dimensions is not None and state.dimensions != width:
-            raise ValueError(f"{name} must have {state.dimensions} columns, as before, got {width}")
-        if components is not None and components > width:
-            raise ValueError(f"components must be at most the {width} columns of the features, got {components}")
+        solved = self._solved
+        check_learned(solved.state)
+        return solved.solved(with_reference=with_reference).fit
 
 
-class SolvedFits:
-    """The fits of one state, with and without its reference rows, each solved at its first use.
-
-    Threads may solve the same fit twice, and get the same result.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self._solved: dict[bool, Solved] = {}
-
-    def of(self, *, with_reference: bool) -> Solved:
-        """Return the fit, and its scores of the reference rows."""
-        solved = self._solved.get(with_reference)
-        if solved is None:
-            solved = self._solved[with_reference] = self.state.solve(with_reference=with_reference)
-        return solved
-
-
-def _resolved(state: State, reference: Outputs | None = None) -> State:
-    """Return the state with a definite method, if the method is auto: contrast needs a reference at the start."""
-    settings = state.settings
-    if settings.method != "auto" or isinstance(state, ContrastState):
-        return state
-    if reference is not None and not _why_not_contrast(state, reference):
-        return ContrastState(settings.resolved("contrast"))
-    return replace(state, settings=settings.resolved("dlr"), is_auto=True)
-
-
-def _why_not_contrast(state: State, reference: Outputs) -> list[str]:
-    """Return a note if the method is or was auto and this reference does not suit a contrast."""
-    if isinstance(state, ContrastState) or not (state.is_auto or state.settings.method == "auto"):
-        return []
-    return why_not_contrast(len(reference), intercept=state.settings.intercept)
+def _decision(answer: Answer) -> Decision:
+    assert answer.decision is not None  # The caller has checked that there is a reference.
+    return answer.decision
 
 
 def _check_combination(settings: Settings) -> None:
@@ -511,11 +391,6 @@ def _check_combination(settings: Settings) -> None:
     if settings.decay != 1.0 and settings.window is not None:
         other = "method 'rlr', which forgets by a window" if method == "rlr" else "a window"
         raise ValueError(f"decay does not go with {other}, got {settings.decay}")
-
-
-def _check_learned(state: State) -> None:
-    if not state.rows and not state.skipped_rows:  # The reference alone is enough if all rows so far were garbage.
-        raise ValueError(NOTHING_LEARNED)
 
 
 _UNCALIBRATED = "decisions need known in-distribution rows: call calibrate first"

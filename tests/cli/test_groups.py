@@ -129,5 +129,5 @@ def test_groups_go_with_a_reference(here, capsys):
     message = error(capsys, "fit", "test.npz", "--groups", "film", "-o", "fit.npz")
     assert "--groups goes with --method contrast" in message
     message = error(capsys, "serve", "--state", "state", "--features", "64", "--classes", "10", "--groups", "film")
-    assert "--groups goes with --reference" in message
+    assert "--groups needs --reference, got none" in message
     assert not (here / "state").exists()

@@ -1,11 +1,13 @@
-"""A service as a process of its own, and requests to it."""
+"""A service as a separate process, and requests to it."""
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,30 +20,45 @@ import truing
 
 INFER = "/v2/models/truing/infer"
 FEATURES, CLASSES = 6, 3
-SECONDS = 60  # Until whatever is waited for counts as lost.
+SECONDS = 60  # An event that takes longer will not happen.
 
 
 class Running:
-    """A `truing serve` that has said where it is."""
+    """A `truing serve` process that has printed its start line."""
 
-    def __init__(self, process: subprocess.Popen[str], start_line: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], start_line: str, errors: Any) -> None:
         self.process = process
         self.start_line = start_line
         self.url = re.search(r"http://\S+", start_line)[0]
         self.client = httpx.Client(base_url=self.url, timeout=SECONDS)
+        self._errors = errors
 
-    def state_rows(self, **headers: str) -> float:
+    def metric(self, name: str, model: str = "truing", **headers: str) -> float:
+        """Return a gauge or counter of a model that has no other labels."""
         text = self.client.get("/metrics", headers=headers).text
-        return float(re.search(r"^truing_state_rows (\S+)$", text, re.MULTILINE)[1])
+        return float(re.search(rf'^{name}{{model="{model}"}} (\S+)$', text, re.MULTILINE)[1])
 
-    def facts(self) -> tuple[float, ...]:
-        """Return what no request that is refused may change."""
-        text = self.client.get("/metrics").text
-        names = ("state_rows", "state_batches", "reference_rows", "sequence", "ready")
-        return tuple(float(re.search(rf"^truing_{name} (\S+)$", text, re.MULTILINE)[1]) for name in names)
+    def state_rows(self, model: str = "truing", **headers: str) -> float:
+        return self.metric("truing_state_rows", model, **headers)
+
+    def status(self, model: str = "truing") -> dict[str, Any]:
+        return self.client.get(f"/models/{model}").json()
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the status of all models, which a refused request must not change."""
+        return self.client.get("/models").json()["models"]
+
+    def errors(self) -> str:
+        """Return what the process has written to stderr so far."""
+        return os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0).decode()
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return the log lines of an event. Every line of stderr must be a JSON object."""
+        lines = [json.loads(line) for line in self.errors().splitlines()]
+        return [line for line in lines if line["event"] == event]
 
     def stop(self) -> int:
-        """Ask it to stop, and return its exit code."""
+        """Ask the process to stop, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
@@ -50,9 +67,11 @@ class Running:
         self.ended()
 
     def ended(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
         code = self.process.wait(SECONDS)
         self.process.stdout.close()
         self.client.close()
+        self._errors.close()
         return code
 
 
@@ -61,23 +80,26 @@ def command(state: Path, *options: str) -> list[str]:
 
 
 def begin(state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES, CLASSES)) -> Running:
-    """Start a service and wait for its first line."""
+    """Start a service and wait for its start line. Without sizes, it creates no model."""
     width = () if sizes is None else ("--features", str(sizes[0]), "--classes", str(sizes[1]))
+    errors = tempfile.TemporaryFile("a+")  # noqa: SIM115  # Closed by `Running.ended`.
     process = subprocess.Popen(
         command(state, *width, *options),
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])},
     )
     line = process.stdout.readline()
-    assert line, f"the service ended with {process.wait()}"
-    return Running(process, line)
+    if not line:
+        errors.seek(0)
+        raise AssertionError(f"the service ended with {process.wait()}: {errors.read()}")
+    return Running(process, line, errors)
 
 
 @contextmanager
-def serving(state: Path, *options: str, sizes: tuple[int, int] = (FEATURES, CLASSES)) -> Iterator[Running]:
-    """A service for the length of a block, which it must end well."""
+def serving(state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES, CLASSES)) -> Iterator[Running]:
+    """Run a service during a block. It must end with exit code 0."""
     running = begin(state, *options, sizes=sizes)
     try:
         yield running
@@ -93,18 +115,27 @@ def batch(rows: int, seed: int = 0, sizes: tuple[int, int] = (FEATURES, CLASSES)
     return truing.Outputs(features, (3 * rng.normal(size=(rows, sizes[1]))).astype(np.float32))
 
 
-def as_json(rows: truing.Outputs, **more: Any) -> dict[str, Any]:
-    """Return rows as a request in JSON."""
-    tensors = {"features": rows.features, "logits": rows.logits}
+def npz(rows: truing.Outputs | None = None, **arrays: Any) -> bytes:
+    """Return rows and arrays as the bytes of an `.npz` file."""
+    file = io.BytesIO()
+    columns = {} if rows is None else {"features": rows.features, "logits": rows.logits}
+    np.savez(file, **columns, **arrays)
+    return file.getvalue()
+
+
+def as_json(rows: Any, **more: Any) -> dict[str, Any]:
+    """Return rows as a JSON request, in FP32 or FP64."""
+    columns = {name: getattr(rows, name, None) for name in ("features", "logits", "scores")}
     inputs = [
-        {"name": name, "shape": list(array.shape), "datatype": "FP32", "data": array.tolist()}
-        for name, array in tensors.items()
+        {"name": name, "shape": list(array.shape), "datatype": f"FP{8 * array.itemsize}", "data": array.tolist()}
+        for name, array in columns.items()
+        if array is not None
     ]
     return {"inputs": inputs, **more}
 
 
 def as_binary(rows: truing.Outputs, **more: Any) -> tuple[bytes, dict[str, str]]:
-    """Return rows as a request with tensors behind its JSON, and the headers that it needs."""
+    """Return rows as a request with tensors after its JSON, and the headers that it needs."""
     inputs, tensors = [], []
     for name in ("features", "logits"):
         tensor = getattr(rows, name).astype("<f4").tobytes()

@@ -1,8 +1,8 @@
-"""The command: it ends well when told to, and what keeps it from starting is one line that says what to do."""
+"""The command `truing serve`: how it starts and ends, and one line that says why it does not start."""
 
-import argparse
+import json
+import logging
 import os
-import re
 import shutil
 import signal
 import socket
@@ -15,265 +15,275 @@ import pytest
 
 import truing
 from truing.cli.command import run as main
-from truing.service import command as command_module
 
 from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
 SIZES = ("--features", str(FEATURES), "--classes", str(CLASSES))
+SCORE_ONLY = {"learn": False}
 
 
 @pytest.fixture
 def refusal(capsys):
-    """Return a function that returns the one line with which the command does not start."""
+    """Return a function that runs the command and returns the line with which it does not start."""
+    loggers = [logging.getLogger(name) for name in ("truing.service", "uvicorn.error", "asyncio", "grpc")]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
 
-    def said(state: Path, *options: str) -> str:
+    def refused(state: Path, *options: str) -> str:
         assert main(command(state, *options)[3:]) == 1
         out, err = capsys.readouterr()
+        *logged, line = err.splitlines()
         assert out == ""
-        assert err.count("\n") == 1
-        return err
+        assert {json.loads(one)["level"] for one in logged} <= {"info"}
+        return line
 
-    return said
+    yield refused
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.level, logger.propagate = handlers, level, propagate
 
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory) -> Path:
-    """A state with some rows, of a service that was stopped."""
-    folder = tmp_path_factory.mktemp("state")
-    with serving(folder) as running:
+    """The state of a service that was stopped: 30 rows, a reference, a rate and an id."""
+    folder = tmp_path_factory.mktemp("command")
+    batch(40, seed=9).save(folder / "held.npz")
+    options = ("--method", "dlr", "--drift-alarm", "0.01", "--reference", str(folder / "held.npz"))
+    with serving(folder / "state", *options) as running:
+        assert "truing with 0 rows in 0 batches, 40 reference rows" in running.start_line
+        running.client.put("/models/truing/rate", json={"fdr": 0.2})
         for seed in range(3):
-            from_json(running.client.post(INFER, json=as_json(batch(10, seed))))
-    return folder
+            from_json(running.client.post(INFER, json=as_json(batch(10, seed), id=f"{seed}")))
+        answer = running.client.post(INFER, json=as_json(batch(5), parameters=SCORE_ONLY)).json()
+        (folder / "answer.json").write_text(json.dumps(answer))
+    return folder / "state"
+
+
+def test_a_restart_keeps_everything_and_needs_no_settings(state):
+    with serving(state, sizes=None) as running:
+        listed = "truing with 30 rows in 3 batches, 40 reference rows"
+        assert running.start_line == f"truing serves {running.url} from {state}: {listed}\n"
+        assert running.state_rows() == 30
+        status = running.status()
+        assert (status["rate"], status["method"], status["reference_rows"]) == ({"fdr": 0.2}, "dlr", 40)
+        answer = running.client.post(INFER, json=as_json(batch(5), parameters=SCORE_ONLY)).json()
+        assert answer == json.loads((state.parent / "answer.json").read_text())
+        again = running.client.post(INFER, json=as_json(batch(10, 1), id="1"))
+        assert again.json()["parameters"]["repeated"]
+        assert running.state_rows() == 30
+
+
+def test_models_are_created_and_served_side_by_side_by_one_process(refusal, tmp_path):
+    with serving(tmp_path, sizes=None) as running:
+        assert running.start_line.endswith(": no models yet, PUT /models/NAME creates one\n")
+        assert running.client.get("/v2/health/ready").status_code == 200
+    with serving(tmp_path, "--model", "cats"):
+        assert f"{tmp_path} is in use by another process" in refusal(tmp_path, "--model", "dogs", *SIZES)
+    with serving(tmp_path, "--model", "dogs", sizes=(4, 2)) as running:
+        assert [model["model"] for model in running.states()] == ["cats", "dogs"]
+        assert "cats with 0 rows in 0 batches, 0 reference rows; dogs with 0 rows" in running.start_line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_well_and_leaves_a_snapshot_of_all(tmp_path, number):
+def test_a_signal_ends_the_process_with_0_and_a_snapshot(tmp_path, number):
     running = begin(tmp_path)
     from_json(running.client.post(INFER, json=as_json(batch(10))))
     running.process.send_signal(number)
     assert running.ended() == 0
-    sequence = max(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("snapshot-*.npz"))
-    assert sequence == 1
+    with serving(tmp_path) as running:
+        assert running.status()["snapshot"]["sequence"] == running.status()["sequence"] == 1
 
 
-def test_a_signal_right_after_the_first_line_ends_it_well(tmp_path):
-    for _ in range(3):
+def test_a_signal_right_after_the_start_line_ends_the_process_with_0(tmp_path):
+    for _ in range(2):
         assert begin(tmp_path).stop() == 0
 
 
-def test_a_state_starts_without_its_settings_being_said_again(state):
-    running = begin(state, sizes=None)
-    assert "30 rows in 3 batches" in running.start_line
-    assert running.state_rows() == 30
-    assert running.stop() == 0
-
-
-def test_a_reference_is_taken_once_and_another_is_said_not_to_be(tmp_path):
-    batch(40).save(tmp_path / "held.npz")
-    batch(70).save(tmp_path / "other.npz")
-    for name in ("held", "other"):
-        with serving(tmp_path / "state", "--reference", str(tmp_path / f"{name}.npz")) as running:
-            assert "40 reference rows" in running.start_line
-            assert ("other.npz was not taken, as the state has one" in running.start_line) == (name == "other")
-
-
-def test_a_state_is_followed_by_its_own_settings_alone(refusal, state):
-    assert "features 6, got 9: start with its settings" in refusal(state, "--read-only", "--features", "9")
-    assert "method 'auto', got 'rlr'" in refusal(state, "--read-only", "--method", "rlr")
-    assert "--read-only takes the reference of the state" in refusal(state, "--read-only", "--reference", "held.npz")
-    with serving(state, "--read-only", "--method", "auto") as replica:
-        assert replica.state_rows() == 30
-
-
-def test_another_process_on_the_same_state_is_refused(refusal, tmp_path):
-    with serving(tmp_path):
-        assert "in use by another process" in refusal(tmp_path, *SIZES)
-
-
-def test_other_settings_than_the_state_s_are_refused_and_named(refusal, state):
-    said = refusal(state, "--features", "9", "--classes", "3")
-    assert "features 6, got 9" in said
-    assert "start with its settings, or take another directory" in said
-    assert "base" in refusal(state, *SIZES, "--base", "energy")
-
-
-# Options of a new state, others that a later start may name, and how it is refused then.
-OPTIONS = {
-    ("--method", "rlr", "--keep", "0.7"): (("--method", "dlr"), "method 'rlr', got 'dlr'"),
-    ("--window", "5"): (("--window", "6"), "window 5, got 6"),
-    ("--decay", "0.9"): (("--decay", "1"), "decay 0.9, got 1.0"),
-    ("--components", "2"): (("--components", "3"), "components 2, got 3"),
-    ("--temperature", "2"): (("--temperature", "1"), "temperature 2.0, got 1.0"),
-    ("--method", "contrast", "--same-mix"): (("--base", "msp"), "base 'gen', got 'msp'"),
-    ("--drift-alarm", "0.01"): (("--drift-alarm", "0.001"), "drift_alarm 0.01, got 0.001"),
-}
-
-
-def parsed(*words):
-    parser = argparse.ArgumentParser()
-    command_module.add(parser.add_subparsers())
-    return parser.parse_args(words)
-
-
-@pytest.mark.parametrize(("options", "refused"), OPTIONS.items(), ids=[" ".join(options) for options in OPTIONS])
-def test_every_setting_is_kept_another_is_refused_and_named_and_none_need_be_given(tmp_path, options, refused):
-    start = ["serve", "--state", str(tmp_path)]
-    serving, _ = command_module._opened(parsed(*start, *SIZES, *options), [])
-    serving.close()
-    for again in ((), SIZES, options):
-        serving, _ = command_module._opened(parsed(*start, *again), [])
-        serving.close()
-    others, said = refused
-    with pytest.raises(ValueError, match=said):
-        command_module._opened(parsed(*start, *others), [])
-
-
-def test_a_reference_is_read_where_the_state_has_none_and_else_need_not_be_there(refusal, tmp_path):
-    state, file = tmp_path / "state", tmp_path / "held.npz"
+def test_a_reference_is_used_once_and_is_not_needed_afterwards(tmp_path):
+    file, state = tmp_path / "held.npz", tmp_path / "state"
     with serving(state):
         pass
-    assert f"there is no file {file}" in refusal(state, "--reference", str(file))
     batch(20).save(file)
     with serving(state, "--reference", str(file)) as running:
-        assert "20 reference rows" in running.start_line
-        assert "was not taken" not in running.start_line
+        assert running.start_line.endswith("20 reference rows\n")
     file.unlink()
     with serving(state, "--reference", str(file)) as running:
-        assert f"20 reference rows; --reference {file} was not taken, as the state has one" in running.start_line
+        note = f"--reference {file} was not used: model truing has a reference, PUT a new one to replace it"
+        assert running.start_line.endswith(f"20 reference rows; {note}\n")
 
 
 def test_a_reference_in_groups_is_split_by_the_column_of_its_file(tmp_path):
-    rows, labels = batch(120), np.repeat([f"film {number}" for number in range(24)], 5)
-    np.savez(tmp_path / "held.npz", features=rows.features, logits=rows.logits, film=labels)
+    rows, films = batch(120), np.repeat([f"film {number}" for number in range(24)], 5)
+    np.savez(tmp_path / "held.npz", features=rows.features, logits=rows.logits, film=films)
     options = ("--method", "contrast", "--reference", str(tmp_path / "held.npz"), "--groups", "film")
     with serving(tmp_path / "state", *options) as running:
-        assert "120 reference rows" in running.start_line
         answer = from_json(running.client.post(INFER, json=as_json(batch(10, 1))))
-    plain = truing.Detector(method="contrast")
-    plain.calibrate(rows, groups=labels)
-    np.testing.assert_array_equal(answer["p_values"], plain.learn_and_decide(batch(10, 1), accept=0.95).p_values)
+    detector = truing.Detector(method="contrast")
+    detector.calibrate(rows, groups=films)
+    expected = detector.learn_and_decide(batch(10, 1), false_alarm=0.05)
+    np.testing.assert_array_equal(answer["p_values"], expected.p_values)
 
 
-def test_groups_that_will_not_do_leave_no_state_behind(refusal, tmp_path):
-    batch(20).save(tmp_path / "held.npz")
-    options = (*SIZES, "--reference", str(tmp_path / "held.npz"), "--groups", "film")
-    said = refusal(tmp_path / "state", *options)
-    assert said == f"truing: --groups film: {tmp_path / 'held.npz'} must hold film, got features, logits\n"
-    assert not (tmp_path / "state").exists()
+def test_a_backup_of_a_running_service_can_be_served(tmp_path):
+    def backup(target: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "truing", "serve", "backup", str(tmp_path / "state"), str(tmp_path / target)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
+
+    with serving(tmp_path / "state") as running:
+        from_json(running.client.post(INFER, json=as_json(batch(12))))
+        running.client.put("/models/cats", json={"features": 2, "classes": 2})
+        done = backup("copy")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"2 models copied to {tmp_path / 'copy'}: cats, truing\n"
+        from_json(running.client.post(INFER, json=as_json(batch(12))))
+    again = backup("copy")
+    assert (again.returncode, again.stderr) == (
+        1,
+        f"truing: {tmp_path / 'copy'} must be empty: a backup needs a new directory\n",
+    )
+    with serving(tmp_path / "copy", sizes=None) as running:
+        assert running.state_rows() == 12
 
 
-def test_a_reference_that_will_not_do_leaves_no_state_behind(refusal, tmp_path):
-    batch(20, sizes=(FEATURES + 1, CLASSES)).save(tmp_path / "wide.npz")
-    said = refusal(tmp_path / "state", *SIZES, "--reference", str(tmp_path / "wide.npz"))
-    assert f"features must have {FEATURES} columns, got {FEATURES + 1}" in said
-    assert not (tmp_path / "state").exists()
+def test_a_broken_model_of_the_command_line_is_named_and_the_others_are_served(state, tmp_path):
+    shutil.copytree(state, tmp_path / "state")
+    shutil.copy(tmp_path / "state" / "truing.sqlite3", tmp_path / "state" / "cats.sqlite3")
+    (tmp_path / "state" / "truing.sqlite3").write_bytes(b"no database")
+    with serving(tmp_path / "state") as running:
+        assert "truing cannot be used, truing.sqlite3" in running.start_line
+        assert running.client.get("/v2/models/truing/ready").status_code == 503
+        assert running.state_rows("cats") == 30
 
 
-def test_a_damaged_state_is_refused_with_what_to_do(refusal, state, tmp_path):
-    shutil.copytree(state, tmp_path / "copy")
-    path = tmp_path / "copy" / "settings.npz"
-    path.write_bytes(path.read_bytes()[:-100])
-    assert "settings.npz" in refusal(tmp_path / "copy", *SIZES)
-    shutil.copytree(state, tmp_path / "other")
-    (tmp_path / "other" / "settings.npz").unlink()
-    assert "restore it from a backup" in refusal(tmp_path / "other", *SIZES)
+# Options of a second start, and the difference that the refusal names.
+OTHER_SETTINGS = {
+    "features": (("--features", "9"), "features 6, got 9"),
+    "base": (("--base", "energy"), "base 'msp', got 'energy'"),
+    "method": (("--method", "rlr"), "method 'dlr', got 'rlr'"),
+    "window": (("--window", "5"), "window None, got 5"),
+    "decay": (("--decay", "0.9"), "decay 1.0, got 0.9"),
+    "components": (("--components", "3"), "components None, got 3"),
+    "temperature": (("--temperature", "2"), "temperature 1.0, got 2.0"),
+    "intercept": (("--no-intercept",), "intercept True, got False"),
+    "mix": (("--same-mix",), "same_mix False, got True"),
+    "alarm": (("--drift-alarm", "0.001"), "drift_alarm 0.01, got 0.001"),
+}
+
+
+@pytest.mark.parametrize(("options", "difference"), OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
+def test_other_settings_are_refused_and_named(refusal, state, options, difference):
+    hint = "use the stored settings, choose another name, or delete the model first"
+    assert refusal(state, *options) == f"truing: model truing exists with {difference}: {hint}"
 
 
 WRONG = {
-    "a new state without features": ((), "--features must be given for a new state"),
-    "a new state without classes": (("--features", "6"), "--classes must be given for a new state"),
-    "a host that others reach": ((*SIZES, "--host", "0.0.0.0"), "give --token-file, or say --no-token"),
-    "nothing to follow": (("--read-only",), "--read-only follows a state that another process writes, got none"),
-    "a port beyond all": ((*SIZES, "--port", "70000"), "--port must be from 0 to 65535, got 70000"),
-    "no room for a body": ((*SIZES, "--body-limit", "0"), "--body-limit must be above 0, got 0"),
-    "no room for JSON": ((*SIZES, "--json-limit", "-1"), "--json-limit must be above 0, got -1"),
-    "no time for a body": ((*SIZES, "--body-timeout", "nan"), "--body-timeout must be above 0, got nan"),
-    "no reference": ((*SIZES, "--reference", "absent.npz"), "there is no file absent.npz"),
+    "a new model without features": (("--model", "m"), "features must be given for a new model"),
+    "a new model without classes": (("--features", "6"), "classes must be given, unless the base is given"),
+    "an invalid name": ((*SIZES, "--model", "../m"), "the name of a model must have 1 to 64 letters"),
+    "a host that others reach": ((*SIZES, "--host", "0.0.0.0"), "give --token-file or --no-token"),
+    "an unknown host": ((*SIZES, "--no-token", "--host", "no host"), "cannot listen on no host, port 0"),
+    "an invalid port": ((*SIZES, "--port", "70000"), "--port must be from 0 to 65535, got 70000"),
+    "an invalid gRPC port": ((*SIZES, "--grpc-port", "-1"), "--grpc-port must be from 0 to 65535, got -1"),
+    "no body": ((*SIZES, "--body-limit", "0"), "--body-limit must be above 0, got 0"),
+    "no JSON": ((*SIZES, "--json-limit", "-1"), "--json-limit must be above 0, got -1"),
+    "no time": ((*SIZES, "--body-timeout", "nan"), "--body-timeout must be above 0, got nan"),
+    "no requests": ((*SIZES, "--max-requests", "0"), "--max-requests must be above 0, got 0"),
+    "a missing reference": ((*SIZES, "--reference", "absent.npz"), "there is no file absent.npz"),
+    "groups alone": ((*SIZES, "--groups", "film"), "--groups needs --reference, got none"),
     "a window and a decay": ((*SIZES, "--window", "5", "--decay", "0.9"), "decay does not go with a window, got 0.9"),
-    "a share of rows to keep": ((*SIZES, "--keep", "0.5"), "keep goes with method 'rlr'"),
-    "no token": ((*SIZES, "--token-file", "absent"), "absent"),
+    "keep for dlr": ((*SIZES, "--keep", "0.5"), "keep goes with method 'rlr'"),
+    "a missing token file": ((*SIZES, "--token-file", "absent"), "absent"),
+    "two wishes": ((*SIZES, "--token-file", "absent", "--no-token"), "--no-token excludes --token-file, got both"),
 }
 
 
-@pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
-def test_what_will_not_do_is_one_line_and_makes_no_state(refusal, tmp_path, options, said):
-    assert said in refusal(tmp_path / "state", *options)
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_options_are_one_line_and_create_no_model(refusal, tmp_path, options, message):
+    assert message in refusal(tmp_path / "state", *options)
+    assert not list(tmp_path.rglob("*.sqlite3*"))
+
+
+@pytest.mark.parametrize("words", [("--method", "x"), ("--port", "x"), ("--unknown",), ("--base", "vim")])
+def test_options_that_cannot_be_parsed_are_one_line(capsys, tmp_path, words):
+    with pytest.raises(SystemExit) as ended:
+        main(command(tmp_path / "state", *words)[3:])
+    assert ended.value.code in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "state").exists()
 
 
-# Values of --state below a folder that holds a file, a loop of links and a link to a missing file.
-NO_DIRECTORIES = {
-    "file": "file is not a directory",
-    "file/state": "file is not a directory",
-    "loop": "loop is a symbolic link that leads to no file",
-    "loop/state": "loop is a symbolic link that leads to no file",
-    "dangling/state": "dangling is a symbolic link that leads to no file",
+REFERENCES = {
+    "columns": ({"features": np.ones((20, 2)), "logits": np.ones((20, 3))}, (), "features must have 6 columns, got 2"),
+    "no logits": ({"features": np.ones((20, 6))}, (), "logits"),
+    "no groups": ({"features": np.ones((20, 6)), "logits": np.ones((20, 3))}, ("--groups", "film"), "must hold film"),
 }
 
 
-@pytest.mark.parametrize("options", [SIZES, ("--read-only",)], ids=["writing", "read-only"])
+@pytest.mark.parametrize(("arrays", "options", "message"), REFERENCES.values(), ids=REFERENCES)
+def test_an_invalid_reference_leaves_no_model_behind(refusal, tmp_path, arrays, options, message):
+    np.savez(tmp_path / "held.npz", **arrays)
+    line = refusal(tmp_path / "state", *SIZES, "--reference", str(tmp_path / "held.npz"), *options)
+    assert message in line
+    assert not list(tmp_path.rglob("*.sqlite3*"))
+
+
+def test_a_state_of_version_0_1_is_refused(refusal, tmp_path):
+    (tmp_path / "settings.npz").write_bytes(b"")
+    line = refusal(tmp_path, *SIZES)
+    hint = "choose another directory, and send the reference again"
+    assert line == f"truing: {tmp_path} holds a state of truing 0.1, which this version cannot read: {hint}"
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.npz"]
+
+
+NO_DIRECTORIES = {
+    "file": "file is not a directory",
+    "file/state": "file is not a directory",
+    "loop/state": "loop is a broken symbolic link",
+    "dangling": "dangling is a broken symbolic link",
+}
+
+
 @pytest.mark.parametrize(("name", "reason"), NO_DIRECTORIES.items(), ids=NO_DIRECTORIES)
-def test_a_state_that_cannot_be_a_directory_is_one_line_and_creates_nothing(refusal, tmp_path, name, reason, options):
+def test_a_state_that_cannot_be_a_directory_is_one_line(refusal, tmp_path, name, reason):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("missing")
-    expected = f"truing: --state must be a directory, got {tmp_path / name}: {tmp_path / reason}\n"
-    assert refusal(tmp_path / name, *options) == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file", "loop"]
+    expected = f"truing: --state must be a directory, got {tmp_path / name}: {tmp_path / reason}"
+    assert refusal(tmp_path / name, *SIZES) == expected
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-@pytest.mark.parametrize("name", [".", "state", "below/state"])
-def test_a_state_in_a_folder_that_cannot_be_written_is_one_line(refusal, tmp_path, name):
+@pytest.mark.parametrize("name", [".", "below/state"])
+def test_a_state_that_cannot_be_written_is_one_line(refusal, tmp_path, name):
     tmp_path.chmod(0o500)
     assert f"{tmp_path} cannot be written" in refusal(tmp_path / name, *SIZES)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder of Linux")
-def test_a_state_where_the_system_creates_no_folders_is_one_line(refusal):
-    assert "/proc/state" in refusal(Path("/proc/state"), *SIZES)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"short", "line 1, must hold a token of at least 16 ASCII characters without spaces, got 5 characters"),
+        (b"# a comment\n\n", "must hold at least one token, got none"),
+        (b"\xff" * 20, "must be text in UTF-8, got other bytes"),
+        (b"../m: 0123456789abcdef", "line 1, must hold the name of a model before the colon"),
+    ],
+)
+def test_an_invalid_token_file_is_one_line(refusal, tmp_path, content, message):
+    (tmp_path / "token").write_bytes(content)
+    assert message in refusal(tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token"))
 
 
-def test_an_empty_state_is_one_line_and_creates_nothing(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="1"):
-        main(["serve", "--state", "", *SIZES])
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "argument --state: the name of a directory must not be empty" in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_short_token_is_refused(refusal, tmp_path):
-    (tmp_path / "token").write_text("short")
-    said = refusal(tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token"))
-    assert re.search(r"must hold a token of at least 16 .* got 5 characters", said)
-
-
-def test_a_token_that_is_no_text_names_its_file(refusal, tmp_path):
-    (tmp_path / "token").write_bytes(b"\xff" * 20)
-    assert "token must hold a token, got what is no text in UTF-8" in refusal(
-        tmp_path / "state", *SIZES, "--token-file", str(tmp_path / "token")
-    )
-
-
-def test_a_reference_of_other_columns_is_refused(refusal, tmp_path):
-    truing.Outputs(np.ones((5, 2))).save(tmp_path / "held.npz")
-    assert "must have 6 columns, got 2" in refusal(
-        tmp_path / "state", *SIZES, "--reference", str(tmp_path / "held.npz")
-    )
-
-
-def test_a_port_that_is_taken_is_named(refusal, tmp_path):
+def test_a_port_in_use_is_named(refusal, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         assert f"cannot listen on 127.0.0.1, port {port}" in refusal(tmp_path / "state", *SIZES, "--port", port)
 
 
-def test_the_extra_is_named_where_it_is_missing(tmp_path):
-    code = "import sys; sys.modules['starlette'] = None; import truing.cli; sys.exit(truing.cli.main())"
-    words = [sys.executable, "-c", code, *command(tmp_path / "state", *SIZES)[3:]]
+@pytest.mark.parametrize(("module", "options"), [("starlette", ()), ("grpc", ("--grpc-port", "0"))])
+def test_a_missing_extra_is_named(tmp_path, module, options):
+    code = f"import sys; sys.modules[{module!r}] = None; import truing.cli; sys.exit(truing.cli.main())"
+    words = [sys.executable, "-c", code, *command(tmp_path / "state", *SIZES, *options)[3:]]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
+    extra = {"starlette": "serve", "grpc": "grpc"}[module]
     assert done.returncode == 1
-    assert "truing[serve]" in done.stderr
+    assert f"truing[{extra}]" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,59 +1,176 @@
-"""The metrics: shares are those of the last decided rows, as the live page has them."""
+"""The metrics for Prometheus: what they count is what happened, and their number is bounded."""
 
-import json
 import re
-from types import SimpleNamespace
+import shutil
+import subprocess
+from urllib.parse import quote
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing.decisions.thresholds import Rate
-from truing.service.history import WINDOW, History
-from truing.service.requests import Answer, Event, Facts
 
-metrics = pytest.importorskip("truing.service.metrics", reason="needs prometheus-client: pip install '.[serve]'")
+from .batches import far
+from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, from_json, npz, serving
 
-KINDS = ("learned", "scored", "repeated", "calibrated", "rate", "reset", "merged", "snapshot")
-FACTS = dict.fromkeys(Facts.__dataclass_fields__, 0) | {"rate": Rate.of(0.95), "snapshot": None}
+MODEL = {"features": FEATURES, "classes": CLASSES}
 
 
-def of_rows(kind: str, rows: int, seed: int, *, is_decided: bool) -> Event:
-    p_values = np.random.default_rng(seed).uniform(size=rows)
-    is_out = p_values < 0.3
-    decided = (p_values, is_out) if is_decided else (None, None)
-    answer = Answer(p_values, p_values, *decided, learned=kind == "learned", repeated=kind == "repeated")
-    return Event(kind, 1000.0, rows=rows, refused_rows=int(is_out.sum()) if is_decided else 0, answer=answer)
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    state = tmp_path_factory.mktemp("metrics")
+    with serving(state, "--method", "dlr") as running:
+        running.state = state
+        yield running
 
 
-def value(text: str, name: str) -> float:
-    return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
+def text_of(service) -> str:
+    return service.client.get("/metrics").text
 
 
+def value(text: str, name: str, **labels: str) -> float:
+    """Return the value of a series with exactly these labels."""
+    wanted = {f'{label}="{one}"' for label, one in labels.items()}
+    for series, number in re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE):
+        if set(series.split(",")) == wanted or (not series and not wanted):
+            return float(number)
+    raise AssertionError(f"there is no {name} with {labels}")
+
+
+def create(service, name: str, **options) -> None:
+    assert service.client.put(f"/models/{name}", json=MODEL | options).status_code == 201
+
+
+def infer(service, name: str, rows: truing.Outputs, **more) -> dict[str, np.ndarray]:
+    return from_json(service.client.post(f"/v2/models/{name}/infer", json=as_json(rows, **more)))
+
+
+def test_requests_rows_and_refusals_are_counted_by_model(service):
+    create(service, "counted", method="dlr")
+    reference = batch(200, seed=3)
+    service.client.put("/models/counted/reference", content=npz(reference))
+    answers = [infer(service, "counted", batch(50, seed), id=f"{seed}") for seed in range(4)]
+    answers.append(infer(service, "counted", batch(20, 9), parameters={"learn": False}))
+    infer(service, "counted", batch(50, 0), id="0")
+    service.client.post("/v2/models/counted/infer", content=b"{")
+    text, route = text_of(service), "/v2/models/{name}/infer"
+    requests = {"model": "counted", "method": "POST", "route": route}
+    assert value(text, "truing_requests_total", **requests, status="200") == 6
+    assert value(text, "truing_requests_total", **requests, status="400") == 1
+    assert value(text, "truing_request_seconds_count", model="counted", route=route) == 7
+    rows = {kind: value(text, "truing_rows_total", model="counted", kind=kind) for kind in ("learned", "scored")}
+    assert rows == {"learned": 200, "scored": 20}
+    assert value(text, "truing_rows_total", model="counted", kind="repeated") == 50
+    assert value(text, "truing_events_total", model="counted", kind="calibrate") == 1
+    refused = sum(int(answer["is_out"].sum()) for answer in answers)
+    assert value(text, "truing_refused_rows_total", model="counted") == refused > 0
+    assert value(text, "truing_refused_share", model="counted") == refused / 220
+    names = ("state_rows", "state_batches", "reference_rows", "sequence", "ready", "skipped_rows", "queued_requests")
+    gauges = [value(text, f"truing_{name}", model="counted") for name in names]
+    assert gauges == [200, 4, 200, 5, 1, 0, 0]
+    learned = truing.Outputs.concatenate([reference, *(batch(50, seed) for seed in range(4))])
+    fit = truing.fit_direct(learned.features, truing.msp(learned.logits))
+    assert value(text, "truing_fit_r2", model="counted") == pytest.approx(fit.explained)
+    assert value(text, "truing_fit_rank", model="counted") == FEATURES
+    database = service.state / "counted.sqlite3"
+    files = [database, database.with_name("counted.sqlite3-wal")]
+    on_disk = sum(file.stat().st_size for file in files if file.exists())
+    assert value(text, "truing_database_bytes", model="counted") == pytest.approx(on_disk, rel=0.2)
+
+
+def test_a_contrast_has_its_trust_and_gain(service):
+    create(service, "contrast", method="contrast")
+    service.client.put("/models/contrast/reference", content=npz(batch(200, seed=9)))
+    infer(service, "contrast", far(batch(60, 1)))
+    detector = truing.Detector(method="contrast")
+    detector.calibrate(batch(200, seed=9))
+    detector.learn(far(batch(60, 1)))
+    text = text_of(service)
+    assert value(text, "truing_fit_trust", model="contrast") == pytest.approx(detector.current_fit.trust)
+    assert value(text, "truing_fit_gain", model="contrast") == pytest.approx(detector.current_fit.gain)
+    assert np.isnan(value(text, "truing_fit_r2", model="contrast"))
+
+
+def test_the_drift_alarm_is_that_of_a_detector_until_there_is_another_reference(service):
+    create(service, "drifting", method="dlr", drift_alarm=0.01)
+    detector, reference = truing.Detector(method="dlr", drift_alarm=0.01), batch(900, seed=9)
+    detector.calibrate(reference)
+    service.client.put("/models/drifting/reference", content=npz(reference))
+
+    def metrics() -> list[float]:
+        text = text_of(service)
+        names = ("truing_alarms_total", "truing_drift_alarm", "truing_drift_martingale")
+        return [value(text, name, model="drifting") for name in names]
+
+    for seed in range(10):
+        infer(service, "drifting", batch(40, seed))
+        detector.learn_and_decide(batch(40, seed), false_alarm=0.05)
+    assert metrics() == [0, 0, pytest.approx(detector.drift.martingale)]
+    for seed in range(10, 30):
+        infer(service, "drifting", far(batch(40, seed)))
+        detector.learn_and_decide(far(batch(40, seed)), false_alarm=0.05)
+    assert detector.drift.is_alarming
+    assert metrics() == [1, 1, pytest.approx(detector.drift.martingale)]
+    (line,) = service.logged("drift alarm")
+    assert (line["model"], line["level"]) == ("drifting", "warning")
+    service.client.put("/models/drifting/reference", content=npz(reference))
+    assert metrics()[:2] == [1, 0]
+
+
+def test_the_process_and_the_build_are_described(service):
+    text = text_of(service)
+    assert value(text, "process_resident_memory_bytes") > 10**7
+    assert value(text, "process_open_fds") > 3
+    assert f'version="{truing.__version__}"' in re.search(r"^truing_build_info{(.*)} 1\.0$", text, re.MULTILINE)[1]
+
+
+def test_no_series_of_a_deleted_model_is_left(service):
+    create(service, "deleted")
+    infer(service, "deleted", batch(20))
+    assert value(text_of(service), "truing_state_rows", model="deleted") == 20
+    service.client.delete("/models/deleted")
+    service.client.get("/models/deleted")
+    assert "deleted" not in text_of(service)
+
+
+@settings(max_examples=40)
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(KINDS), st.integers(1, 2 * WINDOW), st.integers(0, 99), st.booleans()), max_size=12
-    )
+    st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "BREW"]),
+    st.sampled_from(["/", "/v2/models/", "/models/", "/models/truing/", "/v2/models/truing/versions/", "/live/"]),
+    st.text(min_size=1, max_size=8),
 )
-def test_the_refused_share_is_that_of_a_list_of_all_decided_rows(given_events):
-    counters, history, decided, refused = metrics.Metrics(), History(), [], 0
-    counters.observe_state(SimpleNamespace(facts=lambda: Facts(**FACTS), detector=truing.Detector()))
-    for kind, rows, seed, is_decided in given_events:
-        event = of_rows(kind, rows, seed, is_decided=is_decided)
-        if kind not in ("learned", "scored", "repeated"):
-            event = Event(kind, 1000.0)
-        counters.record(event)
-        history.record(event)
-        if kind in ("calibrated", "rate", "reset"):
-            decided = []
-        elif kind in ("learned", "scored") and is_decided:
-            decided += event.answer.is_out.tolist()
-            refused += event.refused_rows
-    text = counters.text().decode()
-    share = value(text, "truing_refused_share")
-    np.testing.assert_allclose(share, np.mean(decided[-WINDOW:]) if decided else np.nan)
-    assert value(text, "truing_refused_rows_total") == refused
-    shown = json.loads(history.as_json(now=1000.0))["standing"]["refused_share"]
-    assert shown == pytest.approx(share, abs=1e-6) if decided else shown is None
+def test_random_paths_names_and_methods_add_few_series(service, method, start, end):
+    service.client.request(method, start + quote(end, safe=""), json={})
+    labels = set(re.findall(r'(model|method|route|status)="([^"]*)"', text_of(service)))
+    values = {label: {one for name, one in labels if name == label} for label in ("model", "method", "route", "status")}
+    assert values["model"] <= {"", *(model["model"] for model in service.states())}
+    assert values["method"] <= {"GET", "POST", "PUT", "DELETE", "HEAD", "other"}
+    documented = set(service.client.get("/openapi.json").json()["paths"])
+    assert {route for route in values["route"] if not route.startswith("/live")} <= {*documented, "/", "other"}
+    assert {len(status) for status in values["status"]} == {3}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool: apt-get install prometheus")
+def test_promtool_finds_nothing_to_criticise(service):
+    infer(service, "truing", batch(20))
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text_of(service), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_state_rows_are_the_learned_rows_and_survive_a_kill(tmp_path):
+    running = begin(tmp_path)
+    for seed in (0, 1, 2, 2):
+        from_json(running.client.post(INFER, json=as_json(batch(10, seed), id=f"{seed}")))
+    assert running.state_rows() == 30
+    running.kill()
+    with serving(tmp_path) as running:
+        assert running.state_rows() == 30
+        text = text_of(running)
+        assert value(text, "truing_rows_total", model="truing", kind="learned") == 0
+        assert value(text, "truing_sequence", model="truing") == 3
+        running.client.post("/models/truing/reset")
+        assert running.state_rows() == 0

@@ -72,6 +72,14 @@ class RowSample:
         batches = tuple(batch.below(share) for batch in (*self.batches, *more.batches))
         return RowSample(batches, share, self.rows + more.rows, self.seen + more.seen)._bounded()
 
+    def __sub__(self, old: RowSample) -> RowSample:
+        """Return a sample of the rows that were added after `old`, an earlier sample of the same stream (no decay)."""
+        rows, before = KeyedRows.joined(self.batches), KeyedRows.joined(old.batches).below(self.share)
+        if not np.array_equal(rows.keys[: len(before)], before.keys):
+            raise ValueError("the subtracted sample must be an earlier sample of the same rows, got other rows")
+        added = rows.after(len(before))
+        return RowSample((added,), self.share, self.rows - old.rows, self.seen - old.seen)
+
     def _within(self, window: int | None) -> RowSample:
         """Return the sample without its oldest rows, if it covers more than `window` rows."""
         if window is None or self.rows <= window:

@@ -97,12 +97,12 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
         finally:
             draft.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Sync a folder, if the system supports it, so that a rename survives a power failure."""
     if os.name == "nt":
         return

@@ -1,4 +1,5 @@
-"""Online truing as a service: a durable state behind the Open Inference Protocol, one process for each.
+"""The service: any number of models behind the Open Inference Protocol, each with a durable state.
 
-`protocol` has the bytes, `app` the routes, `command` the process; `truing serve` starts it.
+`command` starts the process, `app` has the HTTP routes, `grpc` the gRPC calls, and `protocol` their messages. `models`
+holds the models. Each model has an `engine`, which queues and commits `changes`, and a `store`, its database.
 """

@@ -1,354 +1,534 @@
-"""The routes: each reads a body, asks the engine, and writes an answer.
+"""The HTTP routes. Each handler reads the body, calls the engine of a model, and writes the answer.
 
-Errors are JSON, `{"error": ...}`, as the Open Inference Protocol has them. Bad input is a 4xx and changes nothing; a
-service that is busy or has stopped says 503 and when to come back.
+Errors are JSON, `{"error": ...}`, as in the Open Inference Protocol. Invalid input is answered with a 4xx status and
+changes nothing. A service that cannot take a request now answers 503 with `Retry-After`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
+from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+from weakref import WeakSet
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request as HTTPRequest
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
 from ..decisions.thresholds import Rate
-from . import protocol
-from .bodies import Limits, Refused, check_json_size, read_body, refusing
-from .guard import Access, Guard
+from ..stream import learned_since
+from . import protocol, store
+from .changes import Change, calibration, learning, merging
+from .engine import Answer, Engine, Unavailable
 from .history import History
-from .live_page import OPEN_PATHS, page_routes
-from .logs import log, printable
+from .live import OPEN_PATHS, live_routes
+from .logs import FewPerSecond, log
 from .metrics import Metrics
+from .models import Model, Models
 from .openapi import document
-from .protocol import MODEL, Inference, Widths
-from .requests import Answer, Request
-from .serving import Serving
-from .uploads import read_reference, read_uploaded_moments, written_moments
+from .protocol import Inference
+from .security import Access, Guard, InFlight, Limits, Refused, busy, check_json_size, model_of, read_body, refusing
+from .uploads import check_has_moments, decode_moments, decode_reference, encode_moments
 
 T = TypeVar("T")
 
 HEALTH = frozenset({"/v2/health/live", "/v2/health/ready"})
-INFER = f"/v2/models/{MODEL}/infer"
+INFER = "/v2/models/{name}/infer"
 
-# Larger bodies are decoded in a thread, so that others are answered meanwhile.
-_LARGE_BODY = 2**20
+# Larger bodies are decoded, and answers with more rows encoded, in a thread, so that other requests are not delayed.
+LARGE_BODY = 2**20
+MANY_ROWS = 10_000
+
+# A client that does not read its backup keeps a copy of the database on the disk.
+_MOST_BACKUPS = 2
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BODY_TYPES = ("application/json", "application/octet-stream")
 
+# The response header with the sequence number of the state.
+SEQUENCE = "Truing-Sequence"
+
+_RATES = ("accept", "false_alarm", "fdr")
+
 
 def create_app(
-    serving: Serving,
+    models: Models,
     metrics: Metrics,
     *,
-    widths: Widths,
-    token: str | None = None,
-    is_local: bool = True,
-    limits: Limits | None = None,
-    is_read_only: bool = False,
-    history: History | None = None,
+    access: Access,
+    limits: Limits,
+    histories: MutableMapping[str, History],
 ) -> Starlette:
-    """Return the app that asks `serving`.
+    """Return the app that serves these models.
 
     Parameters
     ----------
-    serving
-        What answers: an engine, or a replica.
+    models
+        The models, which requests may create and delete.
     metrics
-        The counters, which listen to the engine.
-    widths
-        How many columns features and logits have.
-    token
-        What clients must show; None for none.
-    is_local
-        Without a token, whether only requests to this machine by its own name are answered.
+        The counters of requests.
+    access
+        Who may send requests. The health routes and the files of the live page need no token.
     limits
-        On bodies; by default those of `Limits`.
-    is_read_only
-        Whether rows are learned only where a request says so, for replicas, which then refuse it.
-    history
-        What the live page shows, which listens to the engine and looks at it; None for no page.
+        The limits on requests.
+    histories
+        The history of each model, for the live page. That of a deleted model is removed.
     """
-    limits = limits or Limits()
-    metrics.observe_state(serving)
-    service = Service(serving, metrics, widths, limits, is_read_only)
-    routes = service.routes() + ([] if history is None else page_routes(history))
-    paths = frozenset(route.path for route in routes)
-
-    def watch(method: str, path: str, status: int, seconds: float, reason: str) -> None:
-        known = path if path in paths else "other"  # Clients may ask for any number of others.
-        metrics.watch(method, known, status, seconds)
-        _log_request(method, known, status, seconds, reason)
-
-    direct = {("POST", INFER): service.infer}
-    access = Access(token, is_local, HEALTH | OPEN_PATHS)
-    guard = Middleware(Guard, direct=direct, access=access, limits=limits, watch=watch)
+    service = _Service(models, metrics, limits, histories)
+    routes: list[BaseRoute] = [*service.routes(), *live_routes(models, histories)]
+    paths = frozenset(route.path for route in routes if isinstance(route, Route))
+    watch = partial(_watch_http, Watch(models, metrics, histories), paths)
+    guard = Middleware(Guard, access=access, in_flight=InFlight(limits), health=HEALTH, watch=watch)
     app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
-    app.router.redirect_slashes = False  # What is not there is a 404.
+    app.router.redirect_slashes = False
     return app
 
 
-class Service:
-    """The routes and what they stand on."""
+def open_paths() -> frozenset[str]:
+    """Return the paths that need no token."""
+    return HEALTH | OPEN_PATHS
 
-    def __init__(self, serving: Serving, metrics: Metrics, widths: Widths, limits: Limits, is_read_only: bool) -> None:
-        self._serving = serving
+
+class _Service:
+    """The handlers of the routes."""
+
+    def __init__(
+        self, models: Models, metrics: Metrics, limits: Limits, histories: MutableMapping[str, History]
+    ) -> None:
+        self._models = models
         self._metrics = metrics
-        self._widths = widths
         self._limits = limits
-        self._is_read_only = is_read_only
+        self._backups: WeakSet[BinaryIO] = WeakSet()
+        self._histories = histories
 
     def routes(self) -> list[Route]:
-        """Return all routes, the one in a hurry first."""
-        model = f"/v2/models/{MODEL}"
+        """Return all routes, the most frequent one first."""
+        model = "/v2/models/{name}"
+        versioned = f"{model}/versions/{{version}}"
         return [
-            Route(INFER, _ASGI(self.infer), methods=["POST"]),
+            Route(INFER, self.infer, methods=["POST"]),
+            Route(f"{versioned}/infer", self.infer, methods=["POST"]),
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
+            Route("/v2/repository/index", self.repository_index, methods=["GET", "POST"]),
             Route(model, self.model_metadata),
-            Route(f"{model}/ready", self.ready),
-            Route("/reference", self.put_reference, methods=["PUT"]),
-            Route("/rate", self.rate, methods=["GET", "PUT"]),
-            Route("/moments", self.moments, methods=["GET", "POST"]),
-            Route("/snapshot", self.snapshot, methods=["POST"]),
-            Route("/reset", self.reset, methods=["POST"]),
+            Route(versioned, self.model_metadata),
+            Route(f"{model}/ready", self.model_ready),
+            Route(f"{versioned}/ready", self.model_ready),
+            Route("/models", self.list_models),
+            Route("/models/{name}", self.get_model),
+            Route("/models/{name}", self.put_model, methods=["PUT"]),
+            Route("/models/{name}", self.delete_model, methods=["DELETE"]),
+            Route("/models/{name}/reference", self.put_reference, methods=["PUT"]),
+            Route("/models/{name}/rate", self.rate, methods=["GET", "PUT"]),
+            Route("/models/{name}/moments", self.get_moments),
+            Route("/models/{name}/moments", self.post_moments, methods=["POST"]),
+            Route("/models/{name}/snapshots", self.list_snapshots),
+            Route("/models/{name}/snapshots", self.take_snapshot, methods=["POST"]),
+            Route("/models/{name}/restore", self.restore, methods=["POST"]),
+            Route("/models/{name}/reset", self.reset, methods=["POST"]),
+            Route("/models/{name}/backup", self.backup),
             Route("/metrics", self.metrics),
             Route("/openapi.json", self.openapi),
         ]
 
-    async def infer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Score rows and, unless they are not to be learned, learn them."""
-        headers = dict(scope["headers"])
-        _check_type(headers)
-        length = _header_length(headers)
+    async def infer(self, request: Request) -> Response:
+        """Score rows and, by default, learn them."""
+        engine = self._engine(request)
+        _check_type(request)
+        length = _header_length(request)
         if length is not None:
             check_json_size(length, self._limits)
-        body = await read_body(scope, receive, self._limits, is_json=length is None)
-        inference = await _decoded(len(body), lambda: self._inference(body, length))
-        self._check_answerable(inference)
-        asked = Request(inference.outputs, inference.learn, inference.request_id)
-        answer = await _done(self._serving.submit(asked))
-        response, json_length = await _encoded(inference, answer)
-        await _send_inference(send, response, json_length)
+        body = await read_body(request.scope, request.receive, self._limits, is_json=length is None)
+        inputs = protocol.inputs_of(engine.store.settings)
+        decode = partial(protocol.decode_request, body, length, engine.name, inputs)
+        with refusing():
+            inference = await call_in_thread_if(len(body) > LARGE_BODY, decode)
+            protocol.check_json_answer(inference)
+            check_answerable(engine, inference)
+            answer = await infer(engine, inference)
+            encode = partial(protocol.encode_response, engine.name, inference, answer)
+            content, json_length = await call_in_thread_if(len(answer.scores) > MANY_ROWS, encode)
+        if json_length is None:
+            return Response(content, media_type="application/json")
+        headers = {"Inference-Header-Content-Length": str(json_length)}
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
-    async def server_metadata(self, request: HTTPRequest) -> Response:
-        """Say what this server is."""
-        about = {"name": MODEL, "version": version("truing"), "extensions": ["binary_tensor_data"]}
-        return JSONResponse(about)
+    async def server_metadata(self, request: Request) -> Response:
+        """Describe the server."""
+        return JSONResponse(protocol.server_metadata())
 
-    async def model_metadata(self, request: HTTPRequest) -> Response:
-        """Say what the model takes and gives."""
-        return JSONResponse(protocol.model_metadata(self._widths))
-
-    async def live(self, request: HTTPRequest) -> Response:
+    async def live(self, request: Request) -> Response:
         """Say that the process answers."""
         return JSONResponse({"live": True})
 
-    async def ready(self, request: HTTPRequest) -> Response:
-        """Say whether requests are taken, and why not."""
-        facts = self._serving.facts()
-        if facts.is_ready:
-            return JSONResponse({"ready": True, "name": MODEL})
-        raise Refused(503, facts.why_not, {"Retry-After": "1"})
+    async def ready(self, request: Request) -> Response:
+        """Say whether the server takes requests: at least one model is ready, or there are no models."""
+        return _readiness(self._models.problem)
 
-    async def put_reference(self, request: HTTPRequest) -> Response:
-        """Take known in-distribution rows, in place of any earlier ones."""
-        body = await read_body(request.scope, request.receive, self._limits)
-        read = partial(read_reference, body, body_limit=self._limits.body_bytes)
-        reference = await _decoded(len(body), read, in_thread=True)
-        await _done(self._serving.calibrate(reference))
-        return JSONResponse({"reference_rows": len(reference)})
+    async def model_ready(self, request: Request) -> Response:
+        """Say whether a model takes requests."""
+        return _readiness(self._model(request).problem)
 
-    async def rate(self, request: HTTPRequest) -> Response:
-        """Tell or choose the error rate of decisions."""
-        if request.method == "PUT":
+    async def repository_index(self, request: Request) -> Response:
+        """List the models and their states, as the model repository extension does."""
+        only_ready = False
+        if request.method == "POST":
             body = await read_body(request.scope, request.receive, self._limits, is_json=True)
             with refusing():
-                rate = _rate(protocol.parse_json(body))
-            await _done(self._serving.choose_rate(rate))
-        rate = self._serving.rate
+                wanted = protocol.parse_json(body) if body else {}
+                only_ready = isinstance(wanted, dict) and wanted.get("ready") is True
+        return JSONResponse(repository_index(self._models, only_ready=only_ready))
+
+    async def model_metadata(self, request: Request) -> Response:
+        """Describe the inputs and outputs of a model."""
+        engine = self._engine(request)
+        return JSONResponse(protocol.model_metadata(engine.name, engine.store.settings))
+
+    async def list_models(self, request: Request) -> Response:
+        """List the models."""
+        return JSONResponse({"models": [_describe(model) for model in self._models]})
+
+    async def get_model(self, request: Request) -> Response:
+        """Return the status of a model."""
+        return JSONResponse(_describe(self._model(request)))
+
+    async def put_model(self, request: Request) -> Response:
+        """Create a model, or set the rate of an existing model with the same settings."""
+        name = request.path_params["name"]
+        settings = await self._json(request)
+        with refusing():
+            rate = _rate(settings.pop("rate")) if "rate" in settings else None
+            model, is_new = await asyncio.to_thread(self._models.create, name, settings, rate)
+        return JSONResponse(_describe(model), 201 if is_new else 200)
+
+    async def delete_model(self, request: Request) -> Response:
+        """Delete a model and its state."""
+        name = self._model(request).name
+        self._histories.pop(name, None)
+        with refusing():
+            try:
+                await asyncio.to_thread(self._models.delete, name)
+            except KeyError:  # Another request has deleted it in the meantime.
+                raise _no_model(name) from None
+        self._metrics.forget(name)
+        return JSONResponse({"deleted": name})
+
+    async def put_reference(self, request: Request) -> Response:
+        """Replace the reference rows of a model."""
+        engine = self._engine(request)
+        body = await read_body(request.scope, request.receive, self._limits)
+        with refusing():
+            decode = partial(decode_reference, body, body_limit=self._limits.body_bytes)
+            reference, groups = await asyncio.to_thread(decode)
+            await _done(engine, calibration(reference, groups))
+        return JSONResponse({"reference_rows": len(reference), "method": engine.status().method})
+
+    async def rate(self, request: Request) -> Response:
+        """Return or set the error rate of decisions."""
+        engine = self._engine(request)
+        if request.method == "PUT":
+            given = await self._json(request)
+            with refusing():
+                rate = _rate(given)
+                await _done(engine, Change("rate", (rate.name, rate.value)))
+        rate = engine.contents.rate
         return JSONResponse({rate.name: rate.value})
 
-    async def moments(self, request: HTTPRequest) -> Response:
-        """Give the sums of the learned rows, or add those of another state."""
-        if request.method == "POST":
-            body = await read_body(request.scope, request.receive, self._limits)
-            read = partial(read_uploaded_moments, body, self._serving.detector)
-            moments = await _decoded(len(body), read, in_thread=True)
-            await _done(self._serving.merge(moments))
-            return JSONResponse({"rows": self._serving.facts().rows})
-        written = await _decoded(0, partial(written_moments, self._serving.detector), in_thread=True)
-        return Response(written, media_type="application/octet-stream")
+    async def get_moments(self, request: Request) -> Response:
+        """Return the sums of all learned rows, or of the rows learned since an earlier sequence number."""
+        engine = self._engine(request)
+        since = _whole_number(request, "since")
+        with refusing():
+            return await asyncio.to_thread(_moments, engine, since)
 
-    async def snapshot(self, request: HTTPRequest) -> Response:
-        """Take a snapshot now."""
+    async def post_moments(self, request: Request) -> Response:
+        """Add the learned rows of another model."""
+        engine = self._engine(request)
+        body = await read_body(request.scope, request.receive, self._limits)
+        with refusing():
+            request_id = protocol.decode_id(request.query_params.get("id"))
+            moments = await asyncio.to_thread(decode_moments, body, engine.contents.detector)
+            await _done(engine, merging(moments, request_id))
+        return JSONResponse({"rows": engine.contents.rows})
+
+    async def list_snapshots(self, request: Request) -> Response:
+        """List the states that can be restored."""
+        engine = self._engine(request)
+        with refusing():
+            snapshots = await asyncio.to_thread(engine.store.snapshots)
+            oldest = await asyncio.to_thread(engine.store.oldest)
+        listed = [snapshot._asdict() for snapshot in snapshots]
+        return JSONResponse({"snapshots": listed, "sequence": engine.contents.sequence, "restorable_from": oldest})
+
+    async def take_snapshot(self, request: Request) -> Response:
+        """Store a snapshot now."""
+        engine = self._engine(request)
         await read_body(request.scope, request.receive, self._limits, is_json=True)
-        taken = await _done(self._serving.snapshot())
-        return JSONResponse({"sequence": taken.sequence, "bytes": taken.bytes, "name": taken.name})
+        with refusing():
+            snapshot = await asyncio.wrap_future(engine.snapshot())
+        return JSONResponse(snapshot._asdict())
 
-    async def reset(self, request: HTTPRequest) -> Response:
-        """Forget the learned rows; the reference and the rate stay."""
+    async def restore(self, request: Request) -> Response:
+        """Go back to an earlier state."""
+        engine = self._engine(request)
+        given = await self._json(request)
+        with refusing():
+            if set(given) != {"sequence"} or type(given["sequence"]) is not int:
+                raise ValueError(f'the body must be {{"sequence": NUMBER}}, got {protocol.shown(given)}')
+            await _done(engine, Change("restore", given["sequence"]))
+        return JSONResponse(_describe(self._model(request)))
+
+    async def reset(self, request: Request) -> Response:
+        """Forget the learned rows. The reference and the rate stay."""
+        engine = self._engine(request)
         await read_body(request.scope, request.receive, self._limits, is_json=True)
-        await _done(self._serving.reset())
-        return JSONResponse({"rows": self._serving.facts().rows})
+        with refusing():
+            await _done(engine, Change("reset"))
+        return JSONResponse({"rows": engine.contents.rows})
 
-    async def metrics(self, request: HTTPRequest) -> Response:
-        """Tell Prometheus how things are."""
-        text = await asyncio.to_thread(self._metrics.text)  # A fit of many columns may have to be solved for it.
+    async def backup(self, request: Request) -> Response:
+        """Return a copy of the database of a model."""
+        engine = self._engine(request)
+        with refusing():
+            if sum(not file.closed for file in self._backups) >= _MOST_BACKUPS:
+                raise Unavailable(f"busy: {_MOST_BACKUPS} backups are being sent")
+            file = await asyncio.to_thread(_backup, engine)
+            self._backups.add(file)
+        headers = {
+            "Content-Length": str(os.fstat(file.fileno()).st_size),
+            "Content-Disposition": f'attachment; filename="{engine.store.path.name}"',
+        }
+        return StreamingResponse(_chunks(file), media_type="application/octet-stream", headers=headers)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics for Prometheus."""
+        text = await asyncio.to_thread(self._metrics.text)  # A wide fit may have to be solved for it.
         return Response(text, media_type=_METRICS_TYPE)
 
-    async def openapi(self, request: HTTPRequest) -> Response:
-        """Describe all of this."""
-        return JSONResponse(document(self._widths))
+    async def openapi(self, request: Request) -> Response:
+        """Return the OpenAPI document."""
+        return JSONResponse(document())
 
-    def _inference(self, body: bytes, length: int | None) -> Inference:
-        with _no_garbage_collection():
-            return protocol.decode_request(body, length, self._widths, learns=not self._is_read_only)
+    def _model(self, request: Request) -> Model:
+        return find_model(self._models, request.path_params["name"], request.path_params.get("version"))
 
-    def _check_answerable(self, inference: Inference) -> None:
-        """Refuse what needs a reference where there is none, before anything is learned."""
-        detector = self._serving.detector
-        if detector.reference is not None:
-            return
-        wanted = inference.asks_for("p_values", "is_out")
-        if wanted or detector.settings.method == "contrast":
-            needy = f"output {wanted[0]}" if wanted else "a contrast"
-            raise Refused(400, f"{needy} needs a reference, got none so far: PUT /reference")
+    def _engine(self, request: Request) -> Engine:
+        model = self._model(request)
+        with refusing():
+            return model.running()
 
-
-class _ASGI:
-    """A coroutine function as an ASGI app, which Starlette hands on what comes without wrapping it."""
-
-    def __init__(self, answer: Callable[[Scope, Receive, Send], Any]) -> None:
-        self._answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answer(scope, receive, send)
+    async def _json(self, request: Request) -> dict[str, Any]:
+        """Return the JSON object in the body of a request."""
+        body = await read_body(request.scope, request.receive, self._limits, is_json=True)
+        with refusing():
+            value = protocol.parse_json(body)
+            if not isinstance(value, dict):
+                raise ValueError(f"the body must be a JSON object, got {protocol.shown(value)}")
+            return value
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Look for no cycles among millions of lists while they are made: what JSON makes has none."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _no_model(name: str) -> Refused:
+    return Refused(404, f"there is no model {protocol.shown(name)}: PUT /models/NAME creates one")
 
 
-async def _decoded(size: int, decode: Callable[[], T], *, in_thread: bool = False) -> T:
-    with refusing():
-        if in_thread or size > _LARGE_BODY:
-            return await asyncio.to_thread(decode)
-        return decode()
+def find_model(models: Models, name: str, version: str | None = None) -> Model:
+    """Return a model by name and, if it is given, version."""
+    model = models.find(name)
+    if model is None:
+        raise _no_model(name)
+    if version not in (None, protocol.VERSION):
+        raise Refused(404, f"model_version must be {protocol.VERSION}, got {protocol.shown(version)}")
+    return model
 
 
-async def _done(future: Future[T]) -> T:
-    """Wait for what another thread does."""
-    if not future.done():
-        loop = asyncio.get_running_loop()
-        ended = loop.create_future()
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(_end, ended))
-        await ended
-    with refusing():
-        return future.result()
+def repository_index(models: Models, *, only_ready: bool) -> list[dict[str, str]]:
+    """Return the models and their states, as the model repository extension lists them."""
+    return [
+        {
+            "name": model.name,
+            "version": protocol.VERSION,
+            "state": "UNAVAILABLE" if model.problem else "READY",
+            "reason": model.problem,
+        }
+        for model in models
+        if not (only_ready and model.problem)
+    ]
 
 
-def _end(ended: asyncio.Future[None]) -> None:
-    if not ended.done():  # Its waiter may have been cancelled.
-        ended.set_result(None)
-
-
-async def _encoded(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
-    with refusing():
-        if len(answer.scores) > protocol.MANY_ROWS:
-            return await asyncio.to_thread(_response, inference, answer)
-        return _response(inference, answer)
-
-
-def _response(inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
-    held = {
-        "scores": answer.scores,
-        "base_scores": answer.base_scores,
-        "p_values": answer.p_values,
-        "is_out": answer.is_out,
-    }
-    arrays = {name: array for name, array in held.items() if array is not None}
-    parameters: dict[str, bool | str] = {"learned": answer.learned, "repeated": answer.repeated}
-    if answer.notes:
-        parameters["notes"] = "\n".join(answer.notes)
-    returned = inference.returned(list(arrays))
-    return protocol.encode_response(arrays, returned, inference.request_id, parameters)
-
-
-async def _send_inference(send: Send, body: bytes, json_length: int | None) -> None:
-    headers = [(b"content-length", b"%d" % len(body))]
-    if json_length is None:
-        headers.append((b"content-type", b"application/json"))
+async def infer(engine: Engine, inference: Inference) -> Answer:
+    """Return the answer to a request, after its rows are durable if they are learned."""
+    answer: Answer
+    if inference.learn:
+        answer = await asyncio.wrap_future(engine.submit(learning(inference.outputs, inference.request_id)))
     else:
-        headers.append((b"content-type", b"application/octet-stream"))
-        headers.append((b"inference-header-content-length", b"%d" % json_length))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        answer = await asyncio.to_thread(engine.score, inference.outputs)
+    if inference.needs_reference and answer.p_values is None:  # A restore has removed the reference in the meantime.
+        raise Unavailable("the reference was removed while the request was queued: send the request again")
+    return answer
 
 
-def _check_type(headers: Mapping[bytes, bytes]) -> None:
-    given = headers.get(b"content-type")
-    if given is None:
+def check_answerable(engine: Engine, inference: Inference) -> None:
+    """Raise an error if a request needs a reference and there is none, before anything is learned."""
+    if engine.contents.solved.state.reference is not None:
         return
-    kind = given.decode("latin-1").partition(";")[0].strip().lower()
-    if kind not in _BODY_TYPES:
+    is_contrast = engine.contents.solved.state.settings.method == "contrast"
+    name = inference.needs_reference
+    if name or is_contrast:
+        what = f"output {name}" if name else "a contrast"
+        raise ValueError(f"{what} needs a reference, got none so far: PUT /models/{engine.name}/reference")
+
+
+async def _done(engine: Engine, change: Change) -> None:
+    await asyncio.wrap_future(engine.submit(change))
+
+
+async def call_in_thread_if(in_thread: bool, function: Callable[[], T]) -> T:
+    """Return the result of a function. Call it in a thread if it would block the event loop for long."""
+    return await asyncio.to_thread(function) if in_thread else function()
+
+
+def _moments(engine: Engine, since: int | None) -> Response:
+    contents = engine.contents
+    detector = contents.detector
+    check_has_moments(detector)
+    moments = detector.moments
+    if since is not None:
+        try:
+            before = engine.store.before(since)
+        except LookupError as error:
+            raise Refused(410, str(error.args[0])) from None
+        moments = learned_since(contents.solved.state, before.solved.state)
+    headers = {SEQUENCE: str(contents.sequence)}
+    if moments is None:
+        return Response(status_code=204, headers=headers)
+    return Response(encode_moments(moments, detector), media_type="application/octet-stream", headers=headers)
+
+
+async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    """Yield the content of a file, and close it at the end or when the client disconnects."""
+    with file:
+        while chunk := await asyncio.to_thread(file.read, 2**20):
+            yield chunk
+
+
+def _backup(engine: Engine) -> BinaryIO:
+    """Return an open file with a copy of the database. The file has no name, so that it does not outlive its reader."""
+    path = engine.store.path
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        target = Path(folder) / path.name
+        store.backup(path, target)
+        return target.open("rb")
+
+
+def _describe(model: Model) -> dict[str, Any]:
+    if model.engine is None:
+        return {"model": model.name, "problem": model.problem}
+    described = asdict(model.engine.status())
+    name, value = described.pop("rate")
+    snapshot = described.pop("snapshot")
+    snapshot = None if snapshot is None else store.Snapshot(*snapshot)._asdict()
+    return described | {"rate": {name: value}, "snapshot": snapshot}
+
+
+def _readiness(problem: str) -> Response:
+    if problem:
+        raise busy(problem)
+    return JSONResponse({"ready": True})
+
+
+def _check_type(request: Request) -> None:
+    given = request.headers.get("content-type")
+    kind = "" if given is None else given.partition(";")[0].strip().lower()
+    if given is not None and kind not in _BODY_TYPES:
         wanted = " or ".join(_BODY_TYPES)
-        raise Refused(415, f"Content-Type must be {wanted}, got {protocol.shown(kind)}", unread=True)
+        raise Refused(415, f"Content-Type must be {wanted}, got {protocol.shown(kind)}", close=True)
 
 
-def _header_length(headers: Mapping[bytes, bytes]) -> int | None:
-    given = headers.get(b"inference-header-content-length")
+def _header_length(request: Request) -> int | None:
+    given = request.headers.get("inference-header-content-length")
     if given is None:
         return None
-    if not given.isdigit() or len(given) > 18:
-        text = protocol.shown(given.decode("latin-1"))
-        raise Refused(400, f"Inference-Header-Content-Length must be a whole number, got {text}", unread=True)
+    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+        name = "Inference-Header-Content-Length"
+        raise Refused(400, f"{name} must be a whole number, got {protocol.shown(given)}", close=True)
+    return int(given)
+
+
+def _whole_number(request: Request, name: str) -> int | None:
+    given = request.query_params.get(name)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) <= 15):
+        raise Refused(400, f"{name} must be a whole number of up to 15 digits, got {protocol.shown(given)}")
     return int(given)
 
 
 def _rate(given: Any) -> Rate:
-    if not isinstance(given, dict) or set(given) - {"accept", "false_alarm", "fdr"}:
-        wanted = 'the rate must be one of accept, false_alarm and fdr, such as {"false_alarm": 0.05}'
-        raise ValueError(f"{wanted}, got {protocol.shown(given)}")
+    if not isinstance(given, dict) or set(given) - set(_RATES):
+        wanted = f'one of {", ".join(_RATES)}, such as {{"false_alarm": 0.05}}'
+        raise ValueError(f"rate must be {wanted}, got {protocol.shown(given)}")
     for name, value in given.items():
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise ValueError(f"{name} must be a number from 0 to 1, got {protocol.shown(value)}")
     return Rate.of(**given)
 
 
-async def _http_error(request: HTTPRequest, error: Exception) -> Response:
-    """Answer what Starlette refuses: a path or a method that is not there."""
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Answer errors of Starlette: an unknown path, or a method that is not allowed."""
     assert isinstance(error, HTTPException)
     message = f"{request.method} {protocol.shown(request.url.path)}: {error.detail}"
     return JSONResponse({"error": message}, error.status_code, error.headers)
 
 
-def _log_request(method: str, path: str, status: int, seconds: float, reason: str) -> None:
-    """Log what changes more than rows, and what failed and why; the metrics count all."""
-    if status < 400 and (path == INFER or method in ("GET", "HEAD")):
-        return
-    level = logging.ERROR if status >= 500 else logging.INFO
-    facts = {"reason": printable(reason)} if reason else {}
-    log("request", level=level, method=method, path=path, status=status, seconds=round(seconds, 6), **facts)
+class Watch:
+    """Counts requests by model, method and route. Logs failed requests, and changes other than learned batches."""
+
+    def __init__(self, models: Models, metrics: Metrics, histories: Mapping[str, History]) -> None:
+        self._models = models
+        self._metrics = metrics
+        self._histories = histories
+        self._refusals = FewPerSecond("requests refused without a log line")
+
+    def __call__(self, model: str, method: str, route: str, status: int, seconds: float, reason: str) -> None:
+        """Count one request. The reason is empty if it succeeded."""
+        if self._models.find(model) is None:
+            model = ""
+        self._metrics.watch(model, method, route, status, seconds)
+        history = self._histories.get(model)
+        if history is not None:
+            history.watch(status, seconds)
+        fields: dict[str, Any] = {
+            "model": model,
+            "method": method,
+            "route": route,
+            "status": status,
+            "seconds": round(seconds, 6),
+        }
+        if status >= 500 and status != 503:
+            log("request failed", reason=reason, level="error", **fields)
+        elif status >= 400:
+            if self._refusals.is_next_shown():
+                log("request refused", reason=reason, **fields)
+        elif method not in ("GET", "HEAD", "gRPC") and not route.endswith("/infer"):
+            log("request", **fields)
+
+
+def _watch_http(watch: Watch, routes: frozenset[str], scope: Scope, status: int, seconds: float, reason: str) -> None:
+    """Count an HTTP request by its route."""
+    path = scope["path"]
+    model = model_of(path) or ""
+    route = path.replace(f"/models/{model}", "/models/{name}", 1) if model else path
+    route = route.replace(f"/versions/{protocol.VERSION}", "/versions/{version}", 1)
+    # Any other path would become a new label of the metrics.
+    watch(model, scope["method"], route if route in routes else "other", status, seconds, reason)

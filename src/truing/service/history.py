@@ -1,8 +1,8 @@
-"""What the live page shows: a stream over time, in memory that does not grow with it.
+"""The recent past of one model for the live page, in a fixed amount of memory.
 
-Two calls feed a history. `record` takes what happens, as it happens, and is cheap. `look`, called about once a second,
-reads off the detector what no event tells: how far its coefficients moved, how its reference scores, what its drift
-alarm says. `as_json` tells all of it, or only what came since the last time. Any thread may make any of these calls.
+`record` takes the events of the engine, `watch` takes requests, and `sample` reads the state every few seconds.
+`as_json` returns the changes since an earlier call. All methods are thread-safe, except that only one thread at a time
+may call `sample`.
 """
 
 from __future__ import annotations
@@ -10,60 +10,63 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import deque
-from collections.abc import Mapping, Sequence
+import time
+from bisect import bisect
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._check import Bools, Floats, as_choice
-from ..contrast import ContrastFit, SplitReference
+from ..contrast import SplitReference
 from ..decisions.drift import DriftAlarm
-from ..decisions.thresholds import Rate, out_share_at_least
+from ..decisions.thresholds import out_share_at_least
 from ..detector import Detector
-from ..regression.least_squares import LinearFit
-from .buckets import Buckets
-from .requests import Answer, Event, Facts
+from .changes import Contents
+from .engine import Answer, Event, Status
 
-# How far to look back: seconds of a span of time, and the number of spans. A chart holds no more points.
-SPANS = {"10 minutes": (1, 600), "12 hours": (60, 720), "90 days": (10_800, 720)}
+# Each span of time has buckets of this many seconds, and this many of them.
+SPANS = {"10 minutes": (5, 120), "12 hours": (60, 720), "90 days": (10_800, 720)}
 
-# What adds up within a span, and what is read off at its end.
-COUNTS = ("requests", "rows", "decided", "refused", "failed", "busy_seconds")
-GAUGES = ("state_rows", "out_share", "evidence", "movement")
+# Counts add up within a bucket. Gauges keep their last value.
+COUNTS = ("requests", "failed", "rows", "decided", "refused")
+GAUGES = ("out_share", "evidence")
 
-# The last rows that a share of refused rows, a bound on out rows and a density are taken over.
+# Shares and densities cover at most this many of the last rows; errors and latency cover this many seconds.
 WINDOW = 2000
+RECENT_SECONDS = 60
 
-# Bars of a density, and the share of rows at either end that it is drawn without.
+# After these events, the last rows start again: earlier rows had another reference, rate or state.
+STARTS_AFRESH = ("calibrate", "rate", "reset", "restore")
+
+# Times of requests are counted in logarithmic bins between these edges, eight per decade.
+LATENCY_EDGES: Floats = np.geomspace(1e-4, 100.0, 49)
+
+# Number of bars of a density. It omits this share of the rows at either end.
 BINS = 40
 TAIL = 0.005
 
-# Fits are looked at so often, since one of thousands of columns may have to be solved first, and compared with the one
-# of so long ago.
-FIT_SECONDS = 10
-MOVEMENT_SECONDS = 600
-
-# Of a larger reference every second row, or every third and so on, is scored for the density.
-REFERENCE_ROWS = 5000
-
-# The last notes that differ in more than numbers, which are written as 1,200, 0.5 or 1e-05.
+# The last notes are kept. Notes that differ only in numbers, such as 1,200, 0.5 or 1e-05, count as one.
 NOTES = 20
 _NUMBER = re.compile(r"\d[\d,.]*(?:e[-+]?\d+)?")
 
-# Spans that may still change: they are sent again.
-OPEN_SPANS = 2
+# The newest buckets may still change, so they are sent again.
+_OPEN_BUCKETS = 2
 
-# Events after which earlier rows say nothing of those to come: they were compared with other known rows, or by another
-# rate.
-ANEW = ("calibrated", "rate", "reset")
+_BUCKET = np.dtype(
+    [
+        ("number", np.int64),
+        *((name, np.float64) for name in (*COUNTS, *GAUGES)),
+        ("latencies", np.uint32, len(LATENCY_EDGES) - 1),
+    ]
+)
 
 
 @dataclass(frozen=True, eq=False)
 class LastRows:
-    """Scores of the last rows, and p-values and decisions of the last that were decided; each at most WINDOW."""
+    """The scores of the last rows, and the p-values and decisions of the last decided rows, at most WINDOW of each."""
 
     scores: Floats
     p_values: Floats
@@ -75,7 +78,7 @@ class LastRows:
         return cls(np.empty(0), np.empty(0), np.empty(0, dtype=np.bool_))
 
     def followed_by(self, answer: Answer) -> LastRows:
-        """Return these rows and those of an answer, without the ones that are no longer among the last."""
+        """Return the last rows after an answer."""
         scores = np.concatenate((self.scores, answer.scores))[-WINDOW:]
         if answer.p_values is None or answer.is_out is None:
             return replace(self, scores=scores)
@@ -83,262 +86,262 @@ class LastRows:
         return LastRows(scores, p_values, np.concatenate((self.is_out, answer.is_out))[-WINDOW:])
 
     def refused_share(self) -> float:
-        """Return the share of the decided rows that were refused, NaN where none was decided."""
+        """Return the share of the decided rows that were called out; NaN without decided rows."""
         return float(self.is_out.mean()) if len(self.is_out) else math.nan
 
     def out_share(self, rows_in: int) -> float:
-        """Return a lower bound on the share of out rows, given the number of known ones; NaN where none was decided."""
+        """Return a lower bound on the share of out rows for `rows_in` reference rows; NaN without decided rows."""
         return out_share_at_least(self.p_values, rows_in=rows_in) if len(self.p_values) and rows_in else math.nan
 
 
-class Movement:
-    """How far the coefficients of a fit have moved since the oldest of the last looks at them."""
-
-    def __init__(self, looks: int) -> None:
-        self._earlier: deque[Floats] = deque(maxlen=looks)
-
-    def to(self, coef: Floats) -> float:
-        r"""Return $\lVert \beta - \beta_0 \rVert / \lVert \beta_0 \rVert$ against the oldest ones, NaN without any.
-
-        >>> movement = Movement(looks=2)
-        >>> movement.to(np.array([2.0, 0.0])), movement.to(np.array([3.0, 0.0])), movement.to(np.array([3.0, 0.0]))
-        (nan, 0.5, 0.5)
-        >>> movement.to(np.array([3.0, 3.0]))
-        1.0
-        """
-        oldest = self._earlier[0] if self._earlier else None
-        self._earlier.append(coef)
-        if oldest is None or oldest.shape != coef.shape or not oldest.any():
-            return math.nan
-        return float(np.linalg.norm(coef - oldest) / np.linalg.norm(oldest))
+def rows_decided_against(detector: Detector) -> int:
+    """Return the number of reference rows that a p-value compares with."""
+    reference = detector.reference
+    if isinstance(reference, SplitReference):
+        return len(reference.to_decide)
+    return 0 if reference is None else len(reference)
 
 
-@dataclass(frozen=True, eq=False)
-class Density:
-    """Bars over `edges` (BINS + 1,): how the scores of the last rows are spread (BINS,), and those of the reference."""
+class Buckets:
+    """The newest `length` buckets of `seconds` each, in a ring.
 
-    edges: Floats
-    rows: Floats
-    reference: Floats | None
+    The number of a bucket is its start in units of `seconds` since 1970, so it stays valid after a restart.
 
-    @classmethod
-    def of(cls, scores: Floats, scores_in: Floats | None) -> Density | None:
-        """Return the densities of rows and of known ones over one grid; None where there are no rows."""
-        if len(scores) == 0:
-            return None
-        shown = [scores] if scores_in is None else [scores, scores_in]
-        ends = [end for part in shown for end in np.quantile(part, (TAIL, 1 - TAIL))]
-        margin = 0.02 * (max(ends) - min(ends)) or 0.5
-        edges = np.linspace(min(ends) - margin, max(ends) + margin, BINS + 1)
-        return cls(edges, _bars(scores, edges), None if scores_in is None else _bars(scores_in, edges))
+    >>> buckets = Buckets(10, length=3)
+    >>> for time in (100.0, 109.0, 110.0):
+    ...     buckets.at(time)["rows"] += 2
+    >>> buckets.between(10, 11)[["number", "rows"]].tolist()
+    [(10, 4.0), (11, 2.0)]
+    """
+
+    def __init__(self, seconds: int, length: int) -> None:
+        self.seconds = seconds
+        self.length = length
+        self._ring = np.zeros(length, _BUCKET)
+        self._ring["number"] = -1
+
+    def number_at(self, time: float) -> int:
+        """Return the number of the bucket of this time."""
+        return int(time // self.seconds)
+
+    def at(self, time: float) -> Any:
+        """Return the bucket of this time, to be changed in place."""
+        number = self.number_at(time)
+        bucket = self._ring[number % self.length]
+        if bucket["number"] != number:  # Also replace a later bucket: the clock may have been set back.
+            bucket["number"], bucket["latencies"] = number, 0
+            for name in COUNTS:
+                bucket[name] = 0
+            for name in GAUGES:
+                bucket[name] = math.nan
+        return bucket
+
+    def between(self, first: int, last: int) -> NDArray[Any]:
+        """Return a copy of the buckets with numbers from first to last, in order."""
+        numbers = self._ring["number"]
+        is_wanted = (numbers >= max(first, last - self.length + 1)) & (numbers <= last)
+        return np.sort(self._ring[is_wanted], order="number")
 
 
-@dataclass(frozen=True, eq=False)
-class Look:
-    """What a detector said of itself when it was last looked at; NaN and None where it had nothing to say."""
+class Note(NamedTuple):
+    """The latest wording of a note, how often it came, and when last (seconds since 1970)."""
 
-    state_rows: float = 0.0
-    reference_rows: int = 0
-    refused_in: float = math.nan
-    why_not: str = ""
-    scores_in: Floats | None = None
-    out_share: float = math.nan
-    movement: float = math.nan
-    drift: DriftAlarm | None = None
-
-    def gauges(self) -> dict[str, float]:
-        """Return what is kept over time."""
-        return {
-            "state_rows": self.state_rows,
-            "out_share": self.out_share,
-            "evidence": math.nan if self.drift is None else math.log10(self.drift.martingale),
-            "movement": self.movement,
-        }
+    text: str
+    times: int
+    last: float
 
 
 class History:
-    """A stream over time, for the live page.
-
-    >>> history = History()
-    >>> json.loads(history.as_json(now=100.0))["series"]["times"]
-    []
-    """
+    """The recent past of one model."""
 
     def __init__(self) -> None:
-        self._changing = Lock()
-        self._looking = Lock()
-        self._spans = {
-            name: Buckets(seconds, length=length, counts=COUNTS, gauges=GAUGES)
-            for name, (seconds, length) in SPANS.items()
-        }
+        self._lock = Lock()
+        self._spans = {name: Buckets(seconds, length) for name, (seconds, length) in SPANS.items()}
         self._rows = LastRows.none()
-        self._notes: Notes = {}
-        self._look = Look()
-        self._fit_time = -math.inf
-        self._movement = Movement(MOVEMENT_SECONDS // FIT_SECONDS)
+        self._threshold: float | None = None
+        self._notes: dict[str, Note] = {}
+        self._status: Status | None = None
+        self._drift: DriftAlarm | None = None
+        self._has_drift_alarm = False
+        self._sampled = self._rows
+        self._out_share = math.nan
+        self._scores_in: Floats | None = None
 
     def record(self, event: Event) -> None:
-        """Take what happened."""
-        counts = _counts(event)
-        with self._changing:
-            if event.kind in ANEW:
-                self._rows = LastRows.none()
-            if event.answer is not None and event.kind != "repeated":
-                self._rows = self._rows.followed_by(event.answer)
-                self._notes = _noted(self._notes, event.answer.notes, event.time)
+        """Add an event of the engine."""
+        answer = event.answer
+        with self._lock:
+            if event.kind in STARTS_AFRESH:
+                self._rows, self._threshold = LastRows.none(), None
+            if answer is None or event.kind == "repeated":  # The rows of a repeated request were counted before.
+                return
+            self._rows = self._rows.followed_by(answer)
+            self._threshold = answer.threshold
+            self._add_notes(answer.notes, event.time)
             for buckets in self._spans.values():
-                buckets.add(event.time, counts)
+                bucket = buckets.at(event.time)
+                bucket["rows"] += event.rows
+                if answer.is_out is not None:
+                    bucket["decided"] += event.rows
+                    bucket["refused"] += answer.refused_rows
 
-    def look(self, detector: Detector, facts: Facts, *, now: float) -> None:
-        """Take what a detector says of itself; to be called about once a second."""
-        with self._looking:
-            look = replace(
-                self._look,
-                state_rows=facts.rows,
-                reference_rows=facts.reference_rows,
-                refused_in=_refused_in(facts.rate),
-                why_not=facts.why_not,
-                out_share=self._rows.out_share(rows_decided_against(detector)),
-                drift=detector.drift,
-            )
-            if not detector.state.rows:
-                look = replace(look, movement=math.nan, scores_in=None)
-            elif not 0 <= now - self._fit_time < FIT_SECONDS:
-                fit = detector.current_fit
-                look = replace(look, movement=self._movement.to(fit.coef), scores_in=_scores_in(detector, fit))
-                self._fit_time = now
-            with self._changing:
-                self._look = look
-                for buckets in self._spans.values():
-                    buckets.put(now, look.gauges())
+    def watch(self, status: int, seconds: float, *, now: float | None = None) -> None:
+        """Add a request with its HTTP status and its duration. A status of 400 or more is an error."""
+        now = time.time() if now is None else now
+        place = min(max(bisect(LATENCY_EDGES, seconds), 1), len(LATENCY_EDGES) - 1) - 1
+        with self._lock:
+            for buckets in self._spans.values():
+                bucket = buckets.at(now)
+                bucket["requests"] += 1
+                bucket["failed"] += status >= 400
+                bucket["latencies"][place] += 1
+
+    def sample(self, status: Status, contents: Contents, *, now: float) -> None:
+        """Read the state. To be called every few seconds."""
+        detector = contents.detector
+        drift, rows = detector.drift, self._rows
+        if rows is not self._sampled:  # The bound takes tens of milliseconds.
+            self._sampled, self._out_share = rows, rows.out_share(rows_decided_against(detector))
+        out_share = self._out_share
+        evidence = math.nan if drift is None else math.log10(drift.martingale)
+        scores_in = _scores_in(contents)
+        with self._lock:
+            self._status, self._drift, self._scores_in = status, drift, scores_in
+            self._has_drift_alarm = detector.settings.drift_alarm is not None
+            for buckets in self._spans.values():
+                bucket = buckets.at(now)
+                bucket["out_share"], bucket["evidence"] = out_share, evidence
+
+    def shares(self) -> tuple[float, float]:
+        """Return the share of the last decided rows that were refused, and the last lower bound on the out share."""
+        return self._rows.refused_share(), self._out_share
+
+    def current(self, *, now: float) -> dict[str, Any]:
+        """Return the state of the model, its last rows and its requests in the last minute, as JSON values.
+
+        The result is empty before the first sample.
+        """
+        with self._lock:
+            status, rows = self._status, self._rows
+            buckets = self._spans["10 minutes"]
+            last = buckets.number_at(now)
+            recent = buckets.between(last - RECENT_SECONDS // buckets.seconds + 1, last)
+        if status is None:
+            return {}
+        fields = ("features", "classes", "method", "base", "rows", "reference_rows", "skipped_rows", "snapshot_error")
+        latencies = recent["latencies"].sum(axis=0)
+        return {name: getattr(status, name) for name in fields} | {
+            "rate": {"name": status.rate[0], "value": status.rate[1]},
+            "threshold": None if self._threshold is None else _number(self._threshold),
+            "requests": int(recent["requests"].sum()),
+            "errors": int(recent["failed"].sum()),
+            "median_seconds": _number(float(latency_quantile(latencies, 0.5))),
+            "p99_seconds": _number(float(latency_quantile(latencies, 0.99))),
+            "decided": len(rows.is_out),
+            "refused_share": _number(rows.refused_share()),
+            "out_share": _number(self._out_share),
+            "has_drift_alarm": self._has_drift_alarm,
+            "is_alarm": self._drift is not None and self._drift.is_alarming,
+        }
 
     def as_json(self, span: str = "10 minutes", since: int = 0, *, now: float) -> str:
-        """Return how things stand and how they came to, as compact JSON.
+        """Return the current state and the buckets of a span of time, as compact JSON.
 
         Parameters
         ----------
         span
-            How far to look back, a name in SPANS.
+            A name in SPANS.
         since
-            The `next` of the answer before: what had ended by then is left out.
+            The `next` of an earlier answer, to omit the buckets that were complete by then.
         now
-            The time, in seconds since the epoch.
+            The time in seconds since 1970.
         """
         buckets = as_choice(span, "span", self._spans)
         last = buckets.number_at(now)
-        with self._changing:
-            numbers, values = buckets.between(since, last)
-            rows, look, notes = self._rows, self._look, self._notes
-        series = {"times": (numbers * buckets.seconds).tolist()}
-        series |= {name: _plain(column) for name, column in values.items()}
-        told = {
+        with self._lock:
+            chosen = buckets.between(since, last)
+            rows, drift, scores_in, notes = self._rows, self._drift, self._scores_in, list(self._notes.values())
+        series = {name: chosen[name] for name in (*COUNTS, *GAUGES)} | {
+            "median_seconds": latency_quantile(chosen["latencies"], 0.5),
+            "p99_seconds": latency_quantile(chosen["latencies"], 0.99),
+        }
+        answer = {
             "now": round(now, 3),
             "span": span,
             "spans": list(SPANS),
             "seconds": buckets.seconds,
             "length": buckets.length,
-            "next": max(last - OPEN_SPANS, 0),
-            "series": series,
-            "standing": _standing(rows, look),
-            "drift": None if look.drift is None else _drift(look.drift),
-            "density": _told(Density.of(rows.scores, look.scores_in)),
-            "notes": [_note(noted) for noted in reversed(notes.values())],
+            "next": max(last - _OPEN_BUCKETS, 0),
+            "series": {"times": (chosen["number"] * buckets.seconds).tolist()}
+            | {name: _numbers(column) for name, column in series.items()},
+            "current": self.current(now=now),
+            "drift": None if drift is None else _drift(drift),
+            "density": _density(rows.scores, scores_in),
+            "notes": [note._asdict() for note in reversed(notes)],
         }
-        return json.dumps(told, separators=(",", ":"), allow_nan=False)
+        return json.dumps(answer, separators=(",", ":"), allow_nan=False)
+
+    def _add_notes(self, texts: tuple[str, ...], time: float) -> None:
+        for text in texts:
+            key = _NUMBER.sub("#", text)
+            before = self._notes.pop(key, None)
+            self._notes[key] = Note(text, 1 if before is None else before.times + 1, time)
+        while len(self._notes) > NOTES:
+            del self._notes[next(iter(self._notes))]
 
 
-def rows_decided_against(detector: Detector) -> int:
-    """Return the number of known rows behind a p-value."""
-    known = detector.reference
-    if isinstance(known, SplitReference):
-        return len(known.to_decide)
-    return 0 if known is None else len(known)
+def latency_quantile(counts: NDArray[np.integer[Any]], share: float) -> Floats:
+    """Return a quantile of request times in seconds (...,), given counts per bin (..., bins); NaN without requests.
 
-
-class Noted(NamedTuple):
-    """A note as it last came, how often it did, and when last."""
-
-    text: str
-    times: int
-    time: float
-
-
-# By their texts without numbers, in order of when they last came.
-Notes = dict[str, Noted]
-
-
-def _counts(event: Event) -> dict[str, float]:
-    """Return what an event adds to a span of time."""
-    if event.kind == "failed":
-        return {"failed": 1}
-    if event.answer is None:
-        return {}
-    counts = {"requests": 1, "busy_seconds": event.seconds}
-    if event.kind == "repeated":  # Its rows counted when they first came.
-        return counts
-    decided = 0 if event.answer.is_out is None else event.rows
-    return counts | {"rows": event.rows, "decided": decided, "refused": event.refused_rows}
-
-
-def _noted(notes: Notes, more: Sequence[str], time: float) -> Notes:
-    """Return notes with some more, the latest last, and no more than are kept.
-
-    Notes that differ in numbers alone are one, lest those of a few batches fill the list.
-
-    >>> _noted({}, ["2 rows are alike", "1,200 rows are alike"], 7.0)
-    {'# rows are alike': Noted(text='1,200 rows are alike', times=2, time=7.0)}
+    Within a bin, the quantile is interpolated on the logarithmic scale, so it is wrong by at most the width of a bin.
     """
-    all_notes = dict(notes)
-    for text in more:
-        key = _NUMBER.sub("#", text)
-        before = all_notes.pop(key, None)
-        all_notes[key] = Noted(text, 1 if before is None else before.times + 1, time)
-    return dict(list(all_notes.items())[-NOTES:])
+    up_to = counts.cumsum(axis=-1)
+    wanted = share * up_to[..., -1:]
+    place = (up_to < wanted).sum(axis=-1, keepdims=True)
+    inside = np.take_along_axis(counts, place, -1)
+    with np.errstate(invalid="ignore"):
+        part = (wanted - np.take_along_axis(up_to, place, -1) + inside) / inside
+    low, high = LATENCY_EDGES[place], LATENCY_EDGES[place + 1]
+    quantiles: Floats = (low * (high / low) ** part)[..., 0]
+    return quantiles
 
 
-def _refused_in(rate: Rate) -> float:
-    """Return the share of in-distribution rows that a rate lets be refused; NaN where it says nothing of that."""
-    shares = {"false_alarm": rate.value, "accept": 1 - rate.value}
-    return shares.get(rate.name, math.nan)
-
-
-def _scores_in(detector: Detector, fit: LinearFit | ContrastFit) -> Floats | None:
-    """Return the scores of known rows under a fit, of a large reference those of some, or None without a reference."""
-    known = detector.reference
-    if isinstance(fit, ContrastFit):
-        return fit.scores_in
-    if known is None or isinstance(known, SplitReference):
+def _scores_in(contents: Contents) -> Floats | None:
+    """Return the scores of at most WINDOW reference rows by the current fit; None without a reference or a fit."""
+    state = contents.solved.state
+    if state.reference is None or not state.rows:
         return None
-    step = -(-len(known) // REFERENCE_ROWS)
-    return fit.predict(known.features[::step])
+    scores_in = contents.solved.solved(with_reference=state.is_reference_in_fit).scores_in
+    assert scores_in is not None
+    return scores_in[:: -(-len(scores_in) // WINDOW)].copy()  # The scores are sorted.
 
 
-def _bars(scores: Floats, edges: Floats) -> Floats:
-    """Return the density of scores over the bars between edges; those beyond count as rows all the same."""
-    heights: Floats = np.histogram(scores, edges)[0] / (len(scores) * np.diff(edges))
-    return heights
-
-
-def _standing(rows: LastRows, look: Look) -> dict[str, Any]:
-    """Return the numbers of now."""
+def _density(scores: Floats, scores_in: Floats | None) -> dict[str, Any] | None:
+    """Return a histogram of the last rows and one of the reference rows, with the same edges; None without rows."""
+    if len(scores) == 0:
+        return None
+    shown = [scores] if scores_in is None else [scores, scores_in]
+    ends = np.concatenate([np.quantile(part, (TAIL, 1 - TAIL)) for part in shown])
+    margin = max(0.02 * np.ptp(ends), 1e-6 * np.abs(ends).max()) or 0.5  # Edges must differ.
+    edges = np.linspace(ends.min() - margin, ends.max() + margin, BINS + 1)
     return {
-        "state_rows": look.state_rows,
-        "reference_rows": look.reference_rows,
-        "decided": len(rows.is_out),
-        "refused_share": _number(rows.refused_share()),
-        "refused_in": _number(look.refused_in),
-        "out_share": _number(look.out_share),
-        "movement": _number(look.movement),
-        "why_not": look.why_not,
+        "edges": _numbers(edges),
+        "rows": _heights(scores, edges),
+        "reference": None if scores_in is None else _heights(scores_in, edges),
     }
 
 
+def _heights(scores: Floats, edges: Floats) -> list[float | None]:
+    """Return the density between edges. Scores beyond the edges count in the total."""
+    return _numbers(np.histogram(scores, edges)[0] / (len(scores) * np.diff(edges)))
+
+
 def _drift(alarm: DriftAlarm) -> dict[str, Any]:
-    """Return what a drift alarm says, evidence by its decimal logarithm, and once it is raised what changed."""
+    """Return the decimal logarithms of evidence and alarm line, and after an alarm, what changed."""
     report = alarm.report()
     changes = []
     if report.is_alarming:
-        changes = [f"seen in {report.what}, after {report.since:,} rows", *str(report).splitlines()[1:]]
+        changes = [f"raised at row {report.since:,}, based on {report.what}", *str(report).splitlines()[1:]]
     return {
         "evidence": _number(math.log10(report.martingale)),
         "alarm_line": _number(math.log10(report.alarm_line)),
@@ -347,26 +350,12 @@ def _drift(alarm: DriftAlarm) -> dict[str, Any]:
     }
 
 
-def _note(noted: Noted) -> dict[str, Any]:
-    return {"text": noted.text, "times": noted.times, "last": round(noted.time, 3)}
-
-
-def _told(density: Density | None) -> Mapping[str, list[float | None] | None] | None:
-    if density is None:
-        return None
-    return {
-        "edges": _plain(density.edges),
-        "rows": _plain(density.rows),
-        "reference": None if density.reference is None else _plain(density.reference),
-    }
-
-
-def _plain(column: Floats) -> list[float | None]:
+def _numbers(column: Floats) -> list[float | None]:
     return [_number(value) for value in column.tolist()]
 
 
 def _number(value: float) -> float | int | None:
-    """Return a number as JSON has it, short: seven digits, whole ones without a point, and null for what is not finite.
+    """Return a short JSON number with seven digits; None if the value is not finite.
 
     >>> _number(2.0), _number(1 / 3), _number(123456789.0), _number(math.nan)
     (2, 0.3333333, 123456789, None)

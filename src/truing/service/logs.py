@@ -1,18 +1,24 @@
-"""Structured logs: a JSON object on each line of stderr."""
+"""Structured logs: one JSON object per line on stderr."""
 
 import json
 import logging
 import sys
+import threading
+import time
 from typing import Any
 
 LOGGER = logging.getLogger("truing.service")
 
-# Characters of a text in a line.
+# Longer texts are cut.
 _LONGEST = 300
+
+# Clients can cause any number of refusals and of errors in uvicorn. At most this many of either kind are logged per
+# second, and one more line counts the others.
+_MOST_LINES = 5
 
 
 class JSONLines(logging.Formatter):
-    """A record as a line: time, level, event and what it was given besides."""
+    """Formats a log record as a line of JSON: time, level, event and the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -21,33 +27,68 @@ class JSONLines(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
-        line |= getattr(record, "facts", {})
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
 def log_to_stderr() -> None:
-    """Send the lines of the service, and what the server under it has to complain of, to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JSONLines())
-    for name, level in (("truing.service", logging.INFO), ("uvicorn.error", logging.WARNING)):
+    """Write the events of the service, and errors of uvicorn, asyncio and gRPC, to stderr."""
+    own, others = logging.StreamHandler(sys.stderr), logging.StreamHandler(sys.stderr)
+    few = FewPerSecond("errors without a log line")
+    others.addFilter(lambda record: few.is_next_shown())
+    for name, handler in ((LOGGER.name, own), ("uvicorn.error", others), ("asyncio", others), ("grpc", others)):
+        handler.setFormatter(JSONLines())
         logger = logging.getLogger(name)
         logger.handlers = [handler]
-        logger.setLevel(level)
+        logger.setLevel(logging.INFO if handler is own else logging.ERROR)
         logger.propagate = False
 
 
-def log(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
-    """Log an event with what is known of it."""
-    LOGGER.log(level, event, extra={"facts": facts})
+def log(event: str, *, level: str = "info", **fields: Any) -> None:
+    """Log an event with its fields. Fields that may hold a client's text are made printable."""
+    shown = {name: printable(value) if isinstance(value, str) else value for name, value in fields.items()}
+    LOGGER.log(logging.getLevelNamesMapping()[level.upper()], event, extra={"fields": shown})
 
 
 def printable(text: str) -> str:
-    r"""Return a text that may hold what a client sent, as a log may show it: short, and without control characters.
+    r"""Return a text for a log line: short, and without control characters.
 
     >>> printable("one line\nand \x1b[31mred")
     'one line?and ?[31mred'
     """
     shown = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
+
+
+class FewPerSecond:
+    """Limits log lines that a client can cause, so that it cannot fill the disk with them.
+
+    Parameters
+    ----------
+    event
+        The event of the line that counts the suppressed lines.
+    """
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._lock = threading.Lock()
+        self._second = 0
+        self._logged = 0
+        self._suppressed = 0
+
+    def is_next_shown(self) -> bool:
+        """Count a line and return whether to log it. Log the number of lines suppressed in an earlier second."""
+        with self._lock:
+            second = int(time.monotonic())
+            suppressed = 0
+            if second != self._second:
+                suppressed, self._suppressed = self._suppressed, 0
+                self._second, self._logged = second, 0
+            self._logged += 1
+            is_shown = self._logged <= _MOST_LINES
+            self._suppressed += not is_shown
+        if suppressed:
+            log(self._event, count=suppressed)
+        return is_shown

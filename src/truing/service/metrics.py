@@ -1,143 +1,166 @@
-"""What Prometheus reads: counts of what happened, and what the durable state holds when it asks."""
+"""The metrics for Prometheus: counters of events and requests, and gauges of the durable states."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from threading import Lock
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from .. import _kernels
 from ..contrast import ContrastFit
 from ..regression.least_squares import LinearFit
-from .history import ANEW, WINDOW, LastRows, rows_decided_against
-from .requests import Event
-from .serving import Serving
+from .engine import Engine, Event
+from .history import WINDOW, History
+from .models import Model, Models
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_METHODS = ("DELETE", "GET", "HEAD", "POST", "PUT", "gRPC")
+
+# The gauges of a model. A gauge that does not apply to the model is NaN.
+_GAUGES = {
+    "truing_ready": "Whether the model takes requests",
+    "truing_state_rows": "Learned rows in the durable state, by weight",
+    "truing_state_batches": "Batches learned since the last reset",
+    "truing_reference_rows": "In-distribution reference rows",
+    "truing_sequence": "Number of the last durable change",
+    "truing_skipped_rows": "Garbage rows that were decided but not learned",
+    "truing_refused_share": f"Share of the last {WINDOW} decided rows that were refused",
+    "truing_out_share": f"Lower bound on the share of out rows among the last {WINDOW}, with 95 % confidence",
+    "truing_fit_r2": "Share of the base score's variance that the fit explains; NaN for a contrast",
+    "truing_fit_rank": "Rank of the fit; NaN for a contrast",
+    "truing_fit_trust": "Weight of the learned part of a contrast, from 0 to 1; NaN for other methods",
+    "truing_fit_gain": "Gain of a contrast over its base score, in standard errors; NaN for other methods",
+    "truing_drift_alarm": "Whether the drift alarm is raised; NaN without an alarm",
+    "truing_drift_martingale": "Evidence that the stream has changed; NaN without an alarm",
+    "truing_database_bytes": "Size of the database",
+    "truing_snapshot_bytes": "Size of the last snapshot",
+    "truing_snapshot_timestamp_seconds": "Time of the last snapshot",
+    "truing_queued_requests": "Changes that wait to be committed",
+}
 
 
 class Metrics:
-    """The counters of one service, in a registry of their own.
-
-    `record` listens to the engine, `watch` to HTTP.
-    """
+    """The metrics of one service, in their own registry."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        registry = self._registry
-        self._requests = Counter(
-            "truing_requests", "HTTP requests answered", ("method", "path", "status"), registry=registry
+        registry = self._registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        build = Info("truing_build", "Version of truing", registry=registry)
+        build.info(
+            {"version": version("truing"), "kernels": "plain" if _kernels.kernels is _kernels.plain else "compiled"}
         )
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(name, about, labels, registry=registry)
+
+        self._requests = counter(
+            "truing_requests", "HTTP requests and gRPC calls", "model", "method", "route", "status"
+        )
+        self._rows = counter("truing_rows", "Rows answered: learned, scored or repeated", "model", "kind")
+        self._refused = counter("truing_refused_rows", "Rows that were called out", "model")
+        self._events = counter("truing_events", "Changes, snapshots, alarms and failures", "model", "kind")
+        self._alarms = counter("truing_alarms", "Drift alarms", "model")
+        self._write_failures = counter("truing_write_failures", "Failed commits", "model")
+        self._snapshot_failures = counter("truing_snapshot_failures", "Failed snapshots", "model")
         self._seconds = Histogram(
-            "truing_request_seconds", "Seconds from request to answer", ("path",), registry=registry, buckets=_SECONDS
+            "truing_request_seconds",
+            "Seconds from request to answer",
+            ("model", "route"),
+            registry=registry,
+            buckets=_SECONDS,
         )
-        self._rows = Counter("truing_rows", "Rows answered, by what was done with them", ("kind",), registry=registry)
-        self._refused = Counter("truing_refused_rows", "Rows that were called out", registry=registry)
-        self._events = Counter("truing_events", "What happened to the state", ("kind",), registry=registry)
-        self._alarms = Counter("truing_alarms", "Drift alarms", registry=registry)
-        self._last = LastRows.none()
-        self._changing = Lock()
-        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._by_kind = {
+            "alarm": self._alarms,
+            "write failed": self._write_failures,
+            "snapshot failed": self._snapshot_failures,
+        }
 
-    def observe_state(self, serving: Serving) -> None:
-        """Read the gauges off this service from now on."""
-        self._registry.register(_State(serving, lambda: self._last))
+    def observe(self, models: Models, histories: Mapping[str, History]) -> None:
+        """Read the gauges from these models and their histories."""
+        self._registry.register(_ModelGauges(models, histories))
 
-    def record(self, event: Event) -> None:
-        """Count an event of the engine."""
-        self._events.labels(event.kind).inc()
-        if event.kind == "alarm":
-            self._alarms.inc()
-        if event.kind in ANEW:
-            with self._changing:
-                self._last = LastRows.none()
-        if event.answer is None:
-            return
-        self._rows.labels(event.kind).inc(event.rows)
-        if event.kind == "repeated":  # Its rows counted when they first came.
-            return
-        if event.answer.is_out is not None:
-            self._refused.inc(event.refused_rows)
-        with self._changing:
-            self._last = self._last.followed_by(event.answer)
+    def listener(self, model: str) -> Callable[[Event], None]:
+        """Return the function that counts the events of a model."""
+        for counter in (self._refused, *self._by_kind.values()):
+            counter.labels(model)  # Start at zero, so that the first increase is visible.
+        for kind in ("learned", "scored", "repeated"):
+            self._rows.labels(model, kind)
+        return lambda event: self._record(model, event)
 
-    def watch(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count a request; `path` must be one of few."""
-        counted = self._children.get((method, path, status))
-        if counted is None:  # To look one up by its labels takes longer than to count.
-            known = method if method in _METHODS else "other"
-            counted = self._requests.labels(known, path, status), self._seconds.labels(path)
-            self._children[method, path, status] = counted
-        counted[0].inc()
-        counted[1].observe(seconds)
+    def watch(self, model: str, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request. All labels must come from small sets."""
+        self._requests.labels(model, method if method in _METHODS else "other", route, status).inc()
+        self._seconds.labels(model, route).observe(seconds)
+
+    def forget(self, model: str) -> None:
+        """Remove the metrics of a deleted model."""
+        counters = (self._requests, self._seconds, self._rows, self._refused, self._events, *self._by_kind.values())
+        for counter in counters:
+            counter.remove_by_labels({"model": model})
 
     def text(self) -> bytes:
-        """Return all of it as Prometheus reads it."""
+        """Return all metrics in the format of Prometheus."""
         return generate_latest(self._registry)
 
+    def _record(self, model: str, event: Event) -> None:
+        if event.kind in self._by_kind:
+            self._by_kind[event.kind].labels(model).inc()
+        if event.answer is None:
+            self._events.labels(model, event.kind).inc()
+            return
+        self._rows.labels(model, event.kind).inc(event.rows)
+        if event.kind != "repeated":  # Repeated rows were counted before.
+            self._refused.labels(model).inc(event.answer.refused_rows)
 
-_METHODS = ("GET", "HEAD", "POST", "PUT")
 
+class _ModelGauges(Collector):
+    """The gauges of all models, read when Prometheus asks."""
 
-class _State(Collector):
-    """Gauges of the durable state, read when they are asked for."""
-
-    def __init__(self, serving: Serving, last: Callable[[], LastRows]) -> None:
-        self._serving = serving
-        self._last = last
+    def __init__(self, models: Models, histories: Mapping[str, History]) -> None:
+        self._models = models
+        self._histories = histories
 
     def collect(self) -> Iterator[Metric]:
-        facts, detector = self._serving.facts(), self._serving.detector
-        last = self._last()
-        fit = detector.current_fit if detector.state.rows else None
-        snapshot, drift = facts.snapshot, detector.drift
-        gauges = {
-            "truing_state_rows": ("Rows in the durable state", facts.rows),
-            "truing_state_batches": ("Batches learned since the last reset", facts.batches),
-            "truing_reference_rows": ("Known in-distribution rows", facts.reference_rows),
-            "truing_sequence": ("Sequence number of the last durable record", facts.sequence),
-            "truing_refused_share": (
-                f"Share of the last {WINDOW} decided rows that were refused",
-                last.refused_share(),
-            ),
-            "truing_out_share": (
-                "Share of those rows that are out, at least, with 95 % confidence",
-                last.out_share(rows_decided_against(detector)),
-            ),
-            "truing_skipped_rows": ("Garbage rows that were decided but not learned", detector.skipped_rows),
-            "truing_fit_r2": (
-                "Share of the base score's variance that the fit explains; NaN for a contrast",
-                fit.explained if isinstance(fit, LinearFit) else math.nan,
-            ),
-            "truing_fit_rank": (
-                "Directions that the fit uses; NaN for a contrast",
-                fit.rank if isinstance(fit, LinearFit) else math.nan,
-            ),
-            "truing_fit_trust": (
-                "Weight of what a contrast learned, from 0 to 1; NaN for other methods",
-                fit.trust if isinstance(fit, ContrastFit) else math.nan,
-            ),
-            "truing_fit_gain": (
-                "Rows that a contrast finds beyond its base score, in standard errors; NaN for other methods",
-                fit.gain if isinstance(fit, ContrastFit) else math.nan,
-            ),
-            "truing_fit_stale_batches": ("Learned batches that the fit in use lacks", facts.stale_batches),
-            "truing_drift_alarm": ("Whether the drift alarm stands", math.nan if drift is None else drift.is_alarming),
-            "truing_drift_martingale": (
-                "Evidence that the stream changed",
-                math.nan if drift is None else drift.martingale,
-            ),
-            "truing_log_bytes": ("Size of the log", facts.log_bytes),
-            "truing_log_segments": ("Files of the log", facts.segments),
-            "truing_snapshot_bytes": ("Size of the last snapshot", 0 if snapshot is None else snapshot.bytes),
-            "truing_snapshot_timestamp_seconds": ("When it was taken", 0 if snapshot is None else snapshot.time),
-            "truing_queued_requests": ("Requests that wait to be learned", facts.queued),
-            "truing_ready": ("Whether the service takes requests", float(facts.is_ready)),
-        }
-        for name, (about, value) in gauges.items():
-            gauge = GaugeMetricFamily(name, about)
-            gauge.add_metric([], value)
-            yield gauge
+        families = {name: GaugeMetricFamily(name, about, labels=["model"]) for name, about in _GAUGES.items()}
+        for model in self._models:
+            for name, value in self._values(model).items():
+                families[name].add_metric([model.name], value)
+        yield from families.values()
+
+    def _values(self, model: Model) -> dict[str, float]:
+        values = {"truing_ready": float(not model.problem)}
+        history = self._histories.get(model.name)
+        if model.engine is not None and history is not None:  # None if the model is being deleted.
+            values |= _values_of(model.engine, *history.shares())
+        return values
+
+
+def _values_of(engine: Engine, refused_share: float, out_share: float) -> dict[str, float]:
+    status, detector = engine.status(), engine.contents.detector
+    fit = detector.current_fit if detector.state.rows else None
+    linear = fit if isinstance(fit, LinearFit) else None
+    contrast = fit if isinstance(fit, ContrastFit) else None
+    drift, snapshot = detector.drift, status.snapshot
+    return {
+        "truing_state_rows": status.rows,
+        "truing_state_batches": status.batches,
+        "truing_reference_rows": status.reference_rows,
+        "truing_sequence": status.sequence,
+        "truing_skipped_rows": status.skipped_rows,
+        "truing_refused_share": refused_share,
+        "truing_out_share": out_share,
+        "truing_fit_r2": math.nan if linear is None else linear.explained,
+        "truing_fit_rank": math.nan if linear is None else linear.rank,
+        "truing_fit_trust": math.nan if contrast is None else contrast.trust,
+        "truing_fit_gain": math.nan if contrast is None else contrast.gain,
+        "truing_drift_alarm": math.nan if drift is None else float(drift.is_alarming),
+        "truing_drift_martingale": math.nan if drift is None else drift.martingale,
+        "truing_database_bytes": status.database_bytes,
+        "truing_snapshot_bytes": math.nan if snapshot is None else snapshot.bytes,
+        "truing_snapshot_timestamp_seconds": math.nan if snapshot is None else snapshot.time,
+        "truing_queued_requests": status.queued,
+    }

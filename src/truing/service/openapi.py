@@ -1,41 +1,43 @@
-"""The OpenAPI document of the service, written by hand; a test compares it with the routes."""
+"""The OpenAPI document of the service, written by hand. A test compares it with the routes."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 from typing import Any
 
+from ..states import METHODS
+from .engine import MAX_ID_LENGTH
 from .history import SPANS
-from .protocol import ANSWERED, DATATYPES, MAX_ID_LENGTH, MODEL, Widths, model_metadata
+from .protocol import DATATYPES, OUTPUTS
 
-_NPZ = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {"error": {"type": "string"}},
+_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_STATUSES = {
+    400: "Invalid input: the message names the input, what was received and what was expected",
+    401: "The token is missing or wrong",
+    403: "The service has no token, and the request comes from another site",
+    404: "There is no such model, version or path",
+    408: "The body took too long to arrive",
+    409: "The model exists with other settings",
+    410: "The earlier state is no longer stored",
+    413: "The body is too large",
+    415: "The body has an unsupported type or encoding",
+    503: "Busy, stopping, or unable to write; Retry-After says when to try again",
 }
-_MEANINGS = {
-    400: "the input will not do; the message names it, what came and what was wanted",
-    401: "the token is missing or another",
-    403: "without a token: the request comes from a page of another site",
-    408: "the body took too long to come",
-    413: "the body is too large",
-    415: "the body is of another type, or compressed",
-    503: "busy, stopping or stopped; Retry-After says when to ask again",
-}
+_OF_BODY = (400, 401, 404, 408, 413, 415, 503)
+_OF_MODEL = (401, 404, 503)
 
 
-def document(widths: Widths) -> dict[str, Any]:
-    """Return the document of a service whose rows have so many columns."""
+def document() -> dict[str, Any]:
+    """Return the document."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "truing",
             "version": version("truing"),
-            "description": "Out-of-distribution scores that learn as they are asked for; Open Inference Protocol v2.",
+            "description": "Out-of-distribution scores that keep learning, by the Open Inference Protocol v2.",
         },
         "components": {
-            "schemas": {"Error": _ERROR, "Inference": _inference(widths), "Answer": _answer()},
+            "schemas": {"Error": _ERROR, "Inference": _INFERENCE, "Answer": _ANSWER, "Model": _MODEL, "Rate": _RATE},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}, {}],
@@ -44,139 +46,188 @@ def document(widths: Widths) -> dict[str, Any]:
 
 
 def _paths() -> dict[str, Any]:
-    model = f"/v2/models/{MODEL}"
-    rate = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": False}
-    share = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-    rate |= {"properties": {"accept": share, "false_alarm": share, "fdr": share}}
-    infer = {
-        "application/json": {"schema": {"$ref": "#/components/schemas/Inference"}},
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-    }
+    infer = _operation(
+        "Score rows and, by default, learn them",
+        *_OF_BODY,
+        body=_json("Inference") | _FILE,
+        answer=_json("Answer") | _FILE,
+        parameters=[_HEADER_LENGTH],
+    )
+    metadata = _operation("Describe the inputs and outputs of a model", *_OF_MODEL)
+    ready = _operation("Whether a model takes requests", *_OF_MODEL)
+    protocol = {"": {"get": metadata}, "/ready": {"get": ready}, "/infer": {"post": infer}}
     return {
-        "/v2": {"get": _operation("What this server is", 401)},
+        "/v2": {"get": _operation("Describe the server", 401)},
         "/v2/health/live": {"get": _operation("Whether the process answers")},
-        "/v2/health/ready": {"get": _operation("Whether requests are taken", 503)},
-        model: {"get": _operation("What the model takes and gives", 401)},
-        f"{model}/ready": {"get": _operation("Whether requests are taken", 401, 503)},
-        f"{model}/infer": {
-            "post": _operation("Score rows, and learn them", 400, 401, 408, 413, 415, 503, body=infer)
-            | {"parameters": [_HEADER_LENGTH]}
+        "/v2/health/ready": {"get": _operation("Whether the server takes requests", 503)},
+        "/v2/repository/index": {
+            "get": _operation("List the models and their states", 401),
+            "post": _operation("List the models and their states", 400, 401, 408, 413),
         },
-        "/reference": {
-            "put": _operation(
-                "Replace the in-distribution reference rows: an .npz with features, and logits or scores",
-                *(400, 401, 408, 413, 503),
-                body=_NPZ,
-            )
-        },
-        "/rate": {
-            "get": _operation("The error rate of decisions", 401),
-            "put": _operation("Choose it", 400, 401, 408, 413, 503, body={"application/json": {"schema": rate}}),
-        },
-        "/moments": {
-            "get": _operation(
-                "Moments of the learned rows, or a sample of them for a contrast, an .npz", 400, 401, answer=_NPZ
-            ),
-            "post": _operation("Add the learned rows of another state", 400, 401, 408, 413, 503, body=_NPZ),
-        },
-        "/snapshot": {"post": _operation("Take a snapshot now", 400, 401, 408, 413, 503)},
-        "/reset": {"post": _operation("Forget the learned rows; reference and rate stay", 400, 401, 408, 413, 503)},
+        **_below("/v2/models/{name}", protocol, _NAME),
+        **_below("/v2/models/{name}/versions/{version}", protocol, _NAME, _VERSION),
+        "/models": {"get": _operation("List the models", 401)},
+        **_below("/models/{name}", _model_operations(), _NAME),
         "/metrics": {
             "get": _operation("Metrics for Prometheus", 401, answer={"text/plain": {"schema": {"type": "string"}}})
         },
-        "/live/history": {"get": _operation("What the live page shows", 400, 401) | {"parameters": [_SPAN, _SINCE]}},
+        "/live/models": {"get": _operation("The models on the live page", 401)},
+        "/live/history": {
+            "get": _operation("The charts of the live page", 400, *_OF_MODEL, parameters=[_OF_LIVE, _SPAN, _LIVE_SINCE])
+        },
         "/openapi.json": {"get": _operation("This document", 401)},
     }
 
 
-_SPAN = {
-    "name": "span",
-    "in": "query",
-    "required": False,
-    "description": "How far to look back",
-    "schema": {"enum": list(SPANS)},
-}
-_SINCE = {
-    "name": "since",
-    "in": "query",
-    "required": False,
-    "description": "The `next` of the answer before",
-    "schema": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1},
-}
-_HEADER_LENGTH = {
-    "name": "Inference-Header-Content-Length",
-    "in": "header",
-    "required": False,
-    "description": "Length of the JSON, where tensors follow it as bytes",
-    "schema": {"type": "integer", "minimum": 0},
-}
+def _model_operations() -> dict[str, Any]:
+    """Return the operations below the path of a model."""
+    create = _operation("Create a model, or set its rate", *_OF_BODY, 409, body=_json("Model"))
+    create["responses"]["201"] = create["responses"]["200"]
+    moments = _operation("Sums of the learned rows, or of those since a change", 400, 410, *_OF_MODEL, answer=_FILE)
+    moments["responses"]["204"] = {"description": "No rows were learned since then"}
+    return {
+        "": {
+            "get": _operation("Status of a model", *_OF_MODEL),
+            "put": create,
+            "delete": _operation("Delete a model and its state", *_OF_MODEL),
+        },
+        "/reference": {"put": _operation("Replace the reference, an .npz with rows", *_OF_BODY, body=_FILE)},
+        "/rate": {
+            "get": _operation("Error rate of decisions", *_OF_MODEL),
+            "put": _operation("Set the error rate", *_OF_BODY, body=_json("Rate")),
+        },
+        "/moments": {
+            "get": moments | {"parameters": [_SINCE]},
+            "post": _operation("Add the learned rows of another model", *_OF_BODY, body=_FILE, parameters=[_ID]),
+        },
+        "/snapshots": {
+            "get": _operation("List the states that can be restored", *_OF_MODEL),
+            "post": _operation("Store a snapshot now", 400, 408, 413, *_OF_MODEL),
+        },
+        "/restore": {"post": _operation("Go back to an earlier state", *_OF_BODY, body=_RESTORE)},
+        "/reset": {"post": _operation("Forget the learned rows", 400, 408, 413, *_OF_MODEL)},
+        "/backup": {"get": _operation("Copy of the database of a model", *_OF_MODEL, answer=_FILE)},
+    }
+
+
+def _below(path: str, operations: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:
+    return {path + end: {"parameters": list(parameters), **methods} for end, methods in operations.items()}
 
 
 def _operation(
-    summary: str, *errors: int, body: dict[str, Any] | None = None, answer: dict[str, Any] | None = None
+    summary: str,
+    *statuses: int,
+    body: dict[str, Any] | None = None,
+    answer: dict[str, Any] | None = None,
+    parameters: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    content = answer or {"application/json": {"schema": {"type": "object"}}}
-    responses: dict[str, Any] = {"200": {"description": "as asked", "content": content}}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    for status in {403, *errors}:
-        responses[str(status)] = {"description": _MEANINGS[status], "content": error}
+    """Return an operation with the statuses of its errors, its body and its answer."""
+    content = answer or {"application/json": {"schema": {}}}
+    responses: dict[str, Any] = {"200": {"description": "Success", "content": content}}
+    for status in sorted({403, *statuses}):
+        responses[str(status)] = {"description": _STATUSES[status], "content": _json("Error")}
     operation: dict[str, Any] = {"summary": summary, "responses": responses}
     if body is not None:
         operation["requestBody"] = {"required": True, "content": body}
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 
-def _inference(widths: Widths) -> dict[str, Any]:
-    numbers = {"type": "array", "items": {"type": "number"}}
-    nested = {"type": "array", "items": numbers}
-    inputs = model_metadata(widths)["inputs"]
-    shapes = [str(about["shape"]).replace("-1", "n") + f" of {about['name']}" for about in inputs]
-    tensor = {
-        "type": "object",
-        "required": ["name", "shape", "datatype"],
-        "additionalProperties": False,
-        "properties": {
-            "name": {"enum": [about["name"] for about in inputs]},
-            "shape": {
-                "type": "array",
-                "items": {"type": "integer", "minimum": 1},
-                "description": ", ".join(shapes),
-            },
-            "datatype": {"enum": list(DATATYPES)},
-            "data": {"anyOf": [numbers, nested]},
-            "parameters": {"type": "object", "properties": {"binary_data_size": {"type": "integer", "minimum": 0}}},
-        },
-    }
-    requested = {
-        "type": "object",
-        "required": ["name"],
-        "properties": {
-            "name": {"enum": list(ANSWERED)},
-            "parameters": {"type": "object", "properties": {"binary_data": {"type": "boolean"}}},
-        },
-    }
-    parameters = {"learn": {"type": "boolean"}, "binary_data_output": {"type": "boolean"}}
-    return {
-        "type": "object",
-        "required": ["inputs"],
-        "additionalProperties": False,
-        "properties": {
-            "id": {"type": "string", "maxLength": MAX_ID_LENGTH},
-            "parameters": {"type": "object", "properties": parameters},
-            "inputs": {"type": "array", "items": tensor},
-            "outputs": {"type": "array", "items": requested},
-        },
-    }
+def _json(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
-def _answer() -> dict[str, Any]:
-    output = {
-        "type": "object",
-        "required": ["name", "datatype", "shape"],
-        "properties": {"name": {"enum": list(ANSWERED)}, "datatype": {"enum": sorted(set(ANSWERED.values()))}},
-    }
-    return {
-        "type": "object",
-        "required": ["model_name", "outputs"],
-        "properties": {"model_name": {"const": MODEL}, "outputs": {"type": "array", "items": output}},
-    }
+def _parameter(name: str, place: str, about: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "description": about, "schema": schema}
+
+
+def _object(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": properties}
+
+
+_COUNT = {"type": "integer", "minimum": 1}
+_SEQUENCE = {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}
+_BOOLEAN = {"type": "boolean"}
+_SHARE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+
+_NAME = _parameter("name", "path", "Name of the model", {"type": "string", "minLength": 1, "maxLength": 64})
+_VERSION = _parameter("version", "path", "Version of the model", {"const": "1"})
+_SINCE = _parameter("since", "query", "Truing-Sequence of an earlier answer", _SEQUENCE)
+_ID = _parameter(
+    "id", "query", "Moments with the same id are added once", {"type": "string", "maxLength": MAX_ID_LENGTH}
+)
+_OF_LIVE = _parameter("model", "query", "Name of the model", {"type": "string"})
+_SPAN = _parameter("span", "query", "How far to look back", {"enum": list(SPANS)})
+_LIVE_SINCE = _parameter("since", "query", "`next` of an earlier answer", _SEQUENCE)
+_HEADER_LENGTH = _parameter(
+    "Inference-Header-Content-Length",
+    "header",
+    "Length of the JSON if tensors follow it",
+    {"type": "integer", "minimum": 0},
+)
+
+_ERROR = _object(["error"], error={"type": "string"})
+_RATE = {
+    **_object([], accept=_SHARE, false_alarm=_SHARE, fdr=_SHARE),
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+}
+_RESTORE = {"application/json": {"schema": _object(["sequence"], sequence=_SEQUENCE)}}
+_MODEL = {
+    **_object(
+        ["features"],
+        features=_COUNT,
+        classes={"type": "integer", "minimum": 2},
+        base={"type": "string"},
+        method={"enum": list(METHODS)},
+        rate={"$ref": "#/components/schemas/Rate"},
+        temperature={"type": "number", "exclusiveMinimum": 0},
+        intercept=_BOOLEAN,
+        components=_COUNT,
+        decay=_SHARE,
+        window=_COUNT,
+        keep=_SHARE,
+        same_mix=_BOOLEAN,
+        drift_alarm=_SHARE,
+    ),
+    "additionalProperties": False,
+}
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
+_TENSOR = {
+    **_object(
+        ["name", "shape", "datatype"],
+        name={"enum": ["features", "logits", "scores"]},
+        shape={"type": "array", "items": _COUNT, "description": "[n, columns], and [n] for scores"},
+        datatype={"enum": list(DATATYPES)},
+        data={"anyOf": [_NUMBERS, {"type": "array", "items": _NUMBERS}]},
+        parameters=_object([], binary_data_size={"type": "integer", "minimum": 0}),
+    ),
+    "additionalProperties": False,
+}
+_INFERENCE = {
+    **_object(
+        ["inputs"],
+        id={"type": "string", "maxLength": MAX_ID_LENGTH},
+        parameters=_object([], learn=_BOOLEAN, binary_data_output=_BOOLEAN),
+        inputs={"type": "array", "items": _TENSOR},
+        outputs={
+            "type": "array",
+            "items": _object(["name"], name={"enum": list(OUTPUTS)}, parameters=_object([], binary_data=_BOOLEAN)),
+        },
+    ),
+    "additionalProperties": False,
+}
+_ANSWER = _object(
+    ["model_name", "outputs"],
+    model_name={"type": "string"},
+    outputs={
+        "type": "array",
+        "items": _object(
+            ["name", "datatype", "shape"],
+            name={"enum": list(OUTPUTS)},
+            datatype={"enum": sorted(set(OUTPUTS.values()))},
+        ),
+    },
+)

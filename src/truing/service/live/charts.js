@@ -1,113 +1,112 @@
-// The charts: what each one draws, and how. uPlot comes by a script of its own.
+// The charts, drawn by uPlot, which a script element loads.
 
-import * as words from "./words.js";
+import * as format from "./format.js";
 import { withGaps } from "./series.js";
 
 const HEIGHT = 190;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const ratio = (part, whole) => (whole > 0 ? part / whole : null);
-const column = (spans, value) => spans.map((span) => value(span) ?? null);
 
-const LINE = { width: 2, points: { show: false } };
+// The share of in-distribution rows that each rate refuses. For fdr it is unknown.
+const EXPECTED = { false_alarm: (value) => value, accept: (value) => 1 - value };
 
-/** A chart over time: `value` says what a span adds to each line. */
-function overTime(lines) {
-  return {
-    lines,
-    data: ({ spans, seconds }) => {
-      const drawn = withGaps(spans, seconds);
-      return [drawn.map((span) => span.times), ...lines.map((line) => column(drawn, (span) => line.value(span)))];
-    },
-    isOverTime: true,
-  };
-}
+/** Return the data of lines over time. `value` returns the height of a line at a bucket, or null for a gap. */
+const overTime = (lines) => ({
+  lines,
+  isOverTime: true,
+  data: ({ buckets, seconds }) => {
+    const drawn = withGaps(buckets, seconds);
+    return [drawn.map((bucket) => bucket.times), ...lines.map((line) => drawn.map((bucket) => line.value(bucket) ?? null))];
+  },
+});
 
+// `latest` and `meaning` describe a chart in words, `none` says why a chart is missing, and `mark` is a dashed line.
 export const CHARTS = [
   {
-    id: "refused",
-    title: "Share of rows refused",
-    unit: words.roundShare,
-    range: [0, null],
-    ...overTime([{ label: "refused", ink: "--out", spanGaps: true, value: (span) => ratio(span.refused, span.decided) }]),
-    mark: ({ told }) => ({ at: told.standing.refused_in, label: "if none were out", ink: "--soft" }),
-    latest: ({ told }) => words.share(told.standing.refused_share),
-    meaning: ({ told }) => `of the last ${words.count(told.standing.decided)} rows decided`,
-    none: ({ told }) => (told.standing.reference_rows ? null : "Rows are refused once the server has a reference."),
+    id: "shares",
+    title: "Share of rows",
+    unit: format.shortShare,
+    ...overTime([
+      { label: "refused", ink: "--out", value: ({ refused, decided }) => ratio(refused, decided) },
+      { label: "out, at least", ink: "--ink", value: ({ out_share, decided }) => (decided ? out_share : null) },
+    ]),
+    mark: ({ current: { rate } }) => ({ y: EXPECTED[rate.name]?.(rate.value), label: "expected without out rows", ink: "--soft" }),
+    latest: ({ current }) => format.share(current.refused_share),
+    none: ({ current }) => (current.reference_rows ? null : "The model decides rows when it has a reference."),
   },
   {
     id: "scores",
-    title: "Scores now, beside the reference’s",
-    unit: words.rate,
-    range: [0, null],
-    isOverTime: false,
+    title: "Scores of the last rows",
+    unit: format.rate,
     lines: [
       { label: "last rows", ink: "--in", fill: true, isStepped: true },
       { label: "reference", ink: "--ink", isStepped: true },
     ],
-    data: ({ told }) => densities(told.density),
-    latest: () => "",
-    meaning: () => "(higher: more in-distribution)",
-  },
-  {
-    id: "out-share",
-    title: "Out-of-distribution, at least",
-    unit: words.roundShare,
-    range: [0, null],
-    ...overTime([{ label: "at least", ink: "--out", fill: true, spanGaps: true, value: (span) => span.out_share }]),
-    latest: ({ told }) => words.share(told.standing.out_share),
-    meaning: () => "by the last rows’ p-values, 95% confidence",
-    none: ({ told }) => (told.standing.reference_rows ? null : "Known once the server has a reference."),
+    data: ({ density }) => densities(density),
+    mark: ({ current }) => ({ x: current.threshold, label: "threshold", ink: "--soft" }),
+    meaning: () => "(higher is more in-distribution)",
   },
   {
     id: "evidence",
-    title: "Has the stream changed?",
-    unit: words.evidence,
-    range: [null, null],
-    ...overTime([{ label: "evidence of change", ink: "--in", spanGaps: true, value: (span) => span.evidence }]),
-    mark: ({ told }) => ({ at: told.drift?.alarm_line, label: "alarm", ink: "--bad" }),
-    ceiling: (mark) => 2 * mark, // Evidence soon has hundreds of digits; what matters lies about the line.
-    latest: ({ told }) => (told.drift === null ? "" : words.evidence(told.drift.evidence)),
-    meaning: ({ told }) => (told.drift === null ? "" : `alarm from ${words.evidence(told.drift.alarm_line)} on`),
-    none: ({ told }) => (told.drift === null ? "No alarm was set for this server." : null),
+    title: "Evidence of drift",
+    unit: format.evidence,
+    hasNegatives: true,
+    ...overTime([{ ink: "--in", value: (bucket) => bucket.evidence }]),
+    mark: ({ drift }) => ({ y: drift?.alarm_line, label: `alarm at ${format.evidence(drift?.alarm_line)}`, ink: "--bad" }),
+    latest: ({ drift }) => format.evidence(drift?.evidence),
+    none: ({ current, drift }) => {
+      if (!current.has_drift_alarm) return "This model has no drift alarm.";
+      return drift === null ? "The drift alarm needs a reference." : null;
+    },
   },
   {
-    id: "movement",
-    title: "How far the coefficients moved",
-    unit: words.roundShare,
-    range: [0, null],
-    ...overTime([{ label: "moved", ink: "--in", spanGaps: true, value: (span) => span.movement }]),
-    latest: ({ told }) => words.share(told.standing.movement),
-    meaning: () => "in ten minutes, as a share of their length",
+    id: "requests",
+    title: "Requests per second",
+    unit: format.rate,
+    ...overTime([
+      { label: "all", ink: "--in", fill: true, value: ({ requests, elapsed }) => ratio(requests, elapsed) },
+      { label: "errors", ink: "--bad", value: ({ failed, elapsed }) => (failed ? failed / elapsed : null) },
+    ]),
+    latest: ({ buckets }) => format.rate(ratio(buckets.at(-1)?.requests, buckets.at(-1)?.elapsed)),
+  },
+  {
+    id: "latencies",
+    title: "Latency",
+    unit: format.duration,
+    ...overTime([
+      { label: "median", ink: "--in", value: (bucket) => bucket.median_seconds },
+      { label: "p99", ink: "--ink", value: (bucket) => bucket.p99_seconds },
+    ]),
+    latest: ({ current }) => format.duration(current.median_seconds),
   },
   {
     id: "throughput",
     title: "Rows per second",
-    unit: words.rate,
-    range: [0, null],
-    ...overTime([{ label: "rows per second", ink: "--in", fill: true, value: (span) => ratio(span.rows, span.lasted) }]),
-    latest: ({ spans }) => words.rate(ratio(spans.at(-1)?.rows, spans.at(-1)?.lasted)),
-    meaning: ({ spans }) => `${words.rate(ratio(spans.at(-1)?.requests, spans.at(-1)?.lasted))} requests per second`,
+    unit: format.rate,
+    ...overTime([{ ink: "--in", fill: true, value: ({ rows, elapsed }) => ratio(rows, elapsed) }]),
+    latest: ({ buckets }) => format.rate(ratio(buckets.at(-1)?.rows, buckets.at(-1)?.elapsed)),
+    meaning: () => "learned or only scored",
   },
 ];
 
 function densities(density) {
   if (density === null) return [[], [], []];
-  // A bar reaches from its edge to the next, so that the last one is told twice.
+  // A bar reaches from its edge to the next edge, so the last height is needed twice.
   const bars = (heights) => (heights === null ? density.edges.map(() => null) : [...heights, heights.at(-1)]);
   return [density.edges, bars(density.rows), bars(density.reference)];
 }
 
-/** One chart in a figure of its own, with its latest value in words. */
+/** A chart in a figure, with its latest value in words. */
 export class Chart {
   constructor(about, parent) {
     this.about = about;
     this.figure = document.createElement("figure");
     this.figure.id = about.id;
     this.figure.innerHTML = `<figcaption><h3></h3>
-      <p><strong class="latest"></strong> <span class="keys"></span> <span class="meaning"></span></p></figcaption>
+      <p><strong class="latest"></strong> <span class="keys"></span><span class="key mark"></span> <span class="meaning"></span></p></figcaption>
       <div class="plot" role="img"></div>`;
     this.part("h3").textContent = about.title;
-    if (about.lines.length > 1) this.part(".keys").append(...about.lines.flatMap(key));
+    this.part(".keys").append(...about.lines.flatMap(keyOf));
     parent.append(this.figure);
     new ResizeObserver(() => this.resize()).observe(this.part(".plot"));
   }
@@ -116,22 +115,26 @@ export class Chart {
     return this.figure.querySelector(selector);
   }
 
-  /** Draw what is known now. */
-  show(known) {
-    const none = this.about.none?.(known) ?? null;
-    const latest = none === null ? this.about.latest(known) : "";
-    const meaning = none ?? this.about.meaning(known);
+  /** Draw a view: the current state, the density, the drift and the buckets of a model. */
+  show(view) {
+    const none = this.about.none?.(view) ?? null;
+    const latest = none === null ? (this.about.latest?.(view) ?? "") : "";
+    const meaning = none ?? this.about.meaning?.(view) ?? "";
     this.part(".latest").textContent = latest;
     this.part(".meaning").textContent = meaning;
-    this.part(".plot").setAttribute("aria-label", `${this.about.title}: ${latest} ${meaning}`);
+    this.part(".keys").hidden = none !== null;
+    this.part(".plot").setAttribute("aria-label", `${this.about.title}: ${latest} ${meaning}`.trim());
     this.part(".plot").hidden = none !== null;
-    this.mark = this.about.mark?.(known) ?? {};
-    const data = this.about.data(known);
+    this.mark = this.about.mark?.(view) ?? {};
+    this.part(".mark").hidden = none !== null || !Number.isFinite(this.mark.x ?? this.mark.y);
+    this.part(".mark").className = `key mark ${this.mark.ink?.slice(2)}`;
+    this.part(".mark").textContent = this.mark.label;
+    const data = this.about.data(view);
     if (this.plot === undefined) this.plot = new uPlot(this.options(), data, this.part(".plot"));
     else this.plot.setData(data);
   }
 
-  /** Draw anew, in the colours of now. */
+  /** Draw again, after the colours changed. */
   repaint() {
     if (this.plot === undefined) return;
     const { data } = this.plot;
@@ -145,80 +148,74 @@ export class Chart {
   }
 
   options() {
-    const { about } = this;
+    const { unit, lines, isOverTime = false } = this.about;
     const axis = { stroke: colour("--soft"), font: "12px system-ui, sans-serif", grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+    const tick = isOverTime ? format.tick : format.rate;
     return {
       width: this.part(".plot").clientWidth || 300,
       height: HEIGHT,
-      scales: { x: { time: about.isOverTime }, y: { range: (_, low, high) => this.heights(low, high) } },
+      padding: [null, 32, null, null], // Room for half a tick label.
+      scales: { x: { time: isOverTime }, y: { range: (_, low, high) => this.range(low, high) } },
       axes: [
-        { ...axis, space: 70, size: 30, values: (_plot, places, _axis, _space, step) => places.map((place) => this.tick(place, step)) },
-        { ...axis, size: 58, values: (_, places) => places.map((place) => about.unit(place)) },
+        { ...axis, space: 70, size: 30, values: (_plot, places, _axis, _space, step) => places.map((place) => tick(place, step)) },
+        { ...axis, size: 58, values: (_, places) => places.map((place) => unit(place)) },
       ],
-      series: [{ label: about.isOverTime ? "time" : "score" }, ...about.lines.map((line) => drawnAs(line, about.unit))],
+      series: [{}, ...lines.map(drawnAs)],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { show: false } },
       hooks: { draw: [(plot) => this.drawMark(plot)] },
     };
   }
 
-  tick(place, step) {
-    return this.about.isOverTime ? words.tick(place, step) : words.rate(place);
+  /** Return the ends of the y axis, which contain all values, zero and the mark. */
+  range(low, high) {
+    const places = [low, high, this.mark.y, 0].filter((place) => Number.isFinite(place));
+    const [bottom, top] = [Math.min(...places), Math.max(...places)];
+    const margin = 0.08 * (top - bottom) || 0.01;
+    return [this.about.hasNegatives ? bottom - margin : 0, top + margin];
   }
 
-  /** Return the ends of the upright scale: the data's and the mark's, with room above, up to the ceiling if any. */
-  heights(low, high) {
-    const [least, most] = this.about.range;
-    const places = [least ?? low, most ?? high, this.mark.at].filter((place) => Number.isFinite(place));
-    const bottom = Math.min(...places, least ?? 0);
-    const top = Math.min(Math.max(...places, least ?? 0), this.about.ceiling?.(this.mark.at) ?? Infinity);
-    const room = 0.08 * (top - bottom) || 0.01;
-    return [least ?? bottom - room, top + room];
-  }
-
-  /** Draw a dashed line with its name, such as where an alarm is raised. */
-  drawMark(plot) {
-    const { at, label, ink } = this.mark;
-    if (!Number.isFinite(at)) return;
-    const height = plot.valToPos(at, "y", true);
-    const { ctx, bbox } = plot;
+  /** Draw a dashed line: horizontal at `y`, or vertical at `x`. */
+  drawMark({ ctx, bbox, valToPos }) {
+    const { x, y, ink } = this.mark;
+    const isVertical = Number.isFinite(x);
+    if (!isVertical && !Number.isFinite(y)) return;
     const pixels = (length) => length * devicePixelRatio;
+    const [right, bottom] = [bbox.left + bbox.width, bbox.top + bbox.height];
+    const [left, top] = isVertical ? [valToPos(x, "x", true), bbox.top] : [bbox.left, valToPos(y, "y", true)];
+    if (left < bbox.left || left > right) return;
     ctx.save();
     ctx.strokeStyle = colour(ink);
     ctx.lineWidth = pixels(1.5);
     ctx.setLineDash([pixels(6), pixels(4)]);
     ctx.beginPath();
-    ctx.moveTo(bbox.left, height);
-    ctx.lineTo(bbox.left + bbox.width, height);
+    ctx.moveTo(left, top);
+    ctx.lineTo(isVertical ? left : right, isVertical ? bottom : top);
     ctx.stroke();
-    ctx.font = `${pixels(12)}px system-ui, sans-serif`;
-    ctx.textAlign = "left";
-    ctx.textBaseline = "bottom";
-    const [left, bottom, tall] = [bbox.left + pixels(6), height - pixels(3), pixels(14)];
-    ctx.fillStyle = `${colour("--panel")}d0`;
-    ctx.fillRect(left - pixels(2), bottom - tall, ctx.measureText(label).width + pixels(4), tall);
-    ctx.fillStyle = colour(ink);
-    ctx.fillText(label, left, bottom);
     ctx.restore();
   }
 }
 
-/** Return what tells a line's name by its colour. */
-function key(line) {
-  const patch = Object.assign(document.createElement("span"), { className: `key ${line.ink.slice(2)}` });
-  const named = Object.assign(document.createElement("span"), { className: "named" });
-  named.append(patch, ` ${line.label}`);
-  return [named, " "];
+/** Return the key of a line, if the line has a label. */
+function keyOf({ label, ink }) {
+  return label ? [Object.assign(document.createElement("span"), { className: `key ${ink.slice(2)}`, textContent: label }), " "] : [];
 }
 
-function drawnAs(line, unit) {
+function drawnAs({ label, ink, fill, isStepped }) {
+  const stroke = colour(ink);
   return {
-    ...LINE,
-    label: line.label,
-    stroke: colour(line.ink),
-    fill: line.fill ? `${colour(line.ink)}33` : undefined,
-    spanGaps: line.spanGaps ?? false,
-    paths: line.isStepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-    value: (_, value) => unit(value),
+    label,
+    stroke,
+    width: 2,
+    fill: fill ? `${stroke}33` : undefined,
+    paths: isStepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+    points: { show: false, filter: isolated, size: 4, fill: stroke, width: 0 },
   };
+}
+
+/** Return the places of values between two gaps, where no line is drawn. */
+function isolated(plot, series) {
+  const values = plot.data[series];
+  const isGap = (place) => (values[place] ?? null) === null;
+  return [...values.keys()].filter((place) => !isGap(place) && isGap(place - 1) && isGap(place + 1));
 }

@@ -1,49 +1,43 @@
-// What the server told over time, kept here column by column, so that only what is new is asked for.
+// The buckets of the chosen model and time span. The server sends only new buckets, and they are collected here.
 
-const SETTLED = 5; // Seconds after which a span that is still open has something to say.
+const FEWEST_SECONDS = 2; // The newest bucket is shown when this much of it has passed.
+const FEWEST_BUCKETS = 12; // A shorter time axis starts with a gap.
 
 export class Series {
-  constructor() {
-    this.forget();
+  /** Start again, if another model or time span was chosen. */
+  select(key) {
+    if (key !== this.key) Object.assign(this, { key, next: 0, columns: {} });
   }
 
-  /** Forget all of it, to start from the beginning. */
-  forget() {
-    this.next = 0;
-    this.columns = {};
-  }
-
-  /** Take an answer: its spans replace those of the same time, and the oldest leave. */
-  take(told) {
-    const { times } = told.series;
-    const oldest = told.now - told.seconds * told.length;
-    const from = times.length ? times[0] : Infinity;
-    const kept = [...(this.columns.times ?? []).entries()].filter(([, time]) => time >= oldest && time < from);
-    for (const [name, fresh] of Object.entries(told.series)) {
+  /** Add the buckets of an answer. They replace buckets of the same time, and the oldest buckets are dropped. */
+  add({ series, now, seconds, length, next }) {
+    const first = series.times[0] ?? Infinity;
+    const kept = [...(this.columns.times ?? []).entries()].filter(([, time]) => time >= now - seconds * length && time < first);
+    for (const [name, fresh] of Object.entries(series)) {
       const old = this.columns[name] ?? [];
       this.columns[name] = [...kept.map(([place]) => old[place]), ...fresh];
     }
-    this.next = told.next;
-    this.seconds = told.seconds;
-    this.now = told.now;
+    Object.assign(this, { next, seconds, now });
   }
 
-  /** Return the spans that say something, oldest first, each with all its numbers. */
-  spans() {
-    const { times = [] } = this.columns;
+  /** Return the buckets, oldest first, as objects. `elapsed` is the number of seconds that a bucket covers. */
+  buckets() {
     const names = Object.keys(this.columns);
-    const enough = Math.min(this.seconds, SETTLED);
-    return [...times.keys()]
-      .map((place) => Object.fromEntries(names.map((name) => [name, this.columns[name][place]])))
-      .map((span) => ({ ...span, lasted: Math.min(this.seconds, this.now - span.times) }))
-      .filter((span) => span.lasted >= enough);
+    return (this.columns.times ?? [])
+      .map((time, place) => ({
+        ...Object.fromEntries(names.map((name) => [name, this.columns[name][place]])),
+        elapsed: Math.min(this.seconds, this.now - time),
+      }))
+      .filter((bucket) => bucket.elapsed >= FEWEST_SECONDS);
   }
 }
 
-/** Return spans with an empty one wherever time is missing between two, so that a line breaks there. */
-export function withGaps(spans, seconds) {
-  return spans.flatMap((span, place) => {
-    const isAfterGap = place > 0 && span.times - spans[place - 1].times > 1.5 * seconds;
-    return isAfterGap ? [{ times: span.times - seconds }, span] : [span];
+/** Return buckets with an empty one wherever time is missing, so that a line breaks there. */
+export function withGaps(buckets, seconds) {
+  const drawn = buckets.flatMap((bucket, place) => {
+    const isAfterGap = place > 0 && bucket.times - buckets[place - 1].times > 1.5 * seconds;
+    return isAfterGap ? [{ times: bucket.times - seconds }, bucket] : [bucket];
   });
+  const start = buckets.at(-1)?.times - FEWEST_BUCKETS * seconds;
+  return buckets[0]?.times > start ? [{ times: start }, ...drawn] : drawn;
 }

@@ -1,21 +1,23 @@
-// What the page asks the server for. A token, once given, goes with every question until the tab is closed.
+// Requests to the server. A token is kept until the tab is closed, and sent with every request.
 
 const KEY = "truing-token";
-const PATIENCE = 10_000; // Milliseconds until an answer counts as lost.
+const TIMEOUT = 10_000; // Milliseconds.
 
 export class NeedsToken extends Error {}
+export class Refused extends Error {}
 
 export const token = {
-  given: () => sessionStorage.getItem(KEY),
-  keep: (text) => sessionStorage.setItem(KEY, text),
-  forget: () => sessionStorage.removeItem(KEY),
+  get: () => sessionStorage.getItem(KEY),
+  set: (text) => sessionStorage.setItem(KEY, text),
+  clear: () => sessionStorage.removeItem(KEY),
 };
 
-/** Return the JSON at a path. Throws NeedsToken where a token is asked for, and an Error where no answer came. */
-export async function ask(path) {
-  const headers = token.given() === null ? {} : { Authorization: `Bearer ${token.given()}` };
-  const answer = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+/** Return the JSON at a path. Throw NeedsToken or Refused if the server answers with an error. */
+export async function get(path) {
+  const headers = token.get() === null ? {} : { Authorization: `Bearer ${token.get()}` };
+  const answer = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
   if (answer.status === 401) throw new NeedsToken();
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-  return answer.json();
+  const body = await answer.json();
+  if (!answer.ok) throw new Refused(body.error);
+  return body;
 }

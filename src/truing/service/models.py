@@ -1,0 +1,256 @@
+"""The models of a server: one database and one engine each, in one state directory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._check import as_count
+from ..data.drafts import sync_folder
+from ..decisions.thresholds import Rate
+from ..detector import Detector
+from ..scores import NEEDS
+from . import store as stores
+from .changes import Change
+from .engine import Engine, Listener, Unavailable
+from .logs import log
+from .protocol import shown
+from .store import ModelSettings, Store
+
+SUFFIX = ".sqlite3"
+
+# The co-moment of this many features takes 8 GiB.
+MAX_FEATURES = 32_768
+MAX_CLASSES = 2**20
+
+# The options of a model, which are arguments of `Detector` except for the numbers of columns.
+OPTIONS = (
+    *("features", "classes", "base", "method", "temperature", "intercept", "components", "decay", "window", "keep"),
+    *("same_mix", "drift_alarm"),
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+
+class Conflict(ValueError):  # noqa: N818  # The HTTP status 409 has this name.
+    """The request contradicts the stored state: a model with other settings."""
+
+
+@dataclass(eq=False)
+class Model:
+    """A model: its name, and its engine or the reason why its database cannot be used (`damage`)."""
+
+    name: str
+    engine: Engine | None = None
+    damage: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Why the model is not ready; empty if it is."""
+        return self.damage if self.engine is None else self.engine.problem
+
+    def running(self) -> Engine:
+        """Return the engine; raise `Unavailable` if the database cannot be used."""
+        if self.engine is None:
+            raise Unavailable(f"model {self.name} cannot be used: {self.damage}")
+        return self.engine
+
+
+class Models:
+    """All models in a state directory, which is locked while they are open.
+
+    Parameters
+    ----------
+    folder
+        The state directory. It is created if it does not exist.
+    listeners
+        Returns the listeners of a model, given its name.
+    """
+
+    def __init__(self, folder: Path, *, listeners: Callable[[str], Sequence[Listener]] = lambda name: ()) -> None:
+        _check_version(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._listeners = listeners
+        self._changing = threading.Lock()
+        self._lock = _locked(folder)
+        self._models: dict[str, Model] = {}
+        for draft in folder.glob(f".*{SUFFIX}.*"):  # Left by a crash while a model was created or deleted.
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            name = path.name.removesuffix(SUFFIX)
+            self._models[name] = self._opened(name)
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(sorted(self._models.values(), key=lambda model: model.name))
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def find(self, name: str) -> Model | None:
+        """Return a model by name."""
+        return self._models.get(name)
+
+    @property
+    def problem(self) -> str:
+        """The problems of all models if none of them is ready; otherwise empty."""
+        problems = [f"{model.name}: {model.problem}" for model in self]
+        return "; ".join(problems) if problems and all(model.problem for model in self) else ""
+
+    def create(self, name: str, options: Mapping[str, Any], rate: Rate | None = None) -> tuple[Model, bool]:
+        """Return a model, and whether it is new.
+
+        If the model exists, the given options must equal its settings, and only its rate is changed.
+
+        Parameters
+        ----------
+        name
+            The name of the model.
+        options
+            The arguments of `settings_of`.
+        rate
+            The error rate of decisions. A new model has 5 % false alarms by default.
+        """
+        check_name(name)
+        with self._changing:
+            model = self._models.get(name)
+            is_new = model is None
+            if model is None:
+                engine = self._engine(name, Store(self._path(name), settings_of(**_checked(options))))
+                model = self._models[name] = Model(name, engine)
+                log("model created", model=name)
+            else:
+                check_same(name, model.running().store.settings, _checked(options))
+        engine = model.running()
+        if rate is not None and (rate.name, rate.value) != (engine.contents.rate.name, engine.contents.rate.value):
+            engine.submit(Change("rate", (rate.name, rate.value))).result()
+        return model, is_new
+
+    def delete(self, name: str) -> None:
+        """Delete a model and its database. Raise a `KeyError` if there is no such model."""
+        with self._changing:
+            model = self._models.pop(name)
+            if model.engine is not None:
+                model.engine.close(with_snapshot=False)
+            path, *others = stores.files_of(self._path(name))
+            trash = path.with_name(f".{path.name}.deleted")
+            path.replace(trash)  # Before the write-ahead log: without it, the database would be an older state.
+            for other in (*others, trash):
+                other.unlink(missing_ok=True)
+            sync_folder(self.folder)
+            log("model deleted", model=name)
+
+    def close(self) -> None:
+        """Close all models and release the directory."""
+        closing = [threading.Thread(target=model.engine.close) for model in self if model.engine is not None]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        self._lock.close()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}{SUFFIX}"
+
+    def _opened(self, name: str) -> Model:
+        try:
+            return Model(name, self._engine(name, Store(self._path(name))))
+        except Exception as error:  # Whatever the error is, the other models can be served.
+            damage = str(error) or type(error).__name__
+            log("model cannot be opened", model=name, error=damage, level="error")
+            return Model(name, damage=damage)
+
+    def _engine(self, name: str, store: Store) -> Engine:
+        try:
+            engine = Engine(name, store, listeners=self._listeners(name))
+        except BaseException:
+            store.close()
+            raise
+        for warning in store.warnings:
+            log("a snapshot is damaged", model=name, error=warning, level="warning")
+        return engine
+
+
+def settings_of(features: int | None = None, classes: int | None = None, **options: Any) -> ModelSettings:
+    """Return the settings of a model, given the numbers of columns and the arguments of `Detector`."""
+    if features is None:
+        raise ValueError("features must be given for a new model, the number of feature columns, got none")
+    as_count(features, "features", at_most=MAX_FEATURES)
+    detector = Detector(**options)
+    if classes is None and detector.settings.base != "given":
+        raise ValueError("classes must be given, unless the base is given, got none")
+    if classes is not None and as_count(classes, "classes", at_most=MAX_CLASSES) < 2:
+        raise ValueError(f"classes must be at least 2, got {classes}")
+    base = detector.settings.base
+    if isinstance(base, str) and base in NEEDS and "head" in NEEDS[base]:
+        raise ValueError(f"base must be a score that needs no head, got {base}")
+    if detector.settings.components is not None and detector.settings.components > features:
+        raise ValueError(f"components must be at most the {features} features, got {detector.settings.components}")
+    return ModelSettings(detector, features, classes)
+
+
+def check_same(name: str, stored: ModelSettings, options: Mapping[str, Any]) -> None:
+    """Raise `Conflict` if the given options differ from the settings of a model."""
+    settings = vars(stored.detector.settings) | {"features": stored.features, "classes": stored.classes}
+    differences = [f"{key} {settings[key]!r}, got {shown(now)}" for key, now in options.items() if settings[key] != now]
+    if differences:
+        hint = "use the stored settings, choose another name, or delete the model first"
+        raise Conflict(f"model {name} exists with {'; '.join(differences)}: {hint}")
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    for option in options:
+        if option not in OPTIONS:
+            raise ValueError(f"a model may have {', '.join(OPTIONS)}, got {str(option)[:60]!a}")
+    return dict(options)
+
+
+def is_name(name: object) -> bool:
+    """Return whether a model may have this name."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def check_name(name: str) -> None:
+    """Reject an invalid name of a model."""
+    if not is_name(name):
+        wanted = "1 to 64 letters, digits, '_', '-' and '.', and start with a letter or digit"
+        raise ValueError(f"the name of a model must have {wanted}, got {str(name)[:70]!a}")
+
+
+def backup(folder: Path, target: Path) -> list[str]:
+    """Copy the databases of a state directory, which may be in use, into a new directory. Return the names."""
+    _check_version(folder)
+    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} must be a state directory with models, got none")
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise FileExistsError(f"{target} must be empty: a backup needs a new directory")
+    for path in paths:
+        stores.backup(path, target / path.name)
+    return [path.name.removesuffix(SUFFIX) for path in paths]
+
+
+def _locked(folder: Path) -> sqlite3.Connection:
+    """Lock a state directory by a transaction that stays open as long as the process."""
+    connection = sqlite3.connect(folder / ".lock", timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:  # For example, the disk is full.
+            raise OSError(f"{folder} cannot be locked: {error}") from None
+        raise BlockingIOError(f"{folder} is in use by another process: one process writes to a state") from None
+    return connection
+
+
+def _check_version(folder: Path) -> None:
+    if (folder / "settings.npz").exists():
+        hint = "choose another directory, and send the reference again"
+        raise ValueError(f"{folder} holds a state of truing 0.1, which this version cannot read: {hint}")

@@ -1,0 +1,264 @@
+"""The steps of a stream as pure functions on a frozen state.
+
+A `Detector` and the service call these functions for every batch. A function returns a new state and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from numpy.typing import ArrayLike
+
+from ._blas import one_thread
+from ._check import Floats
+from .contrast import RowSample, group_numbers
+from .contrast_state import ContrastState, State
+from .decisions.drift import DriftWatch
+from .decisions.notes import on_skipped_rows
+from .decisions.thresholds import Decision, Rate
+from .options import why_not_contrast
+from .outputs import Outputs, as_outputs
+from .regression.moments import Moments, check_moments
+from .scores import looks_at_known
+from .scores.rows import ScoredRows
+from .states import NOTHING_LEARNED, LinearState, Solved, classes_after
+from .steps import decide_rows, trued_scores
+
+
+class SolvedState:
+    """A state and its two fits, with and without the reference rows. Each fit is solved when it is first used.
+
+    If two threads solve the same fit at once, they get the same result.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._solved: dict[bool, Solved] = {}
+
+    def solved(self, *, with_reference: bool) -> Solved:
+        """Return the fit and its scores of the reference rows."""
+        solved = self._solved.get(with_reference)
+        if solved is None:
+            solved = self._solved[with_reference] = self.state.solve(with_reference=with_reference)
+        return solved
+
+    def with_drift(self, drift: DriftWatch) -> SolvedState:
+        """Return the state with another drift watch, which does not change the fits."""
+        changed = SolvedState(replace(self.state, drift=drift))
+        changed._solved = self._solved
+        return changed
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The base scores and trued scores of one batch, both (n,), and the decision if the state has a reference."""
+
+    base_scores: Floats
+    scores: Floats
+    decision: Decision | None = None
+    notes: tuple[str, ...] = ()
+
+
+def learn_batches(
+    solved: SolvedState, batches: Sequence[Outputs], rate: Rate | None, *, with_answers: bool = True
+) -> tuple[SolvedState, list[Answer]]:
+    """Learn batches that arrived together. Return the new state and one answer per batch (Algorithm 3).
+
+    The batches are learned as one, and every batch is decided by itself. The drift alarm monitors decided rows.
+    The batches are learned one after another in two cases. With decay or a window, the last batch and the reference
+    rows must have the same weight. If there are garbage rows, they are counted for each batch.
+
+    Parameters
+    ----------
+    solved
+        The state to start from.
+    batches
+        One or more batches with the same columns.
+    rate
+        The error rate of the decisions; None for scores without decisions.
+    with_answers
+        Whether answers are needed. Without them, no fit is solved and the drift alarm sees nothing.
+    """
+    if len(batches) > 1 and _forgets(solved.state):
+        return _learn_one_by_one(solved, batches, rate, with_answers)
+    outputs = batches[0] if len(batches) == 1 else Outputs.concatenate(batches)
+    with one_thread():  # Pin BLAS once for all steps of a batch.
+        before = state_to_learn(solved.state, outputs)
+        rows = before.score_rows(outputs)
+        after = SolvedState(before.with_rows(rows))
+        skipped = after.state.skipped_rows - before.skipped_rows
+        if skipped and len(batches) > 1:
+            return _learn_one_by_one(solved, batches, rate, with_answers)
+        if not with_answers:
+            return after, []
+        notes = on_skipped_rows(skipped, has_reference=after.state.reference is not None)
+        parts = [rows[part] for part in _slices(batches)]
+        answers = [answer_rows(after, part, rate, is_learned=True, notes=notes) for part in parts]
+        return _watched(after, parts, answers), answers
+
+
+def answer_rows(
+    solved: SolvedState, rows: ScoredRows, rate: Rate | None, *, is_learned: bool, notes: Sequence[str] = ()
+) -> Answer:
+    """Return the answer to rows that were learned in the last batch (`is_learned`) or were not learned.
+
+    p-values are valid because the fit treats the rows and the reference rows symmetrically: it includes both if the
+    rows were learned, and neither otherwise. A contrast may also leave out both.
+    """
+    state = solved.state
+    if rate is None or state.reference is None:
+        fit = solved.solved(with_reference=state.is_reference_in_fit).fit
+        return Answer(rows.scores, trued_scores(rows, fit), None, tuple(notes))
+    fit, scores_in = solved.solved(with_reference=is_learned)
+    assert scores_in is not None
+    notes = (*notes, *state.notes(rows.features, fit))
+    decision, _ = decide_rows(rows, fit, scores_in, rate, is_ordered=True, notes=notes)
+    return Answer(rows.scores, decision.scores, decision, decision.notes)
+
+
+def answer_again(solved: SolvedState, outputs: Outputs, rate: Rate | None) -> Answer:
+    """Return the answer to rows that were learned in an earlier batch.
+
+    The state contains these rows, so the fit must contain the reference rows, too. If decay or a window may have
+    removed the rows, the fit leaves out the reference rows.
+    """
+    state = solved.state
+    rows = state_to_learn(state, outputs).score_rows(outputs)
+    if isinstance(state, ContrastState):
+        return answer_rows(SolvedState(state.for_repeated_rows()), rows, rate, is_learned=True)
+    return answer_rows(solved, rows, rate, is_learned=not _forgets(state))
+
+
+def calibrated(state: State, reference: Outputs, groups: ArrayLike | None = None) -> State:
+    """Return the state with a new reference, which replaces any earlier reference. `groups` is one label per row."""
+    as_outputs(reference, "reference")
+    if groups is not None:
+        group_numbers(groups, len(reference))
+    check_outputs(state, reference)
+    after = _resolved(state, reference).with_reference(reference, groups)
+    return replace(after, reference_notes=(*_why_not_contrast(state, reference), *after.reference_notes))
+
+
+def merged(state: State, moments: Moments | RowSample) -> State:
+    """Return the state with the learned rows of another state added, with weight 1."""
+    is_contrast = isinstance(state, ContrastState)
+    wanted = RowSample if is_contrast else Moments
+    base = state.settings.base
+    if is_contrast and base is not None and looks_at_known(base):
+        raise ValueError(f"moments of the base score {base} depend on the reference and cannot be merged")
+    if state.settings.window is not None:
+        raise ValueError("moments cannot be merged into a window, which forgets rows by age")
+    if not isinstance(moments, wanted):
+        raise TypeError(f"moments must be {wanted.__name__}, as the detector has, got {type(moments).__name__}")
+    moments = deepcopy(moments)  # The caller may change its arrays later.
+    if isinstance(moments, Moments):
+        check_moments(moments)
+    if not moments.rows > 0:
+        raise ValueError(f"moments must weigh more than 0 rows, got {moments.rows:g}")
+    if isinstance(moments, Moments):
+        check_width(state, moments.dimensions, "moments")
+    return _resolved(state).with_sums(moments)  # type: ignore[arg-type]
+
+
+def learned_since(now: State, before: State) -> Moments | RowSample | None:
+    """Return the sums of the rows that were learned after an earlier state; None if no rows were learned.
+
+    Adding the difference to `before.sums` gives `now.sums`, up to rounding. So a state that keeps learning can be
+    merged into another state repeatedly.
+    """
+    settings = now.settings
+    if _forgets(now):
+        raise ValueError("since needs a model without decay or window, by which learned rows lose weight")
+    if settings.method == "rlr":
+        raise ValueError("moments need the method dlr or contrast, got rlr")
+    if before.sums is None or now.sums is None or now.sums.rows == before.sums.rows:
+        return now.sums if before.sums is None else None
+    return now.sums - before.sums  # type: ignore[operator]
+
+
+def state_to_learn(state: State, outputs: Outputs) -> State:
+    """Return the state that can learn these rows, with a definite method. Reject rows of another network."""
+    check_outputs(state, as_outputs(outputs, "outputs"))
+    state = _resolved(state)
+    if isinstance(state, LinearState) and state.classes is None and outputs.logits is not None:
+        return replace(state, classes=classes_after(None, outputs))
+    return state
+
+
+def check_outputs(state: State, outputs: Outputs) -> None:
+    """Reject rows whose network or columns differ from the rows seen so far."""
+    model = state.settings.model
+    if None not in (model, outputs.model) and model != outputs.model:
+        raise ValueError(f"outputs must be of the model {model!r}, as the detector is, got {outputs.model!r}")
+    check_width(state, outputs.features.shape[1], "features")
+    classes = None if outputs.logits is None else outputs.logits.shape[1]
+    if state.classes is not None and classes is not None and state.classes != classes:
+        raise ValueError(f"logits must have {state.classes} columns, as before, got {classes}")
+
+
+def check_width(state: State, width: int, name: str) -> None:
+    """Reject features or moments whose width differs from the rows seen so far."""
+    components = state.settings.components
+    if state.dimensions is not None and state.dimensions != width:
+        raise ValueError(f"{name} must have {state.dimensions} columns, as before, got {width}")
+    if components is not None and components > width:
+        raise ValueError(f"components must be at most the {width} columns of the features, got {components}")
+
+
+def check_learned(state: State) -> None:
+    """Raise an error if the state has learned nothing. The reference alone is enough if all rows were garbage."""
+    if not state.rows and not state.skipped_rows:
+        raise ValueError(NOTHING_LEARNED)
+
+
+def _learn_one_by_one(
+    solved: SolvedState, batches: Sequence[Outputs], rate: Rate | None, with_answers: bool
+) -> tuple[SolvedState, list[Answer]]:
+    answers: list[Answer] = []
+    for batch in batches:
+        solved, more = learn_batches(solved, [batch], rate, with_answers=with_answers)
+        answers += more
+    return solved, answers
+
+
+def _watched(solved: SolvedState, parts: Sequence[ScoredRows], answers: Sequence[Answer]) -> SolvedState:
+    """Return the state after the drift alarm has seen the decided rows."""
+    drift = solved.state.drift
+    if drift is None:
+        return solved
+    for rows, answer in zip(parts, answers, strict=True):
+        if answer.decision is not None:
+            seen = solved.state.watched(rows.scores, answer.scores, answer.decision.p_values)
+            drift = drift.updated(*seen, rows.features)
+    return solved.with_drift(drift)
+
+
+def _forgets(state: State) -> bool:
+    """Return whether learned rows lose weight, by decay or a window."""
+    return state.settings.window is not None or state.settings.decay != 1.0
+
+
+def _slices(batches: Sequence[Outputs]) -> list[slice]:
+    """Return the rows of each batch among the rows of all batches."""
+    ends = list(accumulate(map(len, batches)))
+    return [slice(end - len(batch), end) for batch, end in zip(batches, ends, strict=True)]
+
+
+def _resolved(state: State, reference: Outputs | None = None) -> State:
+    """Return the state with a definite method, if the method is auto: contrast needs a reference at the start."""
+    settings = state.settings
+    if settings.method != "auto" or isinstance(state, ContrastState):
+        return state
+    if reference is not None and not _why_not_contrast(state, reference):
+        return ContrastState(settings.resolved("contrast"))
+    return replace(state, settings=settings.resolved("dlr"), is_auto=True)
+
+
+def _why_not_contrast(state: State, reference: Outputs) -> list[str]:
+    """Return a note if the method is or was auto and this reference does not suit a contrast."""
+    if isinstance(state, ContrastState) or not (state.is_auto or state.settings.method == "auto"):
+        return []
+    return why_not_contrast(len(reference), intercept=state.settings.intercept)

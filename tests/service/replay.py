@@ -1,0 +1,57 @@
+"""The history of a database, read with plain SQL, and replayed without the code of the store."""
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import truing
+from truing.decisions.thresholds import Rate
+from truing.stream import Answer, SolvedState, calibrated, learn_batches
+
+from .batches import batch
+
+RATE = Rate("false_alarm", 0.05)
+
+
+class History:
+    """The committed changes of one database. `read` it before every snapshot, which deletes old changes."""
+
+    def __init__(self) -> None:
+        self.changes: dict[int, tuple[int, str]] = {}
+        self.ids: dict[int, str] = {}
+
+    def read(self, path: Path) -> None:
+        """Read the changes and request ids of a database that may be in use. A committed change must never differ."""
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=30)
+        ) as database:
+            database.execute("BEGIN")
+            changes = database.execute("SELECT sequence, step, kind FROM changes").fetchall()
+            ids = database.execute("SELECT sequence, request_id FROM request_ids").fetchall()
+        for sequence, *change in changes:
+            assert self.changes.setdefault(sequence, tuple(change)) == tuple(change), sequence
+        for sequence, request_id in ids:
+            assert self.ids.setdefault(sequence, request_id) == request_id, sequence
+
+    def replay(
+        self, options: Mapping[str, Any], reference_rows: int = 0, *, last: int | None = None
+    ) -> tuple[truing.Detector, dict[str, Answer]]:
+        """Return the detector after the `last` change, and the answer to every batch, given the batches by name."""
+        assert sorted(self.changes) == list(range(1, len(self.changes) + 1))
+        last = len(self.changes) if last is None else last
+        solved = SolvedState(truing.Detector(**options).state)
+        answers: dict[str, Answer] = {}
+        for _, group in groupby(range(1, last + 1), key=lambda sequence: self.changes[sequence][0]):
+            sequences = list(group)
+            kinds = {self.changes[sequence][1] for sequence in sequences}
+            if kinds == {"calibrate"}:
+                solved = SolvedState(calibrated(solved.state, batch("reference", reference_rows)))
+                continue
+            assert kinds == {"learn"}
+            names = [self.ids[sequence] for sequence in sequences]
+            solved, given = learn_batches(solved, [batch(name) for name in names], RATE)
+            answers |= dict(zip(names, given, strict=True))
+        return truing.Detector.of_state(solved), answers

@@ -1,0 +1,199 @@
+"""A `truing serve` process that can be killed and started again, and clients that retry until they are answered."""
+
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import truing
+
+from .batches import CLASSES, FEATURES, batch
+
+SECONDS = 60
+BROKEN = (ConnectionError, http.client.HTTPException, TimeoutError)
+
+
+class Reply(NamedTuple):
+    """The status and body of an answer."""
+
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Server:
+    """`truing serve` on one state directory. Every start listens on another port."""
+
+    def __init__(self, state: Path, *options: str) -> None:
+        self.state = state
+        self.log = state.with_name(f"{state.name}.log")
+        self.port = 0
+        self.is_up = threading.Event()
+        self.process: subprocess.Popen[str] | None = None
+        self.clients: list[Client] = []
+        self._options = options
+
+    def launch(self) -> None:
+        """Start the process, and do not wait until it serves."""
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "truing", "serve", "--state", str(self.state), "--port", "0", *self._options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])},
+            )
+
+    def start(self) -> None:
+        """Start the process and wait until it serves."""
+        self.launch()
+        line = self.process.stdout.readline()
+        assert line, f"the service ended with {self.process.wait()}: {self.log.read_text()[-1000:]}"
+        self.port = int(re.search(r"http://[\d.]+:(\d+)", line)[1])
+        self.is_up.set()
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL."""
+        self.is_up.clear()
+        self.process.kill()
+        self._end()
+
+    def stop(self) -> int:
+        """Stop the process with SIGTERM, and return its exit code."""
+        self.is_up.clear()
+        self.process.send_signal(signal.SIGTERM)
+        return self._end()
+
+    def _end(self) -> int:
+        code = self.process.wait(SECONDS)
+        self.process.stdout.close()
+        return code
+
+
+@contextmanager
+def serving(state: Path, *options: str) -> Iterator[Server]:
+    """Serve a directory while the block runs. No request may have failed with an unexpected error."""
+    server = Server(state, *options)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.kill()
+        for client in server.clients:
+            client.close()
+    log = server.log.read_text()
+    assert "unexpected error" not in log, log[-5000:]
+    assert "Traceback" not in log, log[-5000:]
+
+
+class Client:
+    """One connection to a server, which is opened again after it broke."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._connection: http.client.HTTPConnection | None = None
+        server.clients.append(self)
+
+    def send(self, method: str, path: str, body: bytes | dict[str, Any] = b"") -> Reply:
+        """Send a request once. Raise one of `BROKEN` if the connection breaks before the answer."""
+        if self._connection is None or self._connection.port != self._server.port:
+            self.close()
+            self._connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=SECONDS)
+        content = json.dumps(body).encode() if isinstance(body, dict) else body
+        try:
+            self._connection.request(method, path, content, {"Content-Type": "application/json"})
+            response = self._connection.getresponse()
+            return Reply(response.status, response.read())
+        except BROKEN:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def insist(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] = b"",
+        *,
+        ends: threading.Event,
+        before: Callable[[], None] = lambda: None,
+    ) -> Reply:
+        """Send a request until it is answered. Raise `Ended` if `ends` is set while there is no answer.
+
+        `before` is called before every attempt.
+        """
+        while True:
+            while not self._server.is_up.wait(0.1):
+                if ends.is_set():
+                    raise Ended
+            before()
+            try:
+                return self.send(method, path, body)
+            except BROKEN:
+                if ends.wait(0.01):
+                    raise Ended from None
+
+
+class Ended(Exception):  # noqa: N818  # The end of a test, not an error.
+    """The test has ended before the request was answered."""
+
+
+def create(client: Client, name: str, options: dict[str, Any], reference_rows: int = 0) -> None:
+    """Create a model, and give it a reference."""
+    reply = client.send("PUT", f"/models/{name}", {"features": FEATURES, "classes": CLASSES, **options})
+    assert reply.status == 201, reply
+    if reference_rows:
+        reference = batch("reference", reference_rows)
+        file = io.BytesIO()
+        np.savez(file, features=reference.features, logits=reference.logits)
+        reply = client.send("PUT", f"/models/{name}/reference", file.getvalue())
+        assert reply.status == 200, reply
+
+
+def inference(name: str, *, learn: bool = True, rows: int = 6) -> dict[str, Any]:
+    """Return the request for the batch with this name. The name is the request id."""
+    outputs = batch(name, rows)
+    inputs = [
+        {"name": tensor, "shape": list(array.shape), "datatype": "FP32", "data": array.ravel().tolist()}
+        for tensor, array in (("features", outputs.features), ("logits", outputs.logits))
+    ]
+    return {"id": name, "inputs": inputs, "parameters": {"learn": learn}}
+
+
+def run_together(functions: Iterable[Any], ends: threading.Event) -> tuple[list[threading.Thread], list[BaseException]]:
+    """Run functions in threads. Return the threads, and a list that receives their errors; an error sets `ends`."""
+    errors: list[BaseException] = []
+
+    def run(function: Any) -> None:
+        try:
+            function()
+        except Ended:
+            pass
+        except BaseException as error:
+            errors.append(error)
+            ends.set()
+
+    threads = [threading.Thread(target=run, args=(function,), daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    return threads, errors

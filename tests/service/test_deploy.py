@@ -1,0 +1,96 @@
+"""The files in deploy/ are valid and agree with the service. test_nginx.py tests the nginx configuration."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from itertools import combinations
+
+import pytest
+
+from ..conftest import ROOT
+
+yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install '.[dev]'")
+DEPLOY = ROOT / "deploy"
+BOARD = json.loads((DEPLOY / "grafana.json").read_text())
+RULES = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"]
+QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+EXPRESSIONS = [*QUERIES, *(rule["expr"] for rule in RULES)]
+OF_PROMETHEUS = {"instance"}  # Prometheus adds this label to every sample.
+GAUGES = """
+    state_rows state_batches reference_rows sequence refused_share out_share skipped_rows fit_r2 fit_rank fit_trust
+    fit_gain drift_alarm drift_martingale database_bytes snapshot_bytes snapshot_timestamp_seconds queued_requests ready
+"""
+LABELS = {
+    **{f"truing_{name}": {"model"} for name in GAUGES.split()},
+    **{f"truing_{name}_total": {"model"} for name in ("refused_rows", "alarms", "snapshot_failures", "write_failures")},
+    "truing_rows_total": {"model", "kind"},
+    "truing_events_total": {"model", "kind"},
+    "truing_requests_total": {"model", "method", "route", "status"},
+    "truing_request_seconds_bucket": {"model", "route", "le"},
+}
+"""The labels of the service's samples, by name."""
+
+
+def run(program: str, *words: object, **options) -> subprocess.CompletedProcess[str]:
+    """Run a program, or skip the test if the program is not installed."""
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+    command = [program, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
+
+
+@pytest.mark.parametrize("query", EXPRESSIONS)
+def test_every_query_uses_metrics_and_labels_of_the_service(query):
+    plain = re.sub(r'"[^"]*"', '""', query)  # Values of labels may contain braces.
+    grouped = {label for text in re.findall(r"by \((.*?)\)", plain) for label in text.split(", ")}
+    metrics = re.findall(r"(truing_\w+)(?:\{(.*?)\})?", plain)
+    assert metrics
+    for name, selector in metrics:
+        assert {*re.findall(r"\w+", selector), *grouped} <= LABELS[name] | OF_PROMETHEUS, name
+
+
+def test_every_query_of_the_dashboard_selects_the_model():
+    assert BOARD["templating"]["list"][1]["query"]["query"] == "label_values(truing_state_rows, model)"
+    for query in QUERIES:
+        assert query.count('model=~"$model"') == len(re.findall(r"\btruing_\w+", query))
+
+
+def test_panels_have_unique_ids_and_do_not_overlap():
+    panels = BOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        is_beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        is_below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert is_beside or is_below
+
+
+def test_promtool_accepts_the_alerts_and_the_queries_of_the_dashboard(tmp_path):
+    queries = [query.replace("$__rate_interval", "5m") for query in QUERIES]
+    rules = [{"record": f"query{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "queries.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = run("promtool", "check", "rules", DEPLOY / "alerts.yml", tmp_path / "queries.yml")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_pod_mounts_existing_volumes_and_keeps_the_token_out_of_run():
+    _, stateful_set = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    pod = stateful_set["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    claims = {claim["metadata"]["name"] for claim in stateful_set["spec"]["volumeClaimTemplates"]}
+    secrets = {volume["name"] for volume in pod["volumes"] if "secret" in volume}
+    paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(paths) == {volume["name"] for volume in pod["volumes"]} | claims
+    assert [path for path in paths.values() if re.match(r"(/var)?/run\b", path)] == []
+    assert all(f'"{paths[name]}/token"' in (DEPLOY / "Dockerfile").read_text() for name in secrets)
+    assert re.search(r":[\w.]+$", container["image"])
+    assert not container["image"].endswith(":latest")
+
+
+def test_systemd_accepts_the_unit_and_finds_it_well_protected(tmp_path):
+    unit = tmp_path / "truing.service"
+    unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/truing/bin/truing", sys.executable))
+    done = run("systemd-analyze", "verify", unit)
+    assert "truing.service" not in done.stderr
+    assert run("systemd-analyze", "security", "--offline=true", "--threshold=20", unit).returncode == 0

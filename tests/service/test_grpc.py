@@ -1,0 +1,582 @@
+"""gRPC: the answers, errors and limits are those of HTTP."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import truing
+from truing.service import protocol
+from truing.service.app import Watch, create_app
+from truing.service.changes import calibration
+from truing.service.grpc import SERVICE, message, serving
+from truing.service.history import History
+from truing.service.metrics import Metrics
+from truing.service.models import Models
+from truing.service.security import Access, Limits, Tokens
+
+from .batches import CLASSES, FEATURES, batch
+
+SECONDS = 30
+TOKEN, CATS_TOKEN = "0123456789abcdef-all", "0123456789abcdef-cats"
+FIELDS = {
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+STATUS = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class Client:
+    """A gRPC client made of truing's own messages."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_send_message_length", -1)])
+
+    def start(self, call: str, /, *, token: str = "", **fields: Any) -> grpc.Future:
+        return self.send(call, message(f"{call}Request", **fields).SerializeToString(), token=token)
+
+    def send(self, call: str, data: bytes, *, token: str = "", **options: Any) -> grpc.Future:
+        """Send any bytes as the message of a call."""
+        method = self.channel.unary_unary(
+            f"/{SERVICE}/{call}", response_deserializer=type(message(f"{call}Response")).FromString
+        )
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        return method.future(data, metadata=metadata, timeout=SECONDS, **options)
+
+    def call(self, call: str, /, **fields: Any) -> Any:
+        return self.start(call, **fields).result()
+
+    def error(self, call: str, /, **fields: Any) -> tuple[grpc.StatusCode, str]:
+        return failure(self.start(call, **fields))
+
+    def infer(self, rows: truing.Outputs, model: str = "cats", **fields: Any) -> Any:
+        return self.call("ModelInfer", model_name=model, **raw(rows), **fields)
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+class Service:
+    """The models `cats` and `dogs` over gRPC and HTTP in this process."""
+
+    def __init__(self, port: int, models: Models, metrics: Metrics, history: History, app: Any) -> None:
+        self.port = port
+        self.models = models
+        self.metrics = metrics
+        self.history = history
+        self.client = Client(port)
+        self._app = app
+
+    def http(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(send())
+
+    def rows(self, model: str = "cats") -> float:
+        return self.models.find(model).running().contents.rows
+
+
+@contextmanager
+def running(
+    folder: Path, *, listeners=(), tokens: str = "", seconds_to_finish: float = 5, **limits
+) -> Iterator[Service]:
+    access = Access(is_local=True)
+    if tokens:
+        (folder / "tokens").write_text(tokens)
+        access = Access(Tokens(folder / "tokens"))
+    metrics, histories, limits = Metrics(), {"cats": History()}, Limits(**limits)
+    models = Models(folder / "state", listeners=lambda name: [metrics.listener(name), *listeners])
+    with closing(models):
+        for name in {"cats", "dogs"} - {model.name for model in models}:
+            model, _ = models.create(name, {"features": FEATURES, "classes": CLASSES, "method": "dlr"})
+            model.running().submit(calibration(batch("reference", 40))).result(SECONDS)
+        app = create_app(models, metrics, access=access, limits=limits, histories=histories)
+        watch = Watch(models, metrics, histories)
+        with serving(models, "127.0.0.1", 0, access, limits, watch, seconds_to_finish=seconds_to_finish) as port:
+            service = Service(port, models, metrics, histories["cats"], app)
+            with closing(service.client):
+                yield service
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """One service for tests that learn the same rows in both models."""
+    with running(tmp_path_factory.mktemp("grpc")) as service:
+        for model in ("cats", "dogs"):
+            service.client.infer(batch("first", 30), model)
+        yield service
+
+
+def failure(future: grpc.Future) -> tuple[grpc.StatusCode, str]:
+    """Return the status and the text of a call that fails."""
+    with pytest.raises(grpc.RpcError) as caught:
+        future.result()
+    return caught.value.code(), caught.value.details()
+
+
+def tensor(name: str, datatype: str, array: np.ndarray, **more: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": array.shape, **more}
+
+
+def raw(rows: truing.Outputs) -> dict[str, Any]:
+    """Return the fields of a request with rows as bytes."""
+    columns = {"features": rows.features, "logits": rows.logits}
+    return {
+        "inputs": [tensor(name, "FP32", array) for name, array in columns.items()],
+        "raw_input_contents": [array.tobytes() for array in columns.values()],
+    }
+
+
+def as_http(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the request of a message with raw tensors for an HTTP client, which asks for bytes."""
+    contents = fields["raw_input_contents"]
+    header = {
+        "inputs": [
+            {**one, "parameters": {"binary_data_size": len(data)}}
+            for one, data in zip(fields["inputs"], contents, strict=True)
+        ],
+        "outputs": [{**one, "parameters": {"binary_data": True}} for one in fields.get("outputs", ())],
+        "parameters": {"binary_data_output": True, **values(fields.get("parameters", {}))},
+    }
+    text = json.dumps({**header, "id": fields.get("id")}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text)), "Content-Type": "application/octet-stream"}
+    return {"content": b"".join([text, *contents]), "headers": headers}
+
+
+def values(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: getattr(one, one.WhichOneof("parameter_choice")) for name, one in parameters.items()}
+
+
+def learn_is(learn: bool) -> dict[str, Any]:
+    return {"parameters": {"learn": message("InferParameter", bool_param=learn)}}
+
+
+def outputs_of_http(response: Any) -> tuple[list[str], bytes]:
+    """Return the names of the outputs in a response, and their bytes."""
+    assert response.status_code == 200, response.text
+    length = int(response.headers["Inference-Header-Content-Length"])
+    return [one["name"] for one in json.loads(response.content[:length])["outputs"]], response.content[length:]
+
+
+def outputs_of(response: Any) -> tuple[list[str], bytes]:
+    """Return the names of the outputs in a message, and their bytes."""
+    tensors = response.raw_output_contents or [
+        np.array(one.contents.bool_contents if one.datatype == "BOOL" else one.contents.fp64_contents).tobytes()
+        for one in response.outputs
+    ]
+    return [output.name for output in response.outputs], b"".join(tensors)
+
+
+@st.composite
+def inferences(draw) -> dict[str, Any]:
+    """Return the fields of a request with small numbers of any datatype, as raw tensors."""
+    rows = draw(st.integers(1, 4))
+    inputs, contents = [], []
+    for name, columns in draw(st.permutations([("features", FEATURES), ("logits", CLASSES)])):
+        datatype = draw(st.sampled_from(sorted(protocol.DATATYPES)))
+        numbers = draw(st.lists(st.integers(1, 100), min_size=rows * columns, max_size=rows * columns))
+        array = np.array(numbers, np.float32 if datatype == "BF16" else protocol.DATATYPES[datatype])
+        if datatype == "BF16":
+            array = (array.view("<u4") >> 16).astype("<u2")
+        inputs.append(tensor(name, datatype, array.reshape(rows, columns)))
+        contents.append(array.tobytes())
+    outputs = draw(st.lists(st.sampled_from(sorted(protocol.OUTPUTS)), unique=True))
+    return {
+        "inputs": inputs,
+        "raw_input_contents": contents,
+        "outputs": [{"name": name} for name in outputs],
+        **learn_is(draw(st.booleans())),
+    }
+
+
+def as_typed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a request with raw tensors as a request with typed contents. FP16 and BF16 become FP32."""
+    inputs = []
+    for one, data in zip(fields["inputs"], fields["raw_input_contents"], strict=True):
+        datatype, numbers = one["datatype"], np.frombuffer(data, protocol.DATATYPES[one["datatype"]])
+        if datatype == "BF16":
+            numbers = (numbers.astype("<u4") << 16).view("<f4")
+        datatype = datatype if datatype in FIELDS else "FP32"
+        inputs.append({**one, "datatype": datatype, "contents": {FIELDS[datatype]: numbers.tolist()}})
+    return {**fields, "inputs": inputs, "raw_input_contents": []}
+
+
+@given(inferences())
+@settings(max_examples=60)
+def test_an_answer_over_grpc_equals_the_answer_over_http_bit_by_bit(service, fields):
+    over_http = service.http("POST", "/v2/models/cats/infer", **as_http(fields))
+    over_grpc = service.client.call("ModelInfer", model_name="dogs", **fields)
+    assert outputs_of(over_grpc) == outputs_of_http(over_http)
+    assert service.rows("cats") == service.rows("dogs")
+
+
+@given(inferences())
+@settings(max_examples=40)
+def test_typed_tensors_are_the_same_rows_as_raw_tensors(service, fields):
+    fields |= learn_is(False)
+    in_bytes, typed = (
+        service.client.call("ModelInfer", model_name="cats", **one) for one in (fields, as_typed(fields))
+    )
+    assert outputs_of(typed)[0] == outputs_of(in_bytes)[0]
+    in_bytes, typed = (np.frombuffer(outputs_of(one)[1], np.uint8) for one in (in_bytes, typed))
+    np.testing.assert_array_equal(in_bytes, typed)
+
+
+def test_rows_with_an_id_are_learned_once(service):
+    rows, before = batch("once", 7), service.rows()
+    first, again = (service.client.infer(rows, id="once") for _ in range(2))
+    assert (first.id, first.model_name, first.model_version) == ("once", "cats", "1")
+    assert values(first.parameters) == {"learned": True, "repeated": False}
+    assert values(again.parameters) == {"learned": True, "repeated": True}
+    assert service.rows() == before + 7
+    status, text = service.client.error("ModelInfer", model_name="cats", id="once", **raw(batch("other", 7)))
+    assert (status, "id must be new for other rows" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    service.client.infer(rows, "dogs", id="once")  # The models stay equal for the other tests.
+
+
+def test_metadata_and_index_say_what_http_says(service):
+    def fields(call: str, **request: Any) -> dict[str, Any]:
+        response = service.client.call(call, **request)
+        return MessageToDict(response, always_print_fields_with_no_presence=True)
+
+    def as_text(described: Any) -> Any:  # In JSON, the 64-bit integers of protobuf are strings.
+        return json.loads(re.sub(r"-?\d+(?=[,\]])", r'"\g<0>"', json.dumps(described)))
+
+    assert fields("ServerMetadata") == service.http("GET", "/v2").json()
+    for version in ("", "1"):
+        described = service.http("GET", "/v2/models/cats").json()
+        assert fields("ModelMetadata", name="cats", version=version) == as_text(described)
+    for request in ({}, {"ready": True}):
+        listed = service.http("POST", "/v2/repository/index", json=request).json()
+        assert fields("RepositoryIndex", **request)["models"] == listed
+    assert [model["name"] for model in listed] == ["cats", "dogs"]
+
+
+def test_a_model_is_ready_if_it_exists_and_can_be_used(tmp_path):
+    with running(tmp_path):
+        pass
+    (tmp_path / "state" / "dogs.sqlite3").write_bytes(b"no database" * 1000)
+    with running(tmp_path) as service:
+        client = service.client
+        assert client.call("ServerLive").live
+        assert client.call("ServerReady").ready
+        ready = {name: client.call("ModelReady", name=name).ready for name in ("cats", "dogs", "birds", "")}
+        assert ready == {"cats": True, "dogs": False, "birds": False, "": False}
+        assert client.call("ModelReady", name="cats", version="1").ready
+        assert not client.call("ModelReady", name="cats", version="2").ready
+        assert [one.name for one in client.call("RepositoryIndex", ready=True).models] == ["cats"]
+        status, text = client.error("ModelInfer", model_name="dogs", **raw(batch("a")))
+        assert (status, "model dogs cannot be used" in text) == (grpc.StatusCode.UNAVAILABLE, True)
+        client.infer(batch("a"), "cats")
+
+
+ROWS = raw(batch("a"))
+FEATURES_ONLY = {"inputs": ROWS["inputs"][:1], "raw_input_contents": ROWS["raw_input_contents"][:1]}
+PARAMETER = message("InferParameter", string_param="no")
+
+
+def with_features(**fields: Any) -> dict[str, Any]:
+    """Return a request with other fields of the features."""
+    return {**ROWS, "inputs": [{**ROWS["inputs"][0], **fields}, ROWS["inputs"][1]]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {**ROWS, "parameters": {"lern": PARAMETER}},
+        {**ROWS, "parameters": {"learn": PARAMETER}},
+        {**ROWS, "id": "x" * 129},
+        {**ROWS, "outputs": [{"name": "score"}]},
+        {**ROWS, "outputs": [{"name": "scores"}, {"name": "scores"}]},
+        {"inputs": [], "raw_input_contents": []},
+        FEATURES_ONLY,
+        {name: part[::-1][:1] for name, part in ROWS.items()},
+        with_features(name="feature"),
+        with_features(name="logits"),
+        with_features(datatype="BYTES"),
+        with_features(datatype="FP16"),
+        with_features(datatype=""),
+        with_features(shape=[6]),
+        with_features(shape=[0, FEATURES]),
+        with_features(shape=[-1, FEATURES]),
+        with_features(shape=[6, FEATURES + 1]),
+        with_features(shape=[2**40, FEATURES]),
+        {**ROWS, "raw_input_contents": [b"1234", ROWS["raw_input_contents"][1]]},
+        {**ROWS, "raw_input_contents": [b"\xff" * 120, ROWS["raw_input_contents"][1]]},
+    ],
+)
+def test_an_invalid_request_is_refused_with_the_text_of_http(service, fields):
+    before = service.rows()
+    over_http = service.http("POST", "/v2/models/cats/infer", **as_http(fields))
+    status, text = service.client.error("ModelInfer", model_name="cats", **fields)
+    assert status == STATUS[over_http.status_code]
+    assert text == over_http.json()["error"]
+    assert service.rows() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "call", "fields"),
+    [
+        ("/v2/models/birds", "ModelMetadata", {"name": "birds"}),
+        ("/v2/models/birds", "ModelInfer", {"model_name": "birds"}),
+        ("/v2/models/cats/versions/2", "ModelMetadata", {"name": "cats", "version": "2"}),
+        ("/v2/models/cats/versions/2", "ModelInfer", {"model_name": "cats", "model_version": "2"}),
+    ],
+)
+def test_an_unknown_model_or_version_is_not_found(service, path, call, fields):
+    over_http = service.http("GET", path)
+    assert over_http.status_code == 404
+    assert service.client.error(call, **fields) == (grpc.StatusCode.NOT_FOUND, over_http.json()["error"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({**ROWS, "raw_input_contents": ROWS["raw_input_contents"][:1]}, "one entry per input, 2, got 1"),
+        (with_features(contents={"fp32_contents": [1.0]}), "raw_input_contents or in contents, got both"),
+        (
+            {"inputs": with_features(contents={"fp64_contents": [1.0] * 30})["inputs"]},
+            "'features' of datatype FP32 must come in fp32_contents, got fp64_contents",
+        ),
+        (
+            {"inputs": with_features(datatype="BF16", contents={"fp32_contents": [1.0] * 30})["inputs"]},
+            "'features' of datatype BF16 must come in raw_input_contents, got fp32_contents",
+        ),
+        (
+            {"inputs": with_features(contents={"fp32_contents": [1.0] * 29})["inputs"]},
+            f"the data of features must be 30 numbers for [6, {FEATURES}], got 29",
+        ),
+        ({"inputs": ROWS["inputs"]}, f"the data of features must be 30 numbers for [6, {FEATURES}], got 0"),
+        (with_features(parameters={"classification": PARAMETER}), "parameters of features may have"),
+    ],
+)
+def test_tensors_in_the_wrong_place_are_refused_with_the_right_place(service, fields, expected):
+    status, text = service.client.error("ModelInfer", model_name="cats", **fields)
+    assert status == grpc.StatusCode.INVALID_ARGUMENT
+    assert expected in text
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_any_bytes_are_answered_or_refused_as_the_fault_of_the_client(service, data):
+    valid = message("ModelInferRequest", model_name="cats", **ROWS, **learn_is(False)).SerializeToString()
+    start = data.draw(st.integers(0, len(valid)))
+    end = data.draw(st.integers(start, min(start + 8, len(valid))))
+    damaged = valid[:start] + data.draw(st.binary(max_size=8)) + valid[end:]
+    future = service.client.send("ModelInfer", damaged)
+    error = future.exception()
+    refusals = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+    assert error is None or error.code() in refusals, error
+
+
+def test_a_token_opens_its_model_and_nothing_else(tmp_path):
+    with running(tmp_path, tokens=f"{TOKEN}\ncats: {CATS_TOKEN}\n") as service:
+        calls = {
+            "ServerLive": {},
+            "ServerReady": {},
+            "ServerMetadata": {},
+            "RepositoryIndex": {},
+            "ModelReady": {"name": "cats"},
+            "ModelMetadata": {"name": "cats"},
+            "ModelInfer": {"model_name": "cats", **ROWS},
+        }
+        dogs = {"ModelReady": {"name": "dogs"}, "ModelInfer": {"model_name": "dogs", **ROWS}}
+        models = {"ModelReady", "ModelMetadata", "ModelInfer"}
+        health = {"ServerLive", "ServerReady"}
+
+        def allowed(token: str, calls: dict[str, Any]) -> set[str]:
+            futures = {call: service.client.start(call, token=token, **fields) for call, fields in calls.items()}
+            errors = {call: future.exception() for call, future in futures.items()}
+            assert {error.code() for error in errors.values() if error} <= {grpc.StatusCode.UNAUTHENTICATED}
+            return {call for call, error in errors.items() if error is None}
+
+        assert allowed(TOKEN, calls) == set(calls)
+        assert allowed(CATS_TOKEN, calls) == health | models
+        assert allowed(CATS_TOKEN, dogs) == set()
+        assert allowed("", calls) == allowed("wrong-token-0123456789", calls) == health
+        assert service.rows("dogs") == 0
+        for token in ("", "wrong-token-0123456789"):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            over_http = service.http("GET", "/v2", headers=headers).json()["error"]
+            assert service.client.error("ServerMetadata", token=token)[1] == over_http
+
+
+def stalled(client: Client, call: str = "ModelInfer") -> tuple[grpc.Future, threading.Event]:
+    """Begin a call whose message is never sent. Setting the event lets the client give up."""
+    done = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        done.wait(SECONDS)
+        yield from ()
+
+    return client.channel.stream_unary(f"/{SERVICE}/{call}").future(nothing(), timeout=SECONDS), done
+
+
+def test_a_call_without_a_valid_token_is_refused_before_its_message_arrives(tmp_path):
+    with running(tmp_path, tokens=TOKEN) as service:
+        future, done = stalled(service.client)
+        assert failure(future)[0] == grpc.StatusCode.UNAUTHENTICATED
+        done.set()
+
+
+def test_a_message_must_arrive_in_time_and_health_calls_need_none(tmp_path):
+    with running(tmp_path, body_seconds=0.2) as service:
+        future, done = stalled(service.client)
+        assert failure(future) == (
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "the message must arrive within 0.2 seconds",
+        )
+        done.set()
+        future, done = stalled(service.client, "ServerLive")
+        assert future.result() == message("ServerLiveResponse", live=True).SerializeToString()
+        done.set()
+        service.client.infer(batch("a"))
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_a_message_above_the_limit_is_refused_before_and_after_decompression(tmp_path, compression):
+    with running(tmp_path, body_bytes=100_000) as service:
+        data = message("ModelInferRequest", raw_input_contents=[bytes(1_000_000)]).SerializeToString()
+        status, _ = failure(service.client.send("ModelInfer", data, compression=compression))
+        assert status == grpc.StatusCode.RESOURCE_EXHAUSTED
+        rows = message("ModelInferRequest", model_name="cats", **ROWS).SerializeToString()
+        service.client.send("ModelInfer", rows, compression=compression).result()
+        assert service.rows() == 6
+        assert counted(service, "ModelInfer", 413, model="") == 1
+
+
+class Gate:
+    """A listener that stops the writer until it is opened, so that calls stay in flight."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, event: Any) -> None:
+        if event.kind == "learned":
+            self.reached.set()
+            self.opened.wait(SECONDS)
+
+
+def test_calls_that_have_begun_are_finished_when_the_server_stops(tmp_path):
+    gate = Gate()
+    with ThreadPoolExecutor() as threads:
+        with running(tmp_path, listeners=[gate], seconds_to_finish=SECONDS) as service:
+            client = Client(service.port)
+            future = client.start("ModelInfer", model_name="cats", **ROWS)
+            assert gate.reached.wait(SECONDS)
+            threads.submit(lambda: (time.sleep(0.5), gate.opened.set()))
+        assert values(future.result().parameters)["learned"]
+        assert client.error("ServerLive")[0] == grpc.StatusCode.UNAVAILABLE
+        client.close()
+
+
+def test_health_calls_are_answered_whatever_the_number_of_other_calls(tmp_path):
+    gate = Gate()
+    with running(tmp_path, listeners=[gate], requests=1) as service:
+        future = service.client.start("ModelInfer", model_name="cats", **ROWS)
+        assert gate.reached.wait(SECONDS)
+        status, text = service.client.error("ModelMetadata", name="cats")
+        assert (status, text) == (grpc.StatusCode.UNAVAILABLE, "busy: 1 requests are being answered")
+        assert service.client.call("ServerReady").ready
+        gate.opened.set()
+        future.result()
+
+
+def test_a_cancelled_call_is_counted_and_its_rows_are_learned_if_they_were_begun(tmp_path):
+    gate = Gate()
+    with running(tmp_path, listeners=[gate]) as service:
+        begun, queued = (service.client.start("ModelInfer", model_name="cats", **ROWS) for _ in range(2))
+        assert gate.reached.wait(SECONDS)
+        begun.cancel()
+        queued.cancel()
+        until(lambda: counted(service, "ModelInfer", 499) == 2)
+        gate.opened.set()
+        service.client.infer(batch("b", 4))
+        assert service.rows() in (10, 16)
+
+
+def test_calls_are_counted_like_requests(tmp_path):
+    with running(tmp_path) as service:
+        service.client.infer(batch("a"))
+        service.client.error("ModelInfer", model_name="cats")
+        service.client.error("ModelInfer", model_name="birds")
+        service.client.call("ServerLive")
+        assert counted(service, "ModelInfer", 200) == 1
+        assert counted(service, "ModelInfer", 400) == 1
+        assert counted(service, "ModelInfer", 404, model="") == 1
+        assert counted(service, "ServerLive", 200, model="") == 1
+        engine, now = service.models.find("cats").running(), time.time()
+        service.history.sample(engine.status(), engine.contents, now=now)
+        current = service.history.current(now=now)
+        assert (current["requests"], current["errors"]) == (2, 1)
+
+
+def counted(service: Service, call: str, status: int, model: str = "cats") -> float:
+    labels = f'method="gRPC",model="{model}",route="{call}",status="{status}"'
+    found = re.search(rf"^truing_requests_total{{{labels}}} (\S+)$", service.metrics.text().decode(), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def until(condition: Any) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def serve(folder: Path, *options: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a `truing serve` that is expected to fail."""
+    source = str(Path(truing.__file__).parents[1])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, (path, source)))}
+    words = [sys.executable, "-m", "truing", "serve", "--state", str(folder / "state"), "--port", "0", *options]
+    return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
+
+
+def test_a_port_in_use_gives_one_line_and_leaves_no_state(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = serve(tmp_path, "--grpc-port", str(port))
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("module", ["grpc", "google"])
+def test_without_the_extra_the_command_says_how_to_install_it(tmp_path, module):
+    (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError('none', name={module!r})")
+    done = serve(tmp_path, "--grpc-port", "0", path=str(tmp_path))
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert f"--grpc-port needs {module}: pip install 'truing[grpc]'" in done.stderr

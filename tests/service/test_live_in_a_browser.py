@@ -1,0 +1,408 @@
+"""The live page in a browser, with models that learn."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import truing
+from truing.service.changes import calibration, learning
+from truing.service.history import History
+from truing.service.models import Models
+
+from ..browsing import POOR_CONTRAST
+
+uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn: pip install '.[serve]'")
+starlette = pytest.importorskip("starlette.applications", reason="needs starlette: pip install '.[serve]'")
+live = pytest.importorskip("truing.service.live")
+responses = pytest.importorskip("starlette.responses")
+
+TOKEN = "a-token-of-the-tests-alone"
+INSIDE, OUTSIDE = truing.sample("cifar10-test"), truing.sample("svhn")
+BOTH = truing.Outputs.concatenate([INSIDE, OUTSIDE])
+TIMEOUT = 20_000  # Milliseconds.
+
+
+class Server:
+    """A running server with models, and the rows that it is sent."""
+
+    def __init__(self, models, histories, address):
+        self.models = models
+        self.histories = histories
+        self.address = address
+
+    def create(self, name, *, has_reference=False, **options):
+        engine = self.models.create(name, {"features": 64, "classes": 10, **options})[0].running()
+        if has_reference:
+            engine.submit(calibration(INSIDE[5000:6000])).result()
+
+    def learn(self, share_out=0.0, *, name="one", batches=4, rows=100):
+        rng = np.random.default_rng(1)
+        for _ in range(batches):
+            is_out = np.arange(rows) < share_out * rows
+            places = np.where(is_out, rng.integers(len(INSIDE), len(BOTH), rows), rng.integers(0, 5000, rows))
+            self.models.find(name).running().submit(learning(BOTH[places])).result()
+            self.histories[name].watch(200, 0.004)
+
+    def change_history(self, change):
+        """Change all answers about the history of the model one."""
+        history = self.histories["one"]
+        original = history.as_json
+        history.as_json = lambda *args, **options: json.dumps(change(json.loads(original(*args, **options))))
+
+
+@contextmanager
+def served(folder, *, port=0, token=None):
+    """Serve the models in a folder until the block ends."""
+    histories = defaultdict(History)
+    models = Models(folder, listeners=lambda name: [histories[name].record])
+
+    pages = starlette.Starlette(routes=live.live_routes(models, histories))
+
+    async def app(scope, receive, send):
+        sent = dict(scope["headers"]).get(b"authorization", b"").decode()
+        if token is None or scope["path"] in live.OPEN_PATHS or sent == f"Bearer {token}":
+            await pages(scope, receive, send)
+        else:
+            await responses.JSONResponse({"error": "needs a token"}, 401)(scope, receive, send)
+
+    listening = socket.create_server(("127.0.0.1", port))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
+    running = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    with live.sampling(models, histories):
+        running.start()
+        try:
+            yield Server(models, histories, f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        finally:
+            server.should_exit = True
+            running.join()
+            listening.close()
+    models.close()
+
+
+@pytest.fixture
+def server(tmp_path):
+    with served(tmp_path) as server:
+        yield server
+
+
+@contextmanager
+def opened(browser, address, **options):
+    """Open a page. Yield it, its console messages and its requests."""
+    context = browser.new_context(**options)
+    page, messages, requests = context.new_page(), [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request))
+    page.set_default_timeout(TIMEOUT)
+    try:
+        page.goto(address)
+        yield page, messages, requests
+    finally:
+        context.close()
+
+
+def text(page, selector, pattern):
+    """Return the text of an element, once it matches a pattern."""
+    page.wait_for_function(
+        "([selector, pattern]) => new RegExp(pattern).test(document.querySelector(selector)?.innerText)",
+        arg=[selector, pattern],
+    )
+    return page.inner_text(selector)
+
+
+def share(shown):
+    return float(shown.removesuffix("%")) / 100
+
+
+def test_rows_arrive_and_the_numbers_and_charts_follow(browser, server):
+    server.create("one", has_reference=True, method="dlr")
+    server.learn()
+    with opened(browser, server.address) as (page, messages, requests):
+        assert text(page, "#rows", "400") == "400"
+        assert text(page, "#name", "one") == page.title().removesuffix(" – truing") == "one"
+        settings = text(page, "#settings", "threshold 0")
+        assert settings.startswith("method dlr · base score msp · false alarms 5% · threshold 0.")
+        assert not page.is_visible("#models")
+        text(page, "#shares .latest", "%")
+        before = share(page.inner_text("#refused-share"))
+        pictures = {chart: page.evaluate(PICTURE, chart) for chart in ("shares", "scores", "throughput")}
+        server.learn(0.8, batches=20)
+        assert text(page, "#rows", "2,400") == "2,400"
+        page.wait_for_function("() => parseFloat(document.querySelector('#out-share').innerText) >= 60")
+        after, out = share(page.inner_text("#refused-share")), share(page.inner_text("#out-share"))
+        assert before < 0.2 < 0.6 <= out <= after <= 1
+        for chart, picture in pictures.items():
+            page.wait_for_function(f"([id, before]) => ({PICTURE})(id) !== before", arg=[chart, picture])
+        labels = page.eval_on_selector_all(".plot", "plots => plots.map(plot => plot.getAttribute('aria-label'))")
+        assert [label.partition(":")[0] for label in labels] == page.locator("figure h3").all_inner_texts()
+        assert messages == []
+        paths = {request.url.partition("?")[0] for request in requests}
+        own = {*live.FILES, "/live/models", "/live/history"}
+        assert paths == {server.address + path.removeprefix("/") for path in own}
+        histories = [request for request in requests if "/live/history" in request.url]
+        since = [int(re.search(r"since=(\d+)", request.url)[1]) for request in histories]
+        assert since[0] == 0
+        assert all(earlier <= later for earlier, later in pairwise(since))
+        assert all(len(request.response().json()["series"]["times"]) <= 4 for request in histories[1:-1])
+
+
+PICTURE = "id => document.querySelector(`#${id} canvas`).toDataURL()"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_reader_chooses_a_model_and_the_list_follows_the_server(browser, tmp_path, width):
+    (tmp_path / "broken.sqlite3").write_bytes(b"not a database")
+    with served(tmp_path) as server:
+        for name, rows in {"one": 100, "two": 200}.items():
+            server.create(name)
+            server.learn(name=name, batches=1, rows=rows)
+        with opened(browser, server.address, viewport={"width": width, "height": 900}) as (page, messages, _):
+            assert text(page, "#rows", "100") == "100"  # The first model that works.
+            text(page, "#models", "200 rows")
+            assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "two 200 rows"]
+            page.click("text=two")
+            assert text(page, "#rows", "200") == "200"
+            assert page.url == f"{server.address}?model=two"
+            assert page.inner_text("#models [aria-current=page]") == "two 200 rows"
+            page.click("text=broken")
+            assert "damaged" in text(page, "#message", "cannot be used")
+            page.go_back()
+            assert text(page, "#name", "two") == "two"
+            server.create("three")
+            text(page, "#models", "three 0 rows")
+            server.models.delete("two")
+            assert "There is no model named “two”" in text(page, "#message", "two")
+            assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "three 0 rows"]
+            assert messages == []
+
+
+def test_errors_latency_failures_skipped_rows_and_what_is_missing_are_at_the_top(browser, server):
+    server.create("one")
+    server.learn()
+    rows = INSIDE[:50].features.astype(np.float32)
+    rows[:3] *= np.float32(1e8)
+    server.models.find("one").running().submit(learning(truing.Outputs(rows, INSIDE[:50].logits))).result()
+    for _ in range(2):
+        server.histories["one"].watch(400, 0.004)
+
+    server.change_history(lambda answer: answer | {"current": answer["current"] | {"snapshot_error": "disk full"}})
+    server.models.find("one").running().close()
+    with opened(browser, server.address) as (page, messages, _):
+        assert text(page, "#errors", "2") == "2"
+        assert page.inner_text("#errors-more") == "of 6 requests in the last minute"
+        assert re.fullmatch(r"[34]\.?\d* ms", page.inner_text("#latency"))
+        assert "3 garbage rows skipped" in page.inner_text("#rows-more")
+        assert page.inner_text("#alarm-reason") == (
+            "This model takes no requests: the service is stopping. The last snapshot failed: disk full."
+        )
+        assert page.get_attribute("#alarm-reason", "role") == "alert"
+        assert "threshold needs a reference" in page.inner_text("#settings")
+        assert (page.inner_text("#drift"), page.inner_text("#out-share-more")) == ("Off", "needs a reference")
+        assert text(page, "#shares .meaning", ".") == "The model decides rows when it has a reference."
+        assert not page.is_visible("#shares .plot")
+        assert messages == []
+
+
+# For each column of a chart's canvas, whether the colour of a line is in it.
+COLUMNS = """([id, ink]) => {
+  const canvas = document.querySelector(`#${id} canvas`);
+  const colour = getComputedStyle(document.documentElement).getPropertyValue(ink).trim();
+  const wanted = [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+  const { width, height } = canvas;
+  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, width, height);
+  return Array.from({ length: width }, (_, x) =>
+    Array.from({ length: height }, (_, y) => 4 * (y * width + x))
+      .some((place) => wanted.every((value, part) => Math.abs(data[place + part] - value) < 8)));
+}"""
+
+
+def widest_gap(columns):
+    """Return the largest distance between neighbouring columns that have the colour, as a share of all of them."""
+    places = np.flatnonzero(columns)
+    return np.diff(places).max() / np.ptp(places)
+
+
+def with_series(**columns):
+    """Return a change to an answer: 100 buckets up to now, of which ten are missing, with these values."""
+
+    def change(answer):
+        places = [place for place in range(100) if not 70 <= place < 80]
+        columns_now = {name: [value(place) for place in places] for name, value in columns.items()}
+        series = {name: [0 for _ in places] for name in answer["series"]} | columns_now
+        answer["series"] = series | {"times": [answer["now"] - 500 + 5 * place for place in places]}
+        return answer
+
+    return change
+
+
+def test_lines_have_gaps_where_there_was_no_data(browser, server):
+    server.create("one", has_reference=True, method="dlr")
+    server.learn()
+    series = {name: lambda place: 0 if 30 <= place < 60 else 4 for name in ("requests", "rows", "decided", "refused")}
+    series["median_seconds"] = lambda place: None if 30 <= place < 60 else 0.01
+    server.change_history(with_series(**series))
+    with opened(browser, server.address) as (page, messages, _):
+        text(page, "#shares .latest", "%")
+        assert widest_gap(page.evaluate(COLUMNS, ["latencies", "--in"])) > 0.25
+        assert widest_gap(page.evaluate(COLUMNS, ["shares", "--out"])) > 0.25
+        assert 0.08 < widest_gap(page.evaluate(COLUMNS, ["throughput", "--in"])) < 0.15  # Zero, while the server runs.
+        assert messages == []
+
+
+@pytest.mark.parametrize("highest", [1.0, 4.0, 304.0])
+def test_the_evidence_and_its_alarm_line_stay_in_view(browser, server, highest):
+    server.create("one", has_reference=True, method="dlr", drift_alarm=0.001)
+    server.learn()
+    drift = {"evidence": highest, "alarm_line": 3.0, "is_alarm": True, "changes": ["More rows are refused."]}
+    server.change_history(with_series(evidence=lambda place: highest * place / 100 - 1))
+    server.change_history(lambda answer: answer | {"drift": drift})
+    with opened(browser, server.address) as (page, messages, _):
+        assert text(page, "#drift", "Alarm") == "Alarm"
+        assert page.inner_text("#alarm-reason") == "The stream has changed."
+        assert page.inner_text("#changes") == "More rows are refused."
+        assert page.inner_text("#evidence .mark") == "alarm at 1,000"
+        line, alarm = (page.evaluate(COLUMNS, ["evidence", ink]) for ink in ("--in", "--bad"))
+        assert np.ptp(np.flatnonzero(line)) == pytest.approx(np.ptp(np.flatnonzero(alarm)), abs=20)
+        assert widest_gap(line) < 0.15
+        assert messages == []
+
+
+def test_the_example_for_an_empty_model_sends_valid_rows(browser, server):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    server.create("one")
+    with opened(browser, server.address) as (page, messages, _):
+        command = text(page, "#command", "curl")
+        assert page.is_visible("#empty")
+        assert not page.is_visible("#charts")
+        done = subprocess.run([bash, "-c", f"curl() {{ cat; }}\n{command}"], capture_output=True, check=True)
+        arrays = {one["name"]: np.reshape(one["data"], one["shape"]) for one in json.loads(done.stdout)["inputs"]}
+        server.models.find("one").running().submit(learning(truing.Outputs(**arrays))).result()
+        assert text(page, "#rows", "[1-9]") == "300"
+        page.wait_for_selector("#scores canvas")
+        assert not page.is_visible("#empty")
+        assert messages == []
+
+
+def test_a_token_is_asked_for_and_kept_until_the_tab_closes(browser, tmp_path):
+    with served(tmp_path, token=TOKEN) as server, opened(browser, server.address) as (page, _, requests):
+        server.create("one")
+        server.learn()
+        page.wait_for_selector("#needs-token", state="visible")
+        assert not page.is_visible("#model")
+        assert page.evaluate("document.activeElement.id") == "token"
+        page.fill("#token", "another one")
+        page.keyboard.press("Enter")
+        assert text(page, "#token-refused", ".") == "The server refused this token."
+        page.fill("#token", TOKEN)
+        page.click("text=Show the page")
+        assert text(page, "#rows", "[1-9]") == "400"
+        assert not page.is_visible("#needs-token")
+        assert requests[-1].headers["authorization"] == f"Bearer {TOKEN}"
+        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        page.reload()
+        assert text(page, "#rows", "[1-9]") == "400"
+        assert TOKEN not in "".join(request.url for request in requests)
+
+
+def table_times(page):
+    return set(page.locator("#numbers th").all_inner_texts())
+
+
+def test_a_page_continues_after_the_server_restarts(browser, tmp_path):
+    with ExitStack() as stack:
+        with served(tmp_path) as server:
+            server.create("one")
+            server.learn()
+            page, _, _ = stack.enter_context(opened(browser, server.address))
+            text(page, "#rows", "400")
+            text(page, "#numbers", ":")
+            before = table_times(page)
+        text(page, "#status", "The server does not answer")
+        assert page.inner_text("#rows") == "400"
+        with served(tmp_path, port=int(server.address.rsplit(":")[-1].strip("/"))) as again:
+            text(page, "#status", "Connected")
+            again.learn(batches=1)
+            assert text(page, "#rows", "500") == "500"
+            page.wait_for_function("count => document.querySelectorAll('#numbers tr').length > count", arg=len(before))
+            assert before <= table_times(page)
+
+
+SCHEMES = {"light": "rgb(252, 252, 251)", "dark": "rgb(21, 24, 28)"}
+
+# Texts that reach beyond the window or are cut off by their own box. Tables scroll.
+CLIPPED = """() => [...document.querySelectorAll("body *")]
+  .filter((element) => element.checkVisibility() && !element.closest(".wide") && element.innerText)
+  .filter((element) => element.getBoundingClientRect().right > innerWidth
+    || (element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).display !== "inline"))
+  .map((element) => `${element.tagName} ${element.id} ${element.innerText.slice(0, 40)}`)"""
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark"), (390, "dark"), (1280, "light")])
+def test_the_page_fits_and_is_readable(browser, tmp_path, width, scheme):
+    (tmp_path / "broken.sqlite3").write_bytes(b"not a database")
+    with served(tmp_path) as server:
+        for name in ("one", "two", "a-name-of-64-letters".ljust(64, "x")):
+            server.create(name, has_reference=True, method="dlr", drift_alarm=0.001)
+        server.learn(0.3)
+        options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+        with opened(browser, f"{server.address}?model=one", **options) as (page, messages, _):
+            text(page, "#out-share", "%")
+            text(page, "#numbers", ":")
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") == SCHEMES[scheme]
+            assert page.evaluate(CLIPPED) == []
+            seen, poor = page.evaluate(POOR_CONTRAST)
+            assert seen > 60
+            assert poor == messages == []
+
+
+def set_hidden(page, *, is_hidden):
+    """Pretend that the reader leaves the tab or comes back."""
+    page.evaluate(
+        """is_hidden => {
+            Object.defineProperty(document, "hidden", {configurable: true, get: () => is_hidden});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        is_hidden,
+    )
+
+
+def requests_within(page, requests, seconds):
+    before = len(requests)
+    page.wait_for_timeout(1000 * seconds)
+    return len(requests) - before
+
+
+def test_the_reader_chooses_the_time_span_and_a_paused_or_hidden_page_sends_no_requests(browser, server):
+    server.create("one")
+    server.learn()
+    with opened(browser, server.address) as (page, messages, requests):
+        text(page, "#numbers-caption", "one line per 5 seconds")
+        page.check("text=12 hours")
+        text(page, "#numbers-caption", "one line per minute")
+        page.click("#pause")
+        assert text(page, "#status", "Paused") == "Paused"
+        assert requests_within(page, requests, 1.5) == 0
+        page.click("#pause")
+        server.learn()
+        assert text(page, "#rows", "800") == "800"
+        set_hidden(page, is_hidden=True)
+        assert requests_within(page, requests, 1.5) == 0
+        for is_hidden in (False, True, False):
+            set_hidden(page, is_hidden=is_hidden)
+        page.wait_for_timeout(500)
+        assert 1 <= requests_within(page, requests, 2) <= 6  # One update per second, with two requests each.
+        assert messages == []

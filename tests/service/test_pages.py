@@ -1,0 +1,118 @@
+"""The pages of the service: the code on them runs, and their tables are complete."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import truing
+from truing.service.openapi import document
+
+from .running import SECONDS, serving
+
+ROOT = Path(__file__).parents[2]
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("service", "durability", "operations")}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    truing.sample()[5000:].save(folder / "held.npz")
+    truing.sample()[:1000].save(folder / "test.npz")
+    with serving(folder / "state", "--reference", str(folder / "held.npz"), sizes=(64, 10)) as running:
+        running.folder = folder
+        yield running
+
+
+def run(service, *words: str, code: str) -> str:
+    """Run code of a page in the folder of the service, against its address."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [*words, code.replace("http://localhost:8080", service.url)],
+        capture_output=True,
+        text=True,
+        cwd=service.folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(truing.__file__).parents[1])},
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_commands_for_many_models_create_and_calibrate_them(service):
+    code = blocks("service", "sh")[0]
+    printed = run(service, "sh", "-ec", code=code.partition("\n")[2])  # Without the first line, which starts a server.
+    index = json.loads(printed.splitlines()[-1][printed.splitlines()[-1].rindex("[") :])
+    names = [f"cats-{number:02}" for number in range(1, 21)]
+    assert {model["name"] for model in index} == {"truing", *names}
+    for name in names:
+        status = service.client.get(f"/models/{name}").json()
+        assert (status["reference_rows"], status["method"], status["rate"]) == (5000, "contrast", {"false_alarm": 0.05})
+
+
+def test_the_json_request_of_the_page_is_answered(service):
+    answer = json.loads(run(service, "sh", "-ec", code=blocks("service", "sh")[1]))
+    assert answer["id"] == "batch-1"
+    assert [output["name"] for output in answer["outputs"]] == ["scores", "is_out"]
+
+
+def test_the_commands_to_go_back_and_to_back_up_work(service):
+    listing, restore = (line for line in blocks("durability", "sh")[0].splitlines() if line.startswith("curl"))
+    listed = json.loads(run(service, "sh", "-ec", code=listing))
+    assert set(listed) == set(json.loads(_shown_listing())) == {"snapshots", "sequence", "restorable_from"}
+    code = restore.replace("480", str(listed["sequence"]))
+    assert json.loads(run(service, "sh", "-ec", code=code))["sequence"] == listed["sequence"] + 1
+    run(service, "sh", "-ec", code=blocks("durability", "sh")[1])
+    copies = [service.folder / "truing.sqlite3", *service.folder.glob("backup-*/truing.sqlite3")]
+    assert [copy.read_bytes()[:15] for copy in copies] == [b"SQLite format 3"] * 2
+
+
+def _shown_listing() -> str:
+    """Return the JSON on the page, with its omission filled in."""
+    (shown,) = (line for line in blocks("durability", "sh")[0].splitlines() if line.startswith("#"))
+    return shown.removeprefix("# ").replace(", …", "")
+
+
+def test_the_python_of_the_page_prints_what_it_shows(service):
+    (code,) = blocks("durability", "python")
+    printed = run(service, sys.executable, "-c", code=code.replace('Path("state")', 'Path("own")'))
+    assert printed.splitlines() == re.findall(r"# (\S+)$", code, re.MULTILINE)
+
+
+def test_the_page_lists_every_route_and_every_status():
+    page = PAGES["service"]
+    described = document()["paths"]
+    for path in described:
+        last = path.replace("{name}", "NAME").replace("/versions/{version}", "")
+        assert last in page or last.rpartition("NAME")[2] in page, path
+    statuses = {
+        status
+        for methods in described.values()
+        for method, operation in methods.items()
+        if method != "parameters"
+        for status in operation["responses"]
+    }
+    listed = {status for cell in re.findall(r"^\| (\d[\d, ]*) \|", page, re.MULTILINE) for status in cell.split(", ")}
+    assert {status for status in statuses if status >= "400"} <= listed
+
+
+def test_the_page_lists_every_setting_of_a_model():
+    from truing.service.models import OPTIONS
+
+    for option in OPTIONS:
+        assert f"`{option}`" in PAGES["service"], option
+
+
+def test_the_page_lists_every_metric(service):
+    metrics = set(re.findall(r"^# TYPE (truing_\w+) ", service.client.get("/metrics").text, re.MULTILINE))
+    missing = {name for name in metrics if name not in PAGES["operations"] and not name.endswith("_created")}
+    assert missing == set()

@@ -1,0 +1,91 @@
+"""A service that is stopped under load answers or refuses every request, and loses no acknowledged batch."""
+
+import http.client
+import json
+import random
+import socket
+import threading
+import time
+from contextlib import closing
+from functools import partial
+
+from truing.service.store import Store
+
+from .batches import DETECTORS, bits
+from .replay import History
+from .served import Client, create, inference, run_together, serving
+
+REFERENCE_ROWS = 230
+KINDS = ["window", "contrast"]
+
+
+def send_batches(client: Client, name: str, prefix: str, learned: list[str], ends: threading.Event) -> None:
+    """Send batches until the service closes the connection. Any other failure than a closed connection is an error."""
+    for number in range(10_000):
+        batch = f"{prefix}-{number}"
+        try:
+            reply = client.send("POST", f"/v2/models/{name}/infer", inference(batch))
+        except (http.client.RemoteDisconnected, ConnectionError):  # Closed before any byte of an answer.
+            assert ends.wait(10)
+            return
+        if reply.status == 503:
+            assert reply.json["error"] == "the service is stopping"
+        else:
+            assert reply.status == 200, reply
+            learned.append(batch)
+
+
+def test_a_service_that_is_stopped_under_load_loses_no_acknowledged_batch(tmp_path):
+    rng = random.Random(0)
+    histories = {kind: History() for kind in KINDS}
+    learned = {kind: list[str]() for kind in KINDS}
+    with serving(tmp_path / "state") as server:
+        for kind in KINDS:
+            create(Client(server), kind, DETECTORS[kind], REFERENCE_ROWS)
+        for cycle in range(3):
+            ends = threading.Event()
+            clients = [
+                partial(send_batches, Client(server), kind, f"{kind}-{cycle}-{number}", learned[kind], ends)
+                for kind in KINDS
+                for number in range(4)
+            ]
+            threads, errors = run_together(clients, ends)
+            time.sleep(rng.uniform(0.1, 0.4))
+            assert server.stop() == 0
+            ends.set()
+            for thread in threads:
+                thread.join(60)
+            assert not errors, errors
+            for kind in KINDS:
+                histories[kind].read(server.state / f"{kind}.sqlite3")
+            server.start()
+        server.stop()
+    for kind in KINDS:
+        names = list(histories[kind].ids.values())
+        assert len(names) == len(set(names))
+        assert set(learned[kind]) == set(names)  # A graceful stop answers every batch that was learned.
+        assert len(learned[kind]) > 20
+        detector, _ = histories[kind].replay(DETECTORS[kind], REFERENCE_ROWS)
+        with closing(Store(server.state / f"{kind}.sqlite3")) as store:
+            assert bits(store.load().detector) == bits(detector)
+
+
+def test_a_request_that_began_before_the_stop_is_answered(tmp_path):
+    with serving(tmp_path / "state") as server:
+        create(Client(server), "m", {"method": "dlr"})
+        body = json.dumps(inference("last")).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            headers = f"Host: localhost\r\nContent-Length: {len(body)}\r\nExpect: 100-continue"
+            connection.sendall(f"POST /v2/models/m/infer HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # The service waits for the body.
+            server.process.terminate()
+            time.sleep(0.5)
+            connection.sendall(body)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert response.status == 200
+            assert json.loads(response.read())["parameters"]["learned"]
+        assert server.stop() == 0
+    with closing(Store(server.state / "m.sqlite3")) as store:
+        assert store.find("last") is not None
+        assert store.load().rows_learned == 6
