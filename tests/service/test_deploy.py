@@ -9,7 +9,14 @@ from itertools import combinations
 
 import pytest
 
+from truing.service.history import History
+from truing.service.models import Models
+
 from ..conftest import ROOT
+from .batches import CLASSES, FEATURES, calibrate, learn
+
+parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client: pip install '.[serve]'")
+from truing.service.metrics import Metrics  # noqa: E402
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install '.[dev]'")
 DEPLOY = ROOT / "deploy"
@@ -18,19 +25,31 @@ RULES = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
 EXPRESSIONS = [*QUERIES, *(rule["expr"] for rule in RULES)]
 OF_PROMETHEUS = {"instance"}  # Prometheus adds this label to every sample.
-GAUGES = """
-    state_rows state_batches reference_rows sequence refused_share out_share skipped_rows fit_r2 fit_rank fit_trust
-    fit_gain drift_alarm drift_martingale database_bytes snapshot_bytes snapshot_timestamp_seconds queued_requests ready
-"""
-LABELS = {
-    **{f"truing_{name}": {"model"} for name in GAUGES.split()},
-    **{f"truing_{name}_total": {"model"} for name in ("refused_rows", "alarms", "snapshot_failures", "write_failures")},
-    "truing_rows_total": {"model", "kind"},
-    "truing_events_total": {"model", "kind"},
-    "truing_requests_total": {"model", "method", "route", "status"},
-    "truing_request_seconds_bucket": {"model", "route", "le"},
-}
-"""The labels of the service's samples, by name."""
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory):
+    """The labels of the samples of a service that has learned a batch and answered a request, by name."""
+    histories: dict[str, History] = {}
+    metrics = Metrics()
+
+    def listeners(name):
+        histories[name] = History()
+        return [metrics.listener(name), histories[name].record]
+
+    models = Models(tmp_path_factory.mktemp("state"), listeners=listeners)
+    model, _ = models.create("m", {"features": FEATURES, "classes": CLASSES})
+    calibrate(model.running())
+    learn(model.running(), "one")
+    metrics.observe(models, histories)
+    metrics.watch("m", "POST", "/v2/models/{name}/infer", 200, 0.1)
+    text = metrics.text().decode()
+    models.close()
+    samples: dict[str, set[str]] = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name, set()).update(sample.labels)
+    return samples
 
 
 def run(program: str, *words: object, **options) -> subprocess.CompletedProcess[str]:
@@ -42,13 +61,13 @@ def run(program: str, *words: object, **options) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("query", EXPRESSIONS)
-def test_every_query_uses_metrics_and_labels_of_the_service(query):
+def test_every_query_uses_metrics_and_labels_of_the_service(labels, query):
     plain = re.sub(r'"[^"]*"', '""', query)  # Values of labels may contain braces.
     grouped = {label for text in re.findall(r"by \((.*?)\)", plain) for label in text.split(", ")}
     metrics = re.findall(r"(truing_\w+)(?:\{(.*?)\})?", plain)
     assert metrics
     for name, selector in metrics:
-        assert {*re.findall(r"\w+", selector), *grouped} <= LABELS[name] | OF_PROMETHEUS, name
+        assert {*re.findall(r"\w+", selector), *grouped} <= labels[name] | OF_PROMETHEUS, name
 
 
 def test_every_query_of_the_dashboard_selects_the_model():
