@@ -37,6 +37,7 @@ class SolvedState:
     def __init__(self, state: State) -> None:
         self.state = state
         self._solved: dict[bool, Solved] = {}
+        self._for_repeated_rows: SolvedState | None = None
 
     def solved(self, *, with_reference: bool) -> Solved:
         """Return the fit and its scores of the reference rows."""
@@ -44,6 +45,13 @@ class SolvedState:
         if solved is None:
             solved = self._solved[with_reference] = self.state.solve(with_reference=with_reference)
         return solved
+
+    def for_repeated_rows(self) -> SolvedState:
+        """Return the state of a contrast whose fit is valid for rows of any earlier batch. It is computed once."""
+        assert isinstance(self.state, ContrastState)
+        if self._for_repeated_rows is None:
+            self._for_repeated_rows = SolvedState(self.state.for_repeated_rows())
+        return self._for_repeated_rows
 
     def with_drift(self, drift: DriftWatch) -> SolvedState:
         """Return the state with another drift watch, which does not change the fits."""
@@ -128,7 +136,7 @@ def answer_again(solved: SolvedState, outputs: Outputs, rate: Rate | None) -> An
     state = solved.state
     rows = state_to_learn(state, outputs).score_rows(outputs)
     if isinstance(state, ContrastState):
-        return answer_rows(SolvedState(state.for_repeated_rows()), rows, rate, is_learned=True)
+        return answer_rows(solved.for_repeated_rows(), rows, rate, is_learned=True)
     return answer_rows(solved, rows, rate, is_learned=not _forgets(state))
 
 

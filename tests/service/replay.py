@@ -30,7 +30,7 @@ class History:
         ) as database:
             database.execute("BEGIN")
             changes = database.execute("SELECT sequence, step, kind FROM changes").fetchall()
-            ids = database.execute("SELECT sequence, request_id FROM request_ids").fetchall()
+            ids = database.execute("SELECT sequence, request_id FROM request_ids ORDER BY sequence").fetchall()
         for sequence, *change in changes:
             assert self.changes.setdefault(sequence, tuple(change)) == tuple(change), sequence
         for sequence, request_id in ids:

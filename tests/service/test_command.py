@@ -177,7 +177,7 @@ def test_other_settings_are_refused_and_named(refusal, state, options, differenc
 
 WRONG = {
     "a new model without features": (("--model", "m"), "features must be given for a new model"),
-    "a new model without classes": (("--features", "6"), "classes must be given, unless the base is given"),
+    "a new model without classes": (("--features", "6"), "classes must be given, unless the base is 'given'"),
     "an invalid name": ((*SIZES, "--model", "../m"), "the name of a model must have 1 to 64 letters"),
     "a host that others reach": ((*SIZES, "--host", "0.0.0.0"), "give --token-file or --no-token"),
     "an unknown host": ((*SIZES, "--no-token", "--host", "no host"), "cannot listen on no host, port 0"),

@@ -146,7 +146,7 @@ def test_creating_a_model_is_idempotent_and_other_settings_are_a_conflict(servic
 WRONG_MODELS = {
     "features must be given for a new model": {"features": None},
     "at most 32768, got 1000000": {"features": 10**6},
-    "classes must be given, unless the base is given": {"classes": None},
+    "classes must be given, unless the base is 'given'": {"classes": None},
     "classes must be at least 2, got 1": {"classes": 1},
     "got 'colour'": {"colour": 1},
     "method must be one of": {"method": "x"},
@@ -613,3 +613,12 @@ def test_a_broken_database_affects_no_other_model(tmp_path):
         assert str(tmp_path) not in ready.text
         assert running.client.delete(f"/models/{broken.name}").status_code == 200
         assert not path.exists()
+
+
+def test_a_backup_leaves_no_file_behind_whatever_range_is_asked_for(tmp_path):
+    with serving(tmp_path) as running:
+        for header in ({}, {"Range": "bytes=x"}, {"Range": "bytes=999999999-"}, {"Range": "bytes=0-9"}):
+            response = running.client.get("/models/truing/backup", headers=header)
+            assert (response.status_code, response.content[:15]) == (200, b"SQLite format 3")
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names <= {".lock", ".lock-journal", "truing.sqlite3", "truing.sqlite3-wal", "truing.sqlite3-shm"}

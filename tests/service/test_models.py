@@ -110,7 +110,11 @@ def test_nothing_is_kept_of_a_deleted_model(tmp_path):
         histories[name] = History()
         return [metrics.listener(name), histories[name].record]
 
-    metrics, models = Metrics(), Models(tmp_path, listeners=listeners)
+    def forget(name: str) -> None:
+        del histories[name]
+        metrics.forget(name)
+
+    metrics, models = Metrics(), Models(tmp_path, listeners=listeners, on_delete=forget)
     metrics.observe(models, histories)
     app = create_app(models, metrics, access=Access(), limits=Limits(), histories=histories)
 
@@ -142,3 +146,15 @@ def test_moments_since_a_state_before_a_reset_are_gone_even_if_its_snapshot_is_k
         engine.store.before(kept.sequence)
     assert engine.store.at(kept.sequence).rows == kept.rows == 6
     engine.close()
+
+
+def test_a_damaged_model_does_not_stop_the_backup_of_the_others(tmp_path):
+    models = Models(tmp_path / "state")
+    for name in ("a", "b", "c"):
+        learn(models.create(name, OPTIONS)[0].running(), "one")
+    models.close()
+    path = tmp_path / "state" / "b.sqlite3"
+    path.write_bytes(path.read_bytes()[:8192] + bytes(8192) + path.read_bytes()[16384:])
+    with pytest.raises(OSError, match=r"2 of 3 models were copied to .*; b\.sqlite3 is damaged"):
+        backup(tmp_path / "state", tmp_path / "copy")
+    assert sorted(copy.name for copy in (tmp_path / "copy").iterdir()) == ["a.sqlite3", "c.sqlite3"]

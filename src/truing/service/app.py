@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,7 @@ def create_app(
     *,
     access: Access,
     limits: Limits,
-    histories: MutableMapping[str, History],
+    histories: Mapping[str, History],
 ) -> Starlette:
     """Return the app that serves these models.
 
@@ -83,7 +84,7 @@ def create_app(
     histories
         The history of each model, for the live page. That of a deleted model is removed.
     """
-    service = _Service(models, metrics, limits, histories)
+    service = _Service(models, metrics, limits)
     routes: list[BaseRoute] = [*service.routes(), *live_routes(models, histories)]
     paths = frozenset(route.path for route in routes if isinstance(route, Route))
     watch = partial(_watch_http, Watch(models, metrics, histories), paths)
@@ -101,14 +102,12 @@ def open_paths() -> frozenset[str]:
 class _Service:
     """The handlers of the routes."""
 
-    def __init__(
-        self, models: Models, metrics: Metrics, limits: Limits, histories: MutableMapping[str, History]
-    ) -> None:
+    def __init__(self, models: Models, metrics: Metrics, limits: Limits) -> None:
         self._models = models
         self._metrics = metrics
         self._limits = limits
+        self._managing = ThreadPoolExecutor(2, "truing-manage")
         self._backups: WeakSet[BinaryIO] = WeakSet()
-        self._histories = histories
 
     def routes(self) -> list[Route]:
         """Return all routes, the most frequent one first."""
@@ -209,19 +208,17 @@ class _Service:
         settings = await self._json(request)
         with refusing():
             rate = _rate(settings.pop("rate")) if "rate" in settings else None
-            model, is_new = await asyncio.to_thread(self._models.create, name, settings, rate)
+            model, is_new = await self._manage(self._models.create, name, settings, rate)
         return JSONResponse(_describe(model), 201 if is_new else 200)
 
     async def delete_model(self, request: Request) -> Response:
         """Delete a model and its state."""
         name = self._model(request).name
-        self._histories.pop(name, None)
         with refusing():
             try:
-                await asyncio.to_thread(self._models.delete, name)
+                await self._manage(self._models.delete, name)
             except KeyError:  # Another request has deleted it in the meantime.
                 raise _no_model(name) from None
-        self._metrics.forget(name)
         return JSONResponse({"deleted": name})
 
     async def put_reference(self, request: Request) -> Response:
@@ -303,7 +300,7 @@ class _Service:
         with refusing():
             if sum(not file.closed for file in self._backups) >= _MOST_BACKUPS:
                 raise Unavailable(f"busy: {_MOST_BACKUPS} backups are being sent")
-            file = await asyncio.to_thread(_backup, engine)
+            file = await self._manage(_backup, engine)
             self._backups.add(file)
         headers = {
             "Content-Length": str(os.fstat(file.fileno()).st_size),
@@ -319,6 +316,10 @@ class _Service:
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI document."""
         return JSONResponse(document())
+
+    async def _manage(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that may take long, in threads of its own, so that it does not delay other requests."""
+        return await asyncio.get_running_loop().run_in_executor(self._managing, function, *arguments)
 
     def _model(self, request: Request) -> Model:
         return find_model(self._models, request.path_params["name"], request.path_params.get("version"))

@@ -154,10 +154,14 @@ def _serve(args: argparse.Namespace, access: Access, limits: Limits) -> None:
         histories[name] = History()
         return [metrics.listener(name), histories[name].record]
 
+    def forget(name: str) -> None:
+        histories.pop(name, None)
+        metrics.forget(name)
+
     with _listening(args.host, args.port, "--port") as listening:
         if args.grpc_port is not None:  # Listen once before gRPC does, whose errors have no reason.
             _listening(args.host, args.grpc_port, "--grpc-port").close()
-        models = Models(args.state, listeners=listeners)
+        models = Models(args.state, listeners=listeners, on_delete=forget)
         try:
             note = _create_model(args, models)
             metrics.observe(models, histories)

@@ -15,6 +15,7 @@ from ..contrast import ContrastFit
 from ..regression.least_squares import LinearFit
 from .engine import Engine, Event
 from .history import WINDOW, History
+from .logs import log
 from .models import Model, Models
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -135,7 +136,10 @@ class _ModelGauges(Collector):
         values = {"truing_ready": float(not model.problem)}
         history = self._histories.get(model.name)
         if model.engine is not None and history is not None:  # None if the model is being deleted.
-            values |= _values_of(model.engine, *history.shares())
+            try:
+                values |= _values_of(model.engine, *history.shares())
+            except Exception as error:  # The other models have metrics all the same.
+                log("the metrics of a model cannot be read", model=model.name, error=repr(error), level="error")
         return values
 
 

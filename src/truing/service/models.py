@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,19 +72,28 @@ class Models:
         The state directory. It is created if it does not exist.
     listeners
         Returns the listeners of a model, given its name.
+    on_delete
+        Called with the name of a deleted model, before the name can be used again.
     """
 
-    def __init__(self, folder: Path, *, listeners: Callable[[str], Sequence[Listener]] = lambda name: ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        listeners: Callable[[str], Sequence[Listener]] = lambda name: (),
+        on_delete: Callable[[str], None] = lambda name: None,
+    ) -> None:
         _check_version(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._listeners = listeners
+        self._on_delete = on_delete
         self._changing = threading.Lock()
         self._lock = _locked(folder)
         self._models: dict[str, Model] = {}
         for draft in folder.glob(f".*{SUFFIX}.*"):  # Left by a crash while a model was created or deleted.
             shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
+        for path in _databases(folder):
             name = path.name.removesuffix(SUFFIX)
             self._models[name] = self._opened(name)
 
@@ -135,15 +145,18 @@ class Models:
     def delete(self, name: str) -> None:
         """Delete a model and its database. Raise a `KeyError` if there is no such model."""
         with self._changing:
-            model = self._models.pop(name)
-            if model.engine is not None:
-                model.engine.close(with_snapshot=False)
+            model = self._models[name]
             path, *others = stores.files_of(self._path(name))
             trash = path.with_name(f".{path.name}.deleted")
-            path.replace(trash)  # Before the write-ahead log: without it, the database would be an older state.
+            with suppress(FileNotFoundError):
+                path.replace(trash)  # First: if this fails, the model stays as it is.
+            del self._models[name]
+            if model.engine is not None:
+                model.engine.close(with_snapshot=False)
             for other in (*others, trash):
                 other.unlink(missing_ok=True)
             sync_folder(self.folder)
+            self._on_delete(name)
             log("model deleted", model=name)
 
     def close(self) -> None:
@@ -184,7 +197,7 @@ def settings_of(features: int | None = None, classes: int | None = None, **optio
     as_count(features, "features", at_most=MAX_FEATURES)
     detector = Detector(**options)
     if classes is None and detector.settings.base != "given":
-        raise ValueError("classes must be given, unless the base is given, got none")
+        raise ValueError("classes must be given, unless the base is 'given', got none")
     if classes is not None and as_count(classes, "classes", at_most=MAX_CLASSES) < 2:
         raise ValueError(f"classes must be at least 2, got {classes}")
     base = detector.settings.base
@@ -207,7 +220,7 @@ def check_same(name: str, stored: ModelSettings, options: Mapping[str, Any]) -> 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     for option in options:
         if option not in OPTIONS:
-            raise ValueError(f"a model may have {', '.join(OPTIONS)}, got {str(option)[:60]!a}")
+            raise ValueError(f"a model may have {', '.join((*OPTIONS, 'rate'))}, got {str(option)[:60]!a}")
     return dict(options)
 
 
@@ -226,15 +239,27 @@ def check_name(name: str) -> None:
 def backup(folder: Path, target: Path) -> list[str]:
     """Copy the databases of a state directory, which may be in use, into a new directory. Return the names."""
     _check_version(folder)
-    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    paths = _databases(folder)
     if not paths:
         raise FileNotFoundError(f"{folder} must be a state directory with models, got none")
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise FileExistsError(f"{target} must be empty: a backup needs a new directory")
+    failures = []
     for path in paths:
-        stores.backup(path, target / path.name)
-    return [path.name.removesuffix(SUFFIX) for path in paths]
+        try:
+            stores.backup(path, target / path.name)
+        except (OSError, ValueError) as error:  # A damaged model must not stop the backup of the others.
+            failures.append(str(error))
+    copied = [path.name.removesuffix(SUFFIX) for path in paths if (target / path.name).exists()]
+    if failures:
+        raise OSError(f"{len(copied)} of {len(paths)} models were copied to {target}; {'; '.join(failures)}")
+    return copied
+
+
+def _databases(folder: Path) -> list[Path]:
+    """Return the databases of the models in a state directory."""
+    return [path for path in sorted(folder.glob(f"*{SUFFIX}")) if is_name(path.name.removesuffix(SUFFIX))]
 
 
 def _locked(folder: Path) -> sqlite3.Connection:

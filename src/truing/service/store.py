@@ -163,25 +163,18 @@ class Store:
 
     def at(self, sequence: int) -> Contents:
         """Return the state after the change with this number: that of a snapshot, or from `oldest` on."""
-        with _naming(self.path), closing(_connected(self.path, is_writer=False)) as connection:
-            connection.execute("BEGIN")
+        with _reading(self.path) as connection:
             return _contents_at(connection, self.settings, sequence, [])
 
     def before(self, sequence: int) -> Contents:
         """Return an earlier state to compare the current one with.
 
-        Raise a `LookupError` if the changes after it are no longer stored, or if the model was reset or restored since.
+        Raise a `LookupError` if it is no longer stored, or if the model was reset or restored since.
         """
-        with _naming(self.path), closing(_connected(self.path, is_writer=False)) as connection:
-            connection.execute("BEGIN")
-            oldest = _oldest_with_changes(connection)
-            if sequence < oldest:  # A reset may be among the deleted changes.
-                raise LookupError(f"the changes after {sequence} are no longer stored: the oldest state is {oldest}")
+        with _reading(self.path) as connection:
             (changed,) = connection.execute("SELECT max(sequence) FROM branches").fetchone()
             if changed is not None and changed > sequence:
                 raise LookupError(f"the model was reset or restored by change {changed}, after {sequence}")
-            if sequence < _oldest_with_changes(connection):  # The model may have been reset by a deleted change.
-                raise LookupError(f"the changes after {sequence} are no longer stored")
             try:
                 return _contents_at(connection, self.settings, sequence, [])
             except ValueError as error:
@@ -236,12 +229,12 @@ class Store:
 
     def snapshots(self) -> list[Snapshot]:
         """Return the kept snapshots, the newest first."""
-        with _naming(self.path), closing(_connected(self.path, is_writer=False)) as connection:
+        with _reading(self.path) as connection:
             return _snapshots(connection)
 
     def oldest(self) -> int:
         """Return the sequence number of the oldest state after which all changes are kept."""
-        with _naming(self.path), closing(_connected(self.path, is_writer=False)) as connection:
+        with _reading(self.path) as connection:
             return _oldest_with_changes(connection)
 
     def bytes_of_changes(self, after: int) -> int:
@@ -273,6 +266,8 @@ class Store:
             status = self.path.stat()
         except FileNotFoundError:
             raise OSError(f"{self.path.name} was removed") from None
+        except OSError as error:  # Without the path.
+            raise OSError(f"{self.path.name}: {error.strerror}") from None
         if (status.st_dev, status.st_ino) != self._identity:
             raise OSError(f"{self.path.name} was replaced by another file")
 
@@ -304,6 +299,7 @@ def backup(path: Path, target: Path) -> None:
     ):
         source.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")  # One file, without a write-ahead log beside it.
+        _verify(copy, path)
 
 
 def files_of(path: Path) -> tuple[Path, Path, Path]:
@@ -559,6 +555,17 @@ def _checksum(*fields: Any) -> int:
 
 def _damaged(path: Path, why: str) -> ValueError:
     return ValueError(f"{path.name} is damaged: {why}: restore a backup")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that reads one state of a database in use. An error of SQLite is an `OSError`."""
+    try:
+        with closing(_connected(path, is_writer=False)) as connection:
+            connection.execute("BEGIN")
+            yield connection
+    except sqlite3.Error as error:
+        raise OSError(f"{path.name}: {error}") from None
 
 
 @contextmanager
