@@ -515,8 +515,10 @@ def test_health_calls_are_answered_whatever_the_number_of_other_calls(tmp_path):
 def test_a_cancelled_call_is_counted_and_its_rows_are_learned_if_they_were_begun(tmp_path):
     gate = Gate()
     with running(tmp_path, listeners=[gate]) as service:
-        begun, queued = (service.client.start("ModelInfer", model_name="cats", **ROWS) for _ in range(2))
+        begun = service.client.start("ModelInfer", model_name="cats", **ROWS)
         assert gate.reached.wait(SECONDS)
+        queued = service.client.start("ModelInfer", model_name="cats", **ROWS)
+        until(lambda: service.models.find("cats").running().status().queued == 1)
         begun.cancel()
         queued.cancel()
         until(lambda: counted(service, "ModelInfer", 499) == 2)
