@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._check import counted
 from ..data.columns import read_groups
+from ..data.drafts import check_readable
 from ..data.extras import install
 from ..options import FEWEST_FOR_CONTRAST
 from ..outputs import Outputs
@@ -265,7 +266,7 @@ def _access(args: argparse.Namespace) -> Access:
         return Access(None, is_local, open_paths())
     if args.no_token:
         raise ValueError("--no-token excludes --token-file, got both")
-    return Access(Tokens(args.token_file), is_local, open_paths())
+    return Access(Tokens(check_readable(args.token_file)), is_local, open_paths())
 
 
 def _listening(host: str, port: int, option: str) -> socket.socket:
