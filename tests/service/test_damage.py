@@ -84,7 +84,7 @@ def try_damages(parent: Path, kind: str, rounds: int) -> None:
     assert results.total() >= 60 * rounds
 
 
-@pytest.mark.parametrize("kind", DETECTORS)
+@pytest.mark.parametrize("kind", ["dlr", "rlr", "contrast"])
 def test_a_damaged_database_has_a_state_of_its_history_or_is_refused(folder, kind):
     try_damages(folder, kind, 1)
 

@@ -278,6 +278,7 @@ def test_notes_that_differ_only_in_numbers_are_counted_together_and_the_latest_c
     ]
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(rng):
     contents = contents_of(outputs(rng, 5000), method="dlr", drift_alarm=0.01)
     contents, _ = learned(contents, outputs(rng, 300), START)

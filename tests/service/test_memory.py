@@ -15,6 +15,7 @@ from .batches import DETECTORS, batch, calibrate, opened
 from .served import Client, create, inference, serving
 
 
+@pytest.mark.slow
 def test_the_memory_of_an_engine_does_not_grow_with_batches(tmp_path):
     engine = opened(tmp_path, **DETECTORS["window"])
     calibrate(engine, 230)
