@@ -13,7 +13,7 @@ from truing.service.store import Store
 
 FEATURES, CLASSES = 5, 3
 
-# Detectors of every kind. Those of a window, a decay and a drift alarm are the hardest to recover.
+# Detectors of every kind. A window, a decay and a drift alarm are the hardest to recover.
 DETECTORS = {
     "auto": {},
     "dlr": {"method": "dlr", "drift_alarm": 0.01},

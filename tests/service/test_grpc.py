@@ -1,4 +1,4 @@
-"""gRPC: the answers, errors and limits are those of HTTP."""
+"""gRPC has the same answers, errors and limits as HTTP."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The HTTP routes: answers equal those of a `Detector`, and a refused request changes nothing."""
+"""The HTTP routes: a model answers as a `Detector` does, and a refused request changes nothing."""
 
 import gzip
 import io

@@ -67,7 +67,7 @@ def test_every_kept_state_can_be_loaded(kind, tmp_path):
         if contents.sequence >= oldest or contents.sequence in kept:
             assert same(store.at(contents.sequence), contents)
         else:
-            with pytest.raises(ValueError, match="sequence must be that of a snapshot"):
+            with pytest.raises(ValueError, match="sequence must belong to a snapshot"):
                 store.at(contents.sequence)
     assert oldest == history[4].sequence  # The changes since the second newest snapshot are kept.
     store.close()

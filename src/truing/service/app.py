@@ -82,7 +82,7 @@ def create_app(
     limits
         The limits on requests.
     histories
-        The history of each model, for the live page. That of a deleted model is removed.
+        The history of each model, for the live page.
     """
     service = _Service(models, metrics, limits)
     routes: list[BaseRoute] = [*service.routes(), *live_routes(models, histories)]

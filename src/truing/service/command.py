@@ -119,7 +119,7 @@ def _add_model(part: argparse._ArgumentGroup) -> None:
         "--same-mix",
         action="store_true",
         default=None,
-        help="class frequencies are known to equal those of the reference",
+        help="rows are known to have the class frequencies of the reference",
     )
     part.add_argument("--drift-alarm", type=float, metavar="A", help="probability of a false drift alarm, ever")
     part.add_argument("--reference", type=Path, metavar="FILE", help="in-distribution rows that were not trained on")

@@ -162,7 +162,7 @@ class Store:
                 raise _damaged(self.path, str(error)) from None
 
     def at(self, sequence: int) -> Contents:
-        """Return the state after the change with this number: that of a snapshot, or from `oldest` on."""
+        """Return the state after the change with this number. It must have a snapshot, or be at least `oldest`."""
         with _reading(self.path) as connection:
             return _contents_at(connection, self.settings, sequence, [])
 
@@ -409,7 +409,7 @@ def _contents_at(
         return _replayed(connection, settings, contents, wanted)
     if warnings:
         raise ValueError(f"{warnings[-1].partition(':')[0]}, and no earlier one can replace it")
-    raise ValueError(f"sequence must be that of a snapshot, or from {oldest} to {last}, got {wanted}")
+    raise ValueError(f"sequence must belong to a snapshot, or be from {oldest} to {last}, got {wanted}")
 
 
 def _replayed(connection: sqlite3.Connection, settings: ModelSettings, contents: Contents, last: int) -> Contents:
