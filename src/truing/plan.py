@@ -109,7 +109,7 @@ class Plan:
             if is_open and score.head is not None:
                 base = choose_base(learned, to_decide, score.head, source.tail_counts)
             halves = SplitReference.of(learned, to_decide, base, temperature, score.head, components)
-            score, known = halves.standard.base_score, halves.decided
+            score, known = halves.standard.base_score, halves.calibration
             return cls(score, options, rate, same_mix, reference, to_decide, known, halves, halves.guard, notes)
         rows = None if to_decide is None else score_rows(to_decide, score)
         guard = None if method == "none" else _guard(source, score, rows)
