@@ -85,7 +85,7 @@ def of_truing(weight: Any, bias: Any) -> Iterator[Rival]:
     """Yield contrast, the base scores, and each of them trued on the mix, on the reference and on both."""
 
     def contrast(split: Split, mix: Outputs) -> tuple[Any, Any]:
-        fit = truing.fit_contrast(mix, split.a, held=split.b)
+        fit = truing.fit_contrast(mix, split.a, calibration=split.b)
         return fit.scores_in, fit.predict(mix)
 
     def of_reference(base: str, k: int | None, known: Outputs, rows: Outputs) -> Any:

@@ -103,7 +103,7 @@ def measure(network: str, *, three_in_ten: bool, splits: int) -> Iterator[Row]:
                     continue
                 out = outside[order[:number]] if number else None
                 mix = at_hand if out is None else truing.Outputs.concatenate([at_hand, out])
-                fit = truing.fit_contrast(mix, to_learn, held=to_decide)
+                fit = truing.fit_contrast(mix, to_learn, calibration=to_decide)
                 assert fit.scores_in is not None
                 scores = {
                     "contrast": (fit.scores_in, fit.predict(mix)),

@@ -51,7 +51,7 @@ score is msp for dlr and gen for contrast. Decisions are made at 5 % false alarm
 # The notes: a name for each, and a regular expression that matches its text.
 NOTES = {
     "rate": "no row can be refused at this rate",
-    "few rows": "rows to learn from|a fit of few rows",
+    "few rows": "rows to learn from|a fit to few rows",
     "few look out": "few rows look out",
     "shift": "differ from the reference as a whole",
     "nearly all out": "of the rows (or more )?look out",

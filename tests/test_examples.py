@@ -203,7 +203,7 @@ def test_contrast_finds_rows_by_their_p_values(compared):
     shares = []
     for known, held, rest in splits_of(bank().inside[:400]):
         mix = truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in (rest, outside)])
-        fit = truing.fit_contrast(mix, known, held=held)
+        fit = truing.fit_contrast(mix, known, calibration=held)
         below = (fit.predict(held)[None, :] <= fit.predict(outside)[:, None]).sum(axis=1)
         shares.append(np.mean((1 + below) / (1 + len(held)) <= 0.05))
     assert row["found"]["svhn"] == pytest.approx([np.mean(shares), abs(shares[0] - shares[1]) / 2], abs=1e-4)

@@ -164,7 +164,7 @@ SIGNATURES = {
     "detect": "(outputs, reference=None, *, method='auto', base=None, temperature=1.0, intercept=True, "
     "components=None, head=None, accept=None, false_alarm=None, fdr=None, groups=None, same_mix=False, rng=None, "
     "keep=0.8, penalty=1e-05, batch=32, order='learn-first', progress=…)",
-    "fit_contrast": "(outputs, reference, *, base=None, temperature=1.0, head=None, components=None, held=None, "
+    "fit_contrast": "(outputs, reference, *, base=None, temperature=1.0, head=None, components=None, calibration=None, "
     "groups=None, rng=None)",
     "Detector": "(base=None, *, method='auto', temperature=1.0, intercept=True, components=None, decay=1.0, "
     "window=None, keep=0.8, same_mix=False, head=None, model=None, drift_alarm=None)",

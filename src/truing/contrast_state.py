@@ -170,21 +170,21 @@ class ContrastState:
 
     def watched(self, base_scores: Floats, scores: Floats, p_values: Floats) -> Watched:
         """Return what the drift alarm monitors of rows (n,): p-values by the base score, which never changes."""
-        return Watched(Ranks(self._need_reference().decided.scores, base_scores).p_values(), None)
+        return Watched(Ranks(self._need_reference().calibration.scores, base_scores).p_values(), None)
 
     def _deciding(self, rows: ScoredRows) -> Lesson:
         """Return what decides these rows, which are learned next."""
         reference = self._need_reference()
         if len(rows) <= max(self.sample.rows, reference.fewest_to_learn):
             return self._need_lesson(self.lesson)
-        some, share = reference.some_of(self.sample.joined() + rows if len(self.sample) else rows)
-        fit = solve_contrast(reference, some, rows=self.sample.rows + len(rows), with_decided=True, share=share)
+        some, share = reference.sample_of(self.sample.joined() + rows if len(self.sample) else rows)
+        fit = solve_contrast(reference, some, rows=self.sample.rows + len(rows), with_calibration=True, share=share)
         return Lesson.of(fit, self.sample.seen + len(rows))
 
     def renewed(self) -> ContrastState:
         """Return the state with a fit of all learned rows."""
         rows = self.sample.joined() if len(self.sample) else None
-        fit = solve_contrast(self._need_reference(), rows, rows=self.sample.rows, with_decided=False)
+        fit = solve_contrast(self._need_reference(), rows, rows=self.sample.rows, with_calibration=False)
         return replace(self, lesson=Lesson.of(fit, self.sample.seen))
 
     def for_repeated_rows(self) -> ContrastState:
@@ -196,7 +196,7 @@ class ContrastState:
         sample = self.sample
         rows = sample.joined() if len(sample) else None
         fit = solve_contrast(
-            self._need_reference(), rows, rows=sample.rows, with_decided=len(sample) > 0, share=sample.share
+            self._need_reference(), rows, rows=sample.rows, with_calibration=len(sample) > 0, share=sample.share
         )
         return replace(self, deciding=Lesson.of(fit, sample.seen))
 

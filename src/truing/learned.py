@@ -60,7 +60,7 @@ def plan_of_detector(detector: Detector, rate: Rate, widths: Mapping[str, int]) 
     fit = detector.solved(is_learned=False).fit
     options = FitOptions(settings.method, settings.intercept, settings.components, settings.keep)
     if isinstance(reference, SplitReference):
-        base, outputs, rows = reference.standard.base_score, reference.to_decide, reference.decided
+        base, outputs, rows = reference.standard.base_score, reference.to_decide, reference.calibration
         plan = Plan(base, options, rate, settings.same_mix, None, outputs, rows, reference)
         return replace(plan, notes=detector.state.reference_notes), fit
     outputs = Outputs._of_checked({"features": reference.features}, None)

@@ -109,7 +109,7 @@ class Plan:
             if is_open and score.head is not None:
                 base = choose_base(learned, calibration, score.head, source.tail_counts)
             halves = SplitReference.of(learned, calibration, base, temperature, score.head, components)
-            score, scored = halves.standard.base_score, halves.decided
+            score, scored = halves.standard.base_score, halves.calibration
             return cls(score, options, rate, same_mix, reference, calibration, scored, halves, halves.guard, notes)
         rows = None if calibration is None else score_rows(calibration, score)
         guard = None if method == "none" else _guard(source, score, rows)

@@ -152,7 +152,7 @@ def _solve(plan: Plan, sums: Sums, share: float | None, passes: Passes) -> Fit |
     rows = None if sums.sample is None else sums.sample.rows
     if plan.halves is not None:
         assert share is not None
-        return solve_contrast(plan.halves, rows, rows=sums.rows, with_decided=True, share=share)
+        return solve_contrast(plan.halves, rows, rows=sums.rows, with_calibration=True, share=share)
     moments = sums.moments
     if plan.calibration_rows is not None and plan.needs_moments:
         reference_moments = Moments.of(plan.calibration_rows.features, plan.calibration_rows.scores)
@@ -278,7 +278,7 @@ class Tally:
             refused,
             np.bincount(ranks.up_to, minlength=len(calibration) + 1),
             len(looked_up),
-            calibration.keys.found(looked_up) if len(looked_up) else 0,
+            calibration.keys.count(looked_up) if len(looked_up) else 0,
             tuple(sums for weighting in order for sums in weighting),
         )
 

@@ -522,7 +522,7 @@ FORMS: dict[str, Form] = {
     ),
     "Sums": Form(Sums),
     "Tally": Form(Tally),
-    "PlacementSums": Form(PlacementSums, {"of_known": "m", "most": "m"}),
+    "PlacementSums": Form(PlacementSums, {"of_reference": "m", "most": "m"}),
     "ScoredRows": Form(ScoredRows, {"features": "nd", "scores": "n"}, _check_rows),
     "DriftWatch": Form(DriftWatch, {"mean": "d", "scale": "d"}),
     "DriftAlarm": Form(DriftAlarm, {"recent_bins": "b"}, _check_alarm),

@@ -259,7 +259,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             assert held is not None
             parts = SplitReference.of(self._bank, held, self._base, self.temperature, self.head, self.components)
             some = sampled(parts.standard.scored(rows), parts.share_of(len(rows)), np.arange(len(rows)))
-            return parts.applied(parts.learn(some, with_decided=False), rows=len(rows))
+            return parts.applied(parts.learn(some, with_calibration=False), rows=len(rows))
         scores = self._base_scores(rows)
         if method == "rlr":
             return fit_robust(rows.features, scores, keep=self.keep, components=self.components)

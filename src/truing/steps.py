@@ -128,16 +128,16 @@ def solve_contrast(
     sample: ScoredRows | None,
     *,
     rows: float,
-    with_decided: bool,
+    with_calibration: bool,
     share: float = 1.0,
 ) -> ContrastFit:
     """Step 3 of contrast: return the fit of a sample of `rows` rows at hand, or the base score without a sample.
 
-    With `with_decided`, the reference rows to decide against join the rows at hand. Use it if the fit decides these
+    With `with_calibration`, the reference rows to decide against join the rows at hand. Use it if the fit decides these
     rows at hand. `share` is the share of the rows at hand that the sample holds.
     """
-    at_hand = reference.decided[:0] if sample is None else sample
-    return reference.applied(reference.learn(at_hand, with_decided=with_decided, share=share), rows=rows)
+    at_hand = reference.calibration[:0] if sample is None else sample
+    return reference.applied(reference.learn(at_hand, with_calibration=with_calibration, share=share), rows=rows)
 
 
 def decide_rows(

@@ -307,7 +307,7 @@ def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
 def test_a_note_of_one_row_is_in_the_singular(here):
     rows = truing.Outputs.load("test.npz")
     few = detect(rows[:3], method="online", batch=2, order="score-first").notes
-    assert [note for note in few if note.startswith("1 row was scored by a fit of few rows for its rank, 1,")]
+    assert [note for note in few if note.startswith("1 row was scored by a fit to few rows for its rank of 1,")]
     before = detect(rows[:2], method="online", batch=1, order="score-first").notes
     assert [note for note in before if note.startswith("1 row came before any fit")]
 

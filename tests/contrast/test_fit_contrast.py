@@ -45,18 +45,18 @@ def test_rows_decided_against_and_rows_at_hand_count_alike(job, rng, components)
     mix, known, held = job
     both = truing.Outputs.concatenate([held, mix])
     options = {"components": components}
-    one = truing.fit_contrast(mix, known, held=held, **options)
+    one = truing.fit_contrast(mix, known, calibration=held, **options)
     order = rng.permutation(len(both))
-    other = truing.fit_contrast(both[order[len(held) :]], known, held=both[order[: len(held)]], **options)
+    other = truing.fit_contrast(both[order[len(held) :]], known, calibration=both[order[: len(held)]], **options)
     np.testing.assert_allclose(numbers(other), numbers(one), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(other.predict(mix), one.predict(mix), rtol=1e-6, atol=1e-8)
 
 
 def test_the_order_of_rows_changes_nothing(job, rng):
     mix, known, held = job
-    one = truing.fit_contrast(mix, known, held=held)
+    one = truing.fit_contrast(mix, known, calibration=held)
     parts = [part[rng.permutation(len(part))] for part in (mix, known, held)]
-    other = truing.fit_contrast(parts[0], parts[1], held=parts[2])
+    other = truing.fit_contrast(parts[0], parts[1], calibration=parts[2])
     np.testing.assert_allclose(other.predict(mix), one.predict(mix), rtol=1e-6, atol=1e-8)
 
 
@@ -81,7 +81,7 @@ def rng_of(seed):
 def test_an_explanation_adds_up_to_the_score(job):
     mix, known, held = job
     far = truing.Outputs(mix.features[:5] * 9, mix.logits[:5])
-    fit = truing.fit_contrast(mix, known, held=held)
+    fit = truing.fit_contrast(mix, known, calibration=held)
     for rows in (mix, far):
         terms = fit.explain(rows)
         total = terms.features.sum(axis=1) + terms.distance + terms.base
@@ -103,7 +103,7 @@ def test_the_standard_is_the_mean_and_deviation_of_the_rows_learned_from(job):
 
 def test_equal_rows_get_equal_scores_wherever_they_stand(job):
     mix, known, held = job
-    fit = truing.fit_contrast(mix, known, held=held)
+    fit = truing.fit_contrast(mix, known, calibration=held)
     twice = truing.Outputs.concatenate([mix[:37], mix, held])
     scores = fit.predict(twice)
     np.testing.assert_array_equal(scores[:37], scores[37:74])
@@ -119,11 +119,11 @@ def test_the_same_input_gives_the_same_answer_and_another_split_another(inside, 
     other = truing.fit_contrast(mix, known, rng=np.random.default_rng(1))
     assert not np.array_equal(one.coef, other.coef)
     learned, held = split(known)
-    np.testing.assert_array_equal(truing.fit_contrast(mix, learned, held=held).coef, one.coef)
+    np.testing.assert_array_equal(truing.fit_contrast(mix, learned, calibration=held).coef, one.coef)
 
 
 def test_rows_like_the_reference_are_ranked_by_the_base_score(inside, rng):
-    fit = truing.fit_contrast(inside[400:], inside[:200], held=inside[200:400])
+    fit = truing.fit_contrast(inside[400:], inside[:200], calibration=inside[200:400])
     assert fit.trust < 0.5
     base, trued = truing.gen(inside.logits[400:]), fit.predict(inside[400:])
     ranks = [np.argsort(np.argsort(scores)) for scores in (base, trued)]
@@ -133,7 +133,7 @@ def test_rows_like_the_reference_are_ranked_by_the_base_score(inside, rng):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_a_row_or_two_at_hand_are_enough_for_a_score(inside, outside, rows):
     for some in (inside[400 : 400 + rows], outside[:rows]):
-        fit = truing.fit_contrast(some, inside[:200], held=inside[200:400])
+        fit = truing.fit_contrast(some, inside[:200], calibration=inside[200:400])
         assert np.isfinite(fit.predict(some)).all()
         assert "rows to learn from: contrast needs hundreds" in " ".join(fit.notes())
 
@@ -172,7 +172,7 @@ def test_other_class_frequencies_raise_few_false_alarms(out, seed):
     classes = rng.permutation(10)[:3]
     few = rest[np.isin(rest.logits.argmax(axis=1), classes)]
     mix = truing.Outputs.concatenate([few, _plain(truing.sample(out))[: len(few) // 2]])
-    fit = truing.fit_contrast(mix, known, held=held)
+    fit = truing.fit_contrast(mix, known, calibration=held)
     scores, base = fit.predict(mix), truing.gen(mix.logits)
     n = len(few)
     assert truing.auroc(scores[:n], scores[n:]) > truing.auroc(base[:n], base[n:]) - 0.002
@@ -200,7 +200,7 @@ def test_a_score_that_looks_at_known_rows_leaves_each_of_them_out(inside, outsid
         others = inside[np.delete(np.arange(200), row)]
         alone = truing.knn(inside.features[row : row + 1], others.features, neighbours=2)  # One in a hundred.
         assert own[row] == pytest.approx(alone[0], abs=1e-9)
-    fit = truing.fit_contrast(mix, inside[:200], held=inside[200:400], base="knn")
+    fit = truing.fit_contrast(mix, inside[:200], calibration=inside[200:400], base="knn")
     assert (truing.p_values(fit.scores_in, fit.predict(mix)[:600]) <= 0.05).mean() < 0.1
 
 
@@ -223,16 +223,16 @@ def test_bad_input_gets_one_clear_line(inside, outside):
         ((mix, fewer), {}, "outputs must have 7 logits, as the reference has, got 10"),
         ((truing.Outputs(mix.features), known), {}, "outputs must have 10 logits, as the reference has, got none"),
         ((mix, known[:3]), {}, "reference must have at least 4 rows to be split, got 3"),
-        ((known, known), {}, "reference must not be the outputs themselves, got the same rows"),
+        ((known, known), {}, "reference must differ from outputs, got the same rows"),
         ((mix, known), {"components": 99}, "components must be"),
         ((mix, known), {"base": "tea"}, "base must be one of"),
         ((mix, known), {"base": "vim"}, "needs the network's last layer"),
-        ((mix, known), {"held": inside[:5].features}, "held must be Outputs, got ndarray"),
-        ((mix, known), {"groups": ["a"] * 400}, "groups must name at least 2 groups, got 1"),
+        ((mix, known), {"calibration": inside[:5].features}, "calibration must be Outputs, got ndarray"),
+        ((mix, known), {"groups": ["a"] * 400}, "groups must hold at least 2 different labels, got 1"),
         ((mix, known), {"groups": ["a", "b"]}, r"groups must hold one label per reference row, \(400,\), got shape"),
         ((mix, known), {"groups": np.full(400, np.nan)}, "groups must have no missing labels, got nan in row 0"),
         ((mix, known), {"groups": ["a", None] * 200}, "groups must have no missing labels, got None in row 1"),
-        ((mix, known), {"groups": range(400), "held": inside[:5]}, "groups and held cannot be combined, got both"),
+        ((mix, known), {"groups": range(400), "calibration": inside[:5]}, "groups cannot be combined with calibration"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             truing.fit_contrast(*arguments, **options)
@@ -248,7 +248,7 @@ def test_rows_that_are_far_too_large_are_refused(job, factor, base):
     """Features and logits times 100 look very sure to a network. They are farther away than every reference row."""
     mix, known, held = job
     absurd = far_rows(held[:20], factor)
-    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, absurd]), known, held=held, base=base)
+    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, absurd]), known, calibration=held, base=base)
     assert (truing.p_values(fit.scores_in, fit.predict(absurd)) <= 2 / (len(held) + 1)).all()
 
 
@@ -256,16 +256,16 @@ def test_rows_that_are_far_too_large_are_refused(job, factor, base):
 def test_garbage_rows_are_not_learned(job, rng, factor):
     mix, known, held = job
     garbage = truing.Outputs(factor * rng.normal(size=(3, 64)), rng.normal(size=(3, 10)))
-    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, garbage]), known, held=held)
-    np.testing.assert_array_equal(fit.coef, truing.fit_contrast(mix, known, held=held).coef)
+    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, garbage]), known, calibration=held)
+    np.testing.assert_array_equal(fit.coef, truing.fit_contrast(mix, known, calibration=held).coef)
 
 
 @pytest.mark.parametrize("factor", [1e3, 1e10, 1e90])
 def test_a_garbage_row_of_the_reference_is_not_learned_from(job, factor):
     mix, known, held = job
     garbage = truing.Outputs(factor * known.features[:1], known.logits[:1])
-    fit = truing.fit_contrast(mix, truing.Outputs.concatenate([known, garbage]), held=held)
-    np.testing.assert_array_equal(fit.predict(mix), truing.fit_contrast(mix, known, held=held).predict(mix))
+    fit = truing.fit_contrast(mix, truing.Outputs.concatenate([known, garbage]), calibration=held)
+    np.testing.assert_array_equal(fit.predict(mix), truing.fit_contrast(mix, known, calibration=held).predict(mix))
 
 
 def test_a_row_beyond_the_range_of_a_double_is_scored_without_a_warning(rng):
@@ -328,8 +328,8 @@ def test_known_rows_of_another_model_or_the_rows_themselves_are_refused(job, ins
     named = [truing.Outputs(rows.features, rows.logits, model=name) for rows, name in ((mix, "a"), (known, "b"))]
     with pytest.raises(ValueError, match="reference must be of the model 'a', as the outputs are, got 'b'"):
         truing.fit_contrast(*named)
-    with pytest.raises(ValueError, match="held must not be the outputs themselves, got the same rows"):
-        truing.fit_contrast(mix, known, held=mix)
+    with pytest.raises(ValueError, match="calibration must differ from outputs, got the same rows"):
+        truing.fit_contrast(mix, known, calibration=mix)
     with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, got int"):
         truing.fit_contrast(mix, inside[:400], rng=3)
 
@@ -340,8 +340,8 @@ def test_a_fit_keeps_its_own_head_and_bank(job, rng):
     features = known.features.copy()
     own = truing.Outputs(features, known.logits)
     for fit in (
-        truing.fit_contrast(mix, known, held=held, base="scale", head=(weight, bias)),
-        truing.fit_contrast(mix, own, held=held, base="knn"),
+        truing.fit_contrast(mix, known, calibration=held, base="scale", head=(weight, bias)),
+        truing.fit_contrast(mix, own, calibration=held, base="knn"),
     ):
         before = fit.predict(mix)
         weight *= 3
@@ -351,7 +351,7 @@ def test_a_fit_keeps_its_own_head_and_bank(job, rng):
 
 def test_a_base_score_that_tells_known_rows_from_the_others_without_fail_is_no_trouble(rng):
     rows = truing.Outputs(rng.normal(size=(90, 3)), scores=np.repeat([5.0, 0.0, 0.0], 30) + 1e-3 * rng.normal(size=90))
-    fit = truing.fit_contrast(rows[30:], rows[:15], held=rows[15:30], base="given")
+    fit = truing.fit_contrast(rows[30:], rows[:15], calibration=rows[15:30], base="given")
     assert (truing.p_values(fit.scores_in, fit.predict(rows[30:])) <= 1 / 16).all()
 
 
@@ -362,8 +362,8 @@ def test_dead_units_and_constant_columns_change_nothing(job):
         dead = np.column_stack((rows.features, np.zeros(len(rows)), np.full(len(rows), 7.5)))
         return truing.Outputs(dead, rows.logits)
 
-    one = truing.fit_contrast(mix, known, held=held)
-    other = truing.fit_contrast(with_dead(mix), with_dead(known), held=with_dead(held))
+    one = truing.fit_contrast(mix, known, calibration=held)
+    other = truing.fit_contrast(with_dead(mix), with_dead(known), calibration=with_dead(held))
     np.testing.assert_allclose(other.predict(with_dead(mix)), one.predict(mix), rtol=1e-6, atol=1e-7)
 
 
@@ -382,7 +382,7 @@ def test_with_a_head_the_base_score_is_chosen_by_the_rows_at_hand(bank):
 
 def test_a_fit_says_what_it_found(job):
     mix, known, held = job
-    fit = truing.fit_contrast(mix, known, held=held)
+    fit = truing.fit_contrast(mix, known, calibration=held)
     assert repr(fit).startswith("ContrastFit(750 rows against 200 reference rows, base gen, trust ")
     assert (fit.rows, fit.reference_rows) == (750, 200)
     assert "few rows look out: rows are ranked mostly by gen" in " ".join(replace(fit, trust=0.2, shift=0.0).notes())

@@ -44,7 +44,7 @@ def test_the_fit_is_that_of_the_learned_rows_against_one_half_of_the_reference(r
         detector.learn(rows[start : start + 80])
     learned = 640  # Renewed at 80, 160, 240, 320, 480 and 640 rows.
     halves = detector.reference
-    expected = halves.learn(halves.standard.scored(rows[:learned]), with_decided=False)
+    expected = halves.learn(halves.standard.scored(rows[:learned]), with_calibration=False)
     fit = halves.applied(expected, rows=learned)
     np.testing.assert_array_equal(detector.score(rows), fit.predict(rows))
     assert detector.moments.rows == 800
@@ -94,7 +94,7 @@ def test_a_first_batch_is_decided_by_the_base_score_with_a_note(rows, known):
     decision = detector.decide(rows[:1], false_alarm=0.05)
     _, held = split(known)
     halves = detector.reference
-    near = halves.standard.distances(halves.decided) <= halves.standard.limit
+    near = halves.standard.distances(halves.calibration) <= halves.standard.limit
     assert near.mean() > 0.99
     scores_in = np.where(near, truing.gen(held.logits), -np.inf)  # More distant rows have the lowest scores.
     expected = (1 + (scores_in <= truing.gen(rows.logits[:1])).sum()) / (len(held) + 1)
@@ -358,7 +358,7 @@ def sums_of(detector: truing.Detector, rows: truing.Outputs, share: float = 1.0,
 def test_a_detector_of_the_sums_of_a_job_continues_like_one_that_learned_its_rows(rows, known, rng, options, tmp_path):
     learned = detector_of(known, **options)
     garbage = truing.Outputs(1e10 * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
-    sums = sums_of(learned, truing.Outputs.concatenate([rows[:600], garbage]), first=len(learned.reference.decided))
+    sums = sums_of(learned, truing.Outputs.concatenate([rows[:600], garbage]), first=len(learned.reference.calibration))
     learned.learn(rows[:600])
     made = truing.Detector.of_sums(sums, known, method="contrast", **options)
     assert (made.moments.rows, made.skipped_rows) == (600, 2)

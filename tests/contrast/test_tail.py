@@ -109,7 +109,7 @@ def real():
 
 def test_learning_is_what_the_formulas_say_on_real_rows(real):
     halves, rows = real
-    reference = ScoredRows(halves.standard.features(halves.learned), halves.standard.base_scores(halves.learned))
+    reference = ScoredRows(halves.standard.features(halves.learning), halves.standard.base_scores(halves.learning))
     at_hand = ScoredRows(halves.standard.features(rows), halves.standard.base_scores(rows))
     learned = learn(reference, at_hand, FoldedCovariance.of(reference.features, reference.scores))
     coef, gain, shift = independent(reference, at_hand)
@@ -124,7 +124,7 @@ def test_components_confine_the_learned_part_to_leading_components(real):
     halves, rows = real
     few = SplitReference.of(halves.to_learn, halves.to_decide, "gen", components=5)
     fit = few.fit(rows)
-    features = halves.standard.features(halves.learned)
+    features = halves.standard.features(halves.learning)
     leading = np.linalg.svd(features, full_matrices=False)[2][:5]
     np.testing.assert_allclose(leading.T @ (leading @ fit.coef), fit.coef, atol=1e-9)
 

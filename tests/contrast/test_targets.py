@@ -54,7 +54,7 @@ def quarters(rows, rng):
 
 def measured(inside, outside, known, held):
     mix, n = truing.Outputs.concatenate([inside, outside]), len(inside)
-    fit = truing.fit_contrast(mix, known, held=held)
+    fit = truing.fit_contrast(mix, known, calibration=held)
     scores = fit.predict(mix)
     report, p = truing.evaluate(scores[:n], scores[n:]), truing.p_values(fit.scores_in, scores)
     return 100 * np.array([report.fpr95, report.auroc, (p[n:] <= 0.05).mean(), (p[:n] <= 0.05).mean()])
@@ -103,7 +103,7 @@ def test_few_out_rows_are_enough_to_gain(bank, network):
             for name, other in others.items():
                 rows = plain(inside)[rest]
                 mix = truing.Outputs.concatenate([rows, other[rng.permutation(len(other))[:out]]])
-                fit = truing.fit_contrast(mix, known, held=held)
+                fit = truing.fit_contrast(mix, known, calibration=held)
                 scores = (fit.predict(mix), truing.msp(mix.logits), truing.energy(mix.logits))
                 gains[name].append([100 * truing.auroc(each[: len(rows)], each[len(rows) :]) for each in scores])
         by_set = {name: np.mean(each, axis=0) for name, each in gains.items()}

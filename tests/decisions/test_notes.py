@@ -17,7 +17,7 @@ def test_many_rows_that_are_slightly_out_are_noted():
     a_little = counts_of(np.arange(600, 1000).repeat(10), known)
     assert out_share_of_counts(a_little, levels=(0.05, 0.25)) == 0
     (note,) = notes.on_out_share(a_little)
-    assert note.startswith("at least 99 % of the rows look out: is the reference of the same network and camera")
+    assert note.startswith("at least 99 % of the rows look out: check that the reference comes from the same network")
 
 
 def test_rows_like_the_reference_are_not_noted():

@@ -26,8 +26,8 @@ def test_the_chance_agrees_with_a_loop_over_all_pairs(scores_in, scores, seed):
     weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(scores_in))
     found = placements(scores_in, scores, [weights])[0]
     assert found.chance == pytest.approx(brute(scores_in, scores, weights), abs=1e-12)
-    assert found.of_known.sum() == pytest.approx(found.of_rows.sum(), abs=1e-9)
-    assert (found.of_known <= found.most + 1e-12).all()
+    assert found.of_reference.sum() == pytest.approx(found.of_rows.sum(), abs=1e-9)
+    assert (found.of_reference <= found.most + 1e-12).all()
 
 
 @given(scores_in=few_values, scores=few_values, cut=st.integers(1, 11))
@@ -36,7 +36,7 @@ def test_placements_of_parts_add_up_to_the_placements_of_all_rows(scores_in, sco
     pieces = [scores[:cut], scores[cut:]]
     sums = [placements(scores_in, piece, [weights])[0].sums() for piece in pieces if len(piece)]
     added = sums[0] if len(sums) == 1 else sums[0] + sums[1]
-    np.testing.assert_allclose(added.of_known, whole.of_known, atol=1e-12)
+    np.testing.assert_allclose(added.of_reference, whole.of_reference, atol=1e-12)
     np.testing.assert_allclose(added.most, whole.most, atol=1e-12)
     assert added.chance == pytest.approx(whole.chance, abs=1e-12)
     assert added.standard_error == pytest.approx(whole.standard_error, abs=1e-12)

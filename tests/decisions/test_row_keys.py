@@ -14,7 +14,7 @@ def test_row_keys_count_the_rows_that_occur_among_the_known_rows(seed, m, n, sha
     rows[:shared] = known[rng.integers(m, size=len(rows[:shared]))]
     keys = RowKeys.of(known)
     expected = int((rows[:, None] == known).all(axis=2).any(axis=1).sum())
-    assert keys.found(rows) == expected
+    assert keys.count(rows) == expected
     assert bool(keys.notes(rows)) == (expected >= 0.02 * n)
 
 

@@ -1,15 +1,15 @@
-"""Contrast: reference rows as evidence of which rows at hand are out-of-distribution.
+"""Contrast: learn from reference rows how out-of-distribution rows differ from them.
 
-A contrast starts from a base score and learns what sets the rows that look out apart from the reference. In the order
-of a fit:
+A contrast starts from a base score, finds the test rows that look out by it, and learns how their features differ from
+the reference. The modules, in the order in which a fit uses them:
 
-    standard.py    base scores and features in units of the reference
-    reference.py   the reference in two halves: to learn from, and to decide against
+    standard.py    base scores and features, standardised by the reference
+    reference.py   the reference in two halves: one to learn from, one to rank scores against
     choice.py      the choice between two base scores
-    sample.py      a bounded uniform sample of the rows at hand
+    sample.py      a bounded uniform sample of the test rows
     ridge.py       covariances of the reference, factored once
-    tail.py        the method
-    fit.py         the result
+    tail.py        the learning algorithm
+    fit.py         the fitted score
 """
 
 from __future__ import annotations
@@ -54,44 +54,44 @@ def fit_contrast(
     temperature: float = 1.0,
     head: Head | None = None,
     components: int | None = None,
-    held: Outputs | None = None,
+    calibration: Outputs | None = None,
     groups: ArrayLike | None = None,
     rng: np.random.Generator | None = None,
 ) -> ContrastFit:
-    """Return the contrast of in-distribution reference rows with the rows at hand.
+    """Return a score that is learned by comparing test rows with in-distribution reference rows.
 
-    One half of the reference is learned from. The other half counts as rows at hand, so that p-values of the rows
-    against its scores, `scores_in`, are valid.
+    The fit learns from one half of the reference. The other half, the calibration half, is treated like the test rows,
+    so p-values of the test rows against its scores, `scores_in`, are valid.
 
     Parameters
     ----------
     outputs
-        The rows at hand.
+        The test rows.
     reference
         In-distribution rows that the network was not trained on.
     base, temperature, head
         The base score, the temperature of its softmax, and the network's last layer if the score needs it. The default
-        base score is gen. If there is a head, it is fdbd where fdbd puts clearly more rows into the tail.
+        base score is gen, or with a head the better of gen and fdbd: fdbd if it puts clearly more rows into the tail.
     components
-        Number of leading principal components of the features to learn in. The default uses all features.
-    held
-        Reference rows to decide against. All rows of `reference` are then learned from.
+        Learn in this number of leading principal components of the features. The default uses all features.
+    calibration
+        Reference rows to rank scores against. The fit then learns from all rows of `reference`.
     groups
-        One label per reference row. Rows of a group (frames of a film, tiles of an image) stay in one half.
+        One label per reference row. All rows of a group (frames of a video, tiles of an image) go into the same half.
     rng
-        Splits the reference without `held`. By default the split is always the same.
+        The generator that splits the reference. The default split is always the same.
     """
     if base is not None:
         check_base(base)
     outputs, reference = as_outputs(outputs, "outputs"), as_outputs(reference, "reference")
     check_apart(outputs, reference)
-    if held is None:
+    if calibration is None:
         to_learn, to_decide = split(reference, rng, groups)
     else:
         if groups is not None:
-            raise ValueError("groups and held cannot be combined, got both")
-        to_learn, to_decide = reference, as_outputs(held, "held")
-        check_apart(outputs, to_decide, "held")
+            raise ValueError("groups cannot be combined with calibration, got both")
+        to_learn, to_decide = reference, as_outputs(calibration, "calibration")
+        check_apart(outputs, to_decide, "calibration")
     if head is not None and has_choice(base, temperature, head):
         base = choose_base(to_learn, to_decide, head, lambda candidates: TailCounts.of(outputs, candidates))
     halves = SplitReference.of(to_learn, to_decide, base or "gen", temperature, head, components)

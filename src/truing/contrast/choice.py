@@ -1,4 +1,4 @@
-"""The choice of a contrast's base score, gen or fdbd, by the rows that each puts into the tail of the reference."""
+"""Choose the base score of a contrast, gen or fdbd, by how many rows each puts into the tail of the reference."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from ..scores.rows import BaseScore
 from .standard import Standard
 from .tail import excess_of_counts, tail_counts, tail_levels
 
-# The excess of rows in the tail, in standard errors, for which fdbd is chosen.
+# fdbd is chosen if its excess of rows in the tail is larger by more than this, in standard errors.
 _CLEAR_EXCESS = 1.0
 
 _BASES = ("gen", "fdbd")
 
 
 class Candidate(NamedTuple):
-    """A base score that a contrast may choose, and the low quantiles of its reference scores that define the tail."""
+    """A base score to choose from, and the low quantiles of its reference scores that define the tail."""
 
     base: BaseScore
     levels: Floats
 
 
 class TailCounts(NamedTuple):
-    """The number of rows, and for each candidate how many of them score up to each of its levels."""
+    """The number of rows, and for each candidate the number of rows that score at or below each of its levels."""
 
     rows: int
     counts: NDArray[np.int64]
 
     @classmethod
     def of(cls, outputs: Outputs, candidates: Sequence[Candidate]) -> TailCounts:
-        """Return the counts of some rows."""
+        """Return the counts over all rows of `outputs`."""
         counts = [tail_counts(candidate.levels, candidate.base.of(outputs)) for candidate in candidates]
         return cls(len(outputs), np.array(counts))
 
     @classmethod
     def none(cls, candidates: Sequence[Candidate]) -> TailCounts:
-        """Return the counts of no rows."""
+        """Return counts of zero, to start a sum."""
         return cls(0, np.array([np.zeros(len(candidate.levels), np.int64) for candidate in candidates]))
 
     def plus(self, more: TailCounts) -> TailCounts:
-        """Return the counts of both sets of rows."""
+        """Return the sum of both counts."""
         return TailCounts(self.rows + more.rows, self.counts + more.counts)
 
 
 def has_choice(base: Base | None, temperature: float, head: Head | None) -> bool:
-    """Return whether a contrast chooses its base score: none is given, and fdbd has the head that it needs."""
+    """Return whether the base score is chosen: `base` is not given, and fdbd has the head that it needs."""
     return base is None and head is not None and temperature == 1.0
 
 
@@ -60,10 +60,10 @@ def choose_base(
 ) -> str:
     """Return fdbd if it puts clearly more of the rows into the tail than gen, and gen otherwise.
 
-    `count` counts the rows at hand in the tail of each candidate. The reference rows to decide against join them.
+    `count` counts the test rows in the tail of each candidate. The calibration half `to_decide` joins the test rows.
     """
     standards = [Standard.of(to_learn, base, 1.0, head) for base in _BASES]
     candidates = [Candidate(standard.base_score, tail_levels(rows.scores)) for standard, rows in standards]
-    found = count(candidates).plus(TailCounts.of(to_decide, candidates))
-    gen, fdbd = (excess_of_counts(counts, found.rows, len(to_learn)) for counts in found.counts)
+    totals = count(candidates).plus(TailCounts.of(to_decide, candidates))
+    gen, fdbd = (excess_of_counts(counts, totals.rows, len(to_learn)) for counts in totals.counts)
     return _BASES[int(fdbd - max(gen, 0.0) > _CLEAR_EXCESS)]

@@ -1,4 +1,4 @@
-"""`ContrastFit`: the result of a contrast, a score of features and base scores."""
+"""`ContrastFit`: the score that a contrast learns, a function of features and base scores."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ..outputs import Outputs, as_outputs
 from ..scores.rows import ScoredRows
 from .standard import Standard
 
-# Contrasts of fewer rows get a note.
+# A contrast of fewer test rows gets a note.
 _FEW_ROWS = 100
 
-# Below this trust the score is mostly the base score.
+# Below this trust, the score is mostly the base score.
 _LITTLE_TRUST = 0.5
 
-# A shift of the bulk by more standard errors than this gets a note.
+# A shift of the bulk, in standard errors, that gets a note.
 _CLEAR_SHIFT = 6.0
 
-# Penalty at twice the limit of distances. Its slope is more than twice the largest slope of the score, so distant rows
-# always score low.
+# The smallest penalty at twice the distance limit. `steepness` adds more than twice the largest slope of the score, so
+# distant rows always score low.
 _STEEPNESS = 100.0
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The terms of each row's score, which is their sum. Negative terms are evidence that the row is out.
+    """The terms that add up to the score of each row. Negative terms are evidence that the row is out.
 
-    `features` (n, d) is the learned part by feature, `distance` (n,) the penalty of rows that are farther from the
-    reference than every reference row, and `base` (n,) the standardised base score.
+    `features` (n, d) is the contribution of each feature, `distance` (n,) the penalty of rows that are farther from the
+    reference than any reference row, and `base` (n,) the standardised base score.
     """
 
     features: Floats
@@ -43,9 +43,9 @@ class ContrastFit:
     r"""A score of rows: the standardised base score, plus a linear map of the standardised features.
 
     The score is $u + x^\top$ `coef` (d,), minus a penalty for rows that are clearly farther from the reference than
-    every reference row that was learned from (`Standard`). `gain`, `trust`, `balance` and `shift` say how `coef` was
-    weighted (`contrast.tail`). `rows` is the weight of the rows at hand, `reference_rows` the number of reference rows
-    learned from, and `scores_in` (m,) are the scores of the other reference rows, which decisions compare with.
+    any row of the learning half (`Standard`). `gain`, `trust`, `balance` and `shift` describe how `coef` was weighted
+    (`contrast.tail`). `rows` is the number of test rows, or their total weight with decay. `reference_rows` is the size
+    of the learning half. `scores_in` (m,) are the scores of the calibration half, which p-values are computed from.
     """
 
     standard: Standard
@@ -65,14 +65,14 @@ class ContrastFit:
 
     @property
     def steepness(self) -> float:
-        """The penalty of a row at twice the limit of distances."""
+        """The penalty of a row at twice the distance limit."""
         growth = np.sqrt(len(self.coef)) * float(np.linalg.norm(self.coef))
         return _STEEPNESS + 2 * self.standard.limit * float(growth)
 
     @property
     def size(self) -> float:
-        """The size of the numbers that scores are computed from, which bounds rounding errors."""
-        smallest = 1.0 if self.base in ("msp", "kl_uniform") else 0.0  # These are computed from numbers near 1.
+        """The magnitude of the numbers that scores are computed from, which bounds rounding errors."""
+        smallest = 1.0 if self.base in ("msp", "kl_uniform") else 0.0  # Both are computed from numbers near 1.
         return max(abs(self.standard.score_origin), smallest) / self.standard.score_scale
 
     def predict(self, outputs: Outputs) -> Floats:
@@ -86,7 +86,7 @@ class ContrastFit:
         return scores
 
     def explain(self, outputs: Outputs) -> Explanation:
-        """Return the terms of each row's score, compared with the mean reference row."""
+        """Return the terms of the score of each row, relative to the mean reference row."""
         rows = self.standard.scored(as_outputs(outputs, "outputs"))
         features = self.standard.features(rows) * self.coef
         return Explanation(features, -self._penalty(self.standard.distances(rows)), self.standard.base_scores(rows))

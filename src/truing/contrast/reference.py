@@ -1,4 +1,4 @@
-"""The reference in two halves: rows to learn from, and rows to decide against."""
+"""The two halves of a reference: the learning half, and the calibration half that scores are ranked against."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from .sample import share_of
 from .standard import FEWEST_REFERENCE_ROWS, Standard
 from .tail import Learned, learn
 
-# The seed of the split without a generator: the same input gives the same result.
+# The seed of the split if no generator is given: the same input gives the same result.
 _SEED = 20230
 
 # The smallest reference that can be split.
 FEWEST_TO_SPLIT = 4
 
-# The fewest rows at hand that a fit learns from. With fewer rows the score is the base score.
+# The fewest test rows that a fit learns from. With fewer rows, the score is the base score.
 _FEWEST_ROWS = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The reference rows that a fit learns from, in standard units, and their covariances, factored once.
+    """The standardised learning half of a reference, and its covariances, factored once.
 
-    `basis` (d, k) confines the learned part to the leading principal components of these rows.
+    `basis` (d, k) holds the leading principal components of these rows. If it is given, the learned direction lies in
+    its span.
     """
 
     rows: ScoredRows
@@ -42,34 +43,34 @@ class Evidence:
     basis: Floats | None
 
     @classmethod
-    def of(cls, standard: Standard, learned: ScoredRows, components: int | None) -> Evidence | None:
-        """Return the evidence of reference rows, or of a sample if they are many; None if they are too few."""
-        if len(learned) < FEWEST_REFERENCE_ROWS:
+    def of(cls, standard: Standard, reference: ScoredRows, components: int | None) -> Evidence | None:
+        """Return the evidence of the learning half, or of a sample of it if it is large; None if it is too small."""
+        if len(reference) < FEWEST_REFERENCE_ROWS:
             return None
-        basis = None if components is None else _leading_components(standard.features(learned), components)
-        share = share_of(len(learned), standard.dimensions)
-        rows = _standardised(sampled(learned, share, np.arange(len(learned))), standard, basis)
+        basis = None if components is None else _leading_components(standard.features(reference), components)
+        share = share_of(len(reference), standard.dimensions)
+        rows = _standardised(sampled(reference, share, np.arange(len(reference))), standard, basis)
         return cls(rows, FoldedCovariance.of(rows.features, rows.scores), basis)
 
     def learn(self, rows: ScoredRows, standard: Standard) -> Learned:
-        """Return what sets the rows at hand that look out apart from the reference rows."""
+        """Return how the test rows that look out differ from the reference rows."""
         learned = learn(self.rows, _standardised(rows, standard, self.basis), self.covariance)
         return learned if self.basis is None else replace(learned, coef=self.basis @ learned.coef)
 
 
 @dataclass(frozen=True, eq=False)
 class SplitReference:
-    """Reference rows to learn from (A), and reference rows to decide against (B).
+    """A reference in two halves: `to_learn`, the learning half A, and `to_decide`, the calibration half B.
 
-    `learned` and `decided` are A and B with their base scores. `components` confines the learned part to the leading
-    principal components of A. `evidence` is None if A has too few rows to learn from.
+    `learning` and `calibration` are A and B with their base scores. If `components` is given, the learned direction
+    lies in the span of the leading principal components of A. `evidence` is None if A has too few rows to learn from.
     """
 
     to_learn: Outputs
     to_decide: Outputs
     standard: Standard
-    learned: ScoredRows
-    decided: ScoredRows
+    learning: ScoredRows
+    calibration: ScoredRows
     components: int | None
     evidence: Evidence | None
 
@@ -83,47 +84,47 @@ class SplitReference:
         head: Head | None = None,
         components: int | None = None,
     ) -> SplitReference:
-        """Return the two halves under a base score. Garbage rows of A are left out."""
+        """Return the two halves, scored by a base score. Garbage rows of A are left out."""
         guard = RowGuard.of_medians(to_learn.features, np.ones(len(to_learn)))
         garbage = is_garbage(to_learn.features, np.ones(len(to_learn)), guard)
         if garbage.any():
             to_learn = to_learn[np.flatnonzero(~garbage)]
-        standard, learned = Standard.of(to_learn, base, temperature, head)
+        standard, learning = Standard.of(to_learn, base, temperature, head)
         if components is not None:
             components = as_count(components, "components", at_most=standard.dimensions)
-        evidence = Evidence.of(standard, learned, components)
-        return cls(to_learn, to_decide, standard, learned, standard.scored(to_decide), components, evidence)
+        evidence = Evidence.of(standard, learning, components)
+        return cls(to_learn, to_decide, standard, learning, standard.scored(to_decide), components, evidence)
 
     def __len__(self) -> int:
         return len(self.to_learn) + len(self.to_decide)
 
     @property
     def guard(self) -> RowGuard:
-        """Recognises rows so far from the reference that they are decided but not learned, by their features."""
+        """Recognises, by their features, rows so far from the reference that they are decided but not learned."""
         return RowGuard(self.standard.scale, None)
 
     def fit(self, rows: ScoredRows) -> ContrastFit:
-        """Return the contrast of A with the rows at hand and B."""
-        some, share = self.some_of(rows)
-        return self.applied(self.learn(some, with_decided=True, share=share), rows=len(rows))
+        """Return the contrast of A with the test rows and B."""
+        sample, share = self.sample_of(rows)
+        return self.applied(self.learn(sample, with_calibration=True, share=share), rows=len(rows))
 
-    def some_of(self, rows: ScoredRows) -> tuple[ScoredRows, float]:
-        """Return the rows at hand, or a sample if they are many with B, and the share of rows in it."""
+    def sample_of(self, rows: ScoredRows) -> tuple[ScoredRows, float]:
+        """Return the test rows, or a sample of them if they and B are many, and the share of rows in the sample."""
         share = self.share_of(len(rows))
-        return sampled(rows, share, len(self.decided) + np.arange(len(rows))), share
+        return sampled(rows, share, len(self.calibration) + np.arange(len(rows))), share
 
     def share_of(self, rows: int) -> float:
-        """Return the share of `rows` rows at hand that a fit uses. For sampling, rows of B are numbered first."""
-        return share_of(len(self.decided) + rows, self.standard.dimensions)
+        """Return the share of `rows` test rows that a fit uses. For sampling, the rows of B come first."""
+        return share_of(len(self.calibration) + rows, self.standard.dimensions)
 
-    def learn(self, rows: ScoredRows, *, with_decided: bool, share: float = 1.0) -> Learned | None:
-        """Return what sets rows that look out apart from A, or None if there are too few rows to learn from.
+    def learn(self, rows: ScoredRows, *, with_calibration: bool, share: float = 1.0) -> Learned | None:
+        """Return how rows that look out differ from A, or None if there are too few rows to learn from.
 
-        With `with_decided`, B joins the rows at hand; use it if the fit also scores these rows. Otherwise neither B nor
-        the rows to decide may be part of the fit. `share` is the share of the rows at hand that `rows` hold.
+        With `with_calibration`, B joins the test rows. Use it if the fit also decides these rows. Otherwise neither B
+        nor the rows to decide may be part of the fit. `share` is the share of all test rows that `rows` holds.
         """
-        if with_decided:
-            rows = sampled(self.decided, share, np.arange(len(self.decided))) + rows
+        if with_calibration:
+            rows = sampled(self.calibration, share, np.arange(len(self.calibration))) + rows
         garbage = is_garbage(rows.features, rows.scores, self.guard)
         if garbage.any():
             rows = rows[np.flatnonzero(~garbage)]
@@ -132,7 +133,7 @@ class SplitReference:
         return self.evidence.learn(rows, self.standard)
 
     def applied(self, learned: Learned | None, *, rows: float) -> ContrastFit:
-        """Return the fit with a learned part, from `rows` rows at hand. Without one the score is the base score."""
+        """Return the fit with a learned part, from `rows` test rows. Without a learned part, it is the base score."""
         learned = Learned(np.zeros(self.standard.dimensions)) if learned is None else learned
         coef = learned.trust * learned.balance * learned.coef
         numbers = (learned.gain, learned.trust, learned.balance, learned.shift)
@@ -140,16 +141,16 @@ class SplitReference:
 
     def with_scores_in(self, fit: ContrastFit) -> ContrastFit:
         """Return the fit with its scores of B."""
-        return replace(fit, scores_in=fit.predict_scored(self.decided))
+        return replace(fit, scores_in=fit.predict_scored(self.calibration))
 
     @property
     def fewest_to_learn(self) -> int:
-        """The fewest rows that are worth a fit of their own."""
+        """The smallest number of rows for which a fit is computed."""
         return max(_FEWEST_ROWS, self.standard.dimensions // 8)
 
 
 def _standardised(rows: ScoredRows, standard: Standard, basis: Floats | None) -> ScoredRows:
-    """Return the rows with standardised features, in coordinates of a basis (d, k) if there is one, and base scores."""
+    """Return rows with standardised base scores and features, projected onto a basis (d, k) if there is one."""
     features = standard.features(rows)
     if basis is not None:
         with one_thread():
@@ -168,16 +169,16 @@ def _leading_components(features: Floats, components: int) -> Floats:
 
 
 def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:
-    """Reject reference rows that are identical to the rows at hand, or that come from another model."""
+    """Reject reference rows that are identical to the test rows, or that come from another model."""
     if outputs.features.shape == reference.features.shape and np.array_equal(outputs.features, reference.features):
-        raise ValueError(f"{name} must not be the outputs themselves, got the same rows")
+        raise ValueError(f"{name} must differ from outputs, got the same rows")
     check_same_model(outputs, reference, name)
 
 
 def split(
     reference: Outputs, rng: np.random.Generator | None = None, groups: ArrayLike | None = None
 ) -> tuple[Outputs, Outputs]:
-    """Return two random halves of the reference: to learn from, and to decide against.
+    """Return two random halves of the reference: the learning half and the calibration half.
 
     With `groups`, one label per row, the rows of a group stay together.
     """
@@ -193,22 +194,22 @@ def split(
     numbers = group_numbers(groups, len(reference))
     order = rng.permutation(int(numbers.max()) + 1)
     sizes = np.bincount(numbers)[order]
-    # Fill the first half with whole groups up to the number of rows that is nearest to half.
+    # Put whole groups into the first half until it has about half of the rows.
     first = 1 + int(np.argmin(np.abs(np.cumsum(sizes)[:-1] - len(reference) / 2)))
     is_first = np.isin(numbers, order[:first])
     return reference[np.flatnonzero(is_first)], reference[np.flatnonzero(~is_first)]
 
 
 def group_numbers(groups: ArrayLike, rows: int) -> NDArray[np.intp]:
-    """Return the number (n,) of each row's group. Reject labels that are not one per row, or a single group."""
+    """Return the group number (n,) of each row. Reject missing labels, a wrong number of labels, and a single group."""
     labels = np.asarray(groups)
     if labels.shape != (rows,):
         raise ValueError(f"groups must hold one label per reference row, ({rows},), got shape {labels.shape}")
-    given = list(groups) if isinstance(groups, list | tuple) else labels.tolist()
-    missing = [row for row, label in enumerate(given) if label is None or label != label or str(label) == "NaT"]
+    values = list(groups) if isinstance(groups, list | tuple) else labels.tolist()
+    missing = [row for row, label in enumerate(values) if label is None or label != label or str(label) == "NaT"]
     if missing:
-        raise ValueError(f"groups must have no missing labels, got {given[missing[0]]} in row {missing[0]}")
+        raise ValueError(f"groups must have no missing labels, got {values[missing[0]]} in row {missing[0]}")
     names, numbers = np.unique(labels.astype(str) if labels.dtype == object else labels, return_inverse=True)
     if len(names) < 2:
-        raise ValueError("groups must name at least 2 groups, got 1: a reference of one group cannot be split")
+        raise ValueError("groups must hold at least 2 different labels, got 1: one group cannot be split into halves")
     return np.asarray(numbers.reshape(-1), dtype=np.intp)

@@ -1,4 +1,4 @@
-"""`FoldedCovariance`: regularised covariances of reference rows, of all rows and of all but one fold, factored once."""
+"""`FoldedCovariance`: ridge-regularised covariances of reference rows, with and without each fold, factored once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..regression.least_squares import row_products
 
 FOLDS = 5
 
-# The smallest deviation of a standardised column in four folds. Below it, the variance of the column comes from a few
-# rows of the fold left out.
+# The smallest standard deviation of a standardised column in four folds. If it is smaller, the variance of the column
+# comes from a few rows of the fold left out.
 _LEAST_DEVIATION = 0.5
 
-# The ridge in units of the sampling error of a covariance.
+# The ridge, as a multiple of the sampling error of a covariance.
 _RIDGE = 1.5
 
 
 def folds_of(features: Matrix, scores: Floats) -> NDArray[np.intp]:
-    """Return the fold (n,) of each row. Every fifth row by base score is in the same fold, in any order of the rows.
+    """Return the fold (n,) of each row: rows are sorted by base score and dealt to the folds in turn.
 
-    Rows with equal scores are ordered by a product of their features.
+    Rows with equal scores are sorted by a product of their features, so the order of the input does not matter.
     """
     tie_breaks = row_products(features, np.cos(np.arange(1, features.shape[1] + 1)))
     folds = np.empty(len(scores), dtype=np.intp)
@@ -37,11 +37,11 @@ def folds_of(features: Matrix, scores: Floats) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class FoldedCovariance:
-    r"""Solves $(S + \rho D)\,w = v$ for the covariance S of all folds but one, and of all rows.
+    r"""Solves $(S + \rho D)\,w = v$, where S is the covariance of all folds but one, or of all rows.
 
-    D is the diagonal of S, at least ¼, and $\rho = 1.5 \sqrt{d / m}$, so each solution is a ridge regression on columns
-    that are standardised by the rows it uses. With fewer rows than columns the systems are solved through the m × m
-    products of rows.
+    D is the diagonal of S, with entries of at least ¼, and $\rho = 1.5 \sqrt{d / m}$, so each solution is a ridge
+    regression on columns that are standardised over the rows in use. With fewer rows than columns, the systems are
+    solved through the m × m Gram matrix.
     """
 
     folds: NDArray[np.intp]
@@ -52,27 +52,27 @@ class FoldedCovariance:
         """Return the factored covariances of reference rows, from standardised features (m, d) and scores (m,)."""
         folds = folds_of(features, scores)
         varying = int(np.count_nonzero(features.any(axis=0)))  # Constant columns do not add to the ridge.
-        used = [folds != fold for fold in range(FOLDS + 1)]  # No row has fold number 5: the last system uses all rows.
+        used = [folds != fold for fold in range(FOLDS + 1)]  # No row is in fold 5, so the last system uses all rows.
         if len(features) < features.shape[1]:
-            return cls(folds, tuple(map_blocks(lambda some: _ThroughRows.of(features[some], varying), used)))
-        parts = map_blocks(lambda fold: features[folds == fold].T @ features[folds == fold], range(FOLDS))
-        whole = sum(parts)
+            return cls(folds, tuple(map_blocks(lambda rows: _ThroughRows.of(features[rows], varying), used)))
+        fold_products = map_blocks(lambda fold: features[folds == fold].T @ features[folds == fold], range(FOLDS))
+        whole = sum(fold_products)
 
         def solver(k: int) -> _ThroughColumns:
-            products = whole - parts[k] if k < FOLDS else whole
+            products = whole - fold_products[k] if k < FOLDS else whole
             return _ThroughColumns.of(products, features[used[k]].mean(axis=0), int(used[k].sum()), varying)
 
         return cls(folds, tuple(map_blocks(solver, range(FOLDS + 1))))
 
     def solve(self, vectors: Floats) -> Floats:
-        """Return the solution (d, k) for each column; column k belongs to the fit without fold k."""
+        """Return the solution (d, k) for each column of `vectors`. Column k is solved without fold k."""
         with one_thread():
             return np.column_stack([solver.solve(vectors[:, k]) for k, solver in enumerate(self.solvers)])
 
 
 @dataclass(frozen=True, eq=False)
 class _ThroughColumns:
-    """Solves through the factored d × d matrix of columns in units `unit` (d,)."""
+    """Solves through the Cholesky factor of the d × d covariance of columns divided by `unit` (d,)."""
 
     factor: Any
     unit: Floats
@@ -91,7 +91,7 @@ class _ThroughColumns:
 
 @dataclass(frozen=True, eq=False)
 class _ThroughRows:
-    """Solves through the factored m × m matrix of centred rows (m, d) in units `unit` (d,)."""
+    """Solves through the Cholesky factor of the m × m Gram matrix of centred rows (m, d) divided by `unit` (d,)."""
 
     factor: Any
     rows: Floats

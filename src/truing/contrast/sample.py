@@ -1,7 +1,7 @@
-"""`RowSample`: a uniform sample of all rows seen, of bounded size. Samples add, decay and forget old rows.
+"""`RowSample`: a uniform sample of bounded size of all rows seen. Samples can be added, decayed and windowed.
 
-The sample keeps the rows whose key is below a share p (`KeyedRows`). Halving p thins the sample to about half. Dividing
-the keys by a decay factor keeps that share of the old rows.
+A sample keeps the rows whose key is below a share p (`KeyedRows`). Halving p removes about half of the rows. Dividing
+the keys by a decay factor, which is below 1, keeps that share of the old rows.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import numpy as np
 
 from ..scores.rows import KeyedRows, ScoredRows
 
-# Limits of a fit: rows, and numbers (rows × features).
+# The most rows and the most numbers (rows × features) that a fit uses.
 MOST_ROWS = 100_000
 MOST_NUMBERS = 2**25
 
-# Limits of a stream's sample, and the number of batches at which they are joined.
+# The most rows and numbers that a stream keeps. More batches than the last limit are joined into one.
 MOST_KEPT_ROWS = 8_192
 MOST_KEPT_NUMBERS = 2**22
 _MOST_BATCHES = 64
 
 
 def share_of(rows: int, dimensions: int) -> float:
-    """Return the share of `rows` rows that a fit uses."""
+    """Return the share of the rows that a fit uses, if there are `rows` rows."""
     return min(1.0, min(MOST_ROWS, max(MOST_NUMBERS // dimensions, 1)) / max(rows, 1))
 
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """The kept rows of a stream: batches, oldest first, whose keys are below `share`.
+    """The kept rows of a stream in batches, oldest first. The keys of all kept rows are below `share`.
 
-    `rows` is the weight of all rows learned, and `seen` is their number without decay.
+    `rows` is the total weight of the learned rows, and `seen` is their number without decay.
     """
 
     batches: tuple[KeyedRows, ...] = ()
@@ -45,7 +45,7 @@ class RowSample:
 
     @property
     def dimensions(self) -> int | None:
-        """Number of features, or None without rows."""
+        """The number of features, or None without rows."""
         return self.batches[0].features.shape[1] if self.batches else None
 
     def joined(self) -> ScoredRows:
@@ -53,7 +53,7 @@ class RowSample:
         return ScoredRows.joined([batch.rows for batch in self.batches])
 
     def with_rows(self, rows: KeyedRows, *, decay: float = 1.0, window: int | None = None) -> RowSample:
-        """Return the sample after more rows, with decayed earlier rows, and without rows that left the window."""
+        """Return the sample after adding rows, decaying earlier rows, and dropping rows that left the window."""
         more = KeyedRows(np.array(rows.features, dtype=np.float64, order="C"), rows.scores.copy(), rows.keys)
         batches, weight = self.batches, self.rows
         if decay < 1:
@@ -62,26 +62,26 @@ class RowSample:
             weight *= decay
         share = self.share
         if (decay < 1 or window is not None) and 2 * len(self) < _capacity(more.features.shape[1]):
-            share = min(1.0, 2 * share)  # Old rows have left: there is room for a larger share of new rows.
+            share = min(1.0, 2 * share)  # Old rows have left, so a larger share of new rows fits.
         sample = RowSample((*batches, more.below(share)), share, weight + len(rows), self.seen + len(rows))
         return sample._within(window)._bounded()
 
     def __add__(self, more: RowSample) -> RowSample:
-        """Return a sample of the rows of both."""
+        """Return a sample of the rows of both samples."""
         share = min(self.share, more.share)
         batches = tuple(batch.below(share) for batch in (*self.batches, *more.batches))
         return RowSample(batches, share, self.rows + more.rows, self.seen + more.seen)._bounded()
 
     def __sub__(self, old: RowSample) -> RowSample:
-        """Return a sample of the rows that were added after `old`, an earlier sample of the same stream (no decay)."""
+        """Return a sample of the rows added after `old`, an earlier sample of the same stream without decay."""
         rows, before = KeyedRows.joined(self.batches), KeyedRows.joined(old.batches).below(self.share)
         if not np.array_equal(rows.keys[: len(before)], before.keys):
-            raise ValueError("the subtracted sample must be an earlier sample of the same rows, got other rows")
+            raise ValueError("the subtracted sample must be an earlier sample of the same stream, got other rows")
         added = rows.after(len(before))
         return RowSample((added,), self.share, self.rows - old.rows, self.seen - old.seen)
 
     def _within(self, window: int | None) -> RowSample:
-        """Return the sample without its oldest rows, if it covers more than `window` rows."""
+        """Return the sample of the last `window` rows."""
         if window is None or self.rows <= window:
             return self
         spare = len(self) - math.ceil(window * self.share)
@@ -94,7 +94,7 @@ class RowSample:
         return replace(self, batches=tuple(batches), rows=float(window))
 
     def _bounded(self) -> RowSample:
-        """Return the sample thinned to the capacity, with its batches joined if there are many."""
+        """Return the sample, thinned to the capacity, with its batches joined if there are many."""
         sample, width = self, self.dimensions or 1
         while len(sample) > _capacity(width):
             share = sample.share / 2
@@ -105,5 +105,5 @@ class RowSample:
 
 
 def _capacity(dimensions: int) -> int:
-    """Return the largest number of rows that a stream keeps."""
+    """Return the most rows that a stream keeps."""
     return max(min(MOST_KEPT_ROWS, MOST_KEPT_NUMBERS // dimensions), 1)

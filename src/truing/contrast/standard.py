@@ -1,4 +1,4 @@
-"""`Standard`: base scores and features in units of the reference rows that a contrast learns from."""
+"""`Standard`: base scores and features, standardised by the learning half of the reference."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from ..regression.least_squares import row_products
 from ..scores import Base, Head, base_name, base_scores, copied_head, needs_reference
 from ..scores.rows import BaseScore, ScoredRows
 
-# The limit of distances, relative to the most distant reference row.
+# The distance limit, relative to the most distant reference row.
 _MARGIN = 2.0
 
-# Fewer reference rows give no limit of distances, and are too few to learn from.
+# Fewer reference rows than this are too few to learn from and set no distance limit.
 FEWEST_REFERENCE_ROWS = 50
 
-# Cap of the standardised base score: a score far above all reference scores is no extra evidence.
+# Cap of the standardised base score: a score far above all reference scores adds no evidence.
 HIGHEST_SCORE = 30.0
 
-# Standardised features are clipped here, below the largest distance, so that the penalty of distant rows prevails.
+# Standardised features are clipped to this value. It is below the largest distance, so the distance penalty dominates.
 _LARGEST_FEATURE = 1e90
 
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    r"""A base score, and the mean and deviation of reference rows.
+    r"""A base score, and the means and standard deviations of reference rows.
 
-    `scale` holds the mean and the deviation of the features. `score_origin` and `score_scale` are the mean and the
-    deviation of the base score.
-    `limit` is twice the largest distance of a reference row from the mean (`RowScale`). `classes` is the
-    number of logits, or 0 without logits. `reference` holds the reference rows if the base score
-    needs them.
+    `scale` holds the mean and standard deviation of the features, `score_origin` and `score_scale` the mean and
+    standard deviation of the base score. `limit`, the distance limit, is twice the largest distance of a reference row
+    from the mean (`RowScale`). `classes` is the number of logits, or 0 without logits. `reference` holds the reference
+    rows if the base score needs them.
     """
 
     base: Base
@@ -54,7 +53,7 @@ class Standard:
     ) -> tuple[Standard, ScoredRows]:
         """Return the standard of reference rows, and these rows with their base scores.
 
-        If the base score needs reference rows, each row is scored as if it were not one of them.
+        If the base score compares rows with the reference (knn), each reference row is compared with the others only.
         """
         head = copied_head(head)
         kept = reference._copied() if needs_reference(base) else None
@@ -85,16 +84,16 @@ class Standard:
 
     @property
     def dimensions(self) -> int:
-        """Number of features."""
+        """The number of features."""
         return len(self.scale.mean)
 
     def scored(self, outputs: Outputs) -> ScoredRows:
-        """Return rows with their base scores. Reject rows of another width or another number of classes."""
+        """Return rows with their base scores. Reject rows with another number of features or classes."""
         self.check(outputs)
         return ScoredRows(outputs.features, self.base_score.of(outputs))
 
     def check(self, outputs: Outputs) -> None:
-        """Reject rows of another width or another number of classes than the reference."""
+        """Reject rows whose number of features or classes differs from the reference."""
         if outputs.features.shape[1] != self.dimensions:
             width = outputs.features.shape[1]
             raise ValueError(f"features must have {self.dimensions} columns, as the reference has, got {width}")
@@ -119,7 +118,7 @@ class Standard:
         return np.minimum(standardised, HIGHEST_SCORE)
 
     def distances(self, rows: ScoredRows) -> Floats:
-        """Return the distance (n,) of every row from the mean of the reference."""
+        """Return the distance (n,) of each row from the mean of the reference."""
         return self.scale.distances(rows.features)
 
     def products(self, rows: ScoredRows, coef: Floats) -> Floats:
@@ -134,7 +133,7 @@ class Standard:
 
 
 def _limit(distances: Floats) -> float:
-    """Return the limit of distances, from the distances of reference rows."""
+    """Return the distance limit, given the distances of the reference rows."""
     if len(distances) < FEWEST_REFERENCE_ROWS:
         return LARGEST
     return _MARGIN * float(distances.max()) or 1.0

@@ -1,7 +1,7 @@
-r"""Learning from the tail: a discriminant between reference rows and the rows that look out.
+r"""Learn from the tail: a linear discriminant between reference rows and the test rows that look out.
 
-Let A be reference rows and Q the rows at hand, with standardised features x and base scores u (`Standard`). Rows that
-look out are those that the current score s puts where reference rows are rare:
+Let A be the reference rows and Q the test rows, with standardised features x and base scores u (`Standard`). A test row
+looks out if its score s lies in a range where reference rows are rare:
 
 $$ r_i = 1 - \min\bigl(1, F_A(s_i) / F_Q(s_i)\bigr) $$
 
@@ -11,16 +11,16 @@ $$ \Delta = \frac{\sum_Q r_i x_i}{\sum_Q r_i} - \bar{x}_A, \qquad
    w = -(S_A + \rho I)^{-1} \Delta, \qquad
    s = u + \frac{w^\top x}{\mathrm{sd}_A(w^\top x)}, $$
 
-where $S_A$ is the correlation matrix of A, m its rows, and $\rho = 1.5 \sqrt{d / m}$ about the size of its sampling
-error. The learned part $w^\top x$ then gets a weight, from five folds of A and Q: each fold is scored by the same
-rounds on the other four, so these scores do not depend on the row that they score.
+where $S_A$ is the correlation matrix of the m rows of A, and $\rho = 1.5 \sqrt{d / m}$ is about its sampling error.
+The learned part $w^\top x$ then gets a weight by cross-validation with five folds of A and Q: each fold is scored by a
+fit to the other four folds, so no row is scored by a fit that contains it.
 
-- *Gain*: how many more rows of Q fall below the 0.2, 0.5 and 1 % quantiles of A by s than by u (or than expected by
-  chance, if u has no excess), in standard errors.
-- *Shift*: the difference between A and Q in the direction of their mean difference, over rows that do not look out, in
-  standard errors. Out rows move the tail; a reference that differs from production moves the bulk.
+- *Gain*: how many more rows of Q fall below the 0.2, 0.5 and 1 % quantiles of A when ranked by s than when ranked by u
+  (or than expected by chance, if u has no excess), in standard errors.
+- *Shift*: the difference between A and the rows of Q that do not look out, along the direction of the mean difference
+  of A and Q, in standard errors. Out rows move the tail; a reference that differs from production moves the bulk.
 - *Trust* is $\Phi(\text{gain} - 1 - \max(0, \text{shift} - 1))$.
-- *Balance*, between ¼ and 1, is the weight of the learned part relative to u in a discriminant of these two numbers.
+- *Balance*, between ¼ and 1, is the weight of the learned part relative to u in a discriminant on these two columns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDS = 4
 # The quantiles of the reference that define the tail.
 _TAIL = (0.002, 0.005, 0.01)
 
-# Required gain and tolerated shift, in standard errors. Chosen on three networks, checked on others.
+# Required gain and tolerated shift, in standard errors. They were chosen on three networks and checked on others.
 _NEEDED_GAIN = 1.0
 _TOLERATED_SHIFT = 1.0
 
@@ -53,9 +53,9 @@ _LEAST_WEIGHT = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """The learned part: coefficients (d,) with unit deviation over the reference, and its weights.
+    """The learned part: coefficients (d,) whose products have unit deviation over the reference, and its weights.
 
-    The module docstring explains the other numbers.
+    The module docstring defines gain, trust, balance and shift.
     """
 
     coef: Floats
@@ -66,14 +66,14 @@ class Learned:
 
 
 def learn(reference: ScoredRows, rows: ScoredRows, covariance: FoldedCovariance) -> Learned:
-    """Return the learned part of a contrast of reference rows with the rows at hand."""
+    """Return the learned part of a contrast of reference rows with test rows."""
     folds_in, folds = covariance.folds, folds_of(rows.features, rows.scores)
     fits = np.arange(FOLDS + 1)  # Fit k leaves out fold k; the last fit leaves out nothing.
     uses_in, uses = folds_in[:, None] != fits, folds[:, None] != fits
     centre = _sums(reference.features, uses_in.astype(np.float64)) / uses_in.sum(axis=0)
 
     def discriminant(weights: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the coefficients (d, k) of each fit, and its products with reference rows and rows at hand."""
+        """Return the coefficients (d, k) of each fit, and their products with the reference rows and the test rows."""
         total = weights.sum(axis=0)
         displacement = _sums(rows.features, weights) / np.maximum(total, _LEAST_WEIGHT) - centre
         coef = np.where(total > _LEAST_WEIGHT, -covariance.solve(displacement), 0.0)
@@ -107,7 +107,7 @@ def learn(reference: ScoredRows, rows: ScoredRows, covariance: FoldedCovariance)
 
 
 def tail_weights(scores_in: Floats, scores: Floats) -> Floats:
-    """Return the estimated share (n,) of out rows among the rows that score at most as much as each row.
+    """Return for each row (n,) the estimated share of out rows among the rows that score at most as high.
 
     >>> tail_weights(np.array([1.0, 2.0, 3.0]), np.array([0.0, 2.0, 3.0])).round(3)
     array([1., 0., 0.])
@@ -122,7 +122,7 @@ def tail_weights(scores_in: Floats, scores: Floats) -> Floats:
 
 
 def tail_excess(scores_in: Floats, scores: Floats) -> float:
-    """Return how many more rows than expected score below low quantiles of the reference, in standard errors."""
+    """Return the excess of rows below low quantiles of the reference over the expected number, in standard errors."""
     return excess_of_counts(tail_counts(tail_levels(scores_in), scores), len(scores), len(scores_in))
 
 
@@ -133,18 +133,18 @@ def tail_levels(scores_in: Floats) -> Floats:
 
 
 def tail_counts(levels: Floats, scores: Floats) -> NDArray[np.int64]:
-    """Return the number of scores up to each level."""
+    """Return the number of scores at or below each level."""
     return np.array([np.count_nonzero(scores <= level) for level in levels], dtype=np.int64)
 
 
 def excess_of_counts(counts: NDArray[np.int64], rows: int, reference_rows: int) -> float:
-    """Return `tail_excess` of `rows` scores with these counts in the tail."""
+    """Return `tail_excess`, given the number of scores at or below each level."""
     expected = rows * np.array(_TAIL)
     return float(np.mean((counts - expected) / np.sqrt(expected * (1 + rows / reference_rows) + 1)))
 
 
 def _balance(base_in: Floats, along_in: Floats, base: Floats, along: Floats) -> float:
-    """Return the weight of the learned part relative to the base score, by a discriminant of these two columns."""
+    """Return the weight of the learned part relative to the base score, from a discriminant on these two columns."""
     both_in, both = np.array([base_in, along_in]), np.array([base, along])
     mean, deviation = both_in.mean(axis=1)[:, None], both_in.std(axis=1)[:, None]
     if not deviation.min() > 0:
@@ -172,7 +172,7 @@ def _shift(along_in: Floats, along: Floats, weights: Floats) -> float:
 
 
 def _of_own_fold(along: Floats, folds: NDArray[np.intp]) -> Floats:
-    """Return for each row the product by the fit that left it out."""
+    """Return for each row the product from the fit that left its fold out."""
     own: Floats = along[np.arange(len(along)), folds]
     return own
 

@@ -1,7 +1,7 @@
 """Distances of rows from typical rows, and a guard against rows that must not be learned.
 
-Sums of squares have no bound: one finite row of 1e10 outweighs all rows before and after it. Rows that are far beyond
-any real row are therefore scored and decided, but not learned.
+Sums of squares are not robust: a single row with values of 1e10 outweighs all other rows. Garbage rows, which are far
+beyond any real row, are therefore scored and decided, but not learned.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ..regression.moments import Moments
 # below 2.7. With only 100 reference rows the DenseNet's textures are at 22.8, with 20 rows ImageNet's own rows at 9.8.
 GARBAGE_DISTANCE = 100.0
 
-# Fewer rows are no scale.
+# Fewer rows than this do not define a scale.
 FEWEST_TO_SCALE = 20
 
-# Number of rows whose medians are computed.
+# Medians are computed over about this many rows.
 _ROWS_OF_MEDIANS = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class RowScale:
-    """The mean (d,) of typical rows, and the unit (d,) of distances from it: the deviation, or one size for all.
+    """The mean (d,) of typical rows, and the unit of distance (d,): standard deviations, or one size for all columns.
 
-    A column that is constant among typical rows has the root mean square deviation of the other columns, or 1 if all
-    columns are constant. So a unit that never fired before is not infinitely far when it fires.
+    A column that is constant among typical rows gets the root mean square deviation of the other columns, or 1 if all
+    columns are constant. A neuron that fires for the first time is then not infinitely far away.
 
     >>> scale = RowScale.of(np.array([[0.0, 5.0], [2.0, 5.0]]))
     >>> scale.distances(np.array([[1.0, 5.0], [4.0, 8.0]])).tolist()
@@ -55,7 +55,7 @@ class RowScale:
 
     @classmethod
     def of_size(cls, mean: Floats, mean_square: float) -> RowScale:
-        """Return the scale with one unit for all columns: the size of typical rows. No row is far if it is zero."""
+        """Return the scale with the size of typical rows as the unit of all columns. If it is zero, no row is far."""
         return cls(mean, np.full(len(mean), np.sqrt(mean_square) if mean_square > 0 else np.inf))
 
     def distances(self, features: Matrix) -> Floats:
@@ -79,12 +79,14 @@ class RowScale:
 class RowGuard:
     """Recognises garbage rows, which must not be learned, by their features and by their base score.
 
-    The features of a reference are measured in standard deviations. Without a reference, the rows so far may be
-    nearly identical, such as images of a closed lens, and other rows are then 10,000 deviations away. So the unit is
-    the size of these rows, the root mean square of all their numbers. With any set of the six networks as the rows so
-    far, rows of the network's other sets are at most 4.6 sizes away.
+    With a reference, feature distances are measured in standard deviations of the reference. Without one, the rows seen
+    so far may be nearly identical, for example while a lens is covered, and ordinary rows would be 10,000 deviations
+    away. Distances are then measured in the size of the rows seen so far, the root mean square of all their numbers.
+    For each of the six networks, and for each of its data sets as the rows seen so far, rows of its other sets are at
+    most 4.6 sizes away.
 
-    Base scores are measured in sizes, if at all. The deviation of the MSP is tiny if the network is sure of all rows.
+    Base scores are measured in sizes, because the deviation of the MSP is tiny if the network is sure of all rows.
+    `scores` is None if base scores are not checked.
     """
 
     features: RowScale
@@ -92,7 +94,7 @@ class RowGuard:
 
     @classmethod
     def of_reference(cls, features: Matrix, scores: Floats) -> RowGuard | None:
-        """Return the guard of reference rows, features (m, d) and base scores (m,); None if they are too few."""
+        """Return the guard for reference features (m, d) and base scores (m,), or None if there are too few rows."""
         if len(scores) < FEWEST_TO_SCALE:
             return None
         return cls(
@@ -101,7 +103,7 @@ class RowGuard:
 
     @classmethod
     def of_learned(cls, moments: Moments) -> RowGuard | None:
-        """Return the guard of learned rows; None if they are too few."""
+        """Return the guard for the learned rows, or None if there are too few."""
         if moments.rows < FEWEST_TO_SCALE:
             return None
         squares = np.square(moments.mean) + np.maximum(moments.squares, 0.0) / moments.rows
@@ -110,18 +112,18 @@ class RowGuard:
 
     @classmethod
     def of_medians(cls, features: Matrix, scores: Floats) -> RowGuard | None:
-        """Return the guard of rows that may hold garbage themselves, from medians; None if they are too few.
+        """Return the guard for rows that may include garbage, from medians, or None if there are too few rows.
 
-        For many rows, the medians are computed on a sample.
+        If there are many rows, the medians are computed on a sample.
         """
         if len(scores) < FEWEST_TO_SCALE:
             return None
-        some = slice(None, None, -(-len(scores) // _ROWS_OF_MEDIANS))
-        return cls(_scale_of_medians(features[some]), _scale_of_medians(scores[some, None]))
+        sample = slice(None, None, -(-len(scores) // _ROWS_OF_MEDIANS))
+        return cls(_scale_of_medians(features[sample]), _scale_of_medians(scores[sample, None]))
 
 
 def is_garbage(features: Matrix, scores: Floats, guard: RowGuard | None) -> Bools:
-    """Return whether each row (n,) is farther than `GARBAGE_DISTANCE` from typical rows. Without a guard, none is."""
+    """Return whether each row (n,) is farther than `GARBAGE_DISTANCE` from typical rows. Without a guard, no row is."""
     if guard is None:
         return np.zeros(len(scores), dtype=np.bool_)
     is_far: Bools = guard.features.distances(features) > GARBAGE_DISTANCE

@@ -1,12 +1,12 @@
 r"""Drift alarm for a stream, with a bound on the probability of a false alarm over a stream of any length.
 
 **Null hypothesis**: rows are drawn independently from one mixture of in- and out-of-distribution rows, with any share
-of out rows, and are scored by one fixed rule. A constant share of out rows is therefore no drift. A burst of out rows
-and a change of camera are drift.
+of out rows, and one fixed rule scores them. A constant share of out rows is therefore not drift. A burst of out rows or
+a new camera is drift.
 
-p-values against the same reference are dependent, so it is not valid to bet on them as independent uniform numbers.
-Their order in time is valid: under the null hypothesis, every order of the rows seen so far is equally likely, whatever
-the reference was.
+p-values that share one reference are dependent, so a test must not treat them as independent uniform numbers. Their
+order in time can be tested: under the null hypothesis, every order of the rows seen so far is equally likely, whatever
+the reference is.
 
 1. Each p-value falls into one of 256 bins and is ranked among *all earlier rows of the stream*, with ties broken at
    random: $u_t = (\#\{s < t : b_s < b_t\} + \theta_t \#\{s \le t : b_s = b_t\}) / t$. Under the null
@@ -38,15 +38,15 @@ from .._check import LARGEST, Floats, Matrix, as_share, as_vector, check_same_ro
 # Number of p-value bins. Ranking by bin keeps the size of the state constant.
 BINS = 256
 
-# Rows with p-values above this are the in-distribution part of the stream.
+# Rows with p-values above this level form the in-distribution part of the stream.
 IN_DISTRIBUTION = 0.05
 
 PARTS = ("all rows", "in-distribution rows")
 
-# Number of rows that are ranked at a time.
+# Rows are ranked in blocks of this size.
 _ROWS_AT_ONCE = 256
 
-# The reserve is halved after this many rows times e - 1, and then decreases logarithmically.
+# The reserve is half of the initial capital after this many rows times e - 1.
 _ROWS_OF_RESERVE = 100
 
 # The weight of a row in recent means falls to 1 / e after this many rows.
@@ -55,7 +55,7 @@ _RECENT_ROWS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Martingale:
-    """The capital of bets that the distribution of the bins (0 to 255) changes; the odds are fair if it does not.
+    """The capital of bets on a change of the distribution of bins (0 to 255). The bets are fair if nothing changes.
 
     `counts` is the number of earlier rows in each bin, and `log_bets` is the logarithm of the capital of each bet.
     """
@@ -74,7 +74,7 @@ class Martingale:
         return float(np.logaddexp.reduce([math.log(_reserve(self.rows)), *self.log_bets]))
 
     def updated(self, bins: NDArray[np.intp], ties: Floats) -> Martingale:
-        """Return the martingale after rows with these bins (n,); `ties` are random numbers in [0, 1), one per row."""
+        """Return the martingale after rows with these bins (n,). `ties` (n,) are uniform random tie-breakers."""
         if len(bins) == 0:
             return self
         moved = _reserve(self.rows) - _reserve(self.rows + len(bins))
@@ -103,9 +103,9 @@ class Recent:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """The state of a stream over about its last thousand rows, compared with all rows.
+    """The state of a stream over about its last thousand rows, and over all rows.
 
-    `what` is the part of the stream whose martingale raised the alarm. `out_share` is the estimate
+    `what` names the part of the stream whose martingale raised the alarm. `out_share` is the estimate
     1 - 2 #{p > 1/2} / n, clipped at 0. `mean_p` is the mean p-value of the in-distribution part, scaled to [0, 1]; it
     is 1/2 for rows like the reference. `residual` is the mean of base score minus trued score. `feature_shift` is the
     root mean square over the features of the shift of their means from the reference, in standard deviations, and
@@ -128,18 +128,20 @@ class DriftReport:
     features_moved: tuple[int, ...]
 
     def __str__(self) -> str:
-        status = f"alarm since row {self.since:,}, of {self.what}" if self.is_alarming else "no alarm"
+        status = f"alarm since row {self.since:,}, for {self.what}" if self.is_alarming else "no alarm"
         lines = [
             f"{self.rows:,} rows: {status} (martingale {self.martingale:.3g}, alarm at {self.alarm_line:,.0f})",
-            f"out share {self.out_share:.1%} lately, {self.out_share_of_all:.1%} of all rows",
-            f"mean p-value of the in-distribution part {self.mean_p:.3f} lately, {self.mean_p_of_all:.3f} of all rows",
+            f"out share: {self.out_share:.1%} recently, {self.out_share_of_all:.1%} over all rows",
+            f"mean in-distribution p-value: {self.mean_p:.3f} recently, {self.mean_p_of_all:.3f} over all rows",
         ]
         if self.residual is not None:
-            lines.append(f"base less trued score {self.residual:.3g} lately, {self.residual_of_all:.3g} of all rows")
+            lines.append(
+                f"base minus trued score: {self.residual:.3g} recently, {self.residual_of_all:.3g} over all rows"
+            )
         if self.feature_shift is not None:
             moved = ", ".join(str(column) for column in self.features_moved)
             lines.append(
-                f"features {self.feature_shift:.2f} standard deviations from the reference (farthest: {moved})"
+                f"feature shift: {self.feature_shift:.2f} standard deviations from the reference (largest: {moved})"
             )
         return "\n".join(lines)
 
@@ -188,7 +190,7 @@ class DriftAlarm:
 
     @property
     def martingale(self) -> float:
-        """Half of the larger martingale. The alarm is raised when this value reaches `alarm_line`."""
+        """Half of the larger of the two martingales. The alarm is raised when this value reaches `alarm_line`."""
         return math.exp(min(max(self._log_capitals()) - math.log(2), 700.0))
 
     @property
@@ -253,7 +255,7 @@ class DriftAlarm:
         return self.of_all.log_capital, self.of_in.log_capital
 
     def _raised(self) -> DriftAlarm:
-        """Return the alarm, raised if a martingale has reached its line: twice `alarm_line`, because there are two."""
+        """Return the alarm, raised if one of the two martingales has reached twice `alarm_line`."""
         capitals = self._log_capitals()
         if self.is_alarming or max(capitals) < math.log(2 * self.alarm_line):
             return self
@@ -279,7 +281,7 @@ class DriftAlarm:
 
 @dataclass(frozen=True, eq=False)
 class DriftWatch:
-    """A drift alarm for a detector: the alarm, and the mean and standard deviation (d,) of the reference features."""
+    """The drift alarm of a detector, with the mean and standard deviation (d,) of the reference features."""
 
     alarm: DriftAlarm
     mean: Floats
@@ -287,7 +289,7 @@ class DriftWatch:
 
     @classmethod
     def of(cls, features_in: Matrix, false_alarm: float | None) -> DriftWatch | None:
-        """Return the watch at the start of a stream for reference features (m, d); None without a false-alarm rate.
+        """Return the initial watch for reference features (m, d), or None without a false-alarm rate.
 
         The seed of the alarm is a digest of the reference, so that different detectors use different random numbers.
         """
@@ -332,7 +334,7 @@ def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> 
 def _bets(u: Floats) -> Floats:
     """Return the value of each bet at each u (bets, n). Bets are positive densities on [0, 1].
 
-    The bets cover small and large shifts up and down, a larger or smaller spread, and some very low p-values.
+    The bets cover small and large shifts up and down, a larger or smaller spread, and an excess of very low p-values.
     """
     tilt, bend = 1 - 2 * u, 12 * (u - 0.5) ** 2 - 1
     bets = [
@@ -344,7 +346,7 @@ def _bets(u: Floats) -> Floats:
 
 
 def _reserve(rows: int) -> float:
-    """Return the capital that is still in reserve after `rows` rows."""
+    """Return the capital that is still in the reserve after `rows` rows."""
     return 1 / (1 + math.log1p(rows / _ROWS_OF_RESERVE))
 
 
@@ -354,7 +356,7 @@ def _out_share(counts: NDArray[Any]) -> float:
 
 
 def _mean_p(counts: NDArray[Any]) -> float:
-    """Return the mean p-value of the in-distribution part, scaled to [0, 1]; 1/2 without rows."""
+    """Return the mean p-value of the in-distribution part, scaled to [0, 1], or 1/2 without rows."""
     first = math.ceil(IN_DISTRIBUTION * BINS)
     inside = counts[first:]
     middles = (np.arange(len(inside)) + 0.5) / len(inside)

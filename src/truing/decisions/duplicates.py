@@ -1,10 +1,10 @@
-"""Near-duplicates among reference rows: frames of a film, tiles of an image, records of a user.
+"""Detect near-duplicates among reference rows, such as frames of a video, tiles of an image or records of a user.
 
-Error rates hold for independent reference rows. Rows that come in groups are not independent, and a row of a group is
-much closer to the other rows of its group than to the rest. The distances from a row to its neighbours then have a gap
-where the group ends. Rows of an ordinary reference have no such gap: among independent rows of a smooth density in D
-dimensions, the values k D log(r_{k+1} / r_k), with r_k the distance to the k-th neighbour, are independent and
-exponential with mean 1.
+Error rates hold for independent reference rows. Rows that come in groups are not independent. A row is much closer to
+the other rows of its group than to all other rows, so the sorted distances from a row to its neighbours have a gap
+where the group ends. An ordinary reference has no such gap: if rows are drawn independently from a smooth density in D
+dimensions, and r_k is the distance to the k-th neighbour, the values k D log(r_{k+1} / r_k) are independent and
+exponentially distributed with mean 1.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from .._check import Bools, Floats, Matrix
 from ..regression.least_squares import row_products
 
-# At most this many numbers and rows are read. Rows are read in runs, because the rows of a group are usually adjacent.
+# The most numbers and rows to read. Rows are read in runs of `_RUN`, because rows of a group are usually adjacent.
 _MOST_NUMBERS = 2**20
 _FEWEST_ROWS, _MOST_ROWS = 2**11, 2**13
 _RUN = 2**6
@@ -24,15 +24,17 @@ _COPIES = 2**5
 # A group holds at most one in this many rows. Larger clusters are classes.
 _GROUPS = 12
 
-# Columns with fewer values than this share of the rows are not used.
+# Columns with fewer distinct values than this share of the rows are not used.
 _VALUES = 1 / 4
 
 # A gap is a ratio of successive distances of at least `_RATIO`, and a normalised log-ratio of at least `_LOG_RATIO`.
-# On ordinary references, up to 28 % of the rows have a gap, most of them among short sentences with few wordings.
+# In ordinary references, up to 28 % of the rows have a gap (the maximum is for short sentences). A larger share than
+# `_WITH_GAP` causes a note.
 _RATIO, _LOG_RATIO = 1.25, 10.0
 _WITH_GAP = 0.4
 
-# The share of distinct rows with exact copies that causes a note, and a small number of copies expected by chance.
+# The share of distinct rows with exact copies that causes a note. A row counts if chance explains fewer than
+# `_BY_CHANCE` of its copies.
 _COPIED = 0.05
 _BY_CHANCE = 0.1
 
@@ -42,7 +44,7 @@ _ROUNDING = 1e-6
 
 def on_near_duplicates(features: Matrix) -> list[str]:
     """Return a note if many reference rows (n, d) have exact copies or near-duplicates in the reference."""
-    rows = _some_rows(features)
+    rows = _rows_to_examine(features)
     _, first, counts = np.unique(_keys(rows), return_index=True, return_counts=True)
     distinct, is_copied = rows[first], counts > 1
     rates = "real error rates may exceed the stated rates"
@@ -59,10 +61,10 @@ def on_near_duplicates(features: Matrix) -> list[str]:
     return []
 
 
-def _some_rows(features: Matrix) -> Floats:
-    """Return all rows, or evenly spaced runs of adjacent rows.
+def _rows_to_examine(features: Matrix) -> Floats:
+    """Return all rows, or evenly spaced runs of adjacent rows if there are many.
 
-    Runs of a large, shuffled reference miss most of the other rows of a group.
+    If a large reference is shuffled, the runs contain few rows of the same group, and groups are not detected.
     """
     most = int(np.clip(_MOST_NUMBERS // features.shape[1], _FEWEST_ROWS, _MOST_ROWS))
     if len(features) > most:
@@ -72,27 +74,28 @@ def _some_rows(features: Matrix) -> Floats:
 
 
 def _keys(rows: Floats) -> Floats:
-    """Return one number per row (n,). Equal rows have equal numbers."""
+    """Return a key for each row (n,). Equal rows have equal keys."""
     return row_products(rows, np.cos(np.arange(1, rows.shape[1] + 1)))
 
 
 def _share_beyond_chance(distinct: Floats, is_copied: Bools) -> float:
     """Return the share of copied rows whose copies are not explained by chance.
 
-    Independent rows may be equal where columns have few values: rows of dead units, counts, categories. If the two
-    rarest values of a row are independent and have the frequencies p and q, chance gives less than n p q copies.
+    Independent rows may be equal if columns have few values, such as dead units, counts or categories. If the two
+    rarest values of a row are independent and have the frequencies p and q, fewer than n p q copies are expected by
+    chance.
     """
     n, copied = len(distinct), np.flatnonzero(is_copied)
     if not len(copied) or distinct.shape[1] < 2:
         return 0.0
-    some = copied[_evenly(len(copied), _COPIES)]
-    frequencies = [np.count_nonzero(distinct == distinct[row], axis=0) / n for row in some]
+    examined = copied[_evenly(len(copied), _COPIES)]
+    frequencies = [np.count_nonzero(distinct == distinct[row], axis=0) / n for row in examined]
     by_chance = [n * np.prod(np.partition(frequency, 1)[:2]) for frequency in frequencies]
     return float(np.mean(np.array(by_chance) < _BY_CHANCE))
 
 
 def _share_with_gap(distinct: Floats) -> float:
-    """Return the share of rows that are far closer to some rows than to all others."""
+    """Return the share of rows that are far closer to a few rows than to all others."""
     distinct = distinct[:, _has_many_values(distinct)]
     neighbours = len(distinct) // _GROUPS
     if neighbours < 2 or not distinct.size:
@@ -100,7 +103,7 @@ def _share_with_gap(distinct: Floats) -> float:
     distances = _nearest_distances(distinct, neighbours + 1)
     log_ratios = np.diff(np.log(distances), axis=1)
     scaled = log_ratios * np.arange(1, neighbours + 1)
-    mean = np.median(scaled) / np.log(2)  # The median of an exponential variable is log 2 times its mean.
+    mean = np.median(scaled) / np.log(2)  # The median of an exponential distribution is log 2 times its mean.
     if mean == 0:  # Most distances are tied: the rows lie on a grid.
         return 0.0
     is_gap = (log_ratios >= np.log(_RATIO)) & (scaled >= _LOG_RATIO * mean)
@@ -108,22 +111,22 @@ def _share_with_gap(distinct: Floats) -> float:
 
 
 def _has_many_values(distinct: Floats) -> Bools:
-    """Return which columns have many values (d,). Rows form clusters by the values of other columns.
+    """Return which columns have many distinct values (d,).
 
-    Categories, small counts and units that are rarely active have few values.
+    Categories, small counts and rarely active units have few values, and rows form clusters by these values.
     """
-    some = np.sort(distinct[_evenly(len(distinct), _QUERIES)], axis=0)
-    has_many: Bools = np.count_nonzero(np.diff(some, axis=0), axis=0) >= _VALUES * len(some)
+    columns = np.sort(distinct[_evenly(len(distinct), _QUERIES)], axis=0)
+    has_many: Bools = np.count_nonzero(np.diff(columns, axis=0), axis=0) >= _VALUES * len(columns)
     return has_many
 
 
 def _nearest_distances(distinct: Floats, count: int) -> Floats:
-    """Return the distances from some rows to their nearest rows (queries, count) in ascending order.
+    """Return the distances from evenly spaced rows to their nearest neighbours (queries, count), ascending.
 
-    Columns are standardised. Distances that differ by rounding errors are made equal.
+    Columns are standardised. Distances are rounded, so that rounding errors do not make them differ.
     """
     rows = distinct - distinct.mean(axis=0)
-    rows /= np.abs(rows).max(axis=0)  # Squares of tiny numbers underflow.
+    rows /= np.abs(rows).max(axis=0)  # Prevents the squares of tiny numbers from underflowing.
     rows /= rows.std(axis=0)
     queries = _evenly(len(rows), _QUERIES)
     norms = np.einsum("ij,ij->i", rows, rows)

@@ -1,4 +1,4 @@
-"""Notes: warnings to read before trusting a detection."""
+"""Notes: warnings that a user should read before trusting a detection."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ..regression.least_squares import LinearFit
 from .distances import GARBAGE_DISTANCE
 from .thresholds import out_share_at_most, out_share_of_counts
 
-# A fit reproduces the base score if it has about as many rows as dimensions (the paper's sample-number ablation).
-# Fits with fewer rows than this multiple of their rank get a note.
+# With about as many rows as dimensions, a fit reproduces the base score (the paper's sample-number ablation). A fit to
+# fewer rows than this multiple of its rank gets a note.
 _FEW_ROWS = 3
 
-# If at least this share of the rows is out with confidence, the reference is probably wrong. High p-value levels are
-# included because all rows of another camera may look slightly out.
+# If the lower bound on the share of out rows reaches this value, the reference is probably wrong. High p-value levels
+# are included because all rows of another camera may look slightly out.
 _NEARLY_ALL = 0.9
 _LEVELS = (0.05, 0.25, 0.5)
 
-# The smallest number of rows whose order is compared, and the number of standard errors of a clear difference.
+# The fewest rows whose order is compared, and the number of standard errors that makes a difference clear.
 ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
 
-# The share of rows by which the mix of predicted classes may differ without a note, beyond sampling error.
-_OTHER_MIX = 0.1
+# The difference in predicted class frequencies that causes a note, as a share of the rows beyond sampling error.
+_CLASS_SHIFT = 0.1
 
 # Tolerance for rounding errors of a probability.
 _ROUNDED_CHANCE = 1e-6
 
-NO_REFERENCE = "no in/out: refusing a share of an unknown mixture is no decision; give a reference"
-ALL_EQUAL = "the base scores are all equal: there is nothing to true"
+NO_REFERENCE = "no in/out decisions without a reference: pass in-distribution rows as reference"
+ALL_EQUAL = "all base scores are equal: a regression cannot improve them"
 
 
 class Chance(Protocol):
@@ -57,20 +57,20 @@ def is_few(rows: Any, fit: LinearFit) -> Any:
 def on_few_rows(few: int, fit: LinearFit) -> str:
     """Return a note on rows that were scored by a fit to too few rows."""
     return (
-        f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit of few rows for its rank, {fit.rank:,}, "
-        "which repeats the base score: give more rows, or fewer components"
+        f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit to few rows for its rank of {fit.rank:,}, so "
+        "the trued score mostly repeats the base score: use more rows or fewer components"
     )
 
 
 def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
-    """Yield a note if nearly all rows look out; `counts` is the number of rows with each of the m + 1 p-values."""
-    if out_share_at_most(counts, _LEVELS) < _NEARLY_ALL:  # The lower bound is slower to compute.
+    """Yield a note if nearly all rows look out. `counts` is the number of rows with each of the m + 1 p-values."""
+    if out_share_at_most(counts, _LEVELS) < _NEARLY_ALL:  # Skip the lower bound, which is slower to compute.
         return
     bound = out_share_of_counts(counts, levels=_LEVELS)
     if bound >= _NEARLY_ALL:
         yield (
-            f"at least {math.floor(100 * bound)} % of the rows look out: is the reference of the same network and "
-            "camera, and was it held out from training?"
+            f"at least {math.floor(100 * bound)} % of the rows look out: check that the reference comes from the same "
+            "network and camera and was held out from training"
         )
 
 
@@ -85,19 +85,19 @@ def on_skipped_rows(skipped: int, *, has_reference: bool) -> list[str]:
 
 
 def on_class_mix(counts_in: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) -> list[str]:
-    """Return a note if the predicted classes of the rows clearly have other frequencies than in the reference.
+    """Return a note if the predicted classes of the rows are clearly differently frequent than in the reference.
 
-    Both arguments count the rows of each class (c,). The share of rows to move to make both mixes equal must exceed its
-    expected value for equal mixes by a tenth.
+    Both arguments count the rows of each class (c,). The note is given if the total variation distance between the two
+    exceeds its expected value for equal frequencies by `_CLASS_SHIFT`.
     """
     rows_in, rows = int(counts_in.sum()), int(counts.sum())
     both = (counts_in + counts) / (rows_in + rows)
     noise = np.sqrt(2 / np.pi * both * (1 - both) * (1 / rows_in + 1 / rows)).sum() / 2
     moved = float(np.abs(counts_in / rows_in - counts / rows).sum()) / 2
-    if moved - noise < _OTHER_MIX:
+    if moved - noise < _CLASS_SHIFT:
         return []
     return [
-        f"the predicted classes differ in frequency from the reference (by {moved:.0%} of the rows): if the "
+        f"the predicted class frequencies differ from the reference (by {moved:.0%} of the rows): if those of the "
         "in-distribution rows differ too, more of them are refused than the rate states; contrast is less affected"
     ]
 
@@ -113,9 +113,9 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
     chance = before[0].chance
     if all(then.chance < 0.5 - _ROUNDED_CHANCE - _CLEAR * then.standard_error for then in before):
         yield (
-            f"the rows score higher than the reference, with a chance of {1 - chance:.3f}: are the two swapped, or is "
-            "the sign of the score flipped?"
+            f"the rows score higher than the reference (with probability {1 - chance:.3f}): check that the two are not "
+            "swapped and that a higher score means in-distribution"
         )
     if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
         chances = f"{chance:.3f} before truing, {after[0].chance:.3f} after"
-        yield f"truing hurts here: the chance that a reference row outscores a row is {chances}"
+        yield f"truing hurts here: the probability that a reference row outscores a test row is {chances}"

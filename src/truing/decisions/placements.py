@@ -25,12 +25,12 @@ Classes = NDArray[np.intp]
 class Placements:
     """The weighted share of reference rows that outscore each test row, `of_rows` (n,); a tie counts as one half.
 
-    `of_known` (m,) is the contribution of each reference row to the sum of these shares, and `most` (m,) is its
+    `of_reference` (m,) is the contribution of each reference row to the sum of these shares, and `most` (m,) is its
     contribution if it outscores every test row.
     """
 
     of_rows: Floats
-    of_known: Floats
+    of_reference: Floats
     most: Floats
 
     @property
@@ -47,25 +47,25 @@ class Placements:
         """Return the sums from which the probability and its standard error are computed."""
         about_half = self.of_rows - 0.5
         squares = float(np.einsum("i,i->", about_half, about_half))
-        return PlacementSums(len(self.of_rows), float(self.of_rows.sum()), squares, self.of_known, self.most)
+        return PlacementSums(len(self.of_rows), float(self.of_rows.sum()), squares, self.of_reference, self.most)
 
     def __sub__(self, before: Placements) -> Placements:
-        """Return the difference to another score of the same rows."""
-        return Placements(self.of_rows - before.of_rows, self.of_known - before.of_known, self.most)
+        """Return the change from the placements by another score of the same rows."""
+        return Placements(self.of_rows - before.of_rows, self.of_reference - before.of_reference, self.most)
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementSums:
     """The number of test rows, the sum of their shares, and the sum of the squares of the shares minus ½.
 
-    `of_known` and `most` (m,) are the same as in `Placements`. Sums over different test rows with the same reference
-    can be added.
+    `of_reference` and `most` (m,) have the same meaning as in `Placements`. Sums over different test rows with the same
+    reference can be added.
     """
 
     rows: int
     total: float
     squares: float
-    of_known: Floats
+    of_reference: Floats
     most: Floats
 
     @property
@@ -77,8 +77,8 @@ class PlacementSums:
     def standard_error(self) -> float:
         """The standard error of `chance`."""
         of_rows = max(0.0, self.squares - self.rows * (self.chance - 0.5) ** 2)
-        of_known = float(((self.of_known - self.chance * self.most) ** 2).sum())
-        return float(np.sqrt(of_rows + of_known)) / self.rows
+        of_reference = float(((self.of_reference - self.chance * self.most) ** 2).sum())
+        return float(np.sqrt(of_rows + of_reference)) / self.rows
 
     def __add__(self, more: PlacementSums) -> PlacementSums:
         """Return the sums over both sets of rows."""
@@ -86,7 +86,7 @@ class PlacementSums:
             self.rows + more.rows,
             self.total + more.total,
             self.squares + more.squares,
-            self.of_known + more.of_known,
+            self.of_reference + more.of_reference,
             self.most + more.most,
         )
 
@@ -114,7 +114,7 @@ def placements(ranks: Ranks, weights: Sequence[Floats]) -> tuple[Placements, ...
 def weights_to_mix(classes_in: Classes, counts: Classes) -> Floats:
     """Return weights of reference rows (m,) that match the number of test rows in each class (c,)."""
     number = max(int(classes_in.max()) + 1, len(counts))
-    known, rows = np.bincount(classes_in, minlength=number), np.zeros(number)
+    counts_in, rows = np.bincount(classes_in, minlength=number), np.zeros(number)
     rows[: len(counts)] = counts
-    weights: Floats = (rows / np.maximum(known, 1))[classes_in]
+    weights: Floats = (rows / np.maximum(counts_in, 1))[classes_in]
     return weights if weights.any() else np.ones(len(classes_in))

@@ -1,4 +1,4 @@
-"""Ranks of scores among reference scores, from which p-values and placements are computed."""
+"""Ranks of scores among reference scores. p-values and placements are computed from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._threads import map_blocks
 
 Counts = NDArray[np.intp]
 
-# Number of scores to look up at a time.
+# Scores are looked up in blocks of this size.
 _SCORES_AT_ONCE = 2**16
 
 
@@ -22,8 +22,8 @@ _SCORES_AT_ONCE = 2**16
 class Ranks:
     """The ranks of scores (n,) among reference scores (m,), computed on first use.
 
-    Set `is_ordered` if the reference scores are already in ascending order. `size` is the size of the numbers that the
-    scores were computed from, if they are larger than the scores. It bounds the rounding errors of the scores.
+    Set `is_ordered` if the reference scores are already in ascending order. `size` is the magnitude of the numbers that
+    the scores were computed from, if it exceeds the scores. It bounds the rounding errors of the scores.
 
     >>> ranks = Ranks(np.array([3.0, 1.0, 1.0]), np.array([0.0, 1.0, 2.0]))
     >>> ranks.below.tolist(), ranks.up_to.tolist()
@@ -61,7 +61,7 @@ class Ranks:
     def up_to(self) -> Counts:
         """The number of reference scores at or below each score (n,).
 
-        A tied score equals the first reference score that is not below it. This is faster than a second search.
+        A score is tied if it equals the first reference score that is not below it, so a second search is not needed.
         """
         ordered = np.append(self.ordered, np.inf)
         ends = np.append(np.searchsorted(self.ordered, self.ordered, "right"), len(self.ordered))

@@ -1,4 +1,4 @@
-"""Keys that detect test rows which are also reference rows: their p-values would be invalid."""
+"""Detect test rows that are also reference rows. Their p-values would be invalid."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -8,8 +8,8 @@ import numpy as np
 from .._check import Floats, Matrix
 from ..regression.least_squares import row_products
 
-# The largest number of rows to look up, the share of shared rows that causes a note, and the share of reference keys
-# that must be distinct.
+# The most rows to look up, the share of shared rows that causes a note, and the share of reference keys that must be
+# distinct for a lookup to be meaningful.
 _LOOKED_UP = 1000
 _SHARED = 0.02
 _DISTINCT = 0.99
@@ -26,34 +26,34 @@ class RowKeys:
     are_distinct: bool
 
     @classmethod
-    def of(cls, *parts: Matrix) -> "RowKeys":
-        """Return the keys of the rows of all parts."""
-        keys = np.sort(np.concatenate([_keys(features) for features in parts]))
+    def of(cls, *references: Matrix) -> "RowKeys":
+        """Return the keys of the rows of one or more references."""
+        keys = np.sort(np.concatenate([_keys(features) for features in references]))
         return cls(keys, bool(np.count_nonzero(np.diff(keys)) >= _DISTINCT * (len(keys) - 1)))
 
     def notes(self, features: Matrix) -> list[str]:
-        """Return a note if many of these rows are reference rows. Return none if the reference itself repeats rows."""
+        """Return a note if many of these rows are reference rows, and the reference itself has few repeated rows."""
         if not self.are_distinct:
             return []
-        some = features[:: stride_of(len(features))]
-        return self.notes_on(self.found(some), len(some))
+        looked_up = features[:: stride_of(len(features))]
+        return self.notes_on(self.count(looked_up), len(looked_up))
 
-    def found(self, features: Matrix) -> int:
+    def count(self, features: Matrix) -> int:
         """Return the number of these rows that are reference rows."""
         keys = _keys(features)
         up_to, below = self.keys.searchsorted(keys, "right"), self.keys.searchsorted(keys)
         return int(np.count_nonzero(up_to > below))
 
-    def notes_on(self, found: int, looked_up: int) -> list[str]:
-        """Return a note if `found` is a large share of the `looked_up` rows. See `notes`."""
-        share = found / looked_up
+    def notes_on(self, shared: int, looked_up: int) -> list[str]:
+        """Return the note of `notes`, given that `shared` of the `looked_up` rows are reference rows."""
+        share = shared / looked_up
         if not self.are_distinct or share < _SHARED:
             return []
         return [f"{share:.0%} of the rows are reference rows: p-values and error rates hold only for the others"]
 
 
 def stride_of(rows: int) -> int:
-    """Return the step between rows that are looked up."""
+    """Return the distance between rows that are looked up, if there are `rows` rows."""
     return -(-rows // _LOOKED_UP)
 
 

@@ -14,15 +14,15 @@ from .._check import Bools, Floats, as_count, as_number, as_share, as_vector
 from .ranks import Ranks
 
 # A note is given if the expected share of rejected in-distribution rows exceeds the requested share by this factor.
-_MORE_THAN_ASKED = 1.25
+_TOLERATED_EXCESS = 1.25
 
-# The smallest level used; smaller levels are raised to it.
+# Smaller error rates are raised to this level.
 _LOWEST_LEVEL = 1e-9
 
-# Rounding errors of a score as a share of the size of the reference scores. The float32 error bounds the error of an
-# exported network near the threshold: over five networks, the largest errors measured are 4 eps for DLR and RLR, 5 eps
-# for contrast with gen and energy, and 9 eps for contrast with msp. The float64 error bounds the difference between
-# scores of equal rows that were computed in different orders.
+# Bounds on the rounding error of a score, relative to the magnitude of the reference scores. The float32 bound covers
+# the error of an exported network near the threshold: over five networks, the largest measured errors are 4 eps for DLR
+# and RLR, 5 eps for contrast with gen and energy, and 9 eps for contrast with msp. The float64 bound covers the
+# difference between scores of equal rows that were computed in different orders.
 _FLOAT32_ERROR = 12 * float(np.finfo(np.float32).eps)
 _FLOAT64_ERROR = 256 * float(np.finfo(np.float64).eps)
 
@@ -77,11 +77,11 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
 
 
 def largest_called_out(p: Floats, up_to: NDArray[np.integer[Any]], fdr: float) -> float:
-    """Return the largest of some ascending p-values that Benjamini–Hochberg calls out, or -1 if there is none.
+    """Return the largest of the ascending p-values that Benjamini–Hochberg calls out, or -1 if it calls out none.
 
-    `up_to` is the number of rows with a p-value of at most each one. Of tied entries, only the last must be exact.
+    `up_to` counts the rows whose p-value is at most each entry of `p`. Among tied entries, only the last must be exact.
     """
-    # p-values are fractions, so equality is common: tolerate rounding.
+    # p-values are multiples of 1 / (m + 1), so exact equality is common. Tolerate rounding errors.
     passing = p[p * up_to[-1] <= fdr * up_to * (1 + 1e-12)]
     return float(passing[-1]) if len(passing) else -1.0
 
@@ -106,7 +106,7 @@ def out_share_at_least(
     values = as_vector(p, "p")
     m = as_count(rows_in, "rows_in")
     if not levels:
-        raise ValueError("levels must hold one level at least, got none")
+        raise ValueError("levels must hold at least one level, got none")
     # Round p-values up to multiples of 1 / (m + 1), with a tolerance for rounding errors.
     places = np.clip(np.ceil(values * (m + 1) * (1 - 1e-12)), 1, m + 1).astype(np.intp)
     return out_share_of_counts(np.bincount(places - 1, minlength=m + 1), confidence=confidence, levels=levels)
@@ -148,18 +148,19 @@ def _out_rows_at_least(up_to: NDArray[np.integer[Any]], m: int, miss: float, lev
     return least
 
 
-def _chance_by_out_rows(low: int, rows: int, known: int, j: int) -> Callable[[int], float]:
-    """Return a function of the number of out rows: the probability that at least `low` minus `out` in rows are low.
+def _chance_by_out_rows(low: int, rows: int, m: int, j: int) -> Callable[[int], float]:
+    """Return a function that maps a number of out rows to the probability that `low` or more rows are low.
 
-    A row is low if it scores below the j-th lowest reference row. At least r = low - out of the N = rows - out in rows
-    are low if at most j - 1 of the lowest r + j - 1 of all scores belong to reference rows. Most binomial coefficients
-    of this probability do not depend on the number of out rows and are computed once.
+    A row is low if it scores below the j-th lowest of m reference rows. All out rows count as low. At least
+    r = low - out of the N = rows - out in-distribution rows are low if at most j - 1 of the lowest r + j - 1 of all
+    scores belong to reference rows. Most binomial coefficients of this probability do not depend on `out` and are
+    computed once.
     """
     from scipy.special import gammaln
 
     fewest = max(0, low + j - 1 - rows)
-    lowest = np.arange(fewest, min(j - 1, known) + 1)
-    of_known = gammaln(known + 1) - gammaln(lowest + 1) - gammaln(known - lowest + 1)
+    lowest = np.arange(fewest, min(j - 1, m) + 1)
+    of_reference = gammaln(m + 1) - gammaln(lowest + 1) - gammaln(m - lowest + 1)
     of_rest = gammaln(rows - low - j + 1 + lowest + 1)
 
     def chance_of(out: int) -> float:
@@ -167,15 +168,15 @@ def _chance_by_out_rows(low: int, rows: int, known: int, j: int) -> Callable[[in
         if low <= out:
             return 1.0
         of_others = gammaln(others + 1) - gammaln(drawn - lowest + 1) - of_rest
-        of_both = gammaln(known + others + 1) - gammaln(drawn + 1) - gammaln(known + others - drawn + 1)
-        return float(np.exp(of_known + of_others - of_both).sum())
+        of_both = gammaln(m + others + 1) - gammaln(drawn + 1) - gammaln(m + others - drawn + 1)
+        return float(np.exp(of_reference + of_others - of_both).sum())
 
     return chance_of
 
 
 @dataclass(frozen=True, eq=False)
 class Rate:
-    """The error rate of a decision. Its `name` is accept, false_alarm or fdr."""
+    """The error rate of a decision. `name` is accept, false_alarm or fdr."""
 
     name: str
     value: float
@@ -193,7 +194,7 @@ class Rate:
     def fewest_rows(self) -> int:
         """Return the smallest number of reference rows with which a row can be rejected at this rate.
 
-        One row is enough for `accept`, but would reject far too many rows; the p-value requirement is used instead.
+        For `accept`, one row would suffice but would reject far too many rows, so the number for p-values is returned.
         """
         level = 1 - self.value if self.name == "accept" else self.value
         return 1 if level <= 0 else math.ceil(1 / max(level, _LOWEST_LEVEL) - 1e-9) - 1
@@ -203,24 +204,26 @@ class Rate:
         smallest = 1 / (rows_in + 1)
         if self.name == "accept":
             refused = 1 - rows_for(self.value, rows_in) / (rows_in + 1)
-            if refused <= _MORE_THAN_ASKED * (1 - self.value) or self.value == 1.0:
+            if refused <= _TOLERATED_EXCESS * (1 - self.value) or self.value == 1.0:
                 return []
             return [
-                f"few reference rows, {rows_in:,}: of in-distribution rows {refused:.1%} are refused on average where "
-                f"{1 - self.value:.1%} of the reference are"
+                f"few reference rows ({rows_in:,}): on average, {refused:.1%} of in-distribution rows are refused, not "
+                f"{1 - self.value:.1%}"
             ]
         if smallest <= self.value:
             return []
-        return [f"no row can be refused at this rate: {rows_in:,} reference rows allow {smallest:.2g} at least"]
+        return [
+            f"no row can be refused at this rate: {rows_in:,} reference rows give p-values of at least {smallest:.2g}"
+        ]
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
     """Scores, conformal p-values and decisions, one per row (n,), and the error rate of the decisions.
 
-    Rows with `score >= threshold` are accepted. The threshold lies between two reference scores, so that no row ties
-    with it: `threshold_between` says where. It is None for `fdr`, where it depends on the other rows. `notes` are
-    warnings to read before trusting the decisions.
+    Rows with `score >= threshold` are accepted. The threshold lies between two reference scores, so no row ties with it
+    (`threshold_between`). It is None for `fdr`, where decisions depend on the other rows. `notes` are warnings to read
+    before trusting the decisions.
     """
 
     scores: Floats
@@ -238,41 +241,40 @@ class Decision:
 def decide_at(rate: Rate, ranks: Ranks, more_notes: tuple[str, ...] = ()) -> Decision:
     """Return decisions at an error rate from the ranks of scores among reference scores.
 
-    A score between the threshold and the lowest accepted reference score counts as tied with this reference score: the
-    row is accepted and has the p-value of the tie. The p-value rises, so it stays valid. `more_notes` are added to the
-    notes on the rate.
+    A score between the threshold and the lowest accepted reference score counts as tied with that reference score: the
+    row is accepted and gets the p-value of a tie, which is larger and therefore still valid. `more_notes` are added to
+    the notes on the rate.
     """
     scores = ranks.scores
-    p, known = ranks.p_values(), ranks.ordered
-    notes = (*rate.notes(len(known)), *more_notes)
+    p, scores_in = ranks.p_values(), ranks.ordered
+    notes = (*rate.notes(len(scores_in)), *more_notes)
     if rate.name == "fdr":
         return Decision(scores, p, benjamini_hochberg(p, fdr=rate.value), None, rate, notes)
-    refused = _refused_in(rate, len(known))
-    if not 0 <= refused < len(known):
+    refused = _refused_in(rate, len(scores_in))
+    if not 0 <= refused < len(scores_in):
         threshold = math.copysign(math.inf, refused)
         return Decision(scores, p, scores < threshold, threshold, rate, notes)
-    threshold = threshold_between(known, refused, ranks.size)
+    threshold = threshold_between(scores_in, refused, ranks.size)
     is_out: Bools = scores < threshold
-    tied = (scores < known[refused]) & ~is_out
-    p[tied] = (1 + np.searchsorted(known, known[refused], "right")) / (len(known) + 1)
+    tied = (scores < scores_in[refused]) & ~is_out
+    p[tied] = (1 + np.searchsorted(scores_in, scores_in[refused], "right")) / (len(scores_in) + 1)
     return Decision(scores, p, is_out, threshold, rate, notes)
 
 
 def threshold_between(ordered: Floats, refused: int, size: float = 0.0) -> float:
-    """Return a threshold that accepts all ascending scores but the first `refused`, and that ties with no score.
+    """Return a threshold that accepts all ascending scores except the first `refused`, and that ties with no score.
 
-    It lies below the lowest accepted score by the float32 error of a score, so that rows which tie with the accepted
-    score are accepted whatever computes their scores. If the next lower score is too near for that, the threshold is
-    the middle between the two. Scores that differ by float64 rounding count as equal. The threshold is a float32
-    number, unless float32 has no number between the two scores, so an exported network compares with the same number.
-    `size` is as in `Ranks`.
+    The threshold lies below the lowest accepted score by the float32 error bound, so rows that tie with this score are
+    accepted even if another device computes their scores. If the next lower score is too near, the threshold is the
+    midpoint of the two. Scores that differ by float64 rounding count as equal. The threshold is a float32 number if
+    there is one between the two scores, so an exported network compares with the same number. See `Ranks` for `size`.
 
     >>> threshold_between(np.array([1.0, 2.0, 2.0, 4.0]), refused=1)
     1.9999942779541016
     """
     accepted = float(ordered[refused])
     tail = len(ordered) // 20
-    # The lowest and the highest 5 % do not count, unless all others are zero.
+    # Ignore the lowest and the highest 5 %, unless all other scores are zero.
     size = max(size, abs(accepted), float(np.abs(ordered[[tail, -1 - tail]]).max()))
     size = size or float(np.abs(ordered[[0, -1]]).max())
     margin = max(_FLOAT32_ERROR * size, float(np.finfo(np.float32).tiny))
@@ -285,10 +287,13 @@ def threshold_between(ordered: Floats, refused: int, size: float = 0.0) -> float
 
 
 def _refused_in(rate: Rate, rows_in: int) -> int:
-    """Return how many reference rows a rate other than fdr refuses: -1 if no row is ever refused, m if every row is."""
+    """Return how many reference rows a rate (accept or false_alarm) refuses.
+
+    The result is -1 if no row can ever be refused, and m if every row is refused.
+    """
     if rate.name == "accept":
         return rows_in - rows_for(rate.value, rows_in)
-    # p <= α if fewer than this number + 1 of the reference scores are at most the score.
+    # p <= α if at most this many reference scores are at or below the score.
     return _p_values_up_to(rate.value, rows_in) - 1
 
 
@@ -299,5 +304,5 @@ def _p_values_up_to(level: float, rows_in: int) -> int:
 
 
 def rows_for(share: float, rows: int) -> int:
-    """Return the smallest number of rows that is at least `share` of `rows`, up to rounding."""
+    """Return the smallest number of rows that is at least `share` of `rows`, up to rounding errors."""
     return max(1, math.ceil(share * rows - 1e-9))

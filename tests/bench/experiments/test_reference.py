@@ -65,7 +65,7 @@ def test_a_base_score_refuses_what_lies_below_nearly_all_known_rows(rows, parts)
 
 def test_contrast_is_the_library_s_own_on_the_same_rows(rows, parts):
     known, held, rest = (part.outputs() for part in parts)
-    fit = truing.fit_contrast(rest, known, held=held)
+    fit = truing.fit_contrast(rest, known, calibration=held)
     scores = fit.predict(rest)
     row = rows["gen", CONTRAST, None]
     is_out = truing.p_values(fit.scores_in, scores) <= 0.05
@@ -75,7 +75,7 @@ def test_contrast_is_the_library_s_own_on_the_same_rows(rows, parts):
 
 def test_contrast_has_the_default_base_score_alone(rows, parts):
     known, held, rest = (part.outputs() for part in parts)
-    assert truing.fit_contrast(rest, known, held=held).base == reference.BASE
+    assert truing.fit_contrast(rest, known, calibration=held).base == reference.BASE
     assert {base for base, method, _ in rows if method == CONTRAST} == {reference.BASE}
 
 

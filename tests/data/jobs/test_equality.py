@@ -209,8 +209,8 @@ def test_a_skipped_part_does_not_change_the_sample_of_the_others(many, tmp_path,
     found = parts.fit(table, reference)
     halves = SplitReference.of(*split(reference), "given")
     share = halves.share_of(len(rows))
-    sample = sampled(halves.standard.scored(rows[good]), share, len(halves.decided) + good)
-    wanted = halves.applied(halves.learn(sample, with_decided=True, share=share), rows=len(good))
+    sample = sampled(halves.standard.scored(rows[good]), share, len(halves.calibration) + good)
+    wanted = halves.applied(halves.learn(sample, with_calibration=True, share=share), rows=len(good))
     np.testing.assert_array_equal(found.coef, wanted.coef)
     assert (found.rows, found.trust, found.gain) == (len(good), wanted.trust, wanted.gain)
 

@@ -57,7 +57,7 @@ def trued(features: SharedFeatures, scores: Floats, fit: Fit, mix: Mix) -> Score
 def contrasted(mix: Mix, reference: Reference) -> Scores:
     """Return the scores of the contrast of known rows with the rows at hand."""
     outputs, held = mix.outputs(), reference.held.outputs()
-    fit = fit_contrast(outputs, reference.known.outputs(), base=BASE, held=held)
+    fit = fit_contrast(outputs, reference.known.outputs(), base=BASE, calibration=held)
     return fit.predict(held), fit.predict(outputs)
 
 
