@@ -19,7 +19,7 @@ SOURCE = Path(truing.__file__).parent
 
 # The rooms of the package, bottom up. A room imports only from itself and from rooms before it, lazy imports included.
 ROOMS = [
-    "_kernels _linalg _blas _threads",
+    "_kernels _linalg _blas _threads _warnings",
     "data",  # File formats; the jobs over many files come later.
     "_arrays _check _largest",
     "_display",
