@@ -202,7 +202,7 @@ def functions():
     found = {}
     for name in truing.__all__:
         thing = getattr(truing, name)
-        if callable(thing):
+        if callable(thing) and thing is not truing.TruingWarning:  # A built-in constructor has no signature.
             found[name] = thing
         for method in vars(thing) if inspect.isclass(thing) else ():
             if not method.startswith("_") and callable(getattr(thing, method)):
