@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="rows of the bank (default: all)")
     rows = parser.parse_args().rows
     folders = sorted(path for path in BANKS.iterdir() if path.is_dir())
-    of_bank = [name for name in NAMES if "bank" in NEEDS.get(name, ())]
+    of_bank = [name for name in NAMES if "reference" in NEEDS.get(name, ())]
     for names, cell in (
         (NAMES, lambda folder, name: means(measure(folder, name, rows))),
         (of_bank, lambda folder, name: known(folder, name, rows)),

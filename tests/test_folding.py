@@ -213,7 +213,11 @@ def test_a_detector_is_folded_as_it_scores_and_at_a_rate_as_it_decides(rows, kno
 
 @pytest.mark.parametrize(
     ("base", "why"),
-    [("knn", "knn, which needs a bank"), ("vim", "vim, which needs a head and a bank"), ("scale", "needs a head")],
+    [
+        ("knn", "knn, which needs a reference"),
+        ("vim", "vim, which needs a head and a reference"),
+        ("scale", "needs a head"),
+    ],
 )
 def test_a_base_score_that_needs_more_than_outputs_is_refused(rows, known, base, why):
     head = np.ones((10, 64)), np.zeros(10)

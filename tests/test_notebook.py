@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import truing
-from truing._display.html import facts, listing
+from truing._display.html import listing, properties
 from truing._display.plots import roc_curve
 
 
@@ -46,8 +46,8 @@ class Cells(HTMLParser):
 
 @given(name=st.text(min_size=1), value=st.text(min_size=1), note=st.text(min_size=1))
 def test_no_text_becomes_a_tag(name, value, note):
-    plain = Cells(facts("t", {"n": "v"}, ["note"]) + listing("t", ["n"], [["v"]]))
-    page = facts("t", {name: value}, [note]) + listing("t", [name], [[value]])
+    plain = Cells(properties("t", {"n": "v"}, ["note"]) + listing("t", ["n"], [["v"]]))
+    page = properties("t", {name: value}, [note]) + listing("t", [name], [[value]])
     assert Cells(page).tags == plain.tags
     assert [unescape(text) for text in re.findall(r"<th>(.*?)</th>", page, re.DOTALL)] == [name, name]
 

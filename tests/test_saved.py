@@ -134,7 +134,7 @@ def changed(arrays, member=None, **header):
 
 
 WRONG = {
-    "an older version": (lambda a: changed(a, truing=3), "has format version 3; this truing reads version 4"),
+    "an older version": (lambda a: changed(a, truing=4), "has format version 4; this truing reads version 5"),
     "a member too many": (
         lambda a: {**a, "more": np.zeros(2)},
         "members are not as expected: missing nothing; unknown more",
@@ -177,7 +177,7 @@ def test_an_invalid_file_is_refused_with_what_is_wrong(rows, tmp_path, way):
         ("dlr", "state.reference.features", lambda array: array[:, :-1]),
         ("dlr", "state.drift.alarm.of_all.counts", lambda array: array - 10**6),
         ("dlr", "state.drift.alarm.recent_bins", lambda array: array[:-1]),
-        ("dlr window", "state.held.0.features", lambda array: array[:, :-1]),
+        ("dlr window", "state.window_batches.0.features", lambda array: array[:, :-1]),
         ("contrast stream", "state.sample.batches.0.keys", lambda array: array + 1.0),
         ("contrast stream", "state.lesson.fit.coef", lambda array: array + 1e200),
         ("contrast stream", "state.lesson.fit.coef", lambda array: array[:-1]),
@@ -194,7 +194,7 @@ def test_values_that_no_rows_have_are_refused(rows, name, member, spoil):
 
 @pytest.mark.parametrize("depth", [950, 5000])
 def test_a_header_nested_very_deeply_is_refused(tmp_path, depth):
-    about = f'{{"truing": 4, "kind": "fit", "members": [], "notes": {{}}, "value": {"[" * depth}{"]" * depth}}}'
+    about = f'{{"truing": 5, "kind": "fit", "members": [], "notes": {{}}, "value": {"[" * depth}{"]" * depth}}}'
     write_npz(tmp_path / "deep.npz", {"about": np.frombuffer(about.encode(), dtype=np.uint8)})
     with pytest.raises(ValueError, match=r"deep\.npz"):
         truing.load(tmp_path / "deep.npz")
@@ -229,6 +229,6 @@ def test_any_numpy_can_look_into_a_file(rows, tmp_path):
     truing.save(THINGS["fit"](rows), tmp_path / "fit.npz")
     with np.load(tmp_path / "fit.npz") as found:
         about = json.loads(found["about"].tobytes())
-        assert (about["truing"], about["kind"], about["members"]) == (4, "fit", ["coef"])
+        assert (about["truing"], about["kind"], about["members"]) == (5, "fit", ["coef"])
         np.testing.assert_array_equal(found["coef"], THINGS["fit"](rows).coef)
     assert set(read_npz(tmp_path / "fit.npz")) == {"about", "coef"}

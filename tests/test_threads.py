@@ -68,7 +68,7 @@ def test_a_base_score_has_the_same_bits_on_any_number_of_threads(rows, name, dty
     features = np.maximum(rows.features, 0)[:20_000].astype(dtype)
     logits = (rows.logits[:20_000] + 9).astype(dtype)
     head = rng.normal(size=(11, 24)), rng.normal(size=11)
-    given = {"head": head, "bank": truing.Outputs(features[::100], logits[::100])} if name in NEEDS else {}
+    given = {"head": head, "reference": truing.Outputs(features[::100], logits[::100])} if name in NEEDS else {}
     outputs = truing.Outputs(features, logits, scores=rows.scores[:20_000])
     assert_same_bits_on_every_count(lambda: [base_scores(outputs, name, **given)])
 

@@ -18,7 +18,7 @@ from .decisions.duplicates import on_near_duplicates
 from .decisions.ranks import Ranks
 from .decisions.row_keys import RowKeys
 from .outputs import Outputs
-from .scores import looks_at_known
+from .scores import needs_reference
 from .scores.rows import KeyedRows, ScoredRows
 from .states import LinearState, Settings, Solved, Watched
 from .steps import Fit, Sums, score_rows, solve_contrast, sum_rows
@@ -102,7 +102,7 @@ class ContrastState:
             SplitReference.of(
                 to_learn, to_decide, settings.base, settings.temperature, settings.head, settings.components
             ),
-            RowSample() if looks_at_known(settings.base) else self.sample,
+            RowSample() if needs_reference(settings.base) else self.sample,
             keys=RowKeys.of(to_learn.features, to_decide.features),
             drift=DriftWatch.of(to_decide.features, settings.drift_alarm),
             skipped_rows=self.skipped_rows,

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ._check import Bools, Floats, counted, slices
 from ._display.frames import frame_of
-from ._display.html import facts, listing
+from ._display.html import listing, properties
 from ._display.plots import MOST, figure_of_detection
 from .contrast import Candidate, ContrastFit, TailCounts, check_apart
 from .decisions.thresholds import Rate
@@ -23,8 +23,8 @@ from .plan import Plan
 from .regression.least_squares import LinearFit
 from .run import (
     Block,
+    Calibration,
     DecidePart,
-    Known,
     PartWork,
     Progress,
     Tally,
@@ -102,7 +102,7 @@ class Detection:
         lowest = np.argsort(self.scores, kind="stable")[:MOST]
         rows = ([row, *(f"{column[row]:.6g}" for column in columns.values())] for row in lowest)
         title = "Lowest scores" if self.is_out is None else "Most surely out"
-        return facts("Detection", values, self.notes) + listing(title, ["row", *columns], rows)
+        return properties("Detection", values, self.notes) + listing(title, ["row", *columns], rows)
 
 
 def detect(
@@ -127,18 +127,18 @@ def detect(
     order: str = "learn-first",
     progress: Progress = no_progress,
 ) -> Detection:
-    """Return trued scores for `outputs` and, given known in-distribution rows, which rows are out.
+    """Return trued scores for `outputs` and, given reference rows, which rows are out.
 
     The reference is part of the fit, so that reference rows and in-distribution test rows are scored in the same way.
     The order `score-first` leaves it out of the fit, because test rows are not in their own fit either. A contrast, and
-    a base score that needs known rows, learn from one half of the reference and decide against the other half.
+    a base score that needs reference rows, learn from one half of the reference and decide against the other half.
 
     Parameters
     ----------
     outputs
         The test rows.
     reference
-        Known in-distribution rows that the network was not trained on.
+        In-distribution rows that the network was not trained on.
     method
         none (the base score unchanged), dlr, rlr, online or contrast. auto selects contrast if there is an intercept
         and a reference of at least 200 rows that is large enough to be split in half, and dlr otherwise.
@@ -168,7 +168,7 @@ def detect(
     progress
         Called with the name of a pass, the number of rows done, and the number of all rows.
     """
-    found, _ = detect_and_learn(
+    detection, _ = detect_and_learn(
         outputs,
         reference,
         method=method,
@@ -189,7 +189,7 @@ def detect(
         order=order,
         progress=progress,
     )
-    return found
+    return detection
 
 
 def detect_and_learn(
@@ -216,8 +216,8 @@ def detect_and_learn(
         check_can_learn(plan)
     if plan.method == "online":
         return _detect_online(plan, rows, batch, order), None
-    found, sums = _detect_at_once(plan, rows)
-    return found, learned_detector(plan, sums, groups, len(outputs)) if with_detector else None
+    detection, sums = _detect_at_once(plan, rows)
+    return detection, learned_detector(plan, sums, groups, len(outputs)) if with_detector else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +283,7 @@ class _Results:
     columns: dict[str, Any]
     fitted_rows: Floats
     fit: Fit | None = None
-    known: Known | None = None
+    calibration: Calibration | None = None
     tally: Tally = field(default_factory=Tally)
 
     @classmethod
@@ -294,7 +294,7 @@ class _Results:
 
     def decide(self, work: DecidePart, blocks: Iterable[Block]) -> None:
         """Decide the rows of some blocks."""
-        self.fit, self.known = work.fit or self.fit, work.known
+        self.fit, self.calibration = work.fit or self.fit, work.calibration
         for columns, tally in work.decided(0, blocks):
             self.tally += tally
             self.fitted_rows[columns["row"]] = 0.0 if work.fit is None else work.fit.rows
@@ -316,13 +316,13 @@ def _detect_online(plan: Plan, rows: InMemory, batch: int, order: str) -> Detect
     outputs, n = rows.with_scores(plan.base).outputs, len(rows.outputs)
     scores = outputs._need("scores")
     classes = np.bincount(outputs._predicted_classes(), minlength=rows.widths.get("logits", 1))
-    known = Known.of(plan, None, classes, n)
+    calibration = Calibration.of(plan, None, classes, n)
     detector = Detector("given", method="dlr", intercept=plan.options.intercept, components=plan.options.components)
     results = _Results.none(n)
     for part, fit in _stream(detector, plan, outputs, batch, order):
-        if known is not None and plan.known is not None:
-            known = replace(known, scores=trued_scores(plan.known, fit))
-        work = DecidePart(BaseScore("given"), fit, known, plan.rate, np.zeros(1, np.int64))
+        if calibration is not None and plan.calibration_rows is not None:
+            calibration = replace(calibration, scores=trued_scores(plan.calibration_rows, fit))
+        work = DecidePart(BaseScore("given"), fit, calibration, plan.rate, np.zeros(1, np.int64))
         results.decide(work, [Block(np.arange(part.start, part.stop), outputs[part])])
         rows.progress("batches", part.stop, n)
     garbage_rows = detector.skipped_rows
@@ -334,8 +334,8 @@ def _stream(
     detector: Detector, plan: Plan, rows: Outputs, batch: int, order: str
 ) -> Iterator[tuple[slice, LinearFit | None]]:
     """Yield each batch and its fit: to all rows up to this batch, or with score-first to all rows before it."""
-    if plan.known is not None:
-        columns = {"features": plan.known.features, "scores": plan.known.scores}
+    if plan.calibration_rows is not None:
+        columns = {"features": plan.calibration_rows.features, "scores": plan.calibration_rows.scores}
         detector.calibrate(Outputs._of_checked(columns, None))
     bare = Outputs._of_checked({"features": rows.features, "scores": rows.scores}, None)
     for part in slices(len(rows), batch):
@@ -352,8 +352,8 @@ def _stream(
 
 def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -> Detection:
     """Return the results as a `Detection`. One threshold exists only if all rows were decided at once."""
-    columns, known = results.columns, results.known
-    notes = notes_on_job(plan, sums, results.fit, known, results.tally, results.fitted_rows)
+    columns, calibration = results.columns, results.calibration
+    notes = notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows)
     detection = Detection(
         plan.base.name,
         plan.method,
@@ -363,11 +363,11 @@ def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -
         results.fit,
         notes=tuple(notes),
     )
-    if known is None:
+    if calibration is None:
         return detection
     detection = replace(
         detection,
-        reference_rows=len(known),
+        reference_rows=len(calibration),
         rate=plan.rate,
         p_values=columns["p_values"],
         is_out=columns["is_out"],
@@ -376,7 +376,7 @@ def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -
         return detection
     return replace(
         detection,
-        threshold=threshold_of(known, results.fit, plan.rate),
-        scores_in=known.scores,
+        threshold=threshold_of(calibration, results.fit, plan.rate),
+        scores_in=calibration.scores,
         out_share_at_least=out_share_at_least(results.tally),
     )

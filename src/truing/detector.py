@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
-from ._display.html import facts
+from ._display.html import properties
 from .contrast import ContrastFit, RowSample, SplitReference
 from .contrast_state import ContrastState, State, sample_of_job
 from .decisions.drift import DriftAlarm
@@ -24,7 +24,7 @@ from .outputs import Outputs, as_outputs
 from .regression.fits import KEEP
 from .regression.least_squares import LinearFit
 from .regression.moments import Moments
-from .scores import Base, Head, base_name, check_base, copied_head, looks_at_known
+from .scores import Base, Head, base_name, check_base, copied_head, needs_reference
 from .states import DEFAULT_BASE, METHODS, ROBUST_WINDOW, LinearState, Reference, Settings, Solved
 from .steps import Fit, Sums, trued_scores
 from .stream import (
@@ -351,7 +351,7 @@ class Detector:
             entries["features"] = f"{state.dimensions:,}"
         entries["rows learned"] = f"{state.rows:,.10g}" if state.rows else "none"
         entries["reference rows"] = "none" if state.reference is None else f"{len(state.reference):,}"
-        return facts("Detector", entries)
+        return properties("Detector", entries)
 
     def __copy__(self) -> Detector:
         """Return a detector with the same state. It shares the fits of this state."""
@@ -385,12 +385,11 @@ def _decision(answer: Answer) -> Decision:
 def _check_combination(settings: Settings) -> None:
     """Reject incompatible settings."""
     method = settings.method
-    needs_reference = settings.base is not None and looks_at_known(settings.base)
-    if method not in ("contrast", "auto") and needs_reference:
-        raise ValueError(f"base {settings.base} needs reference rows, which method contrast has, got method {method!r}")
+    if settings.base is not None and needs_reference(settings.base) and method not in ("contrast", "auto"):
+        raise ValueError(f"method must be contrast for base {settings.base}, which needs a reference, got {method!r}")
     if settings.decay != 1.0 and settings.window is not None:
         other = "method 'rlr', which forgets by a window" if method == "rlr" else "a window"
         raise ValueError(f"decay does not go with {other}, got {settings.decay}")
 
 
-_UNCALIBRATED = "decisions need known in-distribution rows: call calibrate first"
+_UNCALIBRATED = "decisions need reference rows: call calibrate first"

@@ -21,7 +21,7 @@ def check_can_learn(plan: Plan) -> None:
         raise ValueError(f"a detector can be saved for method dlr or contrast, got {plan.method!r}")
     if plan.reference is None:
         raise ValueError("saving a detector needs a reference, got none")
-    if plan.method == "dlr" and plan.base.bank is not None:
+    if plan.method == "dlr" and plan.base.reference is not None:
         raise ValueError(f"a dlr detector must have a base score that needs no reference rows, got {plan.base.name}")
 
 
@@ -60,9 +60,9 @@ def plan_of_detector(detector: Detector, rate: Rate, widths: Mapping[str, int]) 
     fit = detector.solved(is_learned=False).fit
     options = FitOptions(settings.method, settings.intercept, settings.components, settings.keep)
     if isinstance(reference, SplitReference):
-        base, to_decide, known = reference.standard.base_score, reference.to_decide, reference.decided
-        plan = Plan(base, options, rate, settings.same_mix, None, to_decide, known, reference)
+        base, outputs, rows = reference.standard.base_score, reference.to_decide, reference.decided
+        plan = Plan(base, options, rate, settings.same_mix, None, outputs, rows, reference)
         return replace(plan, notes=detector.state.reference_notes), fit
-    to_decide = Outputs._of_checked({"features": reference.features}, None)
-    plan = Plan(settings.base_score, options, rate, settings.same_mix, None, to_decide, reference.rows)
+    outputs = Outputs._of_checked({"features": reference.features}, None)
+    plan = Plan(settings.base_score, options, rate, settings.same_mix, None, outputs, reference.rows)
     return replace(plan, notes=detector.state.reference_notes), fit

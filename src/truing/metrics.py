@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._check import Floats, as_choice, as_share, as_vector, check_same_rows
-from ._display.html import facts
+from ._display.html import properties
 from ._display.json import as_json
 from ._display.plots import figure_of_report
 from ._threads import map_blocks
@@ -137,7 +137,7 @@ class Report:
         shares = {"AUROC": self.auroc, "AUPR": self.aupr, "AUPR, out positive": self.aupr_out, "FPR95": self.fpr95}
         refusals = {"refused, rightly classified": self.refused_right, "refused, wrongly": self.refused_wrong}
         shares |= {name: share for name, share in refusals.items() if share is not None}
-        return facts("Report", {name: f"{share:.2%}" for name, share in shares.items()} | rows)
+        return properties("Report", {name: f"{share:.2%}" for name, share in shares.items()} | rows)
 
 
 def evaluate(

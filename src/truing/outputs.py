@@ -25,7 +25,7 @@ from ._check import (
     check_same_rows,
     counted,
 )
-from ._display.html import facts
+from ._display.html import properties
 from ._largest import largest_of_rows
 from .data.columns import NAMES, read_columns, write_columns
 
@@ -173,7 +173,7 @@ class Outputs:
 
     def _repr_html_(self) -> str:
         shapes = {name: f"{' × '.join(map(str, part.shape))}, {part.dtype}" for name, part in self._columns().items()}
-        return facts("Outputs", shapes if self.model is None else shapes | {"model": self.model})
+        return properties("Outputs", shapes if self.model is None else shapes | {"model": self.model})
 
 
 def as_outputs(value: Outputs, name: str) -> Outputs:

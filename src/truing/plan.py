@@ -17,7 +17,7 @@ from .decisions.thresholds import Rate
 from .options import FEWEST_FOR_CONTRAST, check_options, why_not_contrast
 from .outputs import Outputs, as_outputs
 from .regression.robust import share_of_sample
-from .scores import Base, Head, check_base, copied_head, looks_at_known
+from .scores import Base, Head, check_base, copied_head, needs_reference
 from .scores.rows import BaseScore, ScoredRows
 from .states import DEFAULT_BASE, GROUPS_NOT_USED
 from .steps import FitOptions, score_rows
@@ -50,9 +50,9 @@ class Source(Protocol):
 class Plan:
     """What a job does.
 
-    `base` scores the rows. `known` holds the reference rows that decisions compare with, and their base scores; they
-    are None without a reference. `halves` is the split reference of a contrast. `guard` recognises garbage rows.
-    `notes` are notes on the choice of the method and on the reference.
+    `base` scores the rows. `calibration_rows` are the reference rows that scores are ranked against, and
+    `calibration_outputs` are their outputs; both are None without a reference. `halves` is the split reference of a
+    contrast. `guard` recognises garbage rows. `notes` are notes on the choice of the method and on the reference.
     """
 
     base: BaseScore
@@ -60,8 +60,8 @@ class Plan:
     rate: Rate
     same_mix: bool = False
     reference: Outputs | None = None
-    to_decide: Outputs | None = None
-    known: ScoredRows | None = None
+    calibration_outputs: Outputs | None = None
+    calibration_rows: ScoredRows | None = None
     halves: SplitReference | None = None
     guard: RowGuard | None = None
     notes: tuple[str, ...] = ()
@@ -99,21 +99,21 @@ class Plan:
             _check_same_logits(source.widths, reference)
         is_open = "logits" in source.widths and has_choice(base, temperature, head)
         base = default_base(base, method, source.widths)
-        learned, to_decide = halves_of(reference, method, base, rng, groups)
+        learned, calibration = halves_of(reference, method, base, rng, groups)
         notes = (*why, *notes_on_reference(reference, groups, is_split=learned is not None))
         options = FitOptions(method, intercept, components, keep, penalty)
-        score = BaseScore(base, temperature, copied_head(head), learned if looks_at_known(base) else None)
+        score = BaseScore(base, temperature, copied_head(head), learned if needs_reference(base) else None)
         if method == "contrast":
             assert learned is not None
-            assert to_decide is not None
+            assert calibration is not None
             if is_open and score.head is not None:
-                base = choose_base(learned, to_decide, score.head, source.tail_counts)
-            halves = SplitReference.of(learned, to_decide, base, temperature, score.head, components)
-            score, known = halves.standard.base_score, halves.decided
-            return cls(score, options, rate, same_mix, reference, to_decide, known, halves, halves.guard, notes)
-        rows = None if to_decide is None else score_rows(to_decide, score)
+                base = choose_base(learned, calibration, score.head, source.tail_counts)
+            halves = SplitReference.of(learned, calibration, base, temperature, score.head, components)
+            score, scored = halves.standard.base_score, halves.decided
+            return cls(score, options, rate, same_mix, reference, calibration, scored, halves, halves.guard, notes)
+        rows = None if calibration is None else score_rows(calibration, score)
         guard = None if method == "none" else _guard(source, score, rows)
-        return cls(score, options, rate, same_mix, reference, to_decide, rows, None, guard, notes)
+        return cls(score, options, rate, same_mix, reference, calibration, rows, None, guard, notes)
 
     @property
     def method(self) -> str:
@@ -123,10 +123,14 @@ class Plan:
     @property
     def reference_features(self) -> list[Matrix]:
         """The features of all reference rows that the job uses."""
-        if self.to_decide is None:
+        if self.calibration_outputs is None:
             return []
-        learned = self.base.bank if self.halves is None else self.halves.to_learn
-        return [self.to_decide.features] if learned is None else [learned.features, self.to_decide.features]
+        learned = self.base.reference if self.halves is None else self.halves.to_learn
+        return (
+            [self.calibration_outputs.features]
+            if learned is None
+            else [learned.features, self.calibration_outputs.features]
+        )
 
     def share_of(self, rows: int) -> float | None:
         """Return the share of `rows` rows to sample: all rows of few, and None for methods that need no sample.
@@ -151,7 +155,7 @@ class Plan:
     @property
     def joining_rows(self) -> int:
         """Number of reference rows that join the fit."""
-        return 0 if self.known is None else len(self.known)
+        return 0 if self.calibration_rows is None else len(self.calibration_rows)
 
 
 def check_alike(widths: Mapping[str, int], reference: Outputs) -> None:
@@ -176,14 +180,14 @@ def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: fl
     if accept is None and false_alarm is None and fdr is None:
         return Rate("accept", ACCEPT)
     if reference is None:
-        raise ValueError("accept, false_alarm and fdr need a reference: known in-distribution rows")
+        raise ValueError("accept, false_alarm and fdr need a reference, got none")
     return Rate.of(accept, false_alarm, fdr)
 
 
 def choose_method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bool) -> tuple[str, list[str]]:
     """Return the method to use, and notes on why "auto" did not choose a contrast."""
     if method == "contrast" and reference is None:
-        raise ValueError("method contrast needs a reference: known in-distribution rows")
+        raise ValueError("method contrast needs a reference, got none")
     if method != "auto":
         return method, []
     if reference is None:
@@ -214,12 +218,12 @@ def halves_of(
     if reference is None:
         if groups is not None:
             raise ValueError("groups need a reference, got none")
-        if looks_at_known(base):
+        if needs_reference(base):
             raise ValueError(f"base {base} needs a reference, got none")
         return None, None
     if groups is not None:
         group_numbers(groups, len(reference))
-    if method == "contrast" or looks_at_known(base):
+    if method == "contrast" or needs_reference(base):
         return split(reference, rng, groups)
     return None, reference
 
@@ -244,9 +248,9 @@ def _is_right_on_all(reference: Outputs) -> bool:
     return np.array_equal(reference._predicted_classes(), reference.labels)
 
 
-def _guard(source: Source, score: BaseScore, known: ScoredRows | None) -> RowGuard | None:
+def _guard(source: Source, score: BaseScore, reference: ScoredRows | None) -> RowGuard | None:
     """Return the guard by the scale of the reference or, if it is too small, of the first rows."""
-    guard = None if known is None else RowGuard.of_reference(known.features, known.scores)
+    guard = None if reference is None else RowGuard.of_reference(reference.features, reference.scores)
     if guard is not None:
         return guard
     first = source.first_rows(_ROWS_TO_SCALE)

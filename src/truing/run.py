@@ -154,21 +154,21 @@ def _solve(plan: Plan, sums: Sums, share: float | None, passes: Passes) -> Fit |
         assert share is not None
         return solve_contrast(plan.halves, rows, rows=sums.rows, with_decided=True, share=share)
     moments = sums.moments
-    if plan.known is not None and plan.needs_moments:
-        known = Moments.of(plan.known.features, plan.known.scores)
-        moments = known if moments is None else known + moments
+    if plan.calibration_rows is not None and plan.needs_moments:
+        reference_moments = Moments.of(plan.calibration_rows.features, plan.calibration_rows.scores)
+        moments = reference_moments if moments is None else reference_moments + moments
     if not plan.is_robust:
         return solve_fit(plan.options, moments)
     assert share is not None
-    sample = _joined_sample(plan.known, rows, share)
+    sample = _joined_sample(plan.calibration_rows, rows, share)
     if share >= 1:
         return solve_fit(plan.options, None, sample)
     return _solve_robust(plan, sums, passes, sample, moments)
 
 
-def _joined_sample(known: ScoredRows | None, rows: ScoredRows | None, share: float) -> ScoredRows:
+def _joined_sample(calibration: ScoredRows | None, rows: ScoredRows | None, share: float) -> ScoredRows:
     """Return the sampled reference rows, then the sampled rows."""
-    parts = [] if known is None else [sampled(known, share, np.arange(len(known)))]
+    parts = [] if calibration is None else [sampled(calibration, share, np.arange(len(calibration)))]
     parts += [] if rows is None else [rows]
     if not parts:
         raise ValueError("there must be at least one row to learn from, got none")
@@ -177,11 +177,11 @@ def _joined_sample(known: ScoredRows | None, rows: ScoredRows | None, share: flo
 
 def _solve_robust(plan: Plan, sums: Sums, passes: Passes, sample: ScoredRows, moments: Moments | None) -> LinearFit:
     """Return the robust fit of many rows. The reference rows come first, as a part of their own."""
-    known, options = plan.known, plan.options
+    calibration, options = plan.calibration_rows, plan.options
 
     def read(name: str, work: Work) -> Iterator[Any]:
-        if known is not None:
-            yield work([known])
+        if calibration is not None:
+            yield work([calibration])
         yield from passes.results(name, OnLearnedRows(plan.base, plan.guard, work))
 
     basis = None
@@ -201,7 +201,7 @@ def _solve_robust(plan: Plan, sums: Sums, passes: Passes, sample: ScoredRows, mo
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class Calibration:
     """Reference rows to decide against: base and trued scores (m,), and two sets of weights (m,).
 
     The weights are equal weights, and weights that match the class frequencies of the rows. `keys` recognise reference
@@ -215,17 +215,17 @@ class Known:
     stride: int
 
     @classmethod
-    def of(cls, plan: Plan, fit: Fit | None, class_counts: NDArray[np.int64] | None, rows: int) -> Known | None:
+    def of(cls, plan: Plan, fit: Fit | None, class_counts: NDArray[np.int64] | None, rows: int) -> Calibration | None:
         """Return the reference rows of a plan for `rows` rows with these class frequencies (c,), scored by the fit."""
-        if plan.known is None or plan.to_decide is None:
+        if plan.calibration_rows is None or plan.calibration_outputs is None:
             return None
-        weights = np.ones(len(plan.known))
+        weights = np.ones(len(plan.calibration_rows))
         if class_counts is not None:
-            weights = weights_to_mix(plan.to_decide._predicted_classes(), class_counts)
+            weights = weights_to_mix(plan.calibration_outputs._predicted_classes(), class_counts)
         return cls(
-            plan.known.scores,
-            trued_scores(plan.known, fit),
-            (np.ones(len(plan.known)), weights),
+            plan.calibration_rows.scores,
+            trued_scores(plan.calibration_rows, fit),
+            (np.ones(len(plan.calibration_rows)), weights),
             RowKeys.of(*plan.reference_features),
             stride_of(max(rows, 1)),
         )
@@ -265,20 +265,20 @@ class Tally:
         )
 
     @classmethod
-    def of(cls, known: Known, base_scores: Floats, ranks: Ranks, refused: int, looked_up: Any) -> Tally:
+    def of(cls, calibration: Calibration, base_scores: Floats, ranks: Ranks, refused: int, looked_up: Any) -> Tally:
         """Return the counts over rows with these base scores (n,), and these ranks of their trued scores.
 
         `looked_up` are the features of the rows to look up among the reference rows.
         """
-        before = placements(Ranks(known.base_scores, base_scores), known.weights)
-        after = placements(ranks, known.weights)
+        before = placements(Ranks(calibration.base_scores, base_scores), calibration.weights)
+        after = placements(ranks, calibration.weights)
         order = [(then.sums(), now.sums(), (now - then).sums()) for then, now in zip(before, after, strict=True)]
         return cls(
             len(base_scores),
             refused,
-            np.bincount(ranks.up_to, minlength=len(known) + 1),
+            np.bincount(ranks.up_to, minlength=len(calibration) + 1),
             len(looked_up),
-            known.keys.found(looked_up) if len(looked_up) else 0,
+            calibration.keys.found(looked_up) if len(looked_up) else 0,
             tuple(sums for weighting in order for sums in weighting),
         )
 
@@ -293,7 +293,7 @@ class DecidePart:
 
     base: BaseScore
     fit: Fit | None
-    known: Known | None
+    calibration: Calibration | None
     rate: Rate
     starts: Numbers
     called_out: float | None = None
@@ -311,14 +311,14 @@ class DecidePart:
             rows = score_rows(block.outputs, self.base)
             columns: dict[str, Any] = {} if block.ids is None else {"id": block.ids}
             columns |= {"row": block.numbers, "base": rows.scores}
-            if self.known is None:
+            if self.calibration is None:
                 yield columns | {"scores": trued_scores(rows, self.fit)}, Tally(len(rows))
                 continue
-            decision, ranks = decide_rows(rows, self.fit, self.known.scores, self.rate)
+            decision, ranks = decide_rows(rows, self.fit, self.calibration.scores, self.rate)
             is_out = decision.is_out if self.called_out is None else decision.p_values <= self.called_out
             positions = self.starts[number] + block.numbers
-            looked_up = rows.features[positions % self.known.stride == 0]
-            tally = Tally.of(self.known, rows.scores, ranks, int(np.count_nonzero(is_out)), looked_up)
+            looked_up = rows.features[positions % self.calibration.stride == 0]
+            tally = Tally.of(self.calibration, rows.scores, ranks, int(np.count_nonzero(is_out)), looked_up)
             yield columns | {"scores": decision.scores, "p_values": decision.p_values, "is_out": is_out}, tally
 
 
@@ -327,7 +327,7 @@ def with_fdr(work: DecidePart, passes: Passes) -> tuple[DecidePart, Passes]:
 
     Also return the passes over the parts that can be read.
     """
-    if work.known is None or work.rate.name != "fdr":
+    if work.calibration is None or work.rate.name != "fdr":
         return work, passes
     tally, readable = passes.first_total("p-values", work)
     work = replace(work, starts=starts_of(readable.part_rows))
@@ -350,13 +350,18 @@ class Prepared(NamedTuple):
 def prepare(plan: Plan, passes: Passes, classes: int) -> Prepared:
     """Do everything but the last pass of a plan. `classes` is the number of logits, or 1 without logits."""
     sums, fit, passes = sum_and_solve(plan, passes, classes)
-    known = Known.of(plan, fit, sums.class_counts, sums.rows)
-    work, passes = with_fdr(DecidePart(plan.base, fit, known, plan.rate, starts_of(passes.part_rows)), passes)
+    calibration = Calibration.of(plan, fit, sums.class_counts, sums.rows)
+    work, passes = with_fdr(DecidePart(plan.base, fit, calibration, plan.rate, starts_of(passes.part_rows)), passes)
     return Prepared(sums, fit, work, passes)
 
 
 def notes_on_job(
-    plan: Plan, sums: Sums, fit: Fit | None, known: Known | None, tally: Tally, fitted_rows: Floats | None = None
+    plan: Plan,
+    sums: Sums,
+    fit: Fit | None,
+    calibration: Calibration | None,
+    tally: Tally,
+    fitted_rows: Floats | None = None,
 ) -> Iterator[str]:
     """Yield the notes on a finished job: warnings to read before trusting the numbers.
 
@@ -364,16 +369,16 @@ def notes_on_job(
     """
     yield from plan.notes
     yield from notes.on_skipped_rows(sums.garbage_rows, has_reference=plan.reference is not None)
-    if known is None:
+    if calibration is None:
         yield notes.NO_REFERENCE
     ranges = [sums.lowest, sums.highest]
-    if known is not None:
-        ranges += [known.base_scores.min(), known.base_scores.max()]
+    if calibration is not None:
+        ranges += [calibration.base_scores.min(), calibration.base_scores.max()]
     if min(ranges) == max(ranges):
         yield notes.ALL_EQUAL
     yield from notes_on_fit(plan, fit, tally.rows, fitted_rows)
-    if known is not None:
-        yield from notes_on_decisions(plan, known, tally)
+    if calibration is not None:
+        yield from notes_on_decisions(plan, calibration, tally)
         yield from _notes_on_mix(plan, sums)
 
 
@@ -398,11 +403,11 @@ def _notes_on_few_rows(fit: LinearFit, rows: int, fitted_rows: Floats | None) ->
         yield f"{count} came before any fit, scored by the base score alone: see the column trued"
 
 
-def notes_on_decisions(plan: Plan, known: Known, tally: Tally) -> Iterator[str]:
+def notes_on_decisions(plan: Plan, calibration: Calibration, tally: Tally) -> Iterator[str]:
     """Yield notes on the rate, on rows that are reference rows, on the share of out rows, and on the order."""
     assert tally.counts is not None
-    yield from plan.rate.notes(len(known))
-    yield from known.keys.notes_on(tally.shared, tally.looked_up)
+    yield from plan.rate.notes(len(calibration))
+    yield from calibration.keys.notes_on(tally.shared, tally.looked_up)
     yield from notes.on_out_share(tally.counts)
     if tally.rows >= notes.ROWS_TO_COMPARE:
         yield from notes.on_order(tally.order[0::3], tally.order[1::3], tally.order[2::3])
@@ -419,10 +424,10 @@ def _notes_on_mix(plan: Plan, sums: Sums) -> list[str]:
     return notes.on_class_mix(counts_in, sums.class_counts)
 
 
-def threshold_of(known: Known, fit: Fit | None, rate: Rate) -> float | None:
+def threshold_of(calibration: Calibration, fit: Fit | None, rate: Rate) -> float | None:
     """Return the score from which rows are accepted, or None for a false discovery rate."""
     size = fit.size if isinstance(fit, ContrastFit) else 0.0
-    return decide_at(rate, Ranks(known.scores, known.scores[:1], size=size)).threshold
+    return decide_at(rate, Ranks(calibration.scores, calibration.scores[:1], size=size)).threshold
 
 
 def out_share_at_least(tally: Tally) -> float | None:

@@ -45,7 +45,7 @@ from .scores.rows import KeyedRows, ScoredRows
 from .states import LinearState, Reference, Settings
 from .steps import Sums
 
-VERSION = 4
+VERSION = 5
 
 Saveable = Moments | RowSample | LinearFit | ContrastFit | HuberFit | Detector
 
@@ -339,7 +339,7 @@ def _check_standard(standard: Standard) -> None:
     copied_head(standard.head)
     as_number(standard.temperature, "temperature", at_least=1e-100)
     for need in NEEDS.get(standard.name, ()):
-        if need in ("head", "bank") and getattr(standard, need) is None:
+        if need in ("head", "reference") and getattr(standard, need) is None:
             raise ValueError(f"the score {standard.name} must have its {need}")
     _check_within(standard, float(np.finfo(np.float64).tiny), LARGEST, "score_scale", "limit")
     _check_within(standard, -LARGEST, LARGEST, "score_origin")
@@ -381,11 +381,13 @@ def _check_alarm(alarm: DriftAlarm) -> None:
 def _check_linear_state(state: LinearState) -> None:
     if state.skipped_rows < 0:
         raise ValueError(f"skipped_rows must be at least 0, got {state.skipped_rows}")
-    widths = {batch.features.shape[1] for batch in (state.reference, *state.held) if batch is not None}
+    widths = {batch.features.shape[1] for batch in (state.reference, *state.window_batches) if batch is not None}
     widths |= set() if state.drift is None else {len(state.drift.mean)}
     widths |= {sums.dimensions for sums in (state.learned, state.joint) if sums is not None}
     if len(widths) > 1:
-        raise ValueError(f"reference, learned, held and drift must be of the same features, got {sorted(widths)}")
+        raise ValueError(
+            f"reference, learned, window_batches and drift must be of the same features, got {sorted(widths)}"
+        )
     _check_joint(state)
 
 
@@ -465,8 +467,8 @@ def _detector(state: State) -> Detector:
     detector = Detector(**{one.name: getattr(settings, one.name) for one in fields(Settings)})
     if type(state) is not type(detector.state):
         raise ValueError(f"state must be a {type(detector.state).__name__}, got {type(state).__name__}")
-    if isinstance(state, LinearState) and state.held and settings.window is None:
-        raise ValueError("held must be empty without a window")
+    if isinstance(state, LinearState) and state.window_batches and settings.window is None:
+        raise ValueError("window_batches must be empty without a window")
     if (state.drift is not None) != (state.reference is not None and settings.drift_alarm is not None):
         raise ValueError("drift must be stored if the settings ask for an alarm and there is a reference")
     if state.drift is not None and state.drift.alarm.false_alarm != settings.drift_alarm:

@@ -277,7 +277,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return threshold
 
     def _base_scores(self, outputs: Outputs) -> Floats:
-        return base_scores(outputs, self._base, self.temperature, head=self.head, bank=self._bank)
+        return base_scores(outputs, self._base, self.temperature, head=self.head, reference=self._bank)
 
     def _scores(self, outputs: Outputs) -> Floats:
         if self.fit_ is None:

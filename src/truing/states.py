@@ -124,9 +124,9 @@ class LinearState:
     """The reference and the learned rows: moments for DLR, the rows themselves for RLR.
 
     `joint` holds the moments of learned and reference rows together, so that a batch does not add the whole reference
-    again. With decay or a window, `joint` is None and the sum is computed on demand. `held` holds the batches inside
-    the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or None until rows
-    with logits are seen. `skipped_rows` counts garbage rows, which are scored and decided but not learned.
+    again. With decay or a window, `joint` is None and the sum is computed on demand. `window_batches` holds the batches
+    inside the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or None until
+    rows with logits are seen. `skipped_rows` counts garbage rows, which are scored and decided but not learned.
     `reference_notes` are notes on the reference. `is_auto` is True if the method was auto and became dlr.
     """
 
@@ -134,7 +134,7 @@ class LinearState:
     reference: Reference | None = None
     learned: Moments | None = None
     joint: Moments | None = None
-    held: tuple[ScoredRows, ...] = ()
+    window_batches: tuple[ScoredRows, ...] = ()
     classes: int | None = None
     drift: DriftWatch | None = None
     skipped_rows: int = 0
@@ -147,8 +147,8 @@ class LinearState:
     @property
     def dimensions(self) -> int | None:
         """Number of feature columns, or None until rows are seen."""
-        if self.held:
-            return int(self.held[0].features.shape[1])
+        if self.window_batches:
+            return int(self.window_batches[0].features.shape[1])
         sums = self.learned or (None if self.reference is None else self.reference.moments)
         return None if sums is None else sums.dimensions
 
@@ -160,16 +160,16 @@ class LinearState:
     @property
     def rows(self) -> float:
         """Weight of the learned rows."""
-        return float(sum(map(len, self.held))) if self.learned is None else self.learned.rows
+        return float(sum(map(len, self.window_batches))) if self.learned is None else self.learned.rows
 
     @property
     def feature_mean(self) -> Floats | None:
         """Mean (d,) of the learned features, or None until rows are learned."""
         if self.learned is not None:
             return self.learned.mean[:-1]
-        if not self.held:
+        if not self.window_batches:
             return None
-        mean: Floats = ScoredRows.joined(self.held).features.mean(axis=0, dtype=np.float64)
+        mean: Floats = ScoredRows.joined(self.window_batches).features.mean(axis=0, dtype=np.float64)
         return mean
 
     def score_rows(self, outputs: Outputs) -> ScoredRows:
@@ -222,22 +222,22 @@ class LinearState:
         guard = None if self.reference is None else self.reference.guard
         if guard is None and self.learned is not None:
             guard = RowGuard.of_learned(self.learned)
-        elif guard is None and self.held:
-            held = ScoredRows.joined(self.held)
-            guard = RowGuard.of_medians(held.features, held.scores)
+        elif guard is None and self.window_batches:
+            window = ScoredRows.joined(self.window_batches)
+            guard = RowGuard.of_medians(window.features, window.scores)
         return guard or RowGuard.of_medians(rows.features, rows.scores)
 
     def _with_sums(self, sums: Sums) -> LinearState:
         """Return the state after a batch with these sums was learned."""
-        held, leaving = self.held, self.held[:0]
+        batches, leaving = self.window_batches, self.window_batches[:0]
         if sums.sample is not None and self.settings.window is not None:
-            held, leaving = slide(held, private_copy(sums.sample.rows), self.settings.window)
+            batches, leaving = slide(batches, private_copy(sums.sample.rows), self.settings.window)
         learned = joint = None
         if sums.moments is not None:
             learned, joint = self._learned_with(sums.moments), self._joint_with(sums.moments)
             if leaving:
-                learned = _without(learned, leaving, held)
-        return replace(self, learned=learned, joint=joint, held=held)
+                learned = _without(learned, leaving, batches)
+        return replace(self, learned=learned, joint=joint, window_batches=batches)
 
     def with_sums(self, sums: Moments) -> LinearState:
         """Return the state with the moments of other rows added."""
@@ -247,7 +247,7 @@ class LinearState:
     def without_rows(self) -> LinearState:
         """Return the state without learned rows; the drift alarm starts again."""
         drift = None if self.reference is None else DriftWatch.of(self.reference.features, self.settings.drift_alarm)
-        return replace(self, learned=None, joint=None, held=(), drift=drift, skipped_rows=0)
+        return replace(self, learned=None, joint=None, window_batches=(), drift=drift, skipped_rows=0)
 
     def renewed(self) -> LinearState:
         """Return the state itself: its fits always include all learned rows."""
@@ -300,7 +300,7 @@ class LinearState:
 
     def _robust_fit(self, reference: Reference | None) -> LinearFit:
         """Return the RLR fit of the rows in the window. At least one row is trusted."""
-        rows = ScoredRows.joined([*self.held, *([] if reference is None else [reference.rows])])
+        rows = ScoredRows.joined([*self.window_batches, *([] if reference is None else [reference.rows])])
         options = self._options()
         options = options._replace(
             keep=max(options.keep, 1 / len(rows)),
@@ -336,12 +336,12 @@ class _Sized(Protocol):
 Rows = TypeVar("Rows", bound=_Sized)
 
 
-def slide(held: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
+def slide(batches: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
     """Return the newest batches with at most `window` rows in total, and the batches that leave the window.
 
     The latest batch always stays, whatever its size.
     """
-    batches = (*held, batch)
+    batches = (*batches, batch)
     rows, first = 0, len(batches)
     while first > 0 and (first == len(batches) or rows + len(batches[first - 1]) <= window):
         first -= 1
@@ -349,17 +349,17 @@ def slide(held: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows,
     return batches[first:], batches[:first]
 
 
-def _without(learned: Moments, leaving: tuple[ScoredRows, ...], held: tuple[ScoredRows, ...]) -> Moments:
+def _without(learned: Moments, leaving: tuple[ScoredRows, ...], remaining: tuple[ScoredRows, ...]) -> Moments:
     """Return the moments of the rows in a window after some batches have left.
 
     Batches are subtracted if there are more rows than columns and enough digits remain. Otherwise the remaining rows
     are summed again.
     """
-    if sum(map(len, held)) > learned.dimensions + 1:
-        remaining = learned - _total([Moments.of(batch.features, batch.scores) for batch in leaving])
-        if (remaining.squares >= _MIN_REMAINING_SHARE * learned.squares).all():
-            return remaining
-    rows = ScoredRows.joined(held)
+    if sum(map(len, remaining)) > learned.dimensions + 1:
+        difference = learned - _total([Moments.of(batch.features, batch.scores) for batch in leaving])
+        if (difference.squares >= _MIN_REMAINING_SHARE * learned.squares).all():
+            return difference
+    rows = ScoredRows.joined(remaining)
     return Moments.of(rows.features, rows.scores)
 
 

@@ -22,7 +22,7 @@ from .decisions.thresholds import Decision, Rate
 from .options import why_not_contrast
 from .outputs import Outputs, as_outputs
 from .regression.moments import Moments, check_moments
-from .scores import looks_at_known
+from .scores import needs_reference
 from .scores.rows import ScoredRows
 from .states import NOTHING_LEARNED, LinearState, Solved, classes_after
 from .steps import decide_rows, trued_scores
@@ -155,7 +155,7 @@ def merged(state: State, moments: Moments | RowSample) -> State:
     is_contrast = isinstance(state, ContrastState)
     wanted = RowSample if is_contrast else Moments
     base = state.settings.base
-    if is_contrast and base is not None and looks_at_known(base):
+    if is_contrast and base is not None and needs_reference(base):
         raise ValueError(f"moments of the base score {base} depend on the reference and cannot be merged")
     if state.settings.window is not None:
         raise ValueError("moments cannot be merged into a window, which forgets rows by age")

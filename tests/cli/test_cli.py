@@ -238,11 +238,14 @@ WRONG = {
     "negative penalty": (["fit", "test.npz", "--method", "rlr", "--penalty", "-1", "-o", "x.npz"], "penalty must be"),
     "a fit of another ending": (["fit", "test.npz", "-o", "fit.npy"], "fit.npy must end in .npz, got .npy"),
     "a demo of another ending": (["demo", "-o", "demo.pdf"], "demo.pdf must end in .html, .htm, got .pdf"),
-    "a bank that no score looks at": (
-        ["score", "test.npz", "--base", "energy", "--bank", "held.npz", "-o", "x.npy"],
-        "--bank goes with --base fdbd, nci, vim or knn",
+    "a reference that the score does not use": (
+        ["score", "test.npz", "--base", "energy", "--reference", "held.npz", "-o", "x.npy"],
+        "--reference goes with --base fdbd, nci, vim or knn",
     ),
-    "a bank by default": (["score", "test.npz", "--bank", "held.npz", "-o", "x.npy"], "--bank goes with --base fdbd"),
+    "a reference without a base score": (
+        ["score", "test.npz", "--reference", "held.npz", "-o", "x.npy"],
+        "--reference goes with --base fdbd",
+    ),
     "a head that no score looks at": (
         ["detect", "test.npz", "--head", "held.npz"],
         "--head goes with --base scale, ash, fdbd, nci or vim",
@@ -402,7 +405,7 @@ def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):
     np.savez("head.npz", **head)
     run(capsys, "score", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "scores.npy")
     np.testing.assert_array_equal(np.load("scores.npy"), truing.scale(rows.features, head["weight"], head["bias"]))
-    run(capsys, "score", "test.npz", "--base", "knn", "--bank", "held.npz", "-o", "near.npy")
+    run(capsys, "score", "test.npz", "--base", "knn", "--reference", "held.npz", "-o", "near.npy")
     np.testing.assert_array_equal(np.load("near.npy"), truing.knn(rows.features, held.features))
     run(capsys, "detect", "test.npz", "--reference", "held.npz", "--base", "ash", "--head", "head.npz")
 
@@ -422,7 +425,10 @@ def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):
         (["detect", "test.npz", "--same-mix"], "--same-mix goes with --reference"),
         (["detect", "test.npz", "--method", "contrast"], "method contrast needs a reference"),
         (["detect", "test.npz", "--base", "scale"], "--base scale needs --head: the weight and bias of the last layer"),
-        (["score", "test.npz", "--base", "knn", "-o", "s.npy"], "--base knn needs --bank: known in-distribution rows"),
+        (
+            ["score", "test.npz", "--base", "knn", "-o", "s.npy"],
+            "--base knn needs --reference: known in-distribution rows",
+        ),
         (["detect", "test.npz", "--base", "scale", "--head", "held.npz"], "weight"),
         (
             ["fit", "test.npz", "--method", "contrast", "--reference", "held.npz", "--no-intercept", "-o", "f.npz"],
@@ -440,7 +446,7 @@ def test_options_of_a_contrast_that_do_not_fit_are_refused(here, capsys, argumen
     "arguments",
     [
         ["score", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
-        ["score", "test.npz", "--base", "knn", "--bank", "held.npz", "-o", "held.npz"],
+        ["score", "test.npz", "--base", "knn", "--reference", "held.npz", "-o", "held.npz"],
         ["detect", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
         ["fit", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
         ["fit", "test.npz", "--base", "scale", "--head", "head.npz", "--moments", "head.npz", "-o", "fit.npz"],
@@ -450,7 +456,7 @@ def test_no_command_writes_over_its_own_head_or_bank(here, capsys, rng, argument
     np.savez("head.npz", weight=rng.normal(size=(4, 5)), bias=rng.normal(size=4))
     before = {name: (here / name).read_bytes() for name in ("head.npz", "held.npz")}
     written = "--moments" if "--moments" in arguments else "-o"
-    read = "--bank" if "--bank" in arguments else "--head"
+    read = "--reference" if "--reference" in arguments else "--head"
     assert main(arguments) == 1
     assert re.search(rf"{written} must be a file of its own, got \S+, which {read} names", capsys.readouterr().err)
     assert {name: (here / name).read_bytes() for name in before} == before

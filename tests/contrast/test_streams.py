@@ -324,7 +324,7 @@ def test_auto_is_contrast_if_calibrated_first_and_dlr_otherwise(rows, known, tmp
 def test_what_a_detector_cannot_be_is_refused():
     with pytest.raises(ValueError, match=r"the head's weight must be 2-D \(n, d\), got shape \(\)"):
         truing.Detector(head=(3, 4))
-    with pytest.raises(ValueError, match="base knn needs reference rows, which method contrast has"):
+    with pytest.raises(ValueError, match="method must be contrast for base knn"):
         truing.Detector("knn", method="dlr")
     with pytest.raises(ValueError, match="intercept must be True for the method contrast"):
         truing.Detector(method="contrast", intercept=False)

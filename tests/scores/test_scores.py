@@ -32,18 +32,18 @@ def test_a_row_the_network_is_sure_of_scores_higher_than_one_it_knows_nothing_of
     known = np.repeat([[9.0, 0.2, 0.1], [8.0, 0.0, 0.1], [0.1, 9.0, 0.0], [0.0, 0.1, 9.0]], [3, 3, 1, 1], axis=0)
     head = np.eye(3), np.zeros(3)  # So that features are logits.
     outputs = truing.Outputs(features, features, scores=[0, 1])
-    flat, peaked = base_scores(outputs, name, head=head, bank=truing.Outputs(known, known))
+    flat, peaked = base_scores(outputs, name, head=head, reference=truing.Outputs(known, known))
     assert peaked > flat
 
 
 class Network:
-    """Rows that a random head makes logits of, and a bank of rows alike."""
+    """Rows that a random head makes logits of, and a reference of similar rows."""
 
     def __init__(self, rng, rows=None, d=None, c=None, bank_rows=None, dtype=np.float64):
         rows, bank_rows = rows or int(rng.integers(1, 260)), bank_rows or int(rng.integers(20, 200))
         d, c = d or int(rng.integers(2, 40)), c or int(rng.integers(2, 30))
         self.head = rng.normal(size=(c, d)), rng.normal(size=c) + 20  # Largest logits are above 0, as ViM wants them.
-        self.outputs, self.bank = (self.say(np.abs(rng.normal(size=(n, d))), dtype) for n in (rows, bank_rows))
+        self.outputs, self.reference = (self.say(np.abs(rng.normal(size=(n, d))), dtype) for n in (rows, bank_rows))
 
     def say(self, features, dtype=np.float64):
         weight, bias = self.head
@@ -52,7 +52,7 @@ class Network:
 
     def score(self, name, outputs=None, **settings):
         outputs = self.outputs if outputs is None else outputs
-        return base_scores(outputs, name, head=self.head, bank=self.bank, **settings)
+        return base_scores(outputs, name, head=self.head, reference=self.reference, **settings)
 
 
 def check_rows_do_not_feel_one_another(name, seed):
@@ -65,7 +65,7 @@ def check_rows_do_not_feel_one_another(name, seed):
     np.testing.assert_array_equal(network.score(name, some), whole[chosen])
     in_columns = truing.Outputs(np.asfortranarray(some.features), np.asfortranarray(some.logits), scores=some.scores)
     np.testing.assert_array_equal(network.score(name, in_columns), whole[chosen])
-    if NEEDS.get(name) != ("head", "bank"):  # Those sum up their bank in blocks, and a sum's order has a last bit.
+    if NEEDS.get(name) != ("head", "reference"):  # Those sum up their bank in blocks, and a sum's order has a last bit.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_check, "BLOCK_NUMBERS", 64)
             np.testing.assert_array_equal(network.score(name), whole)
@@ -125,9 +125,9 @@ def test_rows_of_fewer_digits_are_scored_in_double(name, dtype, rng):
     found = network.score(name)
     wide = (
         truing.Outputs(part.features.astype(np.float64), part.logits.astype(np.float64), scores=part.scores)
-        for part in (network.outputs, network.bank)
+        for part in (network.outputs, network.reference)
     )
-    network.outputs, network.bank = wide
+    network.outputs, network.reference = wide
     np.testing.assert_array_equal(found, network.score(name))
 
 
@@ -308,7 +308,7 @@ def test_scale_and_ash_are_the_energy_of_the_shaped_features(seed, percentile, t
 def test_fdbd_and_nci_are_their_formulas_a_row_at_a_time(seed, shared):
     network = Network(np.random.default_rng(seed), rows=8)
     z, f, weight = network.outputs.features, network.outputs.logits, network.head[0] + shared
-    mean = network.bank.features.mean(axis=0)
+    mean = network.reference.features.mean(axis=0)
     fdbd = [literal_fdbd(*row, weight, mean) for row in zip(z, f, strict=True)]
     np.testing.assert_allclose(truing.fdbd(z, f, weight, mean), fdbd, rtol=1e-9 if shared else 1e-11)
     nci = [literal_nci(*row, weight, mean, 0.01) for row in zip(z, f, strict=True)]
@@ -366,7 +366,7 @@ def test_knn_takes_one_in_a_hundred_known_rows_and_fifty_at_most(rng, rows, k):
 def test_vim_is_the_energy_less_the_virtual_logit(seed):
     rng = np.random.default_rng(seed)
     network = Network(rng, rows=8)
-    z, f, known = network.outputs.features, network.outputs.logits, network.bank
+    z, f, known = network.outputs.features, network.outputs.logits, network.reference
     k = int(rng.integers(1, min(known.features.shape)))
     assume(truing.max_logit(known.logits).mean() > 0)
     found = truing.vim(z, f, *network.head, known.features, known.logits, dimensions=k)
@@ -378,7 +378,7 @@ def test_vim_is_the_energy_less_the_virtual_logit(seed):
 def test_vim_takes_its_authors_dimensions_and_half_of_the_known_rows_at_most(rng, d, rows, k):
     network = Network(rng, rows=20, d=d, c=5, bank_rows=rows)
     arguments = network.outputs.features, network.outputs.logits, *network.head
-    known = network.bank.features, network.bank.logits
+    known = network.reference.features, network.reference.logits
     np.testing.assert_array_equal(truing.vim(*arguments, *known), truing.vim(*arguments, *known, dimensions=k))
 
 
@@ -387,18 +387,18 @@ def test_vim_takes_its_authors_dimensions_and_half_of_the_known_rows_at_most(rng
 
 def test_known_rows_that_leave_themselves_out_are_scored_by_the_others(rng):
     network = Network(rng, d=6, c=4, bank_rows=60)
-    known = network.bank
+    known = network.reference
     for name in ("fdbd", "nci", "knn"):
         found = network.score(name, known, leave_out=True)
         for row in range(len(known)):
             others = known[np.arange(len(known)) != row]
-            alone = base_scores(known[row], name, head=network.head, bank=others)
+            alone = base_scores(known[row], name, head=network.head, reference=others)
             np.testing.assert_allclose(found[row], alone[0], rtol=1e-9)
 
 
 def test_known_rows_do_not_give_vim_its_directions_within_their_own_tenth(rng):
     network = Network(rng, d=6, c=4, bank_rows=63)
-    known = network.bank
+    known = network.reference
     found = network.score("vim", known, leave_out=True)
     plain = network.score("vim", known)
     weight, bias = network.head
@@ -421,7 +421,7 @@ def test_on_real_rows_known_and_unknown_ones_score_alike_when_the_known_leave_th
     inside = bank("cifar10-resnet56", "cifar10-test")
     known, fresh = inside[:200], inside[200:]
     with np.load(DATA / "banks" / "cifar10-resnet56" / "head.npz") as file:
-        given = {"head": (file["weight"], file["bias"]), "bank": known}
+        given = {"head": (file["weight"], file["bias"]), "reference": known}
     chance = truing.auroc(base_scores(known, name, **given, leave_out=True), base_scores(fresh, name, **given))
     assert abs(chance - 0.5) < 3 * (1 / 12 / 200) ** 0.5  # ViM that has seen the known rows has 0.7 here, KNN 0.8.
 
@@ -443,7 +443,7 @@ def test_real_rows_have_the_auroc_that_pytorch_ood_has_of_them(detector, bank):
     aurocs = {"svhn": [], "cifar100": []}
     for seed in range(row["splits"]):
         order, quarter = np.random.default_rng(seed).permutation(len(inside)), len(inside) // 4
-        given = {"head": head, "bank": inside[order[: 2 * quarter]]}
+        given = {"head": head, "reference": inside[order[: 2 * quarter]]}
         scores_in = base_scores(inside[order[2 * quarter :]], FIELD[detector], **given)
         for name, found in aurocs.items():
             found.append(truing.auroc(scores_in, base_scores(bank("cifar10-resnet56", name), FIELD[detector], **given)))
@@ -480,7 +480,7 @@ def test_no_wide_copy_of_a_few_long_rows_is_made(name, rng):
 def test_a_head_or_a_bank_is_needed_or_ignored_as_the_table_says(rng):
     network = Network(rng)
     for name, score in truing.SCORES.items():
-        given = {"head": network.head, "bank": network.bank}
+        given = {"head": network.head, "reference": network.reference}
         whole = score(network.outputs, temperature=1.0, **given)
         needs = NEEDS.get(name, ())
         np.testing.assert_array_equal(score(network.outputs, **{need: given[need] for need in needs}), whole)
@@ -592,7 +592,7 @@ def check_numbers_of_any_size(name, seed):
     head = numbers(c, d), numbers(c)
     for rows, leave_out in ((outputs, False), (bank, True)):
         try:
-            found = base_scores(rows, name, head=head, bank=bank, leave_out=leave_out)
+            found = base_scores(rows, name, head=head, reference=bank, leave_out=leave_out)
         except ValueError as error:
             assert re.match("(features|features_in|weight|logits_in) must ", str(error)), error  # noqa: PT017
         else:
@@ -622,17 +622,17 @@ def test_a_bank_or_head_that_is_none_is_told_by_name(rng):
         base_scores(network.outputs, "scale", head=head[0])
     with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got 3 things"):
         base_scores(network.outputs, "scale", head=(*head, 1.0))
-    with pytest.raises(TypeError, match="bank must be Outputs, got ndarray"):
-        base_scores(network.outputs, "knn", bank=network.bank.features)
-    with pytest.raises(ValueError, match="bank: features_in must have 5 columns, as the features have, got 4"):
-        base_scores(network.outputs, "knn", bank=truing.Outputs(np.ones((9, 4))))
-    with pytest.raises(ValueError, match="bank must have logits for the score vim"):
-        base_scores(network.outputs, "vim", head=head, bank=truing.Outputs(network.bank.features))
-    with pytest.raises(ValueError, match="bank: features must be the rows of features_in"):
+    with pytest.raises(TypeError, match="reference must be Outputs, got ndarray"):
+        base_scores(network.outputs, "knn", reference=network.reference.features)
+    with pytest.raises(ValueError, match="reference: features_in must have 5 columns, as the features have, got 4"):
+        base_scores(network.outputs, "knn", reference=truing.Outputs(np.ones((9, 4))))
+    with pytest.raises(ValueError, match="reference must have logits for the score vim"):
+        base_scores(network.outputs, "vim", head=head, reference=truing.Outputs(network.reference.features))
+    with pytest.raises(ValueError, match="reference: features must be the rows of features_in"):
         network.score("nci", leave_out=True)
     named = [truing.Outputs(np.ones((3, 2)), model=name) for name in ("a", "b")]
-    with pytest.raises(ValueError, match="bank must be of the model 'a', as the outputs are, got 'b'"):
-        base_scores(named[0], "knn", bank=named[1])
+    with pytest.raises(ValueError, match="reference must be of the model 'a', as the outputs are, got 'b'"):
+        base_scores(named[0], "knn", reference=named[1])
 
 
 # Exponentials, block by block.

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 
-def facts(title: str, values: Mapping[str, object], notes: Iterable[str] = ()) -> str:
+def properties(title: str, values: Mapping[str, object], notes: Iterable[str] = ()) -> str:
     """Return a table of names and values, followed by notes.
 
-    >>> facts("Outputs", {"rows": 2})
+    >>> properties("Outputs", {"rows": 2})
     '<table><caption>Outputs</caption><tr><th>rows</th><td>2</td></tr></table>'
     """
     lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in values.items())

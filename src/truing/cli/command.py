@@ -312,7 +312,9 @@ def _add_learn(command: AddCommand) -> None:
 
 def _add_score(command: AddCommand) -> None:
     part = command(rows.run_score, "truing score test.npz --base energy -o scores.npy", _scoring())
-    part.add_argument("--bank", type=_path, metavar="ROWS", help="in-distribution rows, for base scores that need them")
+    part.add_argument(
+        "--reference", type=_path, metavar="ROWS", help="in-distribution rows, for base scores that need them"
+    )
     _add_output(part, "where the scores go: a file, or a folder for a table in parts")
     _add_id(part)
     _add_tables(part)

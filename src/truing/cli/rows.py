@@ -141,12 +141,12 @@ def _learn_new(args: argparse.Namespace, detector: Detector, learned: dict[str, 
 
 def run_score(args: argparse.Namespace) -> None:
     """Write the base score of every row."""
-    _check_needs(args, "head", "bank")
-    own_path(args, "output", "outputs", "head", "bank")
+    _check_needs(args, "head", "reference")
+    own_path(args, "output", "outputs", "head", "reference")
     table = _table(args)
-    bank = None if args.bank is None else _rows(args, args.bank)
+    reference = None if args.reference is None else _rows(args, args.reference)
     base = args.base or ("msp" if "logits" in table.widths else "given")
-    score = BaseScore(base, args.temperature, _head(args.head), bank)
+    score = BaseScore(base, args.temperature, _head(args.head), reference)
     _write_scores(args, table, ApplyPart(score.of), parts.score, score)
 
 
@@ -378,12 +378,12 @@ def _head(path: Path | None) -> tuple[Any, Any] | None:
 
 
 def _check_needs(args: argparse.Namespace, *options: str) -> None:
-    """Reject a head or a bank that the base score does not use, and require one that it needs."""
+    """Reject a head or a reference that the base score does not use, and require one that it needs."""
     for name in options:
         users = [base for base, needed in NEEDS.items() if name in needed]
         refuse(args, (name,), args.base not in users, f"--base {', '.join(users[:-1])} or {users[-1]}")
         if args.base in users and getattr(args, name) is None:
-            meaning = {"head": "the weight and bias of the last layer", "bank": "known in-distribution rows"}
+            meaning = {"head": "the weight and bias of the last layer", "reference": "known in-distribution rows"}
             raise ValueError(f"--base {args.base} needs --{name}: {meaning[name]}")
 
 

@@ -11,7 +11,7 @@ from .._threads import map_blocks
 from ..decisions.distances import RowScale
 from ..outputs import Outputs
 from ..regression.least_squares import row_products
-from ..scores import Base, Head, base_name, base_scores, copied_head, looks_at_known
+from ..scores import Base, Head, base_name, base_scores, copied_head, needs_reference
 from ..scores.rows import BaseScore, ScoredRows
 
 # The limit of distances, relative to the most distant reference row.
@@ -34,13 +34,14 @@ class Standard:
     `scale` holds the mean and the deviation of the features. `score_origin` and `score_scale` are the mean and the
     deviation of the base score.
     `limit` is twice the largest distance of a reference row from the mean (`RowScale`). `classes` is the
-    number of logits, or 0 without logits. `bank` holds the reference rows if the base score needs them.
+    number of logits, or 0 without logits. `reference` holds the reference rows if the base score
+    needs them.
     """
 
     base: Base
     temperature: float
     head: Head | None
-    bank: Outputs | None
+    reference: Outputs | None
     scale: RowScale
     score_origin: float
     score_scale: float
@@ -53,17 +54,17 @@ class Standard:
     ) -> tuple[Standard, ScoredRows]:
         """Return the standard of reference rows, and these rows with their base scores.
 
-        If the base score needs a bank of reference rows, each of these rows is scored as if it were not in the bank.
+        If the base score needs reference rows, each row is scored as if it were not one of them.
         """
         head = copied_head(head)
-        bank = reference._copied() if looks_at_known(base) else None
-        scores = base_scores(reference, base, temperature, head=head, bank=bank, leave_out=bank is not None)
+        kept = reference._copied() if needs_reference(base) else None
+        scores = base_scores(reference, base, temperature, head=head, reference=kept, leave_out=kept is not None)
         scale, of_scores = RowScale.of(reference.features), RowScale.of(scores[:, None])
         standard = cls(
             base,
             temperature,
             head,
-            bank,
+            kept,
             scale,
             score_origin=float(of_scores.mean[0]),
             score_scale=float(of_scores.deviation[0]),
@@ -79,8 +80,8 @@ class Standard:
 
     @property
     def base_score(self) -> BaseScore:
-        """The base score with its temperature, head and bank."""
-        return BaseScore(self.base, self.temperature, self.head, self.bank)
+        """The base score with its temperature, head and reference."""
+        return BaseScore(self.base, self.temperature, self.head, self.reference)
 
     @property
     def dimensions(self) -> int:

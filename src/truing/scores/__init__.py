@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from .._check import Floats, Matrix, as_choice, as_matrix, as_vector, check_same_rows
 from ..outputs import Outputs, as_outputs, check_same_model
 from .heads import ash, fdbd, gradnorm, nci, scale
-from .known import check_known, mean_of
 from .logits import as_temperature, energy, gen, gen_energy_msp, kl_uniform, max_logit, msp
 from .neighbours import knn
+from .reference import check_reference, mean_of
 from .virtual_logit import vim
 
 __all__ = [
@@ -37,10 +37,10 @@ __all__ = [
     "gradnorm",
     "kl_uniform",
     "knn",
-    "looks_at_known",
     "max_logit",
     "msp",
     "nci",
+    "needs_reference",
     "scale",
     "vim",
 ]
@@ -58,7 +58,7 @@ def base_scores(
     temperature: float = 1.0,
     *,
     head: Head | None = None,
-    bank: Outputs | None = None,
+    reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
     """Return the base score (n,) of every row.
@@ -69,19 +69,19 @@ def base_scores(
         The rows to score.
     base, temperature
         The score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax.
-    head, bank
+    head, reference
         The (weight, bias) of the last layer, and in-distribution rows that are used for nothing else. `NEEDS` lists
         the scores that use them; other scores ignore them.
     leave_out
-        Whether the outputs are the rows of the bank, in the same order. Each row is then scored as if it were not in
-        the bank.
+        Whether the outputs are the reference rows, in the same order. Each row is then scored as if it were not in the
+        reference.
     """
     if isinstance(base, str):
         needed: dict[str, Any] = {}
         if "head" in NEEDS.get(base, ()):
             needed["head"] = head
-        if "bank" in NEEDS.get(base, ()):
-            needed |= {"bank": bank, "leave_out": leave_out}
+        if "reference" in NEEDS.get(base, ()):
+            needed |= {"reference": reference, "leave_out": leave_out}
         return as_choice(base, "base", SCORES)(outputs, temperature=temperature, **needed)
     _refuse_temperature("of your own", temperature)
     scores = as_vector(base(outputs), "what base returns")
@@ -103,14 +103,14 @@ def base_name(base: Base) -> str:
     return base if isinstance(base, str) else getattr(base, "__name__", type(base).__name__)
 
 
-def looks_at_known(base: Base) -> bool:
-    """Return whether a base score needs a bank of in-distribution rows."""
-    return isinstance(base, str) and "bank" in NEEDS.get(base, ())
+def needs_reference(base: Base) -> bool:
+    """Return whether a base score needs a reference of in-distribution rows."""
+    return isinstance(base, str) and "reference" in NEEDS.get(base, ())
 
 
 def _of_logits(score: Callable[[ArrayLike, float], Floats]) -> Callable[..., Floats]:
     def by_name(
-        outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+        outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
     ) -> Floats:
         return score(_logits(outputs, score.__name__), temperature)
 
@@ -119,7 +119,7 @@ def _of_logits(score: Callable[[ArrayLike, float], Floats]) -> Callable[..., Flo
 
 def _of_shaped(name: str, score: Callable[..., Floats]) -> Callable[..., Floats]:
     def by_name(
-        outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+        outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
     ) -> Floats:
         weight, bias = _as_head(name, head)
         return score(outputs.features, weight, bias, temperature=temperature)
@@ -128,19 +128,21 @@ def _of_shaped(name: str, score: Callable[..., Floats]) -> Callable[..., Floats]
 
 
 def _max_logit(
-    outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+    outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
 ) -> Floats:
     _refuse_temperature("max_logit", temperature)
     return max_logit(_logits(outputs, "max_logit"))
 
 
 def _gradnorm(
-    outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None
+    outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
 ) -> Floats:
     return gradnorm(outputs.features, _logits(outputs, "gradnorm"), temperature)
 
 
-def _given(outputs: Outputs, temperature: float = 1.0, head: Head | None = None, bank: Outputs | None = None) -> Floats:
+def _given(
+    outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
+) -> Floats:
     _refuse_temperature("given", temperature)
     return as_vector(
         outputs._need("scores", "the score given"), "scores"
@@ -151,12 +153,12 @@ def _fdbd(
     outputs: Outputs,
     temperature: float = 1.0,
     head: Head | None = None,
-    bank: Outputs | None = None,
+    reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
     _refuse_temperature("fdbd", temperature)
     logits, (weight, _) = _logits(outputs, "fdbd"), _as_head("fdbd", head)
-    known = _as_bank("fdbd", outputs, bank, leave_out)
+    known = _as_reference("fdbd", outputs, reference, leave_out)
     scores = fdbd(outputs.features, logits, weight, mean_of(known.features))
     # A row is m / (m - 1) times farther from the mean of the other m - 1 rows.
     return scores * (1 - 1 / len(known)) if leave_out else scores
@@ -166,13 +168,13 @@ def _nci(
     outputs: Outputs,
     temperature: float = 1.0,
     head: Head | None = None,
-    bank: Outputs | None = None,
+    reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
     _refuse_temperature("nci", temperature)
     logits, (weight, _) = _logits(outputs, "nci"), _as_head("nci", head)
     # Leaving a row out does not change the direction to the mean, so the score stays the same.
-    known = _as_bank("nci", outputs, bank, leave_out)
+    known = _as_reference("nci", outputs, reference, leave_out)
     return nci(outputs.features, logits, weight, mean_of(known.features))
 
 
@@ -180,14 +182,14 @@ def _vim(
     outputs: Outputs,
     temperature: float = 1.0,
     head: Head | None = None,
-    bank: Outputs | None = None,
+    reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
     _refuse_temperature("vim", temperature)
     logits, (weight, bias) = _logits(outputs, "vim"), _as_head("vim", head)
-    known = _as_bank("vim", outputs, bank, leave_out)
+    known = _as_reference("vim", outputs, reference, leave_out)
     if known.logits is None:
-        raise ValueError(f"bank must have logits for the score vim, got {known!r}")
+        raise ValueError(f"reference must have logits for the score vim, got {known!r}")
     return vim(outputs.features, logits, weight, bias, known.features, known.logits, leave_out=leave_out)
 
 
@@ -195,11 +197,11 @@ def _knn(
     outputs: Outputs,
     temperature: float = 1.0,
     head: Head | None = None,
-    bank: Outputs | None = None,
+    reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
     _refuse_temperature("knn", temperature)
-    known = _as_bank("knn", outputs, bank, leave_out)
+    known = _as_reference("knn", outputs, reference, leave_out)
     return knn(outputs.features, known.features, leave_out=leave_out)
 
 
@@ -218,17 +220,17 @@ SCORES: dict[str, Callable[..., Floats]] = {
     "knn": _knn,
     "given": _given,
 }
-"""Every base score by name, each called as `SCORES[name](outputs, temperature=1.0, head=None, bank=None)`."""
+"""Every base score by name, each called as `SCORES[name](outputs, temperature=1.0, head=None, reference=None)`."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "scale": ("head",),
     "ash": ("head",),
-    "fdbd": ("head", "bank"),
-    "nci": ("head", "bank"),
-    "vim": ("head", "bank"),
-    "knn": ("bank",),
+    "fdbd": ("head", "reference"),
+    "nci": ("head", "reference"),
+    "vim": ("head", "reference"),
+    "knn": ("reference",),
 }
-"""Additional inputs of a base score: the network's head, or a bank of in-distribution rows."""
+"""Additional inputs of a base score: the network's head, or a reference of in-distribution rows."""
 
 
 def _logits(outputs: Outputs, name: str) -> Matrix:
@@ -260,15 +262,15 @@ def copied_head(head: Head | None) -> Head | None:
     return own
 
 
-def _as_bank(name: str, outputs: Outputs, bank: Outputs | None, leave_out: bool) -> Outputs:
-    if bank is None:
-        raise ValueError(f"the score {name} needs known in-distribution rows, a bank")
-    known = as_outputs(bank, "bank")
-    check_same_model(outputs, known, "bank")
+def _as_reference(name: str, outputs: Outputs, reference: Outputs | None, leave_out: bool) -> Outputs:
+    if reference is None:
+        raise ValueError(f"the score {name} needs known in-distribution rows, a reference")
+    known = as_outputs(reference, "reference")
+    check_same_model(outputs, known, "reference")
     try:
-        check_known(outputs.features, known.features, leave_out)
+        check_reference(outputs.features, known.features, leave_out)
     except ValueError as error:
-        raise ValueError(f"bank: {error}") from None
+        raise ValueError(f"reference: {error}") from None
     return known
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._check import Floats, Matrix, as_count, as_matrix, by_rows
-from .known import check_known
+from .reference import check_reference
 from .tiles import by_tiles
 
 # Number of known rows that a tile is compared with at a time.
@@ -36,7 +36,7 @@ def knn(
     array([-1.414])
     """
     z, z_in = as_matrix(features, "features"), as_matrix(features_in, "features_in")
-    check_known(z, z_in, leave_out)
+    check_reference(z, z_in, leave_out)
     k = _neighbours(neighbours, len(z_in), leave_out)
     return -_distances(z, z_in, k, leave_out)
 

@@ -18,12 +18,12 @@ Numbers = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, eq=False)
 class BaseScore:
-    """A base score with its temperature, and the head and the bank of in-distribution rows that it may need."""
+    """A base score with its temperature, and the head and the reference of in-distribution rows that it may need."""
 
     base: Base
     temperature: float = 1.0
     head: Head | None = None
-    bank: Outputs | None = None
+    reference: Outputs | None = None
 
     @property
     def name(self) -> str:
@@ -32,7 +32,7 @@ class BaseScore:
 
     def of(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,)."""
-        return base_scores(outputs, self.base, self.temperature, head=self.head, bank=self.bank)
+        return base_scores(outputs, self.base, self.temperature, head=self.head, reference=self.reference)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ from .. import _linalg
 from .._blas import one_thread
 from .._check import LARGEST, Floats, Matrix, as_count, as_matrix, check_same_rows, sum_of_blocks
 from .heads import as_head
-from .known import check_known
 from .logits import as_logits, energy, max_logit
+from .reference import check_reference
 from .tiles import by_tiles, check_defined
 
 # With `leave_out`, each tenth of the known rows is scored by the other nine.
@@ -63,7 +63,7 @@ def vim(
     check_same_rows(features=z, logits=f)
     check_same_rows(features_in=z_in, logits_in=f_in)
     _check_classes(W, logits=f, logits_in=f_in)
-    check_known(z, z_in, leave_out)
+    check_reference(z, z_in, leave_out)
     k = _principal_dimensions(z_in, dimensions, leave_out)
     origin = _origin(W, b, rounding=float(np.finfo(as_matrix(weight, "weight").dtype).eps))
     moments = _second_moments(z_in, origin)

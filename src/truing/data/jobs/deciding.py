@@ -17,8 +17,8 @@ from ...outputs import Outputs
 from ...regression.least_squares import LinearFit
 from ...run import (
     Block,
+    Calibration,
     DecidePart,
-    Known,
     Passes,
     Progress,
     Tally,
@@ -91,25 +91,25 @@ def decide(
     if not isinstance(detector, Detector):
         raise TypeError(f"detector must be a Detector, got {type(detector).__name__}")
     plan, fit = plan_of_detector(detector, Rate.of(accept, false_alarm, fdr), table.widths)
-    known = Known.of(plan, fit, None, sum(table.part_rows))
+    calibration = Calibration.of(plan, fit, None, sum(table.part_rows))
     kind = as_kind(kind, table, Path(folder))
-    assert plan.known is not None
+    assert plan.calibration_rows is not None
     identity = {
         "method": f"decide by {plan.method}",
         "base": plan.base.name,
         "options": digest(plan.options._asdict(), plan.base.temperature, plan.base.head),
         "rate": {plan.rate.name: plan.rate.value},
         "kind": kind,
-        "reference": digest(plan.known.features, plan.known.scores),
+        "reference": digest(plan.calibration_rows.features, plan.calibration_rows.scores),
         **identity_of_columns(table),
     }
-    work = DecidePart(plan.base, fit, known, plan.rate, starts_of(table.part_rows))
+    work = DecidePart(plan.base, fit, calibration, plan.rate, starts_of(table.part_rows))
     done = _decide_new(table, Path(folder), kind, identity, work, runner, progress, learned or {})
-    found = replace(summary_of(plan, done.table, fit, known, done.tally, done.files), kept_parts=done.kept_parts)
+    found = replace(summary_of(plan, done.table, fit, calibration, done.tally, done.files), kept_parts=done.kept_parts)
     notes = [*found.notes, *done.notes]
-    if done.tally.rows and known is not None:
+    if done.tally.rows and calibration is not None:
         notes += [*plan.notes, *notes_on_fit(plan, fit, done.tally.rows)]
-        notes += notes_on_decisions(plan, known, done.tally)
+        notes += notes_on_decisions(plan, calibration, done.tally)
     return replace(found, notes=tuple(notes))
 
 
@@ -157,7 +157,7 @@ def score(
 ) -> list[Path]:
     """Write the base scores of every part of a table, and return the files. Parameters are as in `apply`."""
     check_table(table)
-    options = digest(base.temperature, base.head, base.bank)
+    options = digest(base.temperature, base.head, base.reference)
     identity = {"method": "score", "base": identity_of_base(base.base), "options": options}
     return _score_new(ApplyPart(base.of), identity, table, folder, kind, runner, progress)
 

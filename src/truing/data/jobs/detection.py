@@ -20,7 +20,7 @@ from ...outputs import Outputs
 from ...plan import Plan
 from ...regression.least_squares import LinearFit
 from ...run import (
-    Known,
+    Calibration,
     Prepared,
     Progress,
     Tally,
@@ -103,7 +103,7 @@ def detect(
     folder
         The folder for results: new, empty, or the folder of the same job.
     reference
-        Known in-distribution rows, in memory.
+        In-distribution rows, in memory.
     method, base, temperature, intercept, components, head, accept, false_alarm, fdr, groups, same_mix, rng, keep,
     penalty
         As in `truing.detect`. The method online is not available.
@@ -200,14 +200,14 @@ def _decided(plan: Plan, prepared: Prepared, folder: Path, kind: str) -> TableDe
         remove_files([file for number, file in enumerate(files) if job.store.has(SCORES, number)], folder)
         raise
     written = tuple(file for file, tally in zip(files, tallies, strict=True) if tally.rows)
-    found = summary_of(plan, job.table, prepared.fit, work.known, total(tallies), written)
+    found = summary_of(plan, job.table, prepared.fit, work.calibration, total(tallies), written)
     return replace(
-        found, notes=(*found.notes, *notes_on_job(plan, prepared.sums, prepared.fit, work.known, total(tallies)))
+        found, notes=(*found.notes, *notes_on_job(plan, prepared.sums, prepared.fit, work.calibration, total(tallies)))
     )
 
 
 def summary_of(
-    plan: Plan, table: Table, fit: Fit | None, known: Known | None, tally: Tally, files: tuple[Path, ...]
+    plan: Plan, table: Table, fit: Fit | None, calibration: Calibration | None, tally: Tally, files: tuple[Path, ...]
 ) -> TableDetection:
     """Return the summary of a tally of all rows of a table, with notes on skipped rows and parts."""
     skipped_rows = sum(table.part_rows) - tally.rows
@@ -218,14 +218,14 @@ def summary_of(
     found = TableDetection(
         plan.base.name, plan.method, tally.rows, skipped_rows, table.unreadable, fit, files, notes=tuple(notes)
     )
-    if known is None or tally.counts is None:
+    if calibration is None or tally.counts is None:
         return found
     return replace(
         found,
-        reference_rows=len(known),
+        reference_rows=len(calibration),
         rate=plan.rate,
         refused=tally.refused,
-        threshold=threshold_of(known, fit, plan.rate),
+        threshold=threshold_of(calibration, fit, plan.rate),
         out_share_at_least=out_share_at_least(tally),
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 from .._check import Floats, Matrix, as_truth, blocks, sum_of_blocks
 
 
-def check_known(features: Matrix, features_in: Matrix, leave_out: bool) -> None:
+def check_reference(features: Matrix, features_in: Matrix, leave_out: bool) -> None:
     """Reject known rows of another width, and with `leave_out`, features that are not the known rows themselves."""
     if features.shape[1] != features_in.shape[1]:
         wanted = f"{features.shape[1]} columns, as the features have"
