@@ -80,7 +80,7 @@ def _rows(case, setting, rng):
                 is_fitted = case.has_reference or method in ("none", "ReAct")
                 for scored in ("fitted",) if is_fitted else ("fitted", "unseen"):
                     row = _row(display_name(setting, files), base, method, scored, value, case.name, rng)
-                    yield row | ({"found": row["aupr"], "false_alarms": row["fpr95"]} if case.has_reference else {})
+                    yield row | ({"detected": row["aupr"], "false_alarms": row["fpr95"]} if case.has_reference else {})
 
 
 def _row(outside, base, method, scored, value, case, rng):

@@ -34,7 +34,7 @@ def test_the_table_of_detected_rows_has_a_column_for_each_base_score_dlr_and_con
     rows = {(row["base"], row["method"], row["outside"]): row for row in decided(ran.rows)}
     for outside in ("svhn", "dtd10", "cifar100"):
         (line,) = [line for line in printed if line.startswith(outside)]
-        assert line.split()[2:] == [per_cent(rows[*key, outside]["found"]) for key in names.values()]
+        assert line.split()[2:] == [per_cent(rows[*key, outside]["detected"]) for key in names.values()]
     sets = ("svhn", "dtd10", "cifar100")
     alarms = [fmean(rows[*key, outside]["false_alarms"] for outside in sets) for key in names.values()]
     assert printed[-1].split()[3:] == list(map(per_cent, alarms))

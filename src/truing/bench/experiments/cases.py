@@ -233,7 +233,7 @@ CASES = {
             axis=Axis("share of out rows at hand", "log"),
         ),
         Case(
-            "rows-at-hand",
+            "test-rows",
             "With known rows, by the number of rows at hand (contrast is not the paper’s method)",
             ("msp", "energy", "gen"),
             "vary rows at hand",
@@ -248,7 +248,7 @@ CASES = {
             axis=Axis("rows at hand, one in five out", "log"),
         ),
         Case(
-            "other-mix",
+            "class-subset",
             "With known rows, three in ten classes at hand (contrast is not the paper’s method)",
             ("energy", "gen"),
             "drop classes",
@@ -259,7 +259,7 @@ CASES = {
             tables=("means", "by-set"),
         ),
         Case(
-            "other-mix-dirichlet",
+            "class-frequencies",
             "With known rows, class shares at hand from a Dirichlet(0.3) (contrast is not the paper’s method)",
             ("energy", "gen"),
             "draw class shares",

@@ -63,12 +63,12 @@ def lines(rows: list[Row]) -> list[Line]:
 
 def fitted(rows: list[Row]) -> list[Row]:
     """Return the rows of methods without a reference, scored on the rows of the fit."""
-    return [row for row in rows if row.get("scored") == "fitted" and "found" not in row]
+    return [row for row in rows if row.get("scored") == "fitted" and "detected" not in row]
 
 
 def decided(rows: list[Row]) -> list[Row]:
     """Return the rows of methods with a reference, which decide."""
-    return [row for row in rows if "found" in row]
+    return [row for row in rows if "detected" in row]
 
 
 def rows_out(own: dict[str, Row]) -> int:
@@ -194,9 +194,9 @@ def _detected(rows: list[Row], bases: list[str]) -> Iterator[str]:
     yield "-" * len(head)
     for outside in dict.fromkeys(row["outside"] for row in shown):
         own = {name: sets[outside] for name, sets in columns.items()}
-        yield f"{outside:<19}{rows_out(own):>6,}" + _numbers({name: row["found"] for name, row in own.items()})
+        yield f"{outside:<19}{rows_out(own):>6,}" + _numbers({name: row["detected"] for name, row in own.items()})
     yield "-" * len(head)
-    for words, metric in ((MEAN, "found"), ("false alarms, mean", "false_alarms")):
+    for words, metric in ((MEAN, "detected"), ("false alarms, mean", "false_alarms")):
         means = {name: fmean(row[metric] for row in sets.values()) for name, sets in columns.items()}
         yield f"{words:<25}" + _numbers(means)
 
