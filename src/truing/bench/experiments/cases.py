@@ -65,6 +65,7 @@ class Case:
     wide: bool = True  # Whether it is run where features are confined to principal components, too.
     by_authors: bool = False  # Whether the authors' conventions say anything else of it.
     has_reference: bool = False  # Whether some in-distribution rows are known, so that methods can refuse rows.
+    needs_logits: bool = False  # Whether it reads the logits if there are any; a case with a reference always does.
     needs_head: bool = False  # Whether it reads the weight and bias of the network's last layer.
     slow: bool = False  # Minutes where the others take seconds.
     is_main: bool = False  # Whether its means are the summary.
@@ -275,6 +276,7 @@ CASES = {
             ("msp", "energy"),
             "draw points and densities",
             None,
+            needs_logits=True,
             tables=(),
         ),
     )
