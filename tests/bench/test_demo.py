@@ -130,7 +130,7 @@ def test_the_summary_has_every_method_that_the_introduction_names_and_says_what_
     assert f"<td>{terminal.per_cent(np.mean(online))}</td>" in line
     assert "cifar10-resnet56-sample: FPR95" in front
     found = summary.partition("mean over the sets, with known rows</caption>")[2]
-    shares = [row["found"] for row in terminal.decided(ran.rows) if row["method"] == "contrast"]
+    shares = [row["detected"] for row in terminal.decided(ran.rows) if row["method"] == "contrast"]
     line = found.partition('<th scope="row">gen + contrast</th>')[2].partition("</tr>")[0]
     assert f"<td>{terminal.per_cent(np.mean(shares))}</td>" in line
     assert "not the paper’s method" in found

@@ -1,4 +1,4 @@
-"""The demo: a few cases of the experiments on the embedded bank, at one repeat, told and reported as all others."""
+"""The demo: a few experiments on the sample data that comes with truing, with one repeat each."""
 
 from pathlib import Path
 
@@ -34,12 +34,12 @@ same known rows.</p>"""
 
 
 def run(path: Path | None = None, folder: Path = DATA) -> None:
-    """Print the demo's table, then write the report to `path` where one is given.
+    """Print the demo's tables, then write the report to `path` if a path is given.
 
-    The report appears whole or not at all. Without a report no plotting library is needed.
+    The report is written atomically. Without a report, the demo needs no plotting library.
     """
     if path is not None:
-        figures.figure_class()  # What is missing should be said before the work, not after it.
+        figures.figure_class()  # Report a missing package before the work, not after it.
         check_page(path)
     measured = measure([case for case in DEMO if case.tables], folder)
     show_progress("")
@@ -53,7 +53,7 @@ def run(path: Path | None = None, folder: Path = DATA) -> None:
 
 
 def measure(cases: list[Case], folder: Path = DATA) -> Results:
-    """Return the results of cases on the bank in a folder, each set once."""
+    """Return the results of cases on the sample data in a folder, with one repeat."""
     rows: list[Row] = []
     abouts: list[About] = []
     for case in cases:
@@ -63,13 +63,13 @@ def measure(cases: list[Case], folder: Path = DATA) -> Results:
             show_progress(f"{case.title}: {number} of {len(wanted)}, {task.name}")
             rows += [{**names, **row} for row in run_task(task)[1]]
         data = {name: facts(path) for task in wanted for name, path in task.paths.items() if path is not None}
-        told = choices(case, SETTING, CONVENTIONS[0]) | {"repeats": 1}
-        abouts.append(about(told, SETTING, data, code_version("truing.bench.experiments.run")))
+        chosen = choices(case, SETTING, CONVENTIONS[0]) | {"repeats": 1}
+        abouts.append(about(chosen, SETTING, data, code_version("truing.bench.experiments.run")))
     return Results(rows, abouts, {SETTING.name: SETTING})
 
 
 def report(results: Results) -> str:
-    """Return the demo's report: the page of the experiments, with a front of its own."""
+    """Return the HTML page of the demo: the page of the experiments with its own front."""
     rows_in = terminal.fitted(results.rows)[0]["rows_in"]
     paragraphs = (
         terminal.hurts(results.rows),
@@ -77,5 +77,5 @@ def report(results: Results) -> str:
         " and all are trued together, without labels.",
         *terminal.notes(results.rows)[2:],
     )
-    told = tuple(case.name for case in DEMO if case.tables and not case.has_reference)
-    return page.render(results, page.Front(TITLE, INTRODUCTION, paragraphs, set_by_set=True, summed=told))
+    summed = tuple(case.name for case in DEMO if case.tables and not case.has_reference)
+    return page.render(results, page.Front(TITLE, INTRODUCTION, paragraphs, set_by_set=True, summed=summed))

@@ -51,7 +51,7 @@ def test_a_trued_score_refuses_what_the_whole_job_with_all_known_rows_refuses(ro
     both = truing.Outputs.concatenate([known.outputs(), held.outputs()])
     found = truing.detect(rest.outputs(), both, method=method, base=base, false_alarm=FALSE_ALARM)
     row = rows[base, method.upper(), None]
-    assert (row["found"], row["false_alarms"]) == pytest.approx(refused(found.is_out, rest), abs=1e-6)
+    assert (row["detected"], row["false_alarms"]) == pytest.approx(refused(found.is_out, rest), abs=1e-6)
     assert row["auroc"] == pytest.approx(truing.auroc(*rest.split(found.scores)), abs=1e-6)
 
 
@@ -60,7 +60,7 @@ def test_a_base_score_refuses_what_lies_below_nearly_all_known_rows(rows, parts)
     scores_in = np.concatenate([known.scores["energy"], held.scores["energy"]])
     is_out = truing.p_values(scores_in, rest.scores["energy"]) <= 0.05
     row = rows["energy", "none", None]
-    assert (row["found"], row["false_alarms"]) == pytest.approx(refused(is_out, rest), abs=1e-6)
+    assert (row["detected"], row["false_alarms"]) == pytest.approx(refused(is_out, rest), abs=1e-6)
 
 
 def test_contrast_is_the_library_s_own_on_the_same_rows(rows, parts):
@@ -69,7 +69,7 @@ def test_contrast_is_the_library_s_own_on_the_same_rows(rows, parts):
     scores = fit.predict(rest)
     row = rows["gen", CONTRAST, None]
     is_out = truing.p_values(fit.scores_in, scores) <= 0.05
-    assert (row["found"], row["false_alarms"]) == pytest.approx(refused(is_out, parts[2]), abs=1e-6)
+    assert (row["detected"], row["false_alarms"]) == pytest.approx(refused(is_out, parts[2]), abs=1e-6)
     assert row["auroc"] == pytest.approx(truing.auroc(*parts[2].split(scores)), abs=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_every_share_of_out_rows_has_as_many_rows_as_there_are(scored):
 
 
 def test_of_the_rows_at_hand_one_in_five_is_out_and_what_there_are_too_few_for_is_left_out(scored):
-    rows = ran("rows-at-hand", scored, methods=("DLR", CONTRAST))
+    rows = ran("test-rows", scored, methods=("DLR", CONTRAST))
     counts = {value: (row["rows_in"], row["rows_out"]) for (_, _, value), row in rows.items()}
     assert counts == {50: (40, 10), 100: (80, 20), 200: (160, 40), 500: (400, 100)}
 
@@ -113,7 +113,7 @@ def at_hand(scored, monkeypatch):
 
 
 def test_of_ten_classes_three_are_at_hand_and_all_are_known(at_hand, scored):
-    known, classes, mix = at_hand("other-mix")
+    known, classes, mix = at_hand("class-subset")
     assert len(set(known)) == 10
     assert len(set(classes)) == 3
     assert mix.rows_out == scored.rows_out
@@ -121,7 +121,7 @@ def test_of_ten_classes_three_are_at_hand_and_all_are_known(at_hand, scored):
 
 
 def test_class_shares_at_hand_are_far_from_those_known(at_hand, scored):
-    known, classes, mix = at_hand("other-mix-dirichlet")
+    known, classes, mix = at_hand("class-frequencies")
     shares = [np.bincount(part, minlength=10) / len(part) for part in (known, classes)]
     assert np.ptp(shares[0]) < 0.1
     assert np.ptp(shares[1]) > 0.15
@@ -136,5 +136,5 @@ def test_false_alarms_are_as_many_as_stated_where_nothing_is_out(rng):
     mix = Mix(features, scores, 2500, logits)
     case = replace(CASES["contrast"], bases=("gen",))
     for row in aggregate(PROTOCOLS[case.protocol](Job(SETTING, case, mix))):
-        assert row["found"] == pytest.approx(0.05, abs=0.02)
+        assert row["detected"] == pytest.approx(0.05, abs=0.02)
         assert row["false_alarms"] == pytest.approx(0.05, abs=0.015)

@@ -67,7 +67,7 @@ def test_figures_are_xml_in_the_page_s_ink_and_share_no_id(every_panel):
 @pytest.mark.parametrize("case", DRAWN)
 def test_there_is_a_figure_of_every_metric_for_every_base_score(every_panel, case):
     captions = [panel.caption.partition(";")[0].partition(" on ")[0] for panel in every_panel[case]]
-    names = ("FPR95", "AUROC", *(("found", "false alarms") if CASES[case].has_reference else ()))
+    names = ("FPR95", "AUROC", *(("detected", "false alarms") if CASES[case].has_reference else ()))
     assert captions == [f"{base}: {name}" for base in CASES[case].bases for name in names]
 
 
@@ -183,7 +183,7 @@ def test_every_method_has_a_line_of_its_own_colour_or_mark():
 
 
 def test_with_known_rows_means_alone_are_drawn_and_ticks_lie_within_the_values(every_panel):
-    for case, ticks in (("out-share", ["0.01", "0.1"]), ("rows-at-hand", ["100", "1k"])):
+    for case, ticks in (("out-share", ["0.01", "0.1"]), ("test-rows", ["100", "1k"])):
         svg = every_panel[case][-1].svg
         assert "opacity: 0.5" not in svg
         groups = [group for group in ElementTree.fromstring(svg).iter() if "-xtick_" in group.get("id", "")]

@@ -205,10 +205,10 @@ def with_reference(case, base="msp", method="none", **more):
 def test_with_known_rows_a_table_says_what_was_found_and_whose_method_contrast_is():
     rows = [with_reference("contrast"), with_reference("contrast", "gen", "contrast", fpr95=0.2)]
     mean, *by_set = tables_of(rows)["truing", "cifar10-resnet56", "contrast"]
-    assert mean.heads == ("base, method", "FPR95", "AUROC", "found", "false alarms", "repeats")
+    assert mean.heads == ("base, method", "FPR95", "AUROC", "detected", "false alarms", "repeats")
     assert list(cells(mean, "gen + contrast").values())[1:] == ["20.0", "90.0", "30.0", "4.9", "1"]
     assert "Contrast is not the paper’s method" in mean.notes[0]
-    titles = ["FPR95", "AUROC", "AUPR, in-distribution positive", "found", "false alarms"]
+    titles = ["FPR95", "AUROC", "AUPR, in-distribution positive", "detected", "false alarms"]
     assert [table.title for table in by_set] == [f"cifar10-resnet56: {title}, set by set" for title in titles]
 
 

@@ -3,7 +3,7 @@ from statistics import fmean
 
 import pytest
 
-from truing.bench.report.terminal import MEAN, decided, fitted, hurts, lines, notes, per_cent, text
+from truing.bench.report.terminal import MEAN, decided, fitted, headline, hurts, lines, notes, per_cent, text
 
 
 def row(method, fpr95, auroc, *, base="msp", outside="svhn"):
@@ -13,7 +13,7 @@ def row(method, fpr95, auroc, *, base="msp", outside="svhn"):
 
 def test_the_text_prints_the_numbers_of_every_row_on_its_line(ran):
     rows = ran.rows
-    blocks = text(rows).split("\n\n")[:2]
+    blocks = text(rows).split("\n\n")[1:3]
     contrast = {row["outside"]: row for row in decided(rows) if row["method"] == "contrast"}
     for base, block in zip(("msp", "energy"), blocks, strict=True):
         assert block.startswith(base)
@@ -25,8 +25,8 @@ def test_the_text_prints_the_numbers_of_every_row_on_its_line(ran):
             assert [word for word in printed[outside] if "." in word] == wanted
 
 
-def test_what_is_found_with_known_rows_has_a_column_for_each_base_score_dlr_and_contrast(ran):
-    block = next(block for block in text(ran.rows).split("\n\n") if block.startswith("found at 5 %"))
+def test_the_table_of_detected_rows_has_a_column_for_each_base_score_dlr_and_contrast(ran):
+    block = next(block for block in text(ran.rows).split("\n\n") if block.startswith("detected at 5 %"))
     names = {"msp": ("msp", "none"), "msp + DLR": ("msp", "DLR"), "energy": ("energy", "none")}
     names |= {"energy + DLR": ("energy", "DLR"), "contrast": ("gen", "contrast")}
     head, *printed = block.splitlines()
@@ -34,17 +34,17 @@ def test_what_is_found_with_known_rows_has_a_column_for_each_base_score_dlr_and_
     rows = {(row["base"], row["method"], row["outside"]): row for row in decided(ran.rows)}
     for outside in ("svhn", "dtd10", "cifar100"):
         (line,) = [line for line in printed if line.startswith(outside)]
-        assert line.split()[2:] == [per_cent(rows[*key, outside]["found"]) for key in names.values()]
+        assert line.split()[2:] == [per_cent(rows[*key, outside]["detected"]) for key in names.values()]
     sets = ("svhn", "dtd10", "cifar100")
     alarms = [fmean(rows[*key, outside]["false_alarms"] for outside in sets) for key in names.values()]
     assert printed[-1].split()[3:] == list(map(per_cent, alarms))
 
 
-def test_the_notes_say_whose_method_contrast_is_and_what_it_is_given(ran):
-    (note,) = [note for note in notes(ran.rows) if note.startswith("contrast")]
+def test_the_notes_state_that_contrast_is_not_the_paper_s_method_and_needs_a_reference(ran):
+    (note,) = [note for note in notes(ran.rows) if note.startswith("Contrast")]
     assert "not the paper's method" in note
-    assert "500 of the 1,000 in-distribution ones" in note
-    assert not [note for note in notes(fitted(ran.rows)) if "contrast" in note]
+    assert "500 of the 1,000 in-distribution rows" in note
+    assert not [note for note in notes(fitted(ran.rows)) if "Contrast" in note]
 
 
 def test_the_mean_is_the_plain_mean_over_the_sets(ran):
@@ -58,6 +58,13 @@ def test_the_mean_is_the_plain_mean_over_the_sets(ran):
             }
             assert len(own) == 3
             assert mean.cells[column].auroc == f"{100 * fmean(own.values()):.1f}"
+
+
+def test_the_headline_has_the_means_of_the_first_table(ran):
+    (mean, *_) = [line for line in lines(ran.rows) if line.outside == MEAN]
+    shown = [mean.cells[method].fpr95 for method in ("base", "DLR", "contrast")]
+    assert re.findall(r"([\d.]+) %", headline(ran.rows)) == shown
+    assert text(ran.rows).splitlines()[0] == headline(ran.rows)
 
 
 def test_the_text_fits_a_terminal_of_100_columns(ran):
@@ -80,11 +87,11 @@ def test_where_it_hurts_names_each_fall_of_auroc_and_nothing_else():
         row("none", 0.5, 0.80, base="energy"),
         row("DLR", 0.6, 0.75, base="energy"),
     ]
-    assert hurts(rows) == ("Where it hurts: AUROC fell, in points, on svhn (msp: DLR -1.0; energy: DLR -5.0).")
+    assert hurts(rows) == ("Where truing hurts: AUROC fell, in points, on svhn (msp: DLR -1.0; energy: DLR -5.0).")
 
 
 def test_where_it_hurts_says_so_when_nothing_fell():
-    assert "nowhere" in hurts([row("none", 0.5, 0.8), row("DLR", 0.6, 0.8)])
+    assert "AUROC fell on none" in hurts([row("none", 0.5, 0.8), row("DLR", 0.6, 0.8)])
 
 
 @pytest.mark.parametrize(

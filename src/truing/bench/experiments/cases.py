@@ -65,6 +65,7 @@ class Case:
     wide: bool = True  # Whether it is run where features are confined to principal components, too.
     by_authors: bool = False  # Whether the authors' conventions say anything else of it.
     has_reference: bool = False  # Whether some in-distribution rows are known, so that methods can refuse rows.
+    needs_logits: bool = False  # Whether it reads the logits if there are any; a case with a reference always does.
     needs_head: bool = False  # Whether it reads the weight and bias of the network's last layer.
     slow: bool = False  # Minutes where the others take seconds.
     is_main: bool = False  # Whether its means are the summary.
@@ -233,7 +234,7 @@ CASES = {
             axis=Axis("share of out rows at hand", "log"),
         ),
         Case(
-            "rows-at-hand",
+            "test-rows",
             "With known rows, by the number of rows at hand (contrast is not the paper’s method)",
             ("msp", "energy", "gen"),
             "vary rows at hand",
@@ -248,7 +249,7 @@ CASES = {
             axis=Axis("rows at hand, one in five out", "log"),
         ),
         Case(
-            "other-mix",
+            "class-subset",
             "With known rows, three in ten classes at hand (contrast is not the paper’s method)",
             ("energy", "gen"),
             "drop classes",
@@ -259,7 +260,7 @@ CASES = {
             tables=("means", "by-set"),
         ),
         Case(
-            "other-mix-dirichlet",
+            "class-frequencies",
             "With known rows, class shares at hand from a Dirichlet(0.3) (contrast is not the paper’s method)",
             ("energy", "gen"),
             "draw class shares",
@@ -275,6 +276,7 @@ CASES = {
             ("msp", "energy"),
             "draw points and densities",
             None,
+            needs_logits=True,
             tables=(),
         ),
     )

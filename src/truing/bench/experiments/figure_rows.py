@@ -1,4 +1,4 @@
-"""What figures of features and scores are drawn from, as rows like any other: points, planes, densities, ROC curves."""
+"""The rows behind figures of features and scores: points, planes, densities and ROC curves."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,12 @@ from ...data.extras import install
 from ...decisions.thresholds import threshold_at
 from ...regression.fits import SharedFeatures, fit_direct
 from ...report.shapes import GRID, kernel_density, principal_axes
-from .cases import SEED
+from .cases import CONTRAST, KNOWN_SHARE, SEED
 from .methods import methods_of, metrics, principal_coordinates
 from .mixes import Mix
 from .protocols import Job
 from .records import Row
+from .reference import BASE, Reference, contrasted
 
 PROTOCOL = "draw points and densities"
 POINTS = 150  # Of each set.
@@ -23,23 +24,37 @@ DRAWN = "energy"  # The score of the paper's first figure.
 
 
 def figure_rows(job: Job) -> Iterator[Row]:
-    """Yield the points of one mix, and densities and ROC curves of its scores before and after truing."""
+    """Yield the points of one mix, and densities and ROC curves of its scores before and after truing.
+
+    Contrast is drawn if the mix has logits. Its curve stands beside the methods of every base score.
+    """
     components = job.setting.components
     yield _points(job.mix, components)
     methods = methods_of(job.case, job.setting, job.conventions)
     features = SharedFeatures(job.mix.features, components)
+    contrast = None if job.mix.logits is None else _contrast(job)
     for base, scores in job.mix.scores.items():
         trued = {"none": scores}
         trued |= {name: fit(features, scores)(job.mix.features) for name, fit in methods.items()}
         parts = {method: job.mix.split(values) for method, values in trued.items()}
         for method, (scores_in, scores_out) in parts.items():
             yield {"picture": "densities", "base": base, "method": method, **_densities(scores_in, scores_out)}
+        parts |= {} if contrast is None else {CONTRAST: contrast}
         curves = {method: _rounded(np.array(roc_points(*pair)), 4) for method, pair in parts.items()}
         yield {"picture": "roc", "base": base, "curves": curves}
+    if contrast is not None:
+        yield {"picture": "densities", "base": BASE, "method": CONTRAST, **_densities(*contrast)}
+
+
+def _contrast(job: Job) -> tuple[Floats, Floats]:
+    """Return (scores_in, scores_out) by contrast on the test rows of the first repeat of the contrast case."""
+    mix, rng, _ = next(job.repeats())
+    learning, calibration, rest = mix.with_known(rng, KNOWN_SHARE)
+    return rest.split(contrasted(rest, Reference(learning, calibration))[1])
 
 
 def roc_points(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
-    """Return the shares of (out, in) rows accepted at thresholds spread evenly over the rows of both sets."""
+    """Return the shares of (out, in) rows accepted at thresholds at even quantiles of both sets."""
     shares = np.linspace(0, 1, CURVE)
     spread = [np.quantile(scores, shares, method="nearest") for scores in (scores_in, scores_out)]
     thresholds = np.unique(np.concatenate([*spread, [np.inf]]))
@@ -74,7 +89,7 @@ def _points(mix: Mix, components: int | None) -> Row:
 
 
 def _separating(places: Floats, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
-    """Return the plane w·x + b = 0 of a linear SVM that knows which rows are out, and the share that it gets right."""
+    """Return the plane w·x + b = 0 of a linear SVM trained on the labels, and its balanced accuracy."""
     try:
         from sklearn.svm import LinearSVC
     except ImportError:
@@ -88,7 +103,7 @@ def _separating(places: Floats, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> 
 
 
 def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
-    """Return Fisher's direction, of unit length; higher = in-distribution."""
+    """Return Fisher's discriminant direction, of unit length; higher = in-distribution."""
     parts = [features[~is_out], features[is_out]]
     within = sum(np.cov(part.T) for part in parts)
     direction = np.linalg.lstsq(within, parts[0].mean(axis=0) - parts[1].mean(axis=0), rcond=None)[0]
@@ -97,7 +112,7 @@ def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]])
 
 
 def _densities(scores_in: Floats, scores_out: Floats) -> dict[str, Any]:
-    """Return both densities from one row in a thousand to the last but one in a thousand, and what they come to."""
+    """Return both densities between the 0.1 % and 99.9 % quantiles, the threshold at 95 % accepted, and the metrics."""
     low, high = np.quantile(np.concatenate([scores_in, scores_out]), [0.001, 0.999])
     grid = np.linspace(low, high, GRID)
     found = metrics(scores_in, scores_out)

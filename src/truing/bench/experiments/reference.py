@@ -64,7 +64,7 @@ def contrasted(mix: Mix, reference: Reference) -> Scores:
 def decided(mix: Mix, scores_in: Floats, scores: Floats) -> dict[str, float]:
     """Return the metrics of the rows at hand, and the shares of both sets that are refused."""
     is_out = p_values(scores_in, scores) <= FALSE_ALARM
-    refused = {"found": float(is_out[mix.rows_in :].mean()), "false_alarms": float(is_out[: mix.rows_in].mean())}
+    refused = {"detected": float(is_out[mix.rows_in :].mean()), "false_alarms": float(is_out[: mix.rows_in].mean())}
     return metrics(*mix.split(scores)) | refused
 
 

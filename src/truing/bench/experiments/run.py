@@ -26,7 +26,7 @@ from .tasks import Locate, Task, tasks
 
 Progress = Callable[[Iterator[str], int, str], None]
 
-_SPREAD = ("fpr95", "fpr95_paper", "auroc", "found", "false_alarms")
+_SPREAD = ("fpr95", "fpr95_paper", "auroc", "detected", "false_alarms")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]
         "keep": KEEP,
         "in_for_one_out": IN_PER_OUT,
         **own.get(case.protocol, {}),
-        **({"known_share": KNOWN_SHARE, "false_alarm": FALSE_ALARM} if case.has_reference else {}),
+        **({"reference_share": KNOWN_SHARE, "false_alarm": FALSE_ALARM} if case.has_reference else {}),
         **{name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")},
         "bases": list(case.bases),
         "values": list(case.values),

@@ -60,7 +60,8 @@ class Task:
             {base: np.concatenate([one[base] for one in scores]) for base in scores[0]},
             len(parts[0]),
         )
-        if not self.case.has_reference:
+        reads_logits = self.case.has_reference or (self.case.needs_logits and parts[0].logits is not None)
+        if not reads_logits:
             return mix
         return replace(mix, logits=np.concatenate([part._need("logits") for part in parts]), labels=parts[0].labels)
 

@@ -49,7 +49,7 @@ def metrics(conventions: str) -> tuple[Metric, Metric]:
     return Metric(column, "FPR95", True), Metric("auroc", "AUROC", False)
 
 
-DECIDED = (Metric("found", "found", False), Metric("false_alarms", "false alarms", True))
+DECIDED = (Metric("detected", "detected", False), Metric("false_alarms", "false alarms", True))
 
 
 @dataclass(frozen=True)

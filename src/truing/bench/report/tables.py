@@ -18,7 +18,7 @@ from .paper import AVERAGE, Printed, mean_of, printed
 from .provenance import network_named
 from .terminal import per_cent
 
-DECIDED = {"found": "found", "false_alarms": "false alarms"}
+DECIDED = {"detected": "detected", "false_alarms": "false alarms"}
 """Columns of rows that say what was refused, and their names in print."""
 
 CONTRAST_BESIDE = (

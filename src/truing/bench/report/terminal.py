@@ -1,6 +1,6 @@
-"""Rows as a table for a terminal: before and after truing, a line for each set; and what is found with known rows.
+"""The text of the demo: a headline, tables of every set before and after truing, and the choices behind the numbers.
 
-Shares are printed in per cent with one decimal, and the best of a line is judged by what is printed.
+Shares are printed in per cent with one decimal. The best value of a line is the best printed value.
 """
 
 import textwrap
@@ -16,12 +16,12 @@ from ..experiments.records import Row
 WIDTH = 100
 MEAN = "mean"
 SHORT = {"none": "base", "Online DLR": "Online"}
-"""What the columns call methods, where otherwise than by their names."""
+"""Column names of methods whose names are too long."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A printed pair of numbers, and which of the two are the best of their line."""
+    """A printed pair of numbers, and whether each number is the best of its line."""
 
     fpr95: str
     auroc: str
@@ -39,17 +39,17 @@ class Line:
     cells: dict[str, Cell]
 
     def count(self) -> str:
-        """Return the number of rows as it is printed: none for a mean."""
+        """Return the number of rows as printed, or an empty string for a mean."""
         return "" if self.rows_out is None else f"{self.rows_out:,}"
 
 
 def lines(rows: list[Row]) -> list[Line]:
-    """Return a line for each base score and set, in the order they came, and their unweighted mean behind them."""
+    """Return a line for each base score and set, in the order of the rows, followed by the unweighted means."""
     groups: dict[str, dict[str, dict[str, Row]]] = {}
     for row in fitted(rows):
         groups.setdefault(row["base"], {}).setdefault(row["outside"], {})[row["method"]] = row
     for row in decided(rows):
-        for sets in groups.values() if row["method"] == CONTRAST else ():  # It has one answer for every base score.
+        for sets in groups.values() if row["method"] == CONTRAST else ():  # Contrast has its own base score.
             sets[row["outside"]][CONTRAST] = row
     found: list[Line] = []
     for base, sets in groups.items():
@@ -62,77 +62,86 @@ def lines(rows: list[Row]) -> list[Line]:
 
 
 def fitted(rows: list[Row]) -> list[Row]:
-    """Return the rows that the table tells of: those of the fit, where no rows are known."""
-    return [row for row in rows if row.get("scored") == "fitted" and "found" not in row]
+    """Return the rows of methods without a reference, scored on the rows of the fit."""
+    return [row for row in rows if row.get("scored") == "fitted" and "detected" not in row]
 
 
 def decided(rows: list[Row]) -> list[Row]:
-    """Return the rows that say what was found with known rows."""
-    return [row for row in rows if "found" in row]
+    """Return the rows of methods with a reference, which decide."""
+    return [row for row in rows if "detected" in row]
 
 
 def rows_out(own: dict[str, Row]) -> int:
-    """Return how many rows of the other set there were."""
+    """Return the number of out-of-distribution rows."""
     return int(next(iter(own.values()))["rows_out"])
 
 
 def text(rows: list[Row]) -> str:
-    """Return the whole table for a terminal of 100 columns, with what was done and where it hurts."""
+    """Return the whole text for a terminal of 100 columns: headline, tables, limits and choices."""
     table = lines(rows)
     bases = dict.fromkeys(line.base for line in table)
     blocks = ["\n".join(_block([line for line in table if line.base == base])) for base in bases]
-    blocks += ["\n".join(_found(decided(rows), list(bases)))] if decided(rows) else []
-    return "\n\n".join([*blocks, *map(_wrap, [hurts(rows), *notes(rows)])])
+    blocks += ["\n".join(_detected(decided(rows), list(bases)))] if decided(rows) else []
+    return "\n\n".join([headline(rows), *blocks, *map(_wrap, [hurts(rows), *notes(rows)])])
+
+
+def headline(rows: list[Row]) -> str:
+    """Return the result in one sentence: the mean FPR95 of the first base score, before and after truing."""
+    mean = next(line for line in lines(rows) if line.outside == MEAN)
+    sets = len({row["outside"] for row in fitted(rows)})
+    trued = [f"by {name} {mean.cells[name].fpr95} %" for name in ("DLR", CONTRAST) if name in mean.cells]
+    words = [f"{mean.base} {mean.cells['base'].fpr95} %", *trued]
+    return f"Mean FPR95 over {sets} OOD sets: {', '.join(words).replace('by', 'trued by', 1)} (lower is better)."
 
 
 def notes(rows: list[Row]) -> list[str]:
-    """Return every choice behind the numbers, a sentence or two a note."""
+    """Return the choices behind the numbers, one paragraph per topic."""
     penalty = np.format_float_scientific(PENALTY, trim="-", exp_digits=1)
     batch = next((row["value"] for row in rows if row.get("method") == "Online DLR"), 0)
     inside = fitted(rows)[0]["rows_in"]
-    told = [
-        f"In-distribution: {inside:,} rows of CIFAR-10 test. Each line adds the rows of one other set"
-        " (as many as the column out says) and trues all of them together, without labels. Features and"
-        " logits: a ResNet-56 trained on CIFAR-10. The mean is over the sets, unweighted.",
-        "FPR95 / AUROC in per cent, in-distribution positive, convention at-least (at the highest threshold"
-        " that accepts at least 95 % of the in-distribution rows). Lower FPR95 and higher AUROC are better;"
-        " * marks the best of a line.",
-        f"Scores have temperature 1; every fit has an intercept. RLR: penalty {penalty}, keep {KEEP:g}. Online: DLR on"
-        f" a stream of batches of {batch}, rows shuffled with seed {SEED}, each batch learnt and then scored.",
+    paragraphs = [
+        f"Rows: {inside:,} rows of CIFAR-10 test are in-distribution. Each line adds the rows of one other set (column"
+        " `out`) and trues all of these rows together, without labels. A ResNet-56 trained on CIFAR-10 gave the"
+        " features and logits. The mean over the sets is unweighted.",
+        "Numbers: FPR95 / AUROC in per cent. In-distribution rows are the positives. FPR95 is taken at the highest"
+        " threshold that accepts at least 95 % of the in-distribution rows (convention `at-least`). Lower FPR95 and"
+        " higher AUROC are better; * marks the best value of a line.",
+        f"Options: temperature 1, fits with an intercept. RLR: penalty {penalty}, keep {KEEP:g}. Online: DLR on a"
+        f" stream of batches of {batch}, shuffled with seed {SEED}; each batch is learned, then scored.",
     ]
     if decided(rows):
         rest = int(decided(rows)[0]["rows_in"])
-        told.append(
-            f"contrast is not the paper's method. It is given known rows: {inside - rest:,} of the {inside:,}"
-            f" in-distribution ones, drawn with seed {SEED}. It learns from half of them and decides against the other"
-            f" half; its numbers are of the {rest:,} left and the set, whatever the base score. In the table of what"
-            " is found all methods have the same known rows (which join the fit of DLR) and decide the same rows, by"
-            f" p-values. Found is the share of the set refused at {_rate()} false alarms."
+        paragraphs.append(
+            f"Contrast is not the paper's method, and it needs a reference: {inside - rest:,} of the {inside:,}"
+            f" in-distribution rows, drawn with seed {SEED}. It learns from one half of the reference and decides"
+            f" against the other half. Its numbers are for the remaining {rest:,} in-distribution rows and the set. In"
+            " the last table all methods have the same reference, which joins the fit of DLR, and decide the same rows"
+            f" by p-values: the table shows the share of the set that is detected at {_rate()} false alarms."
         )
-    return told
+    return paragraphs
 
 
 def hurts(rows: list[Row]) -> str:
-    """Return where AUROC fell below the base score's by a printed digit or more, in points."""
-    known = {(row["base"], row["outside"], row["method"]): float(per_cent(row["auroc"])) for row in fitted(rows)}
+    """Return the sets on which AUROC fell below the base score's AUROC by at least one printed digit."""
+    aurocs = {(row["base"], row["outside"], row["method"]): float(per_cent(row["auroc"])) for row in fitted(rows)}
     falls: dict[str, dict[str, list[str]]] = {}
-    for (base, outside, method), auroc in sorted(known.items(), key=lambda item: method_place(item[0][2])):
-        points = round(auroc - known[base, outside, "none"], 1)
+    for (base, outside, method), auroc in sorted(aurocs.items(), key=lambda item: method_place(item[0][2])):
+        points = round(auroc - aurocs[base, outside, "none"], 1)
         if points < 0:
             falls.setdefault(outside, {}).setdefault(base, []).append(f"{SHORT.get(method, method)} {points:.1f}")
     if not falls:
-        return "Where it hurts: nowhere here; AUROC fell on none of these sets."
-    places = list(dict.fromkeys(outside for _, outside, _ in known))
-    bases = list(dict.fromkeys(base for base, _, _ in known))
+        return "Where truing hurts: AUROC fell on none of these sets."
+    places = list(dict.fromkeys(outside for _, outside, _ in aurocs))
+    bases = list(dict.fromkeys(base for base, _, _ in aurocs))
     by_set = []
     for outside in sorted(falls, key=places.index):
-        found = sorted(falls[outside].items(), key=lambda item: bases.index(item[0]))
-        by_set.append(f"{outside} ({'; '.join(f'{base}: ' + ', '.join(words) for base, words in found)})")
-    return f"Where it hurts: AUROC fell, in points, on {'; on '.join(by_set)}."
+        by_base = sorted(falls[outside].items(), key=lambda item: bases.index(item[0]))
+        by_set.append(f"{outside} ({'; '.join(f'{base}: ' + ', '.join(words) for base, words in by_base)})")
+    return f"Where truing hurts: AUROC fell, in points, on {'; on '.join(by_set)}."
 
 
 def per_cent(share: float) -> str:
-    """Return a share as it is printed.
+    """Return a share as printed, in per cent.
 
     >>> per_cent(0.9761)
     '97.6'
@@ -174,20 +183,20 @@ def _cell(cell: Cell) -> str:
     return f"{cell.fpr95:>6}{' *'[cell.best_fpr95]}/{cell.auroc:>5}{' *'[cell.best_auroc]}"
 
 
-def _found(rows: list[Row], bases: list[str]) -> Iterator[str]:
-    """Yield a table of the out rows found, a column for each method on these base scores, and false alarms below."""
+def _detected(rows: list[Row], bases: list[str]) -> Iterator[str]:
+    """Yield a table of the share of rows detected, with a column for each method on these base scores."""
     shown = [row for row in rows if row["base"] in bases] + [row for row in rows if row["method"] == CONTRAST]
     columns: dict[str, dict[str, Row]] = {}
     for row in shown:
         columns.setdefault(_name(row), {})[row["outside"]] = row
-    head = f"{f'found at {_rate()}':<19}{'out':>6}" + "".join(f"{name:>{_width(name)}}" for name in columns)
+    head = f"{f'detected at {_rate()}':<19}{'out':>6}" + "".join(f"{name:>{_width(name)}}" for name in columns)
     yield head
     yield "-" * len(head)
     for outside in dict.fromkeys(row["outside"] for row in shown):
         own = {name: sets[outside] for name, sets in columns.items()}
-        yield f"{outside:<19}{rows_out(own):>6,}" + _numbers({name: row["found"] for name, row in own.items()})
+        yield f"{outside:<19}{rows_out(own):>6,}" + _numbers({name: row["detected"] for name, row in own.items()})
     yield "-" * len(head)
-    for words, metric in ((MEAN, "found"), ("false alarms, mean", "false_alarms")):
+    for words, metric in ((MEAN, "detected"), ("false alarms, mean", "false_alarms")):
         means = {name: fmean(row[metric] for row in sets.values()) for name, sets in columns.items()}
         yield f"{words:<25}" + _numbers(means)
 
@@ -201,7 +210,7 @@ def _width(name: str) -> int:
 
 
 def _name(row: Row) -> str:
-    """Return the name of a column: contrast has one base score, which goes unsaid."""
+    """Return the name of a column. Contrast has only one base score, so its column does not name it."""
     base, method = str(row["base"]), str(row["method"])
     return {"none": base, CONTRAST: CONTRAST}.get(method, f"{base} + {method}")
 
