@@ -19,7 +19,7 @@ SOURCE = Path(truing.__file__).parent
 
 # The rooms of the package, bottom up. A room imports only from itself and from rooms before it, lazy imports included.
 ROOMS = [
-    "_kernels _linalg _blas _threads",
+    "_kernels _linalg _blas _threads _warnings",
     "data",  # File formats; the jobs over many files come later.
     "_arrays _check _largest",
     "_display",
@@ -202,7 +202,7 @@ def functions():
     found = {}
     for name in truing.__all__:
         thing = getattr(truing, name)
-        if callable(thing):
+        if callable(thing) and thing is not truing.TruingWarning:  # A built-in constructor has no signature.
             found[name] = thing
         for method in vars(thing) if inspect.isclass(thing) else ():
             if not method.startswith("_") and callable(getattr(thing, method)):

@@ -5,6 +5,7 @@ fitted value as the better score. Higher scores are more in-distribution, everyw
 """
 
 from ._threads import threads
+from ._warnings import TruingWarning
 from .contrast import ContrastFit, fit_contrast
 from .decisions.drift import DriftAlarm, DriftReport
 from .decisions.thresholds import Decision, benjamini_hochberg, is_out, p_values, threshold_at
@@ -37,6 +38,7 @@ __all__ = [
     "Moments",
     "Outputs",
     "Report",
+    "TruingWarning",
     "ash",
     "aupr",
     "aupr_out",
