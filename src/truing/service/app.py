@@ -1,7 +1,7 @@
-"""The HTTP routes. Each handler reads the body, calls the engine of a model, and writes the answer.
+"""The HTTP routes. Each handler reads the body, calls the engine of a model, and sends the answer.
 
 Errors are JSON, `{"error": ...}`, as in the Open Inference Protocol. Invalid input is answered with a 4xx status and
-changes nothing. A service that cannot take a request now answers 503 with `Retry-After`.
+changes nothing. If the service cannot accept a request now, it answers 503 with `Retry-After`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ INFER = "/v2/models/{name}/infer"
 LARGE_BODY = 2**20
 MANY_ROWS = 10_000
 
-# A client that does not read its backup keeps a copy of the database on the disk.
+# A backup occupies disk space until the client has read it, so the number of backups in transit is limited.
 _MOST_BACKUPS = 2
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -168,15 +168,15 @@ class _Service:
         return JSONResponse(protocol.server_metadata())
 
     async def live(self, request: Request) -> Response:
-        """Say that the process answers."""
+        """Report that the process is alive."""
         return JSONResponse({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        """Say whether the server takes requests: at least one model is ready, or there are no models."""
+        """Report whether the server accepts requests: at least one model is ready, or there are no models."""
         return _readiness(self._models.problem)
 
     async def model_ready(self, request: Request) -> Response:
-        """Say whether a model takes requests."""
+        """Report whether a model accepts requests."""
         return _readiness(self._model(request).problem)
 
     async def repository_index(self, request: Request) -> Response:
@@ -185,8 +185,8 @@ class _Service:
         if request.method == "POST":
             body = await read_body(request.scope, request.receive, self._limits, is_json=True)
             with refusing():
-                wanted = protocol.parse_json(body) if body else {}
-                only_ready = isinstance(wanted, dict) and wanted.get("ready") is True
+                options = protocol.parse_json(body) if body else {}
+                only_ready = isinstance(options, dict) and options.get("ready") is True
         return JSONResponse(repository_index(self._models, only_ready=only_ready))
 
     async def model_metadata(self, request: Request) -> Response:
@@ -217,7 +217,7 @@ class _Service:
         with refusing():
             try:
                 await self._manage(self._models.delete, name)
-            except KeyError:  # Another request has deleted it in the meantime.
+            except KeyError:  # Another request deleted the model in the meantime.
                 raise _no_model(name) from None
         return JSONResponse({"deleted": name})
 
@@ -228,17 +228,17 @@ class _Service:
         with refusing():
             decode = partial(decode_reference, body, body_limit=self._limits.body_bytes)
             reference, groups = await asyncio.to_thread(decode)
-            await _done(engine, calibration(reference, groups))
+            await _commit(engine, calibration(reference, groups))
         return JSONResponse({"reference_rows": len(reference), "method": engine.status().method})
 
     async def rate(self, request: Request) -> Response:
         """Return or set the error rate of decisions."""
         engine = self._engine(request)
         if request.method == "PUT":
-            given = await self._json(request)
+            body = await self._json(request)
             with refusing():
-                rate = _rate(given)
-                await _done(engine, Change("rate", (rate.name, rate.value)))
+                rate = _rate(body)
+                await _commit(engine, Change("rate", (rate.name, rate.value)))
         rate = engine.contents.rate
         return JSONResponse({rate.name: rate.value})
 
@@ -256,7 +256,7 @@ class _Service:
         with refusing():
             request_id = protocol.decode_id(request.query_params.get("id"))
             moments = await asyncio.to_thread(decode_moments, body, engine.contents.detector)
-            await _done(engine, merging(moments, request_id))
+            await _commit(engine, merging(moments, request_id))
         return JSONResponse({"rows": engine.contents.rows})
 
     async def list_snapshots(self, request: Request) -> Response:
@@ -279,11 +279,11 @@ class _Service:
     async def restore(self, request: Request) -> Response:
         """Go back to an earlier state."""
         engine = self._engine(request)
-        given = await self._json(request)
+        body = await self._json(request)
         with refusing():
-            if set(given) != {"sequence"} or type(given["sequence"]) is not int:
-                raise ValueError(f'the body must be {{"sequence": NUMBER}}, got {protocol.shown(given)}')
-            await _done(engine, Change("restore", given["sequence"]))
+            if set(body) != {"sequence"} or type(body["sequence"]) is not int:
+                raise ValueError(f'the body must be {{"sequence": NUMBER}}, got {protocol.shown(body)}')
+            await _commit(engine, Change("restore", body["sequence"]))
         return JSONResponse(_describe(self._model(request)))
 
     async def reset(self, request: Request) -> Response:
@@ -291,7 +291,7 @@ class _Service:
         engine = self._engine(request)
         await read_body(request.scope, request.receive, self._limits, is_json=True)
         with refusing():
-            await _done(engine, Change("reset"))
+            await _commit(engine, Change("reset"))
         return JSONResponse({"rows": engine.contents.rows})
 
     async def backup(self, request: Request) -> Response:
@@ -310,7 +310,7 @@ class _Service:
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics for Prometheus."""
-        text = await asyncio.to_thread(self._metrics.text)  # A wide fit may have to be solved for it.
+        text = await asyncio.to_thread(self._metrics.text)  # The gauges may have to solve a wide fit.
         return Response(text, media_type=_METRICS_TYPE)
 
     async def openapi(self, request: Request) -> Response:
@@ -318,7 +318,7 @@ class _Service:
         return JSONResponse(document())
 
     async def _manage(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that may take long, in threads of its own, so that it does not delay other requests."""
+        """Call a slow function in a separate thread pool, so that it does not delay other requests."""
         return await asyncio.get_running_loop().run_in_executor(self._managing, function, *arguments)
 
     def _model(self, request: Request) -> Model:
@@ -344,7 +344,7 @@ def _no_model(name: str) -> Refused:
 
 
 def find_model(models: Models, name: str, version: str | None = None) -> Model:
-    """Return a model by name and, if it is given, version."""
+    """Return a model by its name. If a version is given, it must be the version of the model."""
     model = models.find(name)
     if model is None:
         raise _no_model(name)
@@ -368,34 +368,35 @@ def repository_index(models: Models, *, only_ready: bool) -> list[dict[str, str]
 
 
 async def infer(engine: Engine, inference: Inference) -> Answer:
-    """Return the answer to a request, after its rows are durable if they are learned."""
+    """Return the answer to a request. If its rows are learned, wait until they are durable."""
     answer: Answer
     if inference.learn:
         answer = await asyncio.wrap_future(engine.submit(learning(inference.outputs, inference.request_id)))
     else:
         answer = await asyncio.to_thread(engine.score, inference.outputs)
-    if inference.needs_reference and answer.p_values is None:  # A restore has removed the reference in the meantime.
+    if inference.needs_reference and answer.p_values is None:  # A restore removed the reference in the meantime.
         raise Unavailable("the reference was removed while the request was queued: send the request again")
     return answer
 
 
 def check_answerable(engine: Engine, inference: Inference) -> None:
-    """Raise an error if a request needs a reference and there is none, before anything is learned."""
+    """Raise an error, before anything is learned, if a request needs a reference and the model has none."""
     if engine.contents.solved.state.reference is not None:
         return
     is_contrast = engine.contents.solved.state.settings.method == "contrast"
     name = inference.needs_reference
     if name or is_contrast:
-        what = f"output {name}" if name else "a contrast"
+        what = f"output {name}" if name else "method contrast"
         raise ValueError(f"{what} needs a reference, got none so far: PUT /models/{engine.name}/reference")
 
 
-async def _done(engine: Engine, change: Change) -> None:
+async def _commit(engine: Engine, change: Change) -> None:
+    """Apply a change, and wait until it is durable."""
     await asyncio.wrap_future(engine.submit(change))
 
 
 async def call_in_thread_if(in_thread: bool, function: Callable[[], T]) -> T:
-    """Return the result of a function. Call it in a thread if it would block the event loop for long."""
+    """Call a function and return its result. Use a thread if the call would block the event loop for long."""
     return await asyncio.to_thread(function) if in_thread else function()
 
 
@@ -424,7 +425,7 @@ async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
 
 
 def _backup(engine: Engine) -> BinaryIO:
-    """Return an open file with a copy of the database. The file has no name, so that it does not outlive its reader."""
+    """Return an open file with a copy of the database. The file is unlinked, so it is gone when it is closed."""
     path = engine.store.path
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         target = Path(folder) / path.name
@@ -449,44 +450,44 @@ def _readiness(problem: str) -> Response:
 
 
 def _check_type(request: Request) -> None:
-    given = request.headers.get("content-type")
-    kind = "" if given is None else given.partition(";")[0].strip().lower()
-    if given is not None and kind not in _BODY_TYPES:
-        wanted = " or ".join(_BODY_TYPES)
-        raise Refused(415, f"Content-Type must be {wanted}, got {protocol.shown(kind)}", close=True)
+    header = request.headers.get("content-type")
+    kind = "" if header is None else header.partition(";")[0].strip().lower()
+    if header is not None and kind not in _BODY_TYPES:
+        expected = " or ".join(_BODY_TYPES)
+        raise Refused(415, f"Content-Type must be {expected}, got {protocol.shown(kind)}", close=True)
 
 
 def _header_length(request: Request) -> int | None:
-    given = request.headers.get("inference-header-content-length")
-    if given is None:
+    header = request.headers.get("inference-header-content-length")
+    if header is None:
         return None
-    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+    if not (header.isascii() and header.isdigit() and len(header) <= 18):
         name = "Inference-Header-Content-Length"
-        raise Refused(400, f"{name} must be a whole number, got {protocol.shown(given)}", close=True)
-    return int(given)
+        raise Refused(400, f"{name} must be a whole number, got {protocol.shown(header)}", close=True)
+    return int(header)
 
 
 def _whole_number(request: Request, name: str) -> int | None:
-    given = request.query_params.get(name)
-    if given is None:
+    text = request.query_params.get(name)
+    if text is None:
         return None
-    if not (given.isascii() and given.isdigit() and len(given) <= 15):
-        raise Refused(400, f"{name} must be a whole number of up to 15 digits, got {protocol.shown(given)}")
-    return int(given)
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise Refused(400, f"{name} must be a whole number of up to 15 digits, got {protocol.shown(text)}")
+    return int(text)
 
 
-def _rate(given: Any) -> Rate:
-    if not isinstance(given, dict) or set(given) - set(_RATES):
-        wanted = f'one of {", ".join(_RATES)}, such as {{"false_alarm": 0.05}}'
-        raise ValueError(f"rate must be {wanted}, got {protocol.shown(given)}")
-    for name, value in given.items():
-        if type(value) not in (int, float) or not 0 <= value <= 1:
-            raise ValueError(f"{name} must be a number from 0 to 1, got {protocol.shown(value)}")
-    return Rate.of(**given)
+def _rate(value: Any) -> Rate:
+    if not isinstance(value, dict) or set(value) - set(_RATES):
+        expected = f'one of {", ".join(_RATES)}, such as {{"false_alarm": 0.05}}'
+        raise ValueError(f"rate must be {expected}, got {protocol.shown(value)}")
+    for name, share in value.items():
+        if type(share) not in (int, float) or not 0 <= share <= 1:
+            raise ValueError(f"{name} must be a number from 0 to 1, got {protocol.shown(share)}")
+    return Rate.of(**value)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer errors of Starlette: an unknown path, or a method that is not allowed."""
+    """Return the JSON answer to an error that Starlette raised: an unknown path, or a method that is not allowed."""
     assert isinstance(error, HTTPException)
     message = f"{request.method} {protocol.shown(request.url.path)}: {error.detail}"
     return JSONResponse({"error": message}, error.status_code, error.headers)
@@ -502,7 +503,7 @@ class Watch:
         self._refusals = FewPerSecond("requests refused without a log line")
 
     def __call__(self, model: str, method: str, route: str, status: int, seconds: float, reason: str) -> None:
-        """Count one request. The reason is empty if it succeeded."""
+        """Count one request. `reason` is empty if the request succeeded."""
         if self._models.find(model) is None:
             model = ""
         self._metrics.watch(model, method, route, status, seconds)
@@ -531,5 +532,5 @@ def _watch_http(watch: Watch, routes: frozenset[str], scope: Scope, status: int,
     model = model_of(path) or ""
     route = path.replace(f"/models/{model}", "/models/{name}", 1) if model else path
     route = route.replace(f"/versions/{protocol.VERSION}", "/versions/{version}", 1)
-    # Any other path would become a new label of the metrics.
+    # An unknown path counts as "other", so that it does not become a new label of the metrics.
     watch(model, scope["method"], route if route in routes else "other", status, seconds, reason)

@@ -1,4 +1,4 @@
-"""Changes to the state of a model, as pure functions: the engine applies them, and recovery applies them again."""
+"""Changes to the state of a model, as pure functions. The engine applies a change, and recovery applies it again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_RATE = Rate("false_alarm", 0.05)
 class Contents:
     """The state of a model after the change with number `sequence`, and its fits.
 
-    `rows_learned` and `batches` count the rows and batches that were learned since the last reset.
+    `rows_learned` counts the rows learned since the last reset, without garbage rows. `batches` counts the batches.
     """
 
     solved: SolvedState
@@ -76,7 +76,7 @@ def learning(outputs: Outputs, request_id: str | None = None) -> Change:
 
 
 def calibration(reference: Outputs, groups: ArrayLike | None = None) -> Change:
-    """Return the change that replaces the reference. `groups` is one label per row."""
+    """Return the change that replaces the reference. `groups` holds one label per row."""
     numbers = None if groups is None else group_numbers(groups, len(reference))
     return Change("calibrate", {"reference": _as_stored(reference), "groups": numbers})
 
@@ -87,13 +87,14 @@ def merging(moments: Moments | RowSample, request_id: str | None = None) -> Chan
 
 
 def learn(contents: Contents, batches: Sequence[Outputs], *, with_answers: bool) -> tuple[Contents, list[Answer]]:
-    """Return the contents after batches that were learned together, and the answers to them."""
+    """Learn batches together. Return the new contents, and the answer to each batch."""
     solved, answers = learn_batches(contents.solved, batches, contents.rate, with_answers=with_answers)
+    skipped_rows = solved.state.skipped_rows - contents.solved.state.skipped_rows
     after = replace(
         contents,
         solved=solved,
         sequence=contents.sequence + len(batches),
-        rows_learned=contents.rows_learned + sum(map(len, batches)),
+        rows_learned=contents.rows_learned + sum(map(len, batches)) - skipped_rows,
         batches=contents.batches + len(batches),
     )
     return after, answers
@@ -106,7 +107,7 @@ def applied(contents: Contents, changes: Sequence[Change], at: Callable[[int], C
     """
     if changes[0].kind == "learn":
         batches = [change.value for change in changes]
-        # The drift alarm sees the decisions, so they must be made again.
+        # A drift alarm depends on the decisions, so they must be made again.
         return learn(contents, batches, with_answers=contents.solved.state.drift is not None)[0]
     (change,) = changes
     if change.kind == "restore":

@@ -1,4 +1,4 @@
-"""The command `truing serve`: one process that owns a state directory and serves its models until it is stopped."""
+"""The command `truing serve`: one process that locks a state directory and serves its models until it is stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .models import Model, Models
     from .security import Access, Limits
 
-_EXAMPLE = "truing serve --state state --features 64 --classes 10 --reference held.npz"
+_EXAMPLE = "truing serve --state state --features 64 --classes 10 --reference reference.npz"
 
-# The model that is created if no name is given.
+# The name of the model if --model is missing.
 _DEFAULT_MODEL = "truing"
 
 _HEADER_BYTES = 2**16
@@ -56,18 +56,18 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    """Serve models over HTTP by the Open Inference Protocol: learn from batches, score them, and lose none."""
+    """Serve models over HTTP (Open Inference Protocol v2): learn batches durably, score them, and decide."""
     _need_extras(args)
     from .security import Limits
 
     if args.state is None:
-        raise ValueError("--state must be given, the directory of the state, got none")
+        raise ValueError("--state is missing: give the state directory")
     for name in ("body_limit", "json_limit", "body_timeout", "max_requests"):
         if not getattr(args, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
     limits = Limits(args.body_limit, args.json_limit, args.body_timeout, args.max_requests)
     if args.groups is not None and args.reference is None:
-        raise ValueError("--groups needs --reference, got none")
+        raise ValueError("--groups needs --reference, which is missing")
     _check_state(args.state)
     _serve(args, _access(args), limits)
 
@@ -82,7 +82,7 @@ def run_backup(args: argparse.Namespace) -> None:
 
 def _state_path(text: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("the name of a directory must not be empty")
+        raise argparse.ArgumentTypeError("DIR must be the name of a directory, got an empty string")
     return Path(text)
 
 
@@ -112,18 +112,23 @@ def _add_model(part: argparse._ArgumentGroup) -> None:
     part.add_argument(
         "--no-intercept", dest="intercept", action="store_false", default=None, help="fit without an intercept"
     )
-    part.add_argument("--decay", type=float, metavar="F", help="multiply the weight of earlier rows at each batch")
-    part.add_argument("--window", type=int, metavar="N", help="learn from the newest batches, at most N rows")
-    part.add_argument("--keep", type=float, metavar="SHARE", help="rlr: share of rows to trust")
+    part.add_argument("--decay", type=float, metavar="F", help="multiply the weight of earlier rows by F at each batch")
+    part.add_argument("--window", type=int, metavar="N", help="learn only from the newest batches, at most N rows")
+    part.add_argument("--keep", type=float, metavar="SHARE", help="rlr: share of the rows that the fit keeps")
     part.add_argument(
         "--same-mix",
         action="store_true",
         default=None,
-        help="rows are known to have the class frequencies of the reference",
+        help="the rows have the same class frequencies as the reference",
     )
-    part.add_argument("--drift-alarm", type=float, metavar="A", help="probability of a false drift alarm, ever")
-    part.add_argument("--reference", type=Path, metavar="FILE", help="in-distribution rows that were not trained on")
-    part.add_argument("--groups", metavar="COLUMN", help="column of FILE with the group of each row, such as a film")
+    part.add_argument(
+        "--drift-alarm",
+        type=float,
+        metavar="A",
+        help="raise a drift alarm; A is the probability of a false alarm over the whole stream",
+    )
+    part.add_argument("--reference", type=Path, metavar="FILE", help="in-distribution rows held out from training")
+    part.add_argument("--groups", metavar="COLUMN", help="column of FILE with the group of each row, such as a video")
 
 
 def _add_access(part: argparse._ArgumentGroup) -> None:
@@ -136,15 +141,15 @@ def _add_access(part: argparse._ArgumentGroup) -> None:
     part.add_argument(
         "--body-timeout", type=float, default=30.0, metavar="SECONDS", help="time for a body to arrive (default: 30)"
     )
-    part.add_argument("--max-requests", type=int, default=1000, metavar="N", help="requests at a time (default: 1000)")
+    part.add_argument("--max-requests", type=int, default=1000, metavar="N", help="concurrent requests (default: 1000)")
 
 
 def _serve(args: argparse.Namespace, access: Access, limits: Limits) -> None:
-    """Open the models and answer requests until a signal arrives, then finish, store snapshots and close."""
+    """Open the models, answer requests until a signal arrives, then store snapshots and close the models."""
     from .app import Watch, create_app
     from .history import History
     from .live import sampling
-    from .logs import log_to_stderr
+    from .logs import log, log_to_stderr
     from .metrics import Metrics
     from .models import Models
 
@@ -160,11 +165,12 @@ def _serve(args: argparse.Namespace, access: Access, limits: Limits) -> None:
         metrics.forget(name)
 
     with _listening(args.host, args.port, "--port") as listening:
-        if args.grpc_port is not None:  # Listen once before gRPC does, whose errors have no reason.
+        if args.grpc_port is not None:  # Try the port first, because the errors of gRPC have no reason.
             _listening(args.host, args.grpc_port, "--grpc-port").close()
         models = Models(args.state, listeners=listeners, on_delete=forget)
-        try:
-            note = _create_model(args, models)
+        with closing(models):
+            with models.unlocked_on_error():
+                note = _create_model(args, models)
             metrics.observe(models, histories)
             app = create_app(models, metrics, access=access, limits=limits, histories=histories)
             server = _server(app)
@@ -172,13 +178,14 @@ def _serve(args: argparse.Namespace, access: Access, limits: Limits) -> None:
             watch = Watch(models, metrics, histories)
             with _grpc(args, models, access, limits, watch) as grpc_port, sampling(models, histories):
                 print(_start_line(args, listening, grpc_port, models, note), flush=True)
+                host, port = listening.getsockname()[:2]
+                log("service started", host=host, port=port, grpc_port=grpc_port, models=len(models))
                 server.run(sockets=[listening])
-        finally:
-            models.close()
+    log("service stopped")
 
 
 def _server(app: Any) -> Server:
-    """Return the server of an app. Use h11: it limits the size of headers, and ignores `Upgrade`."""
+    """Return a uvicorn server for the app. Use h11, which limits the size of headers and ignores `Upgrade`."""
     import uvicorn
 
     config = uvicorn.Config(
@@ -216,7 +223,7 @@ def _grpc(
 def _stop_on_signals(server: Server) -> None:
     """Stop the server gracefully on SIGTERM and SIGINT.
 
-    uvicorn restores these handlers when it ends, and then raises the signal again. So the process exits with 0.
+    uvicorn restores these handlers when it ends, and then raises the signal again. So the process exits with status 0.
     """
 
     def stop(number: int, frame: object) -> None:
@@ -227,7 +234,7 @@ def _stop_on_signals(server: Server) -> None:
 
 
 def _create_model(args: argparse.Namespace, models: Models) -> str:
-    """Create the model of the command line, or check the existing one. Return a note on an unused reference."""
+    """Create the model of the command line, or check an existing model. Return a note if the reference is unused."""
     from .changes import calibration
     from .models import OPTIONS
 
@@ -237,13 +244,13 @@ def _create_model(args: argparse.Namespace, models: Models) -> str:
     name = args.model or _DEFAULT_MODEL
     existing = models.find(name)
     if existing is not None and existing.engine is None:
-        return ""  # The start line says why it cannot be used. The other models are served.
+        return ""  # The start line reports the problem. The other models are served.
     if args.reference is None or (existing is not None and existing.running().contents.reference_rows):
         models.create(name, options)
         is_unused = args.reference is not None
-        hint = f"model {name} has a reference, PUT a new one to replace it"
+        hint = f"model {name} has a reference already; PUT /models/{name}/reference replaces it"
         return f"--reference {args.reference} was not used: {hint}" if is_unused else ""
-    rows = Outputs.load(args.reference)  # First: an invalid reference must not leave a model behind.
+    rows = Outputs.load(args.reference)  # Load it first: an invalid reference must not leave a model behind.
     groups = None if args.groups is None else read_groups(args.reference, args.groups)
     model, is_new = models.create(name, options)
     try:
@@ -265,7 +272,7 @@ def _access(args: argparse.Namespace) -> Access:
             raise ValueError(f"--host {args.host} can be reached from outside: give --token-file or --no-token")
         return Access(None, is_local, open_paths())
     if args.no_token:
-        raise ValueError("--no-token excludes --token-file, got both")
+        raise ValueError("--no-token and --token-file exclude each other, got both")
     return Access(Tokens(check_readable(args.token_file)), is_local, open_paths())
 
 
@@ -283,7 +290,7 @@ def _listening(host: str, port: int, option: str) -> socket.socket:
 def _start_line(
     args: argparse.Namespace, listening: socket.socket, grpc_port: int | None, models: Models, note: str
 ) -> str:
-    """Return where the service listens, and the models that it serves."""
+    """Return the line that names the address of the service, and its models."""
     host, port = listening.getsockname()[:2]
     place = f"[{host}]" if ":" in host else host
     grpc = "" if grpc_port is None else f" and gRPC on port {grpc_port}"

@@ -1,7 +1,7 @@
 """The engine of one model: a queue, a writer thread, and a published state.
 
-The writer takes the queued batches, learns them together, commits them in one transaction, publishes the new state and
-then answers (group commit). Requests that learn nothing read the published state and never wait for the writer.
+The writer takes the queued batches, learns them together, commits them in one transaction, publishes the new state, and
+then answers (group commit). Requests that do not learn read the published state and never wait for the writer.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from .._threads import alone
 from ..decisions.drift import DriftAlarm
 from ..outputs import Outputs, as_outputs
 from ..scores import base_name
+from ..states import Settings
 from ..stream import Answer as BatchAnswer
 from ..stream import answer_again, answer_rows, check_learned, state_to_learn
 from .changes import Change, Contents, applied, learn
 from .logs import log
-from .store import Encoded, Snapshot, Store
+from .store import Encoded, ModelSettings, Snapshot, Store
 
-# At most this many batches, and bytes of batches, are committed together.
+# Limits of one group: the number of batches that are committed together, and their size.
 MAX_GROUP = 64
 MAX_GROUP_BYTES = 2**26
 
-# A snapshot is stored when the changes since the last snapshot exceed this size and this multiple of its size.
+# A snapshot is stored when the changes since the last snapshot exceed SNAPSHOT_BYTES and SNAPSHOT_RATIO times the size
+# of the last snapshot.
 SNAPSHOT_BYTES = 2**26
 SNAPSHOT_RATIO = 4
 
-# After a failed write, an idle writer tries again after this time.
+# After a failed write, an idle writer tries again at this interval.
 RETRY_SECONDS = 1.0
 
 MAX_ID_LENGTH = 128
@@ -44,15 +46,15 @@ STOPPING = "the service is stopping"
 
 
 class Unavailable(RuntimeError):  # noqa: N818  # The HTTP status 503 has this name.
-    """The service cannot take the request now."""
+    """The service cannot accept the request now."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to one request, one entry per row (n,).
+    """The answer to one request. Arrays have one entry per row (n,).
 
-    `p_values` and `is_out` are None without a reference. `learned` says that the rows are in the durable state,
-    `repeated` that an earlier request with the same id put them there.
+    `p_values` and `is_out` are None without a reference. `learned` is True if the rows are in the durable state.
+    `repeated` is True if an earlier request with the same id stored them.
     """
 
     scores: Floats
@@ -66,14 +68,14 @@ class Answer:
 
     @property
     def refused_rows(self) -> int:
-        """Number of rows that were called out."""
+        """Number of rows that were refused as out-of-distribution."""
         return 0 if self.is_out is None else int(self.is_out.sum())
 
     @classmethod
     def of(cls, answer: BatchAnswer, *, learned: bool = False, repeated: bool = False) -> Answer:
         """Convert the answer of the core.
 
-        Scores are copied, because they are views of the arrays of a whole group.
+        The scores are copied, because they are views of the arrays of a whole group.
         """
         decision = answer.decision
         return cls(
@@ -90,7 +92,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """Something that happened to a model, for metrics and the live page.
+    """An event of a model, for the metrics and the live page.
 
     `kind` is learned, repeated, scored, calibrate, rate, merge, reset, restore, snapshot, alarm, write failed or
     snapshot failed. `time` is in seconds since 1970. `seconds` is the time from the request to the answer.
@@ -105,10 +107,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Status:
-    """The size of a model's durable state, and the condition of its engine.
+    """The status of a model: its settings, the size of its durable state, and the health of its engine.
 
-    `rows` is the weight of the learned rows. `rows_learned` and `batches` count rows and batches since the last reset.
-    `problem` says why the model refuses requests; it is empty if the model is ready.
+    `base` is "auto" until the first rows or the reference decide which base score the model uses. `rows` is the weight
+    of the learned rows. `rows_learned` and `batches` count rows and batches since the last reset. `skipped_rows` counts
+    garbage rows, which were decided but not learned. `problem` is the reason why the model rejects requests; it is
+    empty if the model is ready.
     """
 
     model: str
@@ -164,9 +168,9 @@ class Engine:
     name
         The name of the model.
     store
-        The open database, which the engine closes.
+        The open database. `close` closes it.
     listeners
-        Called with every event, in the thread where it happens. Their errors are logged and ignored.
+        Functions that are called with every event, in the thread of the event. Their errors are logged and ignored.
     """
 
     def __init__(self, name: str, store: Store, *, listeners: Sequence[Listener] = ()) -> None:
@@ -186,13 +190,13 @@ class Engine:
 
     @property
     def contents(self) -> Contents:
-        """The published state. All of it is durable."""
+        """The published state, which is durable."""
         return self._contents
 
     def submit(self, change: Change) -> Future[Any]:
-        """Queue a change. The future completes after the commit: with an `Answer` for `learn`, with None otherwise.
+        """Queue a change. The future completes after the commit, with an `Answer` for `learn` and None otherwise.
 
-        Invalid changes raise a `ValueError` or `TypeError` in the future, and change nothing.
+        For an invalid change, the future raises a `ValueError` or `TypeError`, and nothing changes.
         """
         future: Future[Any] = Future()
         try:
@@ -203,16 +207,16 @@ class Engine:
         return future
 
     def score(self, outputs: Outputs) -> Answer:
-        """Return the answer to rows that are not learned, from the published state."""
+        """Score rows with the published state, without learning them."""
         began = time.perf_counter()
-        self._check_columns(outputs, "outputs")
+        self._check_columns(outputs, "inputs")
         contents = self._contents
         state = contents.solved.state
         if state.settings.method != "contrast":
             check_learned(state)
         rows = state_to_learn(state, outputs).score_rows(outputs)
         answer = Answer.of(answer_rows(contents.solved, rows, contents.rate, is_learned=False))
-        self._tell("scored", answer, began)
+        self._notify("scored", answer, began)
         return answer
 
     def snapshot(self) -> Future[Snapshot]:
@@ -228,7 +232,7 @@ class Engine:
             features=settings.features,
             classes=settings.classes,
             method=state.settings.method,
-            base=base_name(contents.detector.base),
+            base=_base_of(state.settings),
             rate=(contents.rate.name, contents.rate.value),
             rows=contents.rows,
             rows_learned=contents.rows_learned,
@@ -245,7 +249,7 @@ class Engine:
 
     @property
     def problem(self) -> str:
-        """Why the model is not ready; empty if it is."""
+        """The reason why the model is not ready; empty if it is ready."""
         return STOPPING if self._is_closing else self._write_error
 
     def close(self, *, with_snapshot: bool = True) -> None:
@@ -263,9 +267,9 @@ class Engine:
 
     def _check(self, change: Change) -> None:
         if change.kind == "learn":
-            self._check_columns(change.value, "outputs")
+            self._check_columns(change.value, "inputs")
         elif change.kind == "calibrate":
-            self._check_columns(change.value["reference"], "reference")
+            self._check_columns(change.value["reference"], "the reference")
         elif change.kind == "merge" and change.value.dimensions != self.store.settings.features:
             wanted = self.store.settings.features
             raise ValueError(f"moments must have {wanted} features, got {change.value.dimensions}")
@@ -278,6 +282,7 @@ class Engine:
         width = outputs.features.shape[1]
         if width != settings.features:
             raise ValueError(f"features must have {settings.features} columns, got {width}")
+        _check_base_input(outputs, name, settings)
         if settings.classes is not None and outputs.logits is not None and outputs.logits.shape[1] != settings.classes:
             raise ValueError(f"logits must have {settings.classes} columns, got {outputs.logits.shape[1]}")
 
@@ -343,7 +348,7 @@ class Engine:
                 self._answer_repeated(item)
 
     def _split(self, items: Sequence[_Item]) -> tuple[list[_Item], list[_Item]]:
-        """Return the new batches and the repeated batches. Reject a request id that was used for other rows."""
+        """Return the new and the repeated batches. Reject a request id that was used for other rows."""
         new: list[_Item] = []
         repeated: list[_Item] = []
         digests: dict[str, bytes] = {}
@@ -360,12 +365,11 @@ class Engine:
             elif first == digest:
                 repeated.append(item)
             else:
-                message = f"id must be new for other rows, got {request_id!r}, which was used before"
-                _fail(item.future, ValueError(message))
+                _fail(item.future, ValueError(f"id {request_id!r} was used before for other rows: use a new id"))
         return new, repeated
 
     def _learn_new(self, items: Sequence[_Item]) -> None:
-        """Learn new batches together. If this fails, learn them one at a time, and refuse only the invalid batch."""
+        """Learn new batches together. If this fails, learn them one at a time, and reject only the invalid batch."""
         try:
             contents, answers = learn(self._contents, [item.change.value for item in items], with_answers=True)
         except Exception as error:
@@ -378,37 +382,37 @@ class Engine:
         before = self._contents.detector.drift
         self._commit(items, contents)
         self._warn_of_drift(before, contents.detector.drift)
-        given = [Answer.of(answer, learned=True) for answer in answers]
-        for item, answer in zip(items, given, strict=True):
-            self._tell("learned", answer, item.since)
+        answered = [(item, Answer.of(answer, learned=True)) for item, answer in zip(items, answers, strict=True)]
+        for item, answer in answered:
+            self._notify("learned", answer, item.since)
         # Complete all futures last: the first one wakes the event loop, which competes for the interpreter.
-        for item, answer in zip(items, given, strict=True):
+        for item, answer in answered:
             item.future.set_result(answer)
 
     def _answer_repeated(self, item: _Item) -> None:
         contents = self._contents
         try:
-            answer = answer_again(contents.solved, item.change.value, contents.rate)
+            again = answer_again(contents.solved, item.change.value, contents.rate)
         except Exception as error:
             _fail(item.future, error)
             return
-        given = Answer.of(answer, learned=True, repeated=True)
-        self._tell("repeated", given, item.since)
-        item.future.set_result(given)
+        answer = Answer.of(again, learned=True, repeated=True)
+        self._notify("repeated", answer, item.since)
+        item.future.set_result(answer)
 
     def _apply(self, item: _Item) -> None:
         """Apply and commit a change that is not `learn`."""
         change = item.change
         if change.request_id is not None and (first := self.store.find(change.request_id)) is not None:
             if first != item.encoded.digest:
-                raise ValueError(f"id must be new for other moments, got {change.request_id!r}, which was used before")
+                raise ValueError(f"id {change.request_id!r} was used before for other moments: use a new id")
             item.future.set_result(None)
             return
         contents = applied(self._contents, [change], self.store.at)
         self._commit([item], contents)
-        if change.kind == "restore":  # Otherwise a replay would need the earlier state, which may be deleted later.
+        if change.kind == "restore":  # Without a snapshot, a replay would need the earlier state, which may be deleted.
             self._try_snapshot()
-        self._tell(change.kind, None, item.since)
+        self._notify(change.kind, None, item.since)
         item.future.set_result(None)
 
     def _commit(self, items: Sequence[_Item], contents: Contents) -> None:
@@ -425,7 +429,7 @@ class Engine:
     def _write_failed(self, error: Exception) -> Unavailable:
         self._write_error = f"the state cannot be written: {error}"
         log("a write failed", model=self.name, error=str(error), level="error")
-        self._tell("write failed")
+        self._notify("write failed")
         return Unavailable(self._write_error)
 
     def _probe(self) -> None:
@@ -443,12 +447,12 @@ class Engine:
         except Exception as error:
             self._snapshot_error = str(error) or type(error).__name__
             log("a snapshot failed", model=self.name, error=self._snapshot_error, level="error")
-            self._tell("snapshot failed")
+            self._notify("snapshot failed")
             raise Unavailable(f"the snapshot cannot be stored: {self._snapshot_error}") from None
         finally:
-            self._bytes_since_snapshot = 0  # Also after a failure, so that not every group tries again.
+            self._bytes_since_snapshot = 0  # Also after a failure, so that the next group does not try again.
         self._snapshot_error = ""
-        self._tell("snapshot", None, began)
+        self._notify("snapshot", None, began)
         return self._snapshot
 
     def _try_snapshot(self) -> None:
@@ -459,9 +463,9 @@ class Engine:
     def _warn_of_drift(self, before: DriftAlarm | None, now: DriftAlarm | None) -> None:
         if now is not None and now.is_alarming and not (before is not None and before.is_alarming):
             log("drift alarm", model=self.name, report=str(now.report()), level="warning")
-            self._tell("alarm")
+            self._notify("alarm")
 
-    def _tell(self, kind: str, answer: Answer | None = None, since: float | None = None) -> None:
+    def _notify(self, kind: str, answer: Answer | None = None, since: float | None = None) -> None:
         """Call the listeners with an event."""
         seconds = 0.0 if since is None else time.perf_counter() - since
         event = Event(kind, time.time(), 0 if answer is None else len(answer.scores), seconds, answer)
@@ -482,6 +486,19 @@ def check_id(request_id: str) -> None:
         raise ValueError(f"id must be valid Unicode, got {request_id!a}") from None
     if "\0" in request_id:  # SQLite truncates text at a NUL character.
         raise ValueError("id must not contain a NUL character")
+
+
+def _check_base_input(outputs: Outputs, name: str, settings: ModelSettings) -> None:
+    """Raise an error if the input that the base score is computed from is missing."""
+    base = settings.detector.settings.base
+    if base == "given" and outputs.scores is None:
+        raise ValueError(f"{name} must include scores (n,) for the base 'given', got no scores")
+    if base not in ("given", "knn") and outputs.logits is None:
+        raise ValueError(f"{name} must include logits (n, {settings.classes}), got no logits")
+
+
+def _base_of(settings: Settings) -> str:
+    return "auto" if settings.base is None else base_name(settings.base)
 
 
 def _fail(future: Future[Any], error: BaseException) -> None:

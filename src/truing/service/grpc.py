@@ -3,8 +3,8 @@
 The messages are built from the table `MESSAGES`, in a separate descriptor pool. So there is no generated code, and no
 conflict with a client library in the same process that registers the same messages.
 
-A call is handled like an HTTP request: its token is checked before its message is read, the message must arrive in
-time, the limits are the same, and errors have the same texts.
+A call is handled like an HTTP request: the token is checked before the message is read, the message must arrive in
+time, the limits are the same, and the errors have the same texts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .security import Access, InFlight, Limits, Refused, refusing
 
 SERVICE = "inference.GRPCInferenceService"
 
-# At most this many messages are received at a time. The size of a message is known only after all of it has arrived.
+# The number of messages that are received at a time. The size of a message is known only after it has arrived.
 _READERS = 8
 
 # Calls that are exempt from access checks and limits.
@@ -43,6 +43,7 @@ _HEALTH = ("ServerLive", "ServerReady")
 _STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     408: grpc.StatusCode.DEADLINE_EXCEEDED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -132,7 +133,7 @@ def serving(
 ) -> Iterator[int]:
     """Serve gRPC while the block runs, and yield the port. At the end, wait for running calls.
 
-    The server has an event loop of its own, in a thread.
+    The server runs its own event loop in a thread.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="truing-grpc", daemon=True)
@@ -198,22 +199,22 @@ class _Service:
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all calls.
 
-        They take a stream of messages, which is the same on the wire as one message. So a call is checked before its
-        message is received.
+        They are stream handlers, because a stream of one message is the same on the wire as one message, and a stream
+        handler is called before the message is received. So a call can be checked first.
         """
         handlers = {call: grpc.stream_unary_rpc_method_handler(partial(self._answer, call)) for call in self._calls}
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def server_live(self, request: Any) -> Any:
-        """Say that the process answers."""
+        """Report that the process is alive."""
         return message("ServerLiveResponse", live=True)
 
     async def server_ready(self, request: Any) -> Any:
-        """Say whether the server takes requests."""
+        """Report whether the server accepts requests."""
         return message("ServerReadyResponse", ready=not self._models.problem)
 
     async def model_ready(self, request: Any) -> Any:
-        """Say whether a model takes requests. An unknown model does not, as in Triton."""
+        """Report whether a model accepts requests. An unknown model is not ready, as in Triton."""
         model = self._models.find(request.name)
         is_ready = model is not None and not model.problem and request.version in ("", protocol.VERSION)
         return message("ModelReadyResponse", ready=is_ready)
@@ -243,14 +244,14 @@ class _Service:
         return message("RepositoryIndexResponse", models=repository_index(self._models, only_ready=request.ready))
 
     async def _answer(self, call: str, requests: Any, context: Any) -> Any:
-        """Answer one call. Its message can be freed before the answer is sent."""
+        """Answer one call. `_handle` is separate, so that the message is freed before the answer is sent."""
         status, reason, response = await self._handle(call, context)
         if status == 200:
             return response
         return await context.abort(_STATUS.get(status, grpc.StatusCode.INTERNAL), reason)
 
     async def _handle(self, call: str, context: Any) -> tuple[int, str, bytes]:
-        """Return the HTTP status of a call, the reason for a refusal, and the response. Count the call."""
+        """Return the HTTP status of a call, the reason if it is rejected, and the response. Count the call."""
         began = time.perf_counter()
         model, status, reason = "", 499, "the client cancelled the call"
         try:
@@ -279,7 +280,7 @@ class _Service:
         return status, reason, b""
 
     async def _read(self, context: Any) -> bytes:
-        """Return the message of a call. gRPC ends a call whose message is too large, or never sent."""
+        """Return the message of a call. gRPC itself ends a call whose message is too large or is never sent."""
         seconds = self._limits.body_seconds
         try:
             async with asyncio.timeout(seconds), self._readers:
@@ -287,13 +288,13 @@ class _Service:
         except TimeoutError:
             raise Refused(408, f"the message must arrive within {seconds:g} seconds") from None
         if not isinstance(data, bytes):
-            raise Refused(413, f"a call must have a message of at most {self._limits.body_bytes} bytes")
+            raise Refused(413, f"the message must have at most {self._limits.body_bytes} bytes")
         return data
 
 
 def _token_of(context: Any) -> bytes | None:
-    given = dict(context.invocation_metadata()).get("authorization")
-    return None if given is None else str(given).encode()
+    header = dict(context.invocation_metadata()).get("authorization")
+    return None if header is None else str(header).encode()
 
 
 def _parse(call: str, data: bytes) -> Any:
@@ -318,17 +319,17 @@ def _decode(request: Any, model: str, inputs: Mapping[str, protocol.Shape]) -> I
 
 
 def _input_fields(tensor: Any, raw: bytes | None) -> dict[str, Any]:
-    """Return the fields of an input as `protocol.decode_fields` takes them. Raw bytes replace the contents."""
-    given = [field.name for field, _ in tensor.contents.ListFields()]
-    name, datatype, wanted = tensor.name, tensor.datatype, _CONTENTS.get(tensor.datatype)
-    if raw is not None and given:
+    """Return the fields of an input in the form that `protocol.decode_fields` takes. Raw bytes replace the contents."""
+    received = [field.name for field, _ in tensor.contents.ListFields()]
+    name, datatype, expected = tensor.name, tensor.datatype, _CONTENTS.get(tensor.datatype)
+    if raw is not None and received:
         raise ValueError(f"{protocol.shown(name)} must come in raw_input_contents or in contents, got both")
-    if given not in ([], [wanted]) and datatype in protocol.DATATYPES:
-        place = wanted or "raw_input_contents"
-        raise ValueError(f"{protocol.shown(name)} of datatype {datatype} must come in {place}, got {', '.join(given)}")
-    numbers = getattr(tensor.contents, wanted) if wanted else ()
+    if received not in ([], [expected]) and datatype in protocol.DATATYPES:
+        place, got = expected or "raw_input_contents", ", ".join(received)
+        raise ValueError(f"{protocol.shown(name)} of datatype {datatype} must come in {place}, got {got}")
+    numbers = getattr(tensor.contents, expected) if expected else ()
     parameters = _values(tensor.parameters)
-    parameters.pop("binary_data_size", None)  # Sent by KServe's client, and only needed in HTTP.
+    parameters.pop("binary_data_size", None)  # KServe's client sends it, but only HTTP needs it.
     return {
         "name": name,
         "datatype": datatype,
@@ -345,7 +346,7 @@ def _values(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encode(model: str, inference: Inference, answer: Answer, *, is_raw: bool) -> Any:
-    """Return the message of an answer. The outputs are raw bytes if the inputs were, as in KServe."""
+    """Return the response to a request. The outputs are raw bytes if the inputs were, as in KServe."""
     arrays = protocol.arrays_of(answer)
     names = [output.name for output in inference.requested or ()] or list(arrays)
     outputs: list[dict[str, Any]] = []

@@ -27,28 +27,28 @@ from ..detector import Detector
 from .changes import Contents
 from .engine import Answer, Event, Status
 
-# Each span of time has buckets of this many seconds, and this many of them.
+# The length of a bucket in seconds, and the number of buckets, for each span of time.
 SPANS = {"10 minutes": (5, 120), "12 hours": (60, 720), "90 days": (10_800, 720)}
 
 # Counts add up within a bucket. Gauges keep their last value.
 COUNTS = ("requests", "failed", "rows", "decided", "refused")
 GAUGES = ("out_share", "evidence")
 
-# Shares and densities cover at most this many of the last rows; errors and latency cover this many seconds.
+# Shares and densities cover the last WINDOW rows. Errors and latency cover the last RECENT_SECONDS.
 WINDOW = 2000
 RECENT_SECONDS = 60
 
-# After these events, the last rows start again: earlier rows had another reference, rate or state.
+# These events clear the last rows, because the earlier rows had another reference, rate or state.
 STARTS_AFRESH = ("calibrate", "rate", "reset", "restore")
 
-# Times of requests are counted in logarithmic bins between these edges, eight per decade.
+# The edges of the bins in which request times are counted: logarithmic, eight bins per decade.
 LATENCY_EDGES: Floats = np.geomspace(1e-4, 100.0, 49)
 
-# Number of bars of a density. It omits this share of the rows at either end.
+# The number of bins of a density, and the share of the rows that it omits at either end.
 BINS = 40
 TAIL = 0.005
 
-# The last notes are kept. Notes that differ only in numbers, such as 1,200, 0.5 or 1e-05, count as one.
+# The number of notes to keep. Notes that differ only in numbers, such as 1,200, 0.5 or 1e-05, count as one.
 NOTES = 20
 _NUMBER = re.compile(r"\d[\d,.]*(?:e[-+]?\d+)?")
 
@@ -86,16 +86,16 @@ class LastRows:
         return LastRows(scores, p_values, np.concatenate((self.is_out, answer.is_out))[-WINDOW:])
 
     def refused_share(self) -> float:
-        """Return the share of the decided rows that were called out; NaN without decided rows."""
+        """Return the share of the decided rows that were refused; NaN without decided rows."""
         return float(self.is_out.mean()) if len(self.is_out) else math.nan
 
     def out_share(self, rows_in: int) -> float:
-        """Return a lower bound on the share of out rows for `rows_in` reference rows; NaN without decided rows."""
+        """Return a lower bound on the share of OOD rows, given the number of reference rows; NaN if it is unknown."""
         return out_share_at_least(self.p_values, rows_in=rows_in) if len(self.p_values) and rows_in else math.nan
 
 
 def rows_decided_against(detector: Detector) -> int:
-    """Return the number of reference rows that a p-value compares with."""
+    """Return the number of reference rows that p-values are computed from."""
     reference = detector.reference
     if isinstance(reference, SplitReference):
         return len(reference.to_decide)
@@ -121,11 +121,11 @@ class Buckets:
         self._ring["number"] = -1
 
     def number_at(self, time: float) -> int:
-        """Return the number of the bucket of this time."""
+        """Return the number of the bucket that contains a time."""
         return int(time // self.seconds)
 
     def at(self, time: float) -> Any:
-        """Return the bucket of this time, to be changed in place."""
+        """Return the bucket that contains a time, to be changed in place."""
         number = self.number_at(time)
         bucket = self._ring[number % self.length]
         if bucket["number"] != number:  # Also replace a later bucket: the clock may have been set back.
@@ -137,14 +137,14 @@ class Buckets:
         return bucket
 
     def between(self, first: int, last: int) -> NDArray[Any]:
-        """Return a copy of the buckets with numbers from first to last, in order."""
+        """Return a copy of the buckets with the numbers from `first` to `last`, in order."""
         numbers = self._ring["number"]
         is_wanted = (numbers >= max(first, last - self.length + 1)) & (numbers <= last)
         return np.sort(self._ring[is_wanted], order="number")
 
 
 class Note(NamedTuple):
-    """The latest wording of a note, how often it came, and when last (seconds since 1970)."""
+    """The latest text of a note, how many times it occurred, and the time of the last one (seconds since 1970)."""
 
     text: str
     times: int
@@ -197,7 +197,7 @@ class History:
                 bucket["latencies"][place] += 1
 
     def sample(self, status: Status, contents: Contents, *, now: float) -> None:
-        """Read the state. To be called every few seconds."""
+        """Record the current state. The service calls this every few seconds."""
         detector = contents.detector
         drift, rows = detector.drift, self._rows
         if rows is not self._sampled:  # The bound takes tens of milliseconds.
@@ -213,7 +213,7 @@ class History:
                 bucket["out_share"], bucket["evidence"] = out_share, evidence
 
     def shares(self) -> tuple[float, float]:
-        """Return the share of the last decided rows that were refused, and the last lower bound on the out share."""
+        """Return the refused share of the last decided rows, and the last lower bound on the share of OOD rows."""
         return self._rows.refused_share(), self._out_share
 
     def current(self, *, now: float) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def _scores_in(contents: Contents) -> Floats | None:
 
 
 def _density(scores: Floats, scores_in: Floats | None) -> dict[str, Any] | None:
-    """Return a histogram of the last rows and one of the reference rows, with the same edges; None without rows."""
+    """Return histograms of the last rows and of the reference rows, with the same edges; None without rows."""
     if len(scores) == 0:
         return None
     shown = [scores] if scores_in is None else [scores, scores_in]
@@ -332,12 +332,12 @@ def _density(scores: Floats, scores_in: Floats | None) -> dict[str, Any] | None:
 
 
 def _heights(scores: Floats, edges: Floats) -> list[float | None]:
-    """Return the density between edges. Scores beyond the edges count in the total."""
+    """Return the density of each bin. The total includes scores beyond the edges."""
     return _numbers(np.histogram(scores, edges)[0] / (len(scores) * np.diff(edges)))
 
 
 def _drift(alarm: DriftAlarm) -> dict[str, Any]:
-    """Return the decimal logarithms of evidence and alarm line, and after an alarm, what changed."""
+    """Return the decimal logarithms of the evidence and of the alarm line, and what changed if there is an alarm."""
     report = alarm.report()
     changes = []
     if report.is_alarming:

@@ -1,4 +1,4 @@
-"""The live page: its files, which need no token, its data, which need one, and the thread that samples the models."""
+"""The live page: its files (no token needed), its data (a token is needed), and the thread that samples the models."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FILES = {
 }
 OPEN_PATHS = frozenset(FILES)
 
-# The page may only load files of its own server, and must not be framed.
+# The page may only load files from its own server, and must not be framed.
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
-# Every model is sampled this often.
+# The interval at which every model is sampled.
 SAMPLE_SECONDS = 2.0
 
 # The fields of each model in the list of models, besides its name and its problem.
@@ -40,7 +40,7 @@ _LISTED = ("rows", "method", "base", "rate", "refused_share", "errors", "is_alar
 
 
 def live_routes(models: Models, histories: Mapping[str, History]) -> list[Route]:
-    """Return the routes of the page, of the list of models, and of the history of a model."""
+    """Return the routes for the files of the page, the list of models, and the history of a model."""
 
     def list_models(request: Request) -> Response:
         now = time.time()
@@ -111,7 +111,7 @@ def _history(name: str, models: Models, histories: Mapping[str, History]) -> His
     if model is not None and model.engine is None:
         raise HTTPException(503, f"model {name} cannot be used: {model.damage}")
     if model is None or history is None:
-        raise HTTPException(404, f"model must be the name of a model, got {name[:70]!a}")
+        raise HTTPException(404, f"model must name an existing model, got {name[:70]!a}")
     return history
 
 

@@ -9,19 +9,19 @@ from typing import Any
 
 LOGGER = logging.getLogger("truing.service")
 
-# Longer texts are cut.
-_LONGEST = 300
+# Longer texts are truncated.
+_MAX_CHARACTERS = 300
 
-# Clients can cause any number of refusals and of errors in uvicorn. At most this many of either kind are logged per
-# second, and one more line counts the others.
-_MOST_LINES = 5
+# Clients can cause any number of rejected requests and of errors in uvicorn. This many of either kind are logged per
+# second, and one more line counts the rest.
+_LINES_PER_SECOND = 5
 
 
 class JSONLines(logging.Formatter):
-    """Formats a log record as a line of JSON: time, level, event and the fields of the event."""
+    """Formats a log record as a line of JSON with the time, the level, the event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the line for a record."""
         line: dict[str, Any] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{record.msecs:03.0f}",
             "level": record.levelname.lower(),
@@ -47,7 +47,7 @@ def log_to_stderr() -> None:
 
 
 def log(event: str, *, level: str = "info", **fields: Any) -> None:
-    """Log an event with its fields. Fields that may hold a client's text are made printable."""
+    """Log an event with its fields. Strings are made printable, because a client may have sent them."""
     shown = {name: printable(value) if isinstance(value, str) else value for name, value in fields.items()}
     LOGGER.log(logging.getLevelNamesMapping()[level.upper()], event, extra={"fields": shown})
 
@@ -58,12 +58,12 @@ def printable(text: str) -> str:
     >>> printable("one line\nand \x1b[31mred")
     'one line?and ?[31mred'
     """
-    shown = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    shown = text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
 class FewPerSecond:
-    """Limits log lines that a client can cause, so that it cannot fill the disk with them.
+    """Limits the log lines that a client can cause, so that it cannot fill the disk.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class FewPerSecond:
         self._suppressed = 0
 
     def is_next_shown(self) -> bool:
-        """Count a line and return whether to log it. Log the number of lines suppressed in an earlier second."""
+        """Count a line, and return whether to log it. Log how many lines were suppressed in an earlier second."""
         with self._lock:
             second = int(time.monotonic())
             suppressed = 0
@@ -87,7 +87,7 @@ class FewPerSecond:
                 suppressed, self._suppressed = self._suppressed, 0
                 self._second, self._logged = second, 0
             self._logged += 1
-            is_shown = self._logged <= _MOST_LINES
+            is_shown = self._logged <= _LINES_PER_SECOND
             self._suppressed += not is_shown
         if suppressed:
             log(self._event, count=suppressed)

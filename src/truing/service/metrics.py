@@ -1,4 +1,4 @@
-"""The metrics for Prometheus: counters of events and requests, and gauges of the durable states."""
+"""The metrics for Prometheus: counters of events and requests, and gauges of the durable state of each model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -23,31 +31,32 @@ _METHODS = ("DELETE", "GET", "HEAD", "POST", "PUT", "gRPC")
 
 # The gauges of a model. A gauge that does not apply to the model is NaN.
 _GAUGES = {
-    "truing_ready": "Whether the model takes requests",
-    "truing_state_rows": "Learned rows in the durable state, by weight",
+    "truing_ready": "Whether the model accepts requests",
+    "truing_state_rows": "Weight of the learned rows in the durable state",
     "truing_state_batches": "Batches learned since the last reset",
     "truing_reference_rows": "In-distribution reference rows",
     "truing_sequence": "Number of the last durable change",
     "truing_skipped_rows": "Garbage rows that were decided but not learned",
     "truing_refused_share": f"Share of the last {WINDOW} decided rows that were refused",
-    "truing_out_share": f"Lower bound on the share of out rows among the last {WINDOW}, with 95 % confidence",
-    "truing_fit_r2": "Share of the base score's variance that the fit explains; NaN for a contrast",
-    "truing_fit_rank": "Rank of the fit; NaN for a contrast",
-    "truing_fit_trust": "Weight of the learned part of a contrast, from 0 to 1; NaN for other methods",
-    "truing_fit_gain": "Gain of a contrast over its base score, in standard errors; NaN for other methods",
+    "truing_out_share": f"Lower bound on the share of OOD rows among the last {WINDOW}, with 95 % confidence",
+    "truing_fit_r2": "Share of the base score's variance that the fit explains; NaN for contrast",
+    "truing_fit_rank": "Rank of the fit; NaN for contrast",
+    "truing_fit_trust": "Contrast: weight of the learned part of the score, from 0 to 1; NaN for other methods",
+    "truing_fit_gain": "Contrast: gain over the base score, in standard errors; NaN for other methods",
     "truing_drift_alarm": "Whether the drift alarm is raised; NaN without an alarm",
     "truing_drift_martingale": "Evidence that the stream has changed; NaN without an alarm",
     "truing_database_bytes": "Size of the database",
     "truing_snapshot_bytes": "Size of the last snapshot",
     "truing_snapshot_timestamp_seconds": "Time of the last snapshot",
-    "truing_queued_requests": "Changes that wait to be committed",
+    "truing_queued_requests": "Changes waiting to be committed",
 }
 
 
 class Metrics:
-    """The metrics of one service, in their own registry."""
+    """The metrics of one service, in a separate registry."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # The times at which counters were created would double the number of series.
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         build = Info("truing_build", "Version of truing", registry=registry)
@@ -62,7 +71,7 @@ class Metrics:
             "truing_requests", "HTTP requests and gRPC calls", "model", "method", "route", "status"
         )
         self._rows = counter("truing_rows", "Rows answered: learned, scored or repeated", "model", "kind")
-        self._refused = counter("truing_refused_rows", "Rows that were called out", "model")
+        self._refused = counter("truing_refused_rows", "Rows that were refused as out-of-distribution", "model")
         self._events = counter("truing_events", "Changes, snapshots, alarms and failures", "model", "kind")
         self._alarms = counter("truing_alarms", "Drift alarms", "model")
         self._write_failures = counter("truing_write_failures", "Failed commits", "model")
@@ -104,7 +113,7 @@ class Metrics:
             counter.remove_by_labels({"model": model})
 
     def text(self) -> bytes:
-        """Return all metrics in the format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def _record(self, model: str, event: Event) -> None:
@@ -119,7 +128,7 @@ class Metrics:
 
 
 class _ModelGauges(Collector):
-    """The gauges of all models, read when Prometheus asks."""
+    """The gauges of all models, which are read at every scrape."""
 
     def __init__(self, models: Models, histories: Mapping[str, History]) -> None:
         self._models = models
@@ -138,7 +147,7 @@ class _ModelGauges(Collector):
         if model.engine is not None and history is not None:  # None if the model is being deleted.
             try:
                 values |= _values_of(model.engine, *history.shares())
-            except Exception as error:  # The other models have metrics all the same.
+            except Exception as error:  # One failing model must not hide the metrics of the others.
                 log("the metrics of a model cannot be read", model=model.name, error=repr(error), level="error")
         return values
 

@@ -7,8 +7,9 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from os.path import samestat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from .protocol import shown
 from .store import ModelSettings, Store
 
 SUFFIX = ".sqlite3"
+LOCK = ".lock"
 
 # The co-moment of this many features takes 8 GiB.
 MAX_FEATURES = 32_768
@@ -40,12 +42,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class Conflict(ValueError):  # noqa: N818  # The HTTP status 409 has this name.
-    """The request contradicts the stored state: a model with other settings."""
+    """The request contradicts the stored state: the model exists with other settings."""
 
 
 @dataclass(eq=False)
 class Model:
-    """A model: its name, and its engine or the reason why its database cannot be used (`damage`)."""
+    """A model with its engine, or with the reason why its database cannot be used (`damage`)."""
 
     name: str
     engine: Engine | None = None
@@ -53,7 +55,7 @@ class Model:
 
     @property
     def problem(self) -> str:
-        """Why the model is not ready; empty if it is."""
+        """The reason why the model is not ready; empty if it is ready."""
         return self.damage if self.engine is None else self.engine.problem
 
     def running(self) -> Engine:
@@ -64,7 +66,7 @@ class Model:
 
 
 class Models:
-    """All models in a state directory, which is locked while they are open.
+    """All models in a state directory. The directory is locked while the models are open.
 
     Parameters
     ----------
@@ -89,6 +91,7 @@ class Models:
         self._listeners = listeners
         self._on_delete = on_delete
         self._changing = threading.Lock()
+        self._is_new = not (folder / LOCK).exists()
         self._lock = _locked(folder)
         self._models: dict[str, Model] = {}
         for draft in folder.glob(f".*{SUFFIX}.*"):  # Left by a crash while a model was created or deleted.
@@ -149,7 +152,7 @@ class Models:
             path, *others = stores.files_of(self._path(name))
             trash = path.with_name(f".{path.name}.deleted")
             with suppress(FileNotFoundError):
-                path.replace(trash)  # First: if this fails, the model stays as it is.
+                path.replace(trash)  # Rename first: if this fails, the model is unchanged.
             del self._models[name]
             if model.engine is not None:
                 model.engine.close(with_snapshot=False)
@@ -158,6 +161,16 @@ class Models:
             sync_folder(self.folder)
             self._on_delete(name)
             log("model deleted", model=name)
+
+    @contextmanager
+    def unlocked_on_error(self) -> Iterator[None]:
+        """If the block fails, remove the lock file again, provided that this object created it."""
+        try:
+            yield
+        except BaseException:
+            if self._is_new:
+                (self.folder / LOCK).unlink(missing_ok=True)
+            raise
 
     def close(self) -> None:
         """Close all models and release the directory."""
@@ -174,7 +187,7 @@ class Models:
     def _opened(self, name: str) -> Model:
         try:
             return Model(name, self._engine(name, Store(self._path(name))))
-        except Exception as error:  # Whatever the error is, the other models can be served.
+        except Exception as error:  # A damaged model must not prevent the other models from being served.
             damage = str(error) or type(error).__name__
             log("model cannot be opened", model=name, error=damage, level="error")
             return Model(name, damage=damage)
@@ -191,13 +204,13 @@ class Models:
 
 
 def settings_of(features: int | None = None, classes: int | None = None, **options: Any) -> ModelSettings:
-    """Return the settings of a model, given the numbers of columns and the arguments of `Detector`."""
+    """Return the settings of a model, from its numbers of columns and the arguments of `Detector`."""
     if features is None:
-        raise ValueError("features must be given for a new model, the number of feature columns, got none")
+        raise ValueError("features is missing: a new model needs the number of feature columns")
     as_count(features, "features", at_most=MAX_FEATURES)
     detector = Detector(**options)
     if classes is None and detector.settings.base != "given":
-        raise ValueError("classes must be given, unless the base is 'given', got none")
+        raise ValueError("classes is missing: a new model needs the number of logit columns, unless base is 'given'")
     if classes is not None and as_count(classes, "classes", at_most=MAX_CLASSES) < 2:
         raise ValueError(f"classes must be at least 2, got {classes}")
     base = detector.settings.base
@@ -230,21 +243,21 @@ def is_name(name: object) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Reject an invalid name of a model."""
+    """Reject an invalid model name."""
     if not is_name(name):
-        wanted = "1 to 64 letters, digits, '_', '-' and '.', and start with a letter or digit"
-        raise ValueError(f"the name of a model must have {wanted}, got {str(name)[:70]!a}")
+        expected = "1 to 64 letters, digits, '_', '-' and '.', and start with a letter or digit"
+        raise ValueError(f"the name of a model must have {expected}, got {str(name)[:70]!a}")
 
 
 def backup(folder: Path, target: Path) -> list[str]:
-    """Copy the databases of a state directory, which may be in use, into a new directory. Return the names."""
+    """Copy the databases of a state directory, which may be in use, into a new directory. Return the model names."""
     _check_version(folder)
     paths = _databases(folder)
     if not paths:
-        raise FileNotFoundError(f"{folder} must be a state directory with models, got none")
+        raise FileNotFoundError(f"{folder} must be a state directory with models, got a directory without models")
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
-        raise FileExistsError(f"{target} must be empty: a backup needs a new directory")
+        raise FileExistsError(f"{target} must be a new or empty directory, got one with files")
     failures = []
     for path in paths:
         try:
@@ -263,15 +276,23 @@ def _databases(folder: Path) -> list[Path]:
 
 
 def _locked(folder: Path) -> sqlite3.Connection:
-    """Lock a state directory by a transaction that stays open as long as the process."""
-    connection = sqlite3.connect(folder / ".lock", timeout=0, isolation_level=None, check_same_thread=False)
+    """Lock a state directory by a transaction that stays open until the process ends."""
+    path = folder / LOCK
+    path.touch()
+    before = path.stat()
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN EXCLUSIVE")
+        # Another process may have removed the file before this process locked it. Such a lock protects nothing.
+        is_locked = path.exists() and samestat(before, path.stat())
     except sqlite3.OperationalError as error:
         connection.close()
         if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:  # For example, the disk is full.
             raise OSError(f"{folder} cannot be locked: {error}") from None
-        raise BlockingIOError(f"{folder} is in use by another process: one process writes to a state") from None
+        is_locked = False
+    if not is_locked:
+        connection.close()
+        raise BlockingIOError(f"{folder} is in use by another process: one process writes to a state")
     return connection
 
 

@@ -13,28 +13,30 @@ from .protocol import DATATYPES, OUTPUTS
 _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _STATUSES = {
     400: "Invalid input: the message names the input, what was received and what was expected",
-    401: "The token is missing or wrong",
-    403: "The service has no token, and the request comes from another site",
-    404: "There is no such model, version or path",
+    401: "The token is missing or unknown",
+    403: "The token is for another model; or the service has no token, and the request comes from another site",
+    404: "The model, version or path does not exist",
     408: "The body took too long to arrive",
     409: "The model exists with other settings",
     410: "The earlier state is no longer stored",
     413: "The body is too large",
     415: "The body has an unsupported type or encoding",
-    503: "Busy, stopping, or unable to write; Retry-After says when to try again",
+    503: "Busy, stopping, or unable to write; Retry-After is the time to wait in seconds",
 }
-_OF_BODY = (400, 401, 404, 408, 413, 415, 503)
-_OF_MODEL = (401, 404, 503)
+
+# The statuses of errors, for requests with a body and for requests to a model.
+_BODY_ERRORS = (400, 401, 404, 408, 413, 415, 503)
+_MODEL_ERRORS = (401, 404, 503)
 
 
 def document() -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "truing",
             "version": version("truing"),
-            "description": "Out-of-distribution scores that keep learning, by the Open Inference Protocol v2.",
+            "description": "Out-of-distribution detection on a stream, by the Open Inference Protocol v2.",
         },
         "components": {
             "schemas": {"Error": _ERROR, "Inference": _INFERENCE, "Answer": _ANSWER, "Model": _MODEL, "Rate": _RATE},
@@ -48,18 +50,18 @@ def document() -> dict[str, Any]:
 def _paths() -> dict[str, Any]:
     infer = _operation(
         "Score rows and, by default, learn them",
-        *_OF_BODY,
+        *_BODY_ERRORS,
         body=_json("Inference") | _FILE,
         answer=_json("Answer") | _FILE,
         parameters=[_HEADER_LENGTH],
     )
-    metadata = _operation("Describe the inputs and outputs of a model", *_OF_MODEL)
-    ready = _operation("Whether a model takes requests", *_OF_MODEL)
+    metadata = _operation("Describe the inputs and outputs of a model", *_MODEL_ERRORS)
+    ready = _operation("Whether a model accepts requests", *_MODEL_ERRORS)
     protocol = {"": {"get": metadata}, "/ready": {"get": ready}, "/infer": {"post": infer}}
     return {
         "/v2": {"get": _operation("Describe the server", 401)},
-        "/v2/health/live": {"get": _operation("Whether the process answers")},
-        "/v2/health/ready": {"get": _operation("Whether the server takes requests", 503)},
+        "/v2/health/live": {"get": _operation("Whether the process is alive")},
+        "/v2/health/ready": {"get": _operation("Whether the server accepts requests", 503)},
         "/v2/repository/index": {
             "get": _operation("List the models and their states", 401),
             "post": _operation("List the models and their states", 400, 401, 408, 413),
@@ -73,7 +75,9 @@ def _paths() -> dict[str, Any]:
         },
         "/live/models": {"get": _operation("The models on the live page", 401)},
         "/live/history": {
-            "get": _operation("The charts of the live page", 400, *_OF_MODEL, parameters=[_OF_LIVE, _SPAN, _LIVE_SINCE])
+            "get": _operation(
+                "The charts of the live page", 400, *_MODEL_ERRORS, parameters=[_LIVE_MODEL, _SPAN, _LIVE_SINCE]
+            )
         },
         "/openapi.json": {"get": _operation("This document", 401)},
     }
@@ -81,32 +85,34 @@ def _paths() -> dict[str, Any]:
 
 def _model_operations() -> dict[str, Any]:
     """Return the operations below the path of a model."""
-    create = _operation("Create a model, or set its rate", *_OF_BODY, 409, body=_json("Model"))
+    create = _operation("Create a model, or set its rate", *_BODY_ERRORS, 409, body=_json("Model"))
     create["responses"]["201"] = create["responses"]["200"]
-    moments = _operation("Sums of the learned rows, or of those since a change", 400, 410, *_OF_MODEL, answer=_FILE)
+    moments = _operation(
+        "Sums of all learned rows, or of the rows learned since a change", 400, 410, *_MODEL_ERRORS, answer=_FILE
+    )
     moments["responses"]["204"] = {"description": "No rows were learned since then"}
     return {
         "": {
-            "get": _operation("Status of a model", *_OF_MODEL),
+            "get": _operation("Status of a model", *_MODEL_ERRORS),
             "put": create,
-            "delete": _operation("Delete a model and its state", *_OF_MODEL),
+            "delete": _operation("Delete a model and its state", *_MODEL_ERRORS),
         },
-        "/reference": {"put": _operation("Replace the reference, an .npz with rows", *_OF_BODY, body=_FILE)},
+        "/reference": {"put": _operation("Replace the reference, an .npz with rows", *_BODY_ERRORS, body=_FILE)},
         "/rate": {
-            "get": _operation("Error rate of decisions", *_OF_MODEL),
-            "put": _operation("Set the error rate", *_OF_BODY, body=_json("Rate")),
+            "get": _operation("Error rate of decisions", *_MODEL_ERRORS),
+            "put": _operation("Set the error rate", *_BODY_ERRORS, body=_json("Rate")),
         },
         "/moments": {
             "get": moments | {"parameters": [_SINCE]},
-            "post": _operation("Add the learned rows of another model", *_OF_BODY, body=_FILE, parameters=[_ID]),
+            "post": _operation("Add the learned rows of another model", *_BODY_ERRORS, body=_FILE, parameters=[_ID]),
         },
         "/snapshots": {
-            "get": _operation("List the states that can be restored", *_OF_MODEL),
-            "post": _operation("Store a snapshot now", 400, 408, 413, *_OF_MODEL),
+            "get": _operation("List the states that can be restored", *_MODEL_ERRORS),
+            "post": _operation("Store a snapshot now", 400, 408, 413, *_MODEL_ERRORS),
         },
-        "/restore": {"post": _operation("Go back to an earlier state", *_OF_BODY, body=_RESTORE)},
-        "/reset": {"post": _operation("Forget the learned rows", 400, 408, 413, *_OF_MODEL)},
-        "/backup": {"get": _operation("Copy of the database of a model", *_OF_MODEL, answer=_FILE)},
+        "/restore": {"post": _operation("Go back to an earlier state", *_BODY_ERRORS, body=_RESTORE)},
+        "/reset": {"post": _operation("Forget the learned rows", 400, 408, 413, *_MODEL_ERRORS)},
+        "/backup": {"get": _operation("Copy of the database of a model", *_MODEL_ERRORS, answer=_FILE)},
     }
 
 
@@ -121,7 +127,7 @@ def _operation(
     answer: dict[str, Any] | None = None,
     parameters: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return an operation with the statuses of its errors, its body and its answer."""
+    """Return an operation, given its summary, the statuses of its errors, its body and its answer."""
     content = answer or {"application/json": {"schema": {}}}
     responses: dict[str, Any] = {"200": {"description": "Success", "content": content}}
     for status in sorted({403, *statuses}):
@@ -157,7 +163,7 @@ _SINCE = _parameter("since", "query", "Truing-Sequence of an earlier answer", _S
 _ID = _parameter(
     "id", "query", "Moments with the same id are added once", {"type": "string", "maxLength": MAX_ID_LENGTH}
 )
-_OF_LIVE = _parameter("model", "query", "Name of the model", {"type": "string"})
+_LIVE_MODEL = _parameter("model", "query", "Name of the model", {"type": "string"})
 _SPAN = _parameter("span", "query", "How far to look back", {"enum": list(SPANS)})
 _LIVE_SINCE = _parameter("since", "query", "`next` of an earlier answer", _SEQUENCE)
 _HEADER_LENGTH = _parameter(

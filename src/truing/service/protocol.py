@@ -1,8 +1,8 @@
-"""The Open Inference Protocol v2 as bytes and arrays: JSON and the binary extension. Pure functions, no HTTP.
+"""The messages of the Open Inference Protocol v2: JSON and the binary extension. Pure functions, no HTTP.
 
 A request is a JSON object. The bytes of inputs with a `binary_data_size` follow the JSON, in the order of the inputs,
-row by row, little-endian. Sizes are checked before arrays are made, so that no request allocates more numbers than it
-has bytes.
+row by row, little-endian. Sizes are checked before arrays are created, so that no request allocates more numbers than
+it has bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .store import ModelSettings
 
 VERSION = "1"
 
-# The datatypes of inputs, and how their bytes are read. BF16 is the upper half of a float32.
+# The datatypes of inputs, and the NumPy types of their bytes. BF16 is the upper half of a float32.
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
     "FP16": np.dtype("<f2"),
@@ -37,11 +37,11 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 # The outputs and their datatypes.
 OUTPUTS = {"scores": "FP64", "base_scores": "FP64", "p_values": "FP64", "is_out": "BOOL"}
 
-# Request parameters, and parameters that clients send although they have no effect here.
+# Request parameters, and parameters that clients may send but that have no effect here.
 PARAMETERS = ("learn", "binary_data_output")
 IGNORED_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout")
 
-# Limits of one request: its rows, and the numbers of an answer in JSON, which takes many times the time of bytes.
+# Limits of one request: its rows, and the numbers in a JSON answer. JSON is many times slower than bytes.
 MAX_ROWS = 1_000_000
 MAX_JSON_NUMBERS = 1_000_000
 _SHOWN_CHARACTERS = 60
@@ -59,7 +59,7 @@ class RequestedOutput:
 
 @dataclass(frozen=True)
 class Inference:
-    """One request: its rows, whether to learn them, its id, and the requested outputs; None for all outputs."""
+    """One request: its rows, whether to learn them, its id, and the requested outputs (None for all outputs)."""
 
     outputs: Outputs
     learn: bool = True
@@ -69,13 +69,13 @@ class Inference:
 
     @property
     def needs_reference(self) -> str | None:
-        """A requested output that needs a reference, or None."""
+        """The first requested output that needs a reference, or None."""
         names = [output.name for output in self.requested or ()]
         return next((name for name in names if name in ("p_values", "is_out")), None)
 
 
 def inputs_of(settings: ModelSettings) -> dict[str, Shape]:
-    """Return the inputs of a model and their shapes, where None is any number of rows."""
+    """Return the inputs of a model and their shapes. None stands for any number of rows."""
     inputs: dict[str, Shape] = {"features": (None, settings.features)}
     if settings.classes is not None:
         inputs["logits"] = (None, settings.classes)
@@ -91,17 +91,17 @@ def server_metadata() -> dict[str, Any]:
 
 
 def model_metadata(name: str, settings: ModelSettings) -> dict[str, Any]:
-    """Return the protocol's description of a model. A dimension of -1 is any number of rows."""
+    """Return the protocol's description of a model. A dimension of -1 stands for any number of rows."""
     inputs = [
-        {"name": one, "datatype": "FP32", "shape": [-1 if size is None else size for size in shape]}
-        for one, shape in inputs_of(settings).items()
+        {"name": key, "datatype": "FP32", "shape": [-1 if size is None else size for size in shape]}
+        for key, shape in inputs_of(settings).items()
     ]
-    outputs = [{"name": one, "datatype": datatype, "shape": [-1]} for one, datatype in OUTPUTS.items()]
+    outputs = [{"name": key, "datatype": datatype, "shape": [-1]} for key, datatype in OUTPUTS.items()]
     return {"name": name, "versions": [VERSION], "platform": "truing", "inputs": inputs, "outputs": outputs}
 
 
 def decode_request(body: bytes, header_length: int | None, model: str, inputs: Mapping[str, Shape]) -> Inference:
-    """Return the request in a body.
+    """Decode the body of a request.
 
     Parameters
     ----------
@@ -123,10 +123,10 @@ def decode_request(body: bytes, header_length: int | None, model: str, inputs: M
 
 
 def decode_fields(request: dict[str, Any], tensors: memoryview, model: str, inputs: Mapping[str, Shape]) -> Inference:
-    """Return the request in a parsed JSON object, and the bytes after it.
+    """Decode a request from its parsed JSON object and the bytes after it.
 
-    The fields of a gRPC message are decoded in the same way. There, the `data` of an input may also be the bytes of the
-    tensor, or a flat array of its numbers.
+    A gRPC message is decoded in the same way. There, the `data` of an input may also be the bytes of the tensor, or a
+    flat array of its numbers.
     """
     _reject_unknown(request, ("id", "parameters", "inputs", "outputs", "model_name", "model_version"), "the request")
     check_model(request.get("model_name"), request.get("model_version"), model)
@@ -142,12 +142,12 @@ def decode_fields(request: dict[str, Any], tensors: memoryview, model: str, inpu
 
 
 def check_json_answer(inference: Inference) -> None:
-    """Reject a request whose answer in JSON would be too large, before anything is learned."""
+    """Reject a request whose JSON answer would be too large, before anything is learned."""
     requested = inference.requested or [RequestedOutput(name, inference.is_binary) for name in OUTPUTS]
     numbers = len(inference.outputs) * sum(not output.is_binary for output in requested)
     if numbers > MAX_JSON_NUMBERS:
         hint = "request bytes (binary_data_output) or fewer outputs"
-        raise ValueError(f"an answer in JSON may have {MAX_JSON_NUMBERS:,} numbers, got {numbers:,}: {hint}")
+        raise ValueError(f"a JSON answer may have at most {MAX_JSON_NUMBERS:,} numbers, got {numbers:,}: {hint}")
 
 
 def encode_response(model: str, inference: Inference, answer: Answer) -> tuple[bytes, int | None]:
@@ -186,16 +186,16 @@ def parameters_of(answer: Answer) -> dict[str, bool | str]:
     return parameters | ({"notes": "\n".join(answer.notes)} if answer.notes else {})
 
 
-def check_model(name: Any, given: Any, model: str) -> None:
-    """Reject a request whose body names another model or version than its path."""
+def check_model(name: Any, version: Any, model: str) -> None:
+    """Reject a request whose body names a different model or version than its path."""
     if name not in (None, "", model):
         raise ValueError(f"model_name must be {model}, as in the path, got {shown(name)}")
-    if given not in (None, "", VERSION):
-        raise ValueError(f"model_version must be {VERSION}, got {shown(given)}")
+    if version not in (None, "", VERSION):
+        raise ValueError(f"model_version must be {VERSION}, got {shown(version)}")
 
 
 def decode_id(request_id: Any) -> str | None:
-    """Return the id of a request; an empty id is no id."""
+    """Return the id of a request. An empty id counts as no id."""
     if request_id is None or request_id == "":
         return None
     if not isinstance(request_id, str):
@@ -205,35 +205,35 @@ def decode_id(request_id: Any) -> str | None:
 
 
 def decode_shape(shape: Any, name: str, expected: Shape) -> tuple[int, ...]:
-    """Return the shape of an input, if it is as expected."""
-    wanted = f"[{', '.join('n' if size is None else str(size) for size in expected)}]"
+    """Return the shape of an input. Raise an error if it is not the expected shape."""
+    text = f"[{', '.join('n' if size is None else str(size) for size in expected)}]"
     if not isinstance(shape, list) or any(type(size) is not int for size in shape):
-        raise ValueError(f"the shape of {name} must be {wanted}, got {shown(shape)}")
+        raise ValueError(f"the shape of {name} must be {text}, got {shown(shape)}")
     is_right = len(shape) == len(expected) and all(
         1 <= size <= MAX_ROWS if want is None else size == want for size, want in zip(shape, expected, strict=True)
     )
     if not is_right:
-        raise ValueError(f"the shape of {name} must be {wanted} with n from 1 to {MAX_ROWS:,}, got {shown(shape)}")
+        raise ValueError(f"the shape of {name} must be {text} with n from 1 to {MAX_ROWS:,}, got {shown(shape)}")
     return tuple(shape)
 
 
 def decode_tensor(data: bytes | memoryview, name: str, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the tensor in these bytes. Convert integers and BF16 to floats."""
+    """Return the tensor that is stored in the bytes. Convert integers and BF16 to floats."""
     dtype = DATATYPES[datatype]
-    wanted = prod(shape) * dtype.itemsize
-    if len(data) != wanted:
-        raise ValueError(f"{name} must have {wanted} bytes for {list(shape)} {datatype}, got {len(data)}")
+    size = prod(shape) * dtype.itemsize
+    if len(data) != size:
+        raise ValueError(f"{name} must have {size} bytes for {list(shape)} {datatype}, got {len(data)}")
     array = np.frombuffer(data, dtype).reshape(shape)
     if datatype == "BF16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     if dtype.kind in "iu":
         return array.astype(np.float32 if dtype.itemsize <= 2 else np.float64)
-    # Copy a tensor that is not aligned, because access to it is slow.
+    # Copy an unaligned tensor, because access to it is slow.
     return array if array.flags.aligned else array.copy()
 
 
 def check_datatype(datatype: Any, name: str) -> str:
-    """Return the datatype of an input, if it is supported."""
+    """Return the datatype of an input. Raise an error if it is not supported."""
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         raise ValueError(f"the datatype of {name} must be one of {', '.join(DATATYPES)}, got {shown(datatype)}")
     return datatype
@@ -245,14 +245,14 @@ def encode_tensor(array: NDArray[Any]) -> bytes:
 
 
 def parse_json(text: bytes) -> Any:
-    """Return the value of a JSON text. Reject NaN and Infinity, which Python would accept."""
+    """Parse JSON. Reject NaN and Infinity, which Python's parser would accept."""
     try:
         return _DECODER.decode(text.decode())
     except UnicodeDecodeError:
         raise ValueError("the request must be JSON in UTF-8, got other bytes") from None
     except RecursionError:
         raise ValueError("the request must be JSON, got too deeply nested lists") from None
-    except ValueError as error:  # From the parser, or an integer of thousands of digits.
+    except ValueError as error:  # Invalid JSON, or an integer with thousands of digits.
         raise ValueError(f"the request must be JSON: {error}") from None
 
 
@@ -276,23 +276,23 @@ def _is_short(value: list[Any] | dict[str, Any]) -> bool:
     return not any(isinstance(part, list | dict) or len(str(part)) > _SHOWN_CHARACTERS for part in parts)
 
 
-def _decode_inputs(given: Any, tensors: memoryview, inputs: Mapping[str, Shape]) -> Outputs:
+def _decode_inputs(values: Any, tensors: memoryview, shapes: Mapping[str, Shape]) -> Outputs:
     """Return the rows of the inputs. The binary tensors must use all bytes after the JSON."""
-    if not isinstance(given, list):
-        raise ValueError(f"inputs must be a list of tensors, got {shown(given)}")
+    if not isinstance(values, list):
+        raise ValueError(f"inputs must be a list of tensors, got {shown(values)}")
     arrays: dict[str, Any] = {}
     start = 0
-    for value in given:
+    for value in values:
         tensor = _object(value, "every input")
         name = tensor.get("name")
-        if not isinstance(name, str) or name not in inputs:
-            raise ValueError(f"inputs must be named {', '.join(inputs)}, got {shown(name)}")
+        if not isinstance(name, str) or name not in shapes:
+            raise ValueError(f"inputs must be named {', '.join(shapes)}, got {shown(name)}")
         if name in arrays:
             raise ValueError(f"input {name} must be given once, got it twice")
-        arrays[name], used = _decode_input(tensor, name, inputs[name], tensors[start:])
+        arrays[name], used = _decode_input(tensor, name, shapes[name], tensors[start:])
         start += used
     if start != len(tensors):
-        raise ValueError(f"binary_data_size of all inputs must be {len(tensors)}, the bytes sent, got {start}")
+        raise ValueError(f"binary_data_size of all inputs must add up to the {len(tensors)} bytes sent, got {start}")
     if "features" not in arrays:
         raise ValueError(f"inputs must include features, got {', '.join(arrays) or 'none'}")
     return Outputs(**arrays)
@@ -301,7 +301,7 @@ def _decode_inputs(given: Any, tensors: memoryview, inputs: Mapping[str, Shape])
 def _decode_input(
     tensor: dict[str, Any], name: str, expected: Shape, following: memoryview
 ) -> tuple[NDArray[Any], int]:
-    """Return one tensor, and how many of the following bytes it uses."""
+    """Return one tensor, and the number of following bytes that it uses."""
     _reject_unknown(tensor, ("name", "shape", "datatype", "parameters", "data"), name)
     datatype = check_datatype(tensor.get("datatype"), name)
     shape = decode_shape(tensor.get("shape"), name, expected)
@@ -319,7 +319,7 @@ def _decode_input(
 
 
 def _decode_data(data: Any, name: str, shape: tuple[int, ...], datatype: str) -> NDArray[Any]:
-    """Return the tensor in bytes, in a flat array, or in a list that is flat or has one list per row."""
+    """Return the tensor from its data: bytes, a flat array, a flat list, or a list with one list per row."""
     if isinstance(data, bytes):
         return decode_tensor(data, name, datatype, shape)
     numbers = data if isinstance(data, np.ndarray) else _flat_list(data, name, shape)
@@ -327,7 +327,7 @@ def _decode_data(data: Any, name: str, shape: tuple[int, ...], datatype: str) ->
         raise ValueError(f"the data of {name} must be {prod(shape)} numbers for {list(shape)}, got {len(numbers)}")
     wide = numbers if isinstance(numbers, np.ndarray) else _as_array(numbers, name)
     dtype = DATATYPES[datatype] if datatype.startswith("FP") else np.dtype(np.float64)
-    with np.errstate(over="ignore"):  # A number too large for the type becomes infinite, and is rejected as such.
+    with np.errstate(over="ignore"):  # A number too large for the type becomes infinite, which is rejected later.
         return wide.astype(dtype).reshape(shape)
 
 
@@ -379,7 +379,7 @@ def _object(value: Any, name: str) -> dict[str, Any]:
 
 
 def _parameters(owner: dict[str, Any], name: str, allowed: tuple[str, ...]) -> dict[str, Any]:
-    """Return the parameters of a request or tensor. Reject unknown parameters, which may be misspelt."""
+    """Return the parameters of a request or tensor. Reject unknown parameters, because they may be misspelt."""
     parameters = owner.get("parameters")
     parameters = {} if parameters is None else _object(parameters, f"parameters of {name}")
     _reject_unknown(parameters, allowed, f"parameters of {name}")
@@ -412,7 +412,7 @@ def _reject_constant(word: str) -> NoReturn:
     raise ValueError(f"numbers must be finite, got {word}")
 
 
-# `json.loads` and `json.dumps` would create a decoder or encoder for every call with options.
+# With options, `json.loads` and `json.dumps` would create a new decoder or encoder for every call.
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 

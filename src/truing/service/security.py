@@ -1,7 +1,7 @@
-"""Access and limits, as ASGI middleware: tokens, hosts and origins; sizes, times and numbers of requests.
+"""Access checks (tokens, hosts, origins) and limits (sizes, times, numbers of requests), as ASGI middleware.
 
-Without a token, browsers are a danger: any web page can send requests to this machine. Such requests carry the `Origin`
-of the page or, with DNS rebinding, another `Host`.
+If the service has no token, web pages in a browser are a danger, because any page can send requests to this machine.
+Such requests carry the `Origin` of the page or, with DNS rebinding, another `Host`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .engine import STOPPING, Unavailable
 from .logs import LOGGER, log
 from .models import Conflict, is_name
 
-# When to try again if the service is busy.
+# The `Retry-After` of a busy service.
 RETRY_SECONDS = 1
 
 # Shorter tokens can be guessed.
 MIN_TOKEN = 16
 
-# The token file is checked for changes this often.
+# The interval at which the token file is checked for changes.
 _REREAD_SECONDS = 1.0
 
 _HEADERS = [
@@ -46,7 +46,8 @@ _LOADS_NOTHING = (b"content-security-policy", b"default-src 'none'; frame-ancest
 # The key in the ASGI scope of the function that counts the bytes of bodies.
 _COUNT_BYTES = "truing.count_bytes"
 
-# Called with the scope, status, seconds and reason of every request. The reason is empty if it succeeded.
+# A function that is called with the scope, status, seconds and reason of every request. The reason is empty if the
+# request succeeded.
 OnAnswer = Callable[[Scope, int, float, str], None]
 
 
@@ -54,9 +55,9 @@ OnAnswer = Callable[[Scope, int, float, str], None]
 class Limits:
     """Limits on requests.
 
-    `json_bytes` limits JSON, because parsing it takes many times its size. `body_bytes` limits all other bodies, before
-    and after decompression. `body_seconds` is the time for a body to arrive. At most `requests` requests and
-    `in_flight_bytes` bytes of bodies, including decompressed bodies, are held at a time.
+    `json_bytes` limits JSON, because parsing it takes many times its size in memory. `body_bytes` limits all other
+    bodies, before and after decompression. `body_seconds` is the time for a body to arrive. `requests` limits the
+    number of concurrent requests, and `in_flight_bytes` the total size of their bodies, including decompressed bodies.
     """
 
     body_bytes: int = 64 * 2**20
@@ -66,11 +67,11 @@ class Limits:
 
     @property
     def in_flight_bytes(self) -> int:
-        """The largest total size of the bodies that are held at a time."""
+        """The largest total size of the bodies of concurrent requests."""
         return 4 * self.body_bytes
 
 
-class Refused(Exception):  # noqa: N818  # It is an answer, not a defect.
+class Refused(Exception):  # noqa: N818  # It becomes an answer, so it is not a defect.
     """An answer with an error status. With `close`, the connection is closed without reading the rest of the body."""
 
     def __init__(
@@ -84,31 +85,32 @@ class Refused(Exception):  # noqa: N818  # It is an answer, not a defect.
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn errors into answers: invalid input into 400, a conflict into 409, and what may work later into 503."""
+    """Turn errors into answers: invalid input into 400, a conflict into 409, and a temporary problem into 503."""
     try:
         yield
     except Unavailable as error:
         raise busy(str(error)) from None
-    except OSError as error:  # Without the path.
+    except OSError as error:  # The message must not show the path.
         raise busy(f"the state cannot be read or written: {error.strerror or error}") from None
     except Conflict as error:
         raise Refused(409, str(error)) from None
     except (ValueError, TypeError, ArithmeticError) as error:
         raise Refused(400, str(error)) from None
     except MemoryError:
-        raise Refused(413, "the request needs more memory than there is") from None
+        raise Refused(413, "the request needs more memory than the server has") from None
 
 
 def busy(message: str, *, close: bool = False) -> Refused:
-    """Return the answer of a service that cannot take a request now."""
+    """Return the answer of a service that cannot accept a request now."""
     return Refused(503, message, {"Retry-After": str(RETRY_SECONDS)}, close=close)
 
 
 class Tokens:
     """The tokens in a file, which is read again when it changes.
 
-    Every line is a token for everything, or `NAME: TOKEN`, a token for one model, which cannot create or delete the
-    model. Several tokens may be valid at a time, so that tokens can be rotated. Lines that start with # are comments.
+    A line is a token for everything, or `NAME: TOKEN`, a token for one model. A token for one model cannot create or
+    delete the model. Several tokens may be valid at a time, so that tokens can be rotated. Lines that start with # are
+    comments.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,11 +125,11 @@ class Tokens:
         return any(name is None or name == model for name in self._names(token))
 
     def knows(self, token: bytes) -> bool:
-        """Return whether a token gives access to any model."""
+        """Return whether a token is in the file, for any model."""
         return len(self._names(token)) > 0
 
     def _names(self, token: bytes) -> list[str | None]:
-        """Return the models that this token gives access to; None stands for everything."""
+        """Return the models that a token gives access to. None stands for everything."""
         self._reread()
         return [name for valid, name in self._tokens if hmac.compare_digest(token, valid.encode())]
 
@@ -161,22 +163,23 @@ def read_tokens(path: Path) -> list[tuple[str, str | None]]:
             continue
         name, colon, token = line.rpartition(":")
         token = token.strip()
-        if colon and not is_name(name.strip()):  # The message must not show it: it may be part of a token.
-            raise ValueError(f"{path}, line {number}, must hold the name of a model before the colon, got another text")
+        if colon and not is_name(name.strip()):  # The message must not show the text: it may be part of a token.
+            raise ValueError(f"{path}, line {number}: the text before the colon must be the name of a model")
         if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-            wanted = f"a token of at least {MIN_TOKEN} ASCII characters without spaces"
-            raise ValueError(f"{path}, line {number}, must hold {wanted}, got {len(token)} characters")
+            expected = f"at least {MIN_TOKEN} ASCII characters without spaces"
+            raise ValueError(f"{path}, line {number}: a token must have {expected}, got {len(token)} characters")
         tokens.append((token, name.strip() if colon else None))
     if not tokens:
-        raise ValueError(f"{path} must hold at least one token, got none")
+        raise ValueError(f"{path} must contain at least one token, got none")
     return tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """Who may send requests: holders of a token or, without `tokens`, programs on this machine if `is_local`.
+    """Who may send requests.
 
-    `open_paths` need no token.
+    With `tokens`, a request needs a token, except for `open_paths`. Without `tokens`, requests from web pages of other
+    sites are rejected and, if `is_local`, requests that do not come from this machine.
     """
 
     tokens: Tokens | None = None
@@ -184,7 +187,7 @@ class Access:
     open_paths: frozenset[str] = frozenset()
 
     def check(self, method: str, path: str, headers: dict[bytes, bytes]) -> None:
-        """Refuse a request without the right token, or from another site."""
+        """Raise `Refused` for a request without a valid token, or from another site."""
         if self.tokens is None:
             if self.is_local:
                 _check_host(headers.get(b"host", b""))
@@ -194,17 +197,22 @@ class Access:
             is_admin = path == f"/models/{model}" and method in ("PUT", "DELETE")
             self.check_token(headers.get(b"authorization"), None if is_admin else model)
 
-    def check_token(self, given: bytes | None, model: str | None, *, is_model_known: bool = True) -> None:
-        """Refuse a missing or wrong `Authorization`. As long as the model is not known, accept any valid token."""
+    def check_token(self, header: bytes | None, model: str | None, *, is_model_known: bool = True) -> None:
+        """Check the `Authorization` header. Raise `Refused` 401 for an invalid token, 403 for one of another model.
+
+        As long as the model is not known, accept any valid token.
+        """
         if self.tokens is None:
             return
-        scheme, _, token = (given or b"").partition(b" ")
+        scheme, _, token = (header or b"").partition(b" ")
         token = token.strip()
-        is_valid = self.tokens.allows(token, model) if is_model_known else self.tokens.knows(token)
-        if scheme.lower() != b"bearer" or not is_valid:
-            received = "none" if given is None else "another one"
+        if scheme.lower() != b"bearer" or not self.tokens.knows(token):
+            received = "none" if header is None else "another one"
             message = f"Authorization must be Bearer and a valid token, got {received}"
             raise Refused(401, message, {"WWW-Authenticate": "Bearer"}, close=True)
+        if is_model_known and not self.tokens.allows(token, model):
+            needed = "a token for all models" if model is None else "a token for this model"
+            raise Refused(403, f"Authorization must have {needed}, got the token of another model", close=True)
 
 
 def model_of(path: str) -> str | None:
@@ -218,7 +226,7 @@ def model_of(path: str) -> str | None:
 
 
 class InFlight:
-    """Counts the requests and the bytes of bodies that are held at a time."""
+    """Counts the concurrent requests and the bytes of their bodies."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -227,7 +235,7 @@ class InFlight:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Count a request while the block runs. Refuse it if there are too many."""
+        """Count a request while the block runs. Raise `Refused` if there are too many requests."""
         if self.requests >= self._limits.requests:
             raise busy(f"busy: {self.requests} requests are being answered", close=True)
         self.requests += 1
@@ -238,14 +246,14 @@ class InFlight:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts the bytes of a body while the block runs, and refuses too many."""
+        """Yield a function that counts the bytes of a body until the block ends, and raises `Refused` if too many."""
         mine = 0
 
         def add(size: int) -> None:
             nonlocal mine
             if self.bytes + size > self._limits.in_flight_bytes:
                 at_most = self._limits.in_flight_bytes
-                raise busy(f"busy: the bodies of all requests may have {at_most} bytes", close=True)
+                raise busy(f"busy: the bodies of all requests may have at most {at_most} bytes", close=True)
             self.bytes += size
             mine += size
 
@@ -349,13 +357,13 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits, *, is_json: 
 
 
 def check_json_size(size: int, limits: Limits) -> None:
-    """Refuse a request whose JSON before the tensors is too large."""
+    """Raise `Refused` if the JSON before the tensors is too large."""
     if size > limits.json_bytes:
         raise _too_large(limits.json_bytes, f"{size} bytes", is_json=True)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host.
+    """Return whether a host can only be reached from this machine.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -392,7 +400,7 @@ def _decompressed(body: bytes, encoding: bytes, at_most: int, is_json: bool) -> 
         raise _too_large(at_most, "more after decompression", is_json)
     if not stream.eof or stream.unused_data:
         raise Refused(
-            400, f"the body must be one whole {encoding.decode()} stream, got an incomplete stream or trailing bytes"
+            400, f"the body must be one complete {encoding.decode()} stream, got an incomplete stream or trailing bytes"
         )
     return text
 
@@ -443,10 +451,10 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _check_request(scope: Scope, headers: dict[bytes, bytes]) -> None:
-    """Refuse requests that a proxy and the service may interpret differently, and unsupported encodings."""
+    """Raise `Refused` for unsupported encodings, and requests that a proxy may interpret differently."""
     if b"transfer-encoding" in headers and b"content-length" in headers:
         raise Refused(400, "a request must not have both Transfer-Encoding and Content-Length", close=True)
-    if not scope["path"].isprintable():  # A route would match a path that ends with a line feed.
+    if not scope["path"].isprintable():  # Otherwise a route would match a path that ends with a line feed.
         raise Refused(404, "Not Found", close=True)
     encoding = headers.get(b"content-encoding", b"identity").lower()
     if encoding not in (b"identity", b"gzip", b"deflate"):

@@ -1,11 +1,11 @@
 """The durable state of one model in one SQLite database.
 
 A commit appends changes. A snapshot stores the whole state, and deletes the changes that are no longer needed. Recovery
-loads the newest snapshot and applies the later changes again, to the same bits.
+loads the newest snapshot and applies the later changes again. The result is bit-identical.
 
 SQLite protects a commit against crashes, but it does not notice a flipped bit in its file. So every row has a checksum,
 and a database is verified when it is opened. If the write-ahead log is damaged, SQLite drops the rest of it, and may
-mix pages of two commits. So the head row says which change and which request ids belong together.
+mix pages of two commits. So the head row records which change and which request ids belong together.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ..saved import read, to_bytes
 from ..stream import SolvedState
 from .changes import Change, Contents, applied
 
-# The request ids of at least this many learned batches are remembered.
+# The number of learned batches whose request ids are remembered, at least.
 REMEMBERED_IDS = 65_536
 
-# Changes are kept from the second-newest snapshot on. So each later state can be restored.
+# Changes are kept from the second-newest snapshot on, so that each later state can be restored.
 _SNAPSHOTS_WITH_CHANGES = 2
 
 # Older snapshots are kept as well, one per hour, up to this total.
@@ -89,7 +89,7 @@ CREATE TABLE snapshot_parts (sequence INTEGER NOT NULL, part INTEGER NOT NULL, b
 
 @dataclass(frozen=True, eq=False)
 class ModelSettings:
-    """The settings of a model: a detector that has learned nothing, and the numbers of columns.
+    """The settings of a model: a detector without learned rows, and the numbers of columns.
 
     `classes` is None for a model that takes no logits.
     """
@@ -162,14 +162,14 @@ class Store:
                 raise _damaged(self.path, str(error)) from None
 
     def at(self, sequence: int) -> Contents:
-        """Return the state after the change with this number. It must have a snapshot, or be at least `oldest`."""
+        """Return the state after the change `sequence`. It must have a snapshot, or be at least `oldest`."""
         with _reading(self.path) as connection:
             return _contents_at(connection, self.settings, sequence, [])
 
     def before(self, sequence: int) -> Contents:
-        """Return an earlier state to compare the current one with.
+        """Return an earlier state, to compute what was learned since.
 
-        Raise a `LookupError` if it is no longer stored, or if the model was reset or restored since.
+        Raise a `LookupError` if the state is no longer stored, or if the model was reset or restored since.
         """
         with _reading(self.path) as connection:
             (changed,) = connection.execute("SELECT max(sequence) FROM branches").fetchone()
@@ -181,11 +181,11 @@ class Store:
                 raise LookupError(str(error)) from None
 
     def find(self, request_id: str) -> bytes | None:
-        """Return the digest of the change in the current state with this request id, or None if there is none."""
+        """Return the digest of the change with a request id, or None if the current state has no such change."""
         query = "SELECT sequence, digest FROM request_ids WHERE request_id = ?"
         try:
             rows = self._connection.execute(query, (request_id,)).fetchall()
-        except sqlite3.Error as error:  # Even a damaged database is no error of the client.
+        except sqlite3.Error as error:  # A damaged database is not an error of the client.
             raise OSError(f"{self.path.name}: {error}") from None
         return next((bytes(digest) for sequence, digest in rows if self._is_in_state(sequence)), None)
 
@@ -252,7 +252,7 @@ class Store:
         return size
 
     def probe(self) -> None:
-        """Commit a transaction that changes nothing, to find out whether the disk takes writes."""
+        """Commit a transaction that changes nothing, to find out whether the disk can be written."""
         with self._transaction() as connection:
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
 
@@ -261,12 +261,12 @@ class Store:
         self._connection.close()
 
     def _check_file(self) -> None:
-        """Raise an error if the file was removed or replaced. SQLite would write to the old file, which has no name."""
+        """Raise an error if the file was removed or replaced. SQLite would still write to the unlinked file."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
             raise OSError(f"{self.path.name} was removed") from None
-        except OSError as error:  # Without the path.
+        except OSError as error:  # The message must not show the path.
             raise OSError(f"{self.path.name}: {error.strerror}") from None
         if (status.st_dev, status.st_ino) != self._identity:
             raise OSError(f"{self.path.name} was replaced by another file")
@@ -288,7 +288,7 @@ class Store:
 def backup(path: Path, target: Path) -> None:
     """Copy a database that may be in use to a new file, by SQLite's online backup."""
     try:
-        target.touch(0o600, exist_ok=False)  # Like the database, only its owner may read it.
+        target.touch(0o600, exist_ok=False)  # Only the owner may read it, as with the database.
     except FileExistsError:
         raise FileExistsError(f"{target} exists already: a backup needs a new file") from None
     with (
@@ -329,7 +329,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def _created(path: Path, settings: ModelSettings) -> sqlite3.Connection:
-    """Create the database of a new model, whole or not at all."""
+    """Create the database of a new model. A failure leaves no partial database."""
     if path.exists():
         raise FileExistsError(f"{path.name} exists already")
     for leftover in files_of(path):  # SQLite would apply a leftover write-ahead log to the new database.
@@ -351,7 +351,7 @@ def _created(path: Path, settings: ModelSettings) -> sqlite3.Connection:
 
 
 def _verify(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise an error unless the database is truing's and undamaged."""
+    """Raise an error unless the file is an undamaged database of truing."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application_id != _APPLICATION_ID:
@@ -391,7 +391,7 @@ def _read_settings(connection: sqlite3.Connection, path: Path) -> ModelSettings:
 def _contents_at(
     connection: sqlite3.Connection, settings: ModelSettings, sequence: int | None, warnings: list[str]
 ) -> Contents:
-    """Return the state at a sequence number (None for the last): load a snapshot and apply the changes after it."""
+    """Return the state at a sequence number (None for the last). Load a snapshot and apply the changes after it."""
     last = _last_sequence(connection)
     wanted = last if sequence is None else sequence
     if not 0 <= wanted <= last:
@@ -408,7 +408,7 @@ def _contents_at(
             continue
         return _replayed(connection, settings, contents, wanted)
     if warnings:
-        raise ValueError(f"{warnings[-1].partition(':')[0]}, and no earlier one can replace it")
+        raise ValueError(f"{warnings[-1].partition(':')[0]}, and no earlier snapshot can replace it")
     raise ValueError(f"sequence must belong to a snapshot, or be from {oldest} to {last}, got {wanted}")
 
 
@@ -504,9 +504,9 @@ def _delete_old(connection: sqlite3.Connection) -> None:
 
 
 def thinned(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Return the snapshots to delete, given all of them, the newest first.
+    """Return the snapshots to delete, given all snapshots, the newest first.
 
-    Keep the two newest, and the newest of each earlier hour, at most twelve in all.
+    Keep the two newest snapshots, and the newest of each earlier hour, at most twelve in all.
     """
     kept, deleted = list(snapshots[:_SNAPSHOTS_WITH_CHANGES]), []
     for snapshot in snapshots[_SNAPSHOTS_WITH_CHANGES:]:
@@ -559,7 +559,7 @@ def _damaged(path: Path, why: str) -> ValueError:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads one state of a database in use. An error of SQLite is an `OSError`."""
+    """Yield a connection that reads one state of a database in use. SQLite's errors become `OSError`."""
     try:
         with closing(_connected(path, is_writer=False)) as connection:
             connection.execute("BEGIN")

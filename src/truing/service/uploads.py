@@ -1,4 +1,4 @@
-"""Reference rows and moments as request and response bodies: `.npz` files in memory, never pickles."""
+"""Reference rows and moments as request and response bodies: `.npz` files in memory, without pickles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def decode_reference(body: bytes, *, body_limit: int) -> tuple[Outputs, NDArray[
 
 
 def decode_moments(body: bytes, detector: Detector) -> Moments | RowSample:
-    """Return the learned rows of another state: moments, or a sample for contrast. The base score must be the same."""
+    """Decode the learned rows of another model with the same base score: moments, or a sample for contrast."""
     check_has_moments(detector)
     source = InMemory("the body", body)
     moments: Moments | RowSample
@@ -39,14 +39,14 @@ def decode_moments(body: bytes, detector: Detector) -> Moments | RowSample:
 
 
 def encode_moments(moments: Moments | RowSample, detector: Detector) -> bytes:
-    """Return moments of a detector as an `.npz` for `truing.load`."""
+    """Return the moments of a detector as an `.npz` file that `truing.load` reads."""
     return file_of(moments, _origin_of(detector))
 
 
 def check_has_moments(detector: Detector) -> None:
-    """Raise an error if the detector's method has no moments."""
+    """Raise an error if the method of the detector has no moments."""
     if detector.settings.method == "rlr":
-        raise ValueError("moments need the method dlr or contrast, got a model of the method rlr")
+        raise ValueError("moments need method dlr or contrast, got a model with method rlr")
 
 
 def _origin_of(detector: Detector) -> Origin:
