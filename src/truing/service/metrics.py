@@ -56,7 +56,7 @@ class Metrics:
     """The metrics of one service, in a separate registry."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # The times at which counters were created would double the number of series.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # The times at which counters were created would double the number of series.
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         build = Info("truing_build", "Version of truing", registry=registry)

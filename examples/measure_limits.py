@@ -1,0 +1,185 @@
+"""Measure the error rates of docs/guarantees.md and the losses of docs/limits.md, and store the results.
+
+The rows come with truing: CIFAR-10 images (in-distribution) and textures (out) through ResNet-56. Each number is a mean
+over random draws of reference and test rows. The text rows need the features of CLINC150 in DIR/banks.
+
+    TRUING_DATA=DIR python examples/measure_limits.py -o docs/results/limits.jsonl
+    python examples/measure_limits.py --table docs/results/limits.jsonl
+"""
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import truing
+from truing import Outputs
+
+DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve()
+DRAWS, SPLITS = 200, 10  # Draws of embedded rows, and splits of the reference of text.
+FALSE_ALARM, FDR = 0.05, 0.1
+REFERENCE, INSIDE, OUTSIDE, BATCH = 1000, 800, 200, 50  # Rows per draw, and rows per batch of a stream.
+SIZES = (20, 50, 100, 200, 500, 1000, 5000)
+GROUPS, FRAMES = 50, 20  # Groups of a reference, and rows per group.
+METHODS = ("none", "dlr", "contrast")
+Row = dict[str, Any]
+
+
+def drawn(name: str, rng: np.random.Generator) -> Outputs:
+    """Return all rows of an embedded data set in random order, without labels."""
+    rows = truing.sample(name)
+    return Outputs(rows.features, rows.logits)[rng.permutation(len(rows))]
+
+
+def rates(is_out: Any) -> Row:
+    """Return the share of in-distribution rows and of out rows that were refused. The out rows come last."""
+    return {"false_alarms": is_out[:INSIDE].mean(), "detected": is_out[INSIDE:].mean()}
+
+
+def guarantees(rng: np.random.Generator) -> Iterator[Row]:
+    """Yield the error rates of every way to decide, on one draw."""
+    inside, outside = drawn("cifar10-test", rng), drawn("dtd10", rng)
+    reference, past = inside[:REFERENCE], inside[REFERENCE : REFERENCE + INSIDE]
+    test = Outputs.concatenate([inside[2 * REFERENCE : 2 * REFERENCE + INSIDE], outside[:OUTSIDE]])
+    past = Outputs.concatenate([past, outside[OUTSIDE : 2 * OUTSIDE]])
+    for method in METHODS:
+        result = truing.detect(test, reference, method=method, false_alarm=FALSE_ALARM)
+        yield {"case": "detect", "method": method, **rates(result.is_out)}
+        is_out = truing.detect(test, reference, method=method, fdr=FDR).is_out
+        false = is_out[:INSIDE].sum() / max(1, is_out.sum())
+        yield {"case": "fdr", "method": method, "false_discoveries": false, "detected": is_out[INSIDE:].mean()}
+    for method in METHODS[1:]:
+        detector = truing.Detector(method=method)
+        detector.calibrate(reference)
+        detector.learn(past)
+        yield {"case": "decide", "method": method, **rates(detector.decide(test, false_alarm=FALSE_ALARM).is_out)}
+        yield {"case": "learn_and_decide", "method": method, **rates(streamed(method, reference, test, rng))}
+
+
+def streamed(method: str, reference: Outputs, test: Outputs, rng: np.random.Generator) -> Any:
+    """Return the decisions on the test rows, which arrive in random order and in small batches."""
+    detector = truing.Detector(method=method)
+    detector.calibrate(reference)
+    order, is_out = rng.permutation(len(test)), np.zeros(len(test), dtype=bool)
+    for start in range(0, len(test), BATCH):
+        rows = order[start : start + BATCH]
+        is_out[rows] = detector.learn_and_decide(test[rows], false_alarm=FALSE_ALARM).is_out
+    return is_out
+
+
+def frames_of(rows: Outputs, others: Outputs) -> Outputs:
+    """Return FRAMES rows near each row. The head is linear, so a mean of features has the mean of the logits."""
+    near = np.repeat(np.arange(len(rows)), FRAMES)
+    far = np.arange(len(near)) % len(others)
+    mixed = (
+        (0.9 * a[near] + 0.1 * b[far]) for a, b in ((rows.features, others.features), (rows.logits, others.logits))
+    )
+    return Outputs(*mixed)
+
+
+def groups(rng: np.random.Generator) -> Iterator[Row]:
+    """Yield the false alarms of a reference whose rows come in groups. The test rows are one row of each new group."""
+    inside = drawn("cifar10-test", rng)
+    reference = frames_of(inside[:GROUPS], inside[5000:])
+    test = frames_of(inside[GROUPS : GROUPS + INSIDE], inside[5000:])[::FRAMES]
+    labels = np.repeat(np.arange(GROUPS), FRAMES)
+    for method in METHODS:
+        for title, given in (("groups, not passed", None), ("groups, passed", labels)):
+            result = truing.detect(test, reference, method=method, groups=given, false_alarm=FALSE_ALARM)
+            yield {"case": title, "method": method, "false_alarms": result.is_out.mean()}
+
+
+def sizes(rng: np.random.Generator) -> Iterator[Row]:
+    """Yield the false alarms of references of several sizes, by the default method."""
+    inside, outside = drawn("cifar10-test", rng), drawn("dtd10", rng)
+    test = Outputs.concatenate([inside[-INSIDE:], outside[:OUTSIDE]])
+    for size in SIZES:
+        result = truing.detect(test, inside[:size], false_alarm=FALSE_ALARM)
+        yield {"case": f"reference of {size:,} rows", "method": "auto", **rates(result.is_out)}
+
+
+def extremes(rng: np.random.Generator) -> Iterator[Row]:
+    """Yield how many rows are refused whose features and logits are 100 times too large."""
+    inside = drawn("cifar10-test", rng)
+    broken = inside[2000:2010]
+    broken = Outputs(100 * broken.features, 100 * broken.logits)
+    test = Outputs.concatenate([inside[1000:2000], broken])
+    for method in METHODS:
+        result = truing.detect(test, inside[:1000], method=method, false_alarm=FALSE_ALARM)
+        yield {"case": "features × 100", "method": method, "detected": result.is_out[1000:].mean()}
+
+
+def text() -> Iterator[Row]:
+    """Yield the AUROC of base scores and methods on CLINC150 with MiniLM: its test sets, and its validation set."""
+    folder = DATA / "banks" / "clinc150-minilm"
+    inside, outside, reference = (Outputs.load(folder / f"{name}.npz") for name in ("test", "oos-test", "val"))
+    inside, outside, reference = (Outputs(rows.features, rows.logits) for rows in (inside, outside, reference))
+    test = Outputs.concatenate([inside, outside])
+    jobs = [("msp", "none"), ("energy", "none"), ("gen", "none"), ("msp", "dlr"), ("energy", "dlr"), ("energy", "rlr")]
+    for base, method in [*jobs, ("gen", "contrast")]:
+        is_contrast = method == "contrast"
+        results = [
+            truing.detect(
+                test,
+                reference if is_contrast else None,
+                base=base,
+                method=method,
+                rng=np.random.default_rng(split),
+            )
+            for split in range(SPLITS if is_contrast else 1)
+        ]
+        aurocs = [truing.auroc(r.scores[: len(inside)], r.scores[len(inside) :]) for r in results]
+        yield {"case": "text", "method": f"{base}, {method}", "auroc": round(float(np.mean(aurocs)), 5)}
+
+
+def measure() -> Iterator[Row]:
+    """Yield one row for each case and method: means over draws, and the range of nine in ten false-alarm rates."""
+    cases: dict[tuple[str, str], list[Row]] = {}
+    for draw in range(DRAWS):
+        for number, case in enumerate((guarantees, groups, sizes, extremes)):
+            for row in case(np.random.default_rng([29, draw, number])):
+                cases.setdefault((row.pop("case"), row.pop("method")), []).append(row)
+    for (case, method), rows in cases.items():
+        means = {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
+        if "false_alarms" in means:
+            low, high = np.quantile([row["false_alarms"] for row in rows], (0.05, 0.95))
+            means |= {"low": round(float(low), 4), "high": round(float(high), 4)}
+        yield {"case": case, "method": method, "draws": len(rows), **means}
+    if (DATA / "banks" / "clinc150-minilm").exists():
+        yield from text()
+
+
+def table(rows: list[Row]) -> str:
+    """Return all rows as a table in per cent."""
+    columns = ("false_alarms", "low", "high", "false_discoveries", "detected", "auroc")
+    lines = [f"| case | method | {' | '.join(columns)} |", "|" + " --- |" * (2 + len(columns))]
+    for row in rows:
+        cells = [f"{100 * row[name]:.1f}" if name in row else "" for name in columns]
+        lines.append(f"| {row['case']} | {row['method']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and store everything, or print stored results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", dest="output", type=Path, help="file to write the results to")
+    parser.add_argument("--table", type=Path, help="file of stored results to print")
+    args = parser.parse_args()
+    if args.table is not None:
+        header, *rows = (json.loads(line) for line in args.table.read_text().splitlines())
+        print(f"commit {header['commit']}\n\n{table(rows)}")
+    elif args.output is not None:
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        header = {"commit": subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()}  # noqa: S603
+        args.output.write_text("".join(json.dumps(row) + "\n" for row in (header, *measure())))
+    else:
+        parser.error("give -o FILE or --table FILE")
+
+
+if __name__ == "__main__":
+    main()
