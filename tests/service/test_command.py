@@ -93,11 +93,6 @@ def test_a_signal_ends_the_process_with_0_and_a_snapshot(tmp_path, number):
         assert running.status()["snapshot"]["sequence"] == running.status()["sequence"] == 1
 
 
-def test_a_signal_right_after_the_start_line_ends_the_process_with_0(tmp_path):
-    for _ in range(2):
-        assert begin(tmp_path).stop() == 0
-
-
 def test_a_reference_is_used_once_and_is_not_needed_afterwards(tmp_path):
     file, state = tmp_path / "held.npz", tmp_path / "state"
     with serving(state):
@@ -152,27 +147,6 @@ def test_a_broken_model_of_the_command_line_is_named_and_the_others_are_served(s
         assert "truing cannot be used, truing.sqlite3" in running.start_line
         assert running.client.get("/v2/models/truing/ready").status_code == 503
         assert running.state_rows("cats") == 30
-
-
-# Options of a second start, and the difference that the refusal names.
-OTHER_SETTINGS = {
-    "features": (("--features", "9"), "features 6, got 9"),
-    "base": (("--base", "energy"), "base 'msp', got 'energy'"),
-    "method": (("--method", "rlr"), "method 'dlr', got 'rlr'"),
-    "window": (("--window", "5"), "window None, got 5"),
-    "decay": (("--decay", "0.9"), "decay 1.0, got 0.9"),
-    "components": (("--components", "3"), "components None, got 3"),
-    "temperature": (("--temperature", "2"), "temperature 1.0, got 2.0"),
-    "intercept": (("--no-intercept",), "intercept True, got False"),
-    "mix": (("--same-mix",), "same_mix False, got True"),
-    "alarm": (("--drift-alarm", "0.001"), "drift_alarm 0.01, got 0.001"),
-}
-
-
-@pytest.mark.parametrize(("options", "difference"), OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
-def test_other_settings_are_refused_and_named(refusal, state, options, difference):
-    hint = "use the stored settings, choose another name, or delete the model first"
-    assert refusal(state, *options) == f"truing: model truing exists with {difference}: {hint}"
 
 
 WRONG = {

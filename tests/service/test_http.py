@@ -182,14 +182,6 @@ def test_models_are_listed_until_they_are_deleted_and_start_anew_afterwards(serv
     assert model.status()["rows"] == 5
 
 
-def test_of_simultaneous_deletions_one_succeeds_and_the_others_find_no_model(service):
-    with ThreadPoolExecutor(4) as threads:
-        for _ in range(20):
-            model = Model(service)
-            statuses = [answer.status_code for answer in threads.map(model.request, ["DELETE"] * 4)]
-            assert sorted(statuses) == [200, 404, 404, 404]
-
-
 def check_same(model: Model, detector: truing.Detector, rows: truing.Outputs) -> None:
     """Check that a model learns and decides as a detector does."""
     expected = detector.learn_and_decide(rows, false_alarm=0.05)
@@ -613,12 +605,3 @@ def test_a_broken_database_affects_no_other_model(tmp_path):
         assert str(tmp_path) not in ready.text
         assert running.client.delete(f"/models/{broken.name}").status_code == 200
         assert not path.exists()
-
-
-def test_a_backup_leaves_no_file_behind_whatever_range_is_asked_for(tmp_path):
-    with serving(tmp_path) as running:
-        for header in ({}, {"Range": "bytes=x"}, {"Range": "bytes=999999999-"}, {"Range": "bytes=0-9"}):
-            response = running.client.get("/models/truing/backup", headers=header)
-            assert (response.status_code, response.content[:15]) == (200, b"SQLite format 3")
-        names = {path.name for path in tmp_path.iterdir()}
-        assert names <= {".lock", ".lock-journal", "truing.sqlite3", "truing.sqlite3-wal", "truing.sqlite3-shm"}

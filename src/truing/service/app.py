@@ -492,11 +492,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message, headers, path = error.detail, error.headers, request.url.path
     if error.status_code == 405:  # Starlette lists the methods of one route only.
-        methods = ", ".join(sorted(_methods_of(request)))
-        message, headers = (
-            f"{protocol.shown(path)} needs the method {methods}, got {request.method}",
-            {"Allow": methods},
-        )
+        methods = _methods_of(request)
+        expected = " or ".join(sorted(methods - {"HEAD"}))
+        message = f"the method for {protocol.shown(path)} must be {expected}, got {request.method}"
+        headers = {"Allow": ", ".join(sorted(methods))}
     elif message == "Not Found":
         hint = "send rows to /v2/models/NAME/infer" if path.endswith("infer") else "/openapi.json lists all paths"
         message = f"there is no path {protocol.shown(path)}: {hint}"
