@@ -20,7 +20,7 @@ def models(tmp_path):
 def test_an_invalid_model_leaves_no_file(models):
     before = sorted(models.folder.iterdir())
     for name, options in (("m", {}), ("m", OPTIONS | {"keep": 7}), ("../m", OPTIONS), (".m", OPTIONS)):
-        with pytest.raises(ValueError, match="must|missing"):
+        with pytest.raises(ValueError, match=r"must|missing"):
             models.create(name, options)
     assert (sorted(models.folder.iterdir()), len(models)) == (before, 0)
 

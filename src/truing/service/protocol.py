@@ -278,7 +278,7 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     (': did you mean cats?', '')
     """
     by_lower = {one.lower(): one for one in names}
-    similar = get_close_matches(str(name).lower(), by_lower)
+    similar = get_close_matches(str(name).lower(), by_lower, cutoff=0.7)
     return f": did you mean {' or '.join(by_lower[one] for one in similar)}?" if similar else ""
 
 
