@@ -8,7 +8,7 @@ from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 
 UNSAID = "according to the setting; the files do not name a network"
-NO_CODE = "unrecorded code"
+NO_CODE = "a version that was not recorded"
 
 
 def network_named(results: Results, name: str) -> str:
