@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from truing.bench.experiments.records import Results, read
-from truing.bench.report.provenance import UNSAID, codes, network_named, sets_table
+from truing.bench.report.provenance import NO_CODE, UNSAID, codes, network_named, sets_table
 from truing.cli.command import run as main
 
 
@@ -87,4 +87,4 @@ def test_without_notes_in_the_files_the_page_names_the_network_of_the_setting():
     results = Results([], [about])
     assert network_named(results, "official-cifar10").endswith(f"({UNSAID})")
     assert sets_table(results, "official-cifar10").lines[0][2:4] == ("not recorded", "26,032")
-    assert codes(results, "official-cifar10") == ["code that the rows do not name"]
+    assert codes(results, "official-cifar10") == [NO_CODE]
