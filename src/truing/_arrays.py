@@ -59,6 +59,8 @@ def _copy_or_raise(values: Any, name: str, error: Exception) -> NDArray[Any]:
         return _copy_to_cpu(values, name, device)
     if getattr(values, "is_meta", False):
         raise TypeError(f"{name} must hold numbers, got a torch tensor on the device meta, which has none") from None
+    if str(getattr(values, "dtype", "")) == "torch.bfloat16" and not values.requires_grad:
+        return np.asarray(values.float())  # NumPy lacks bfloat16. Every bfloat16 is a float32.
     if _package(values) == "torch":  # It requires a gradient, or NumPy lacks its dtype.
         wanted = f"{name}.detach().cpu().float().numpy()"
         raise TypeError(f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}") from None
@@ -81,13 +83,12 @@ def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]
 
 
 def _reject_sparse(values: Any, name: str) -> None:
-    if "sparse" in type(values).__module__.split("."):
-        dense = "toarray" if hasattr(values, "toarray") else "todense"
-    elif "sparse" in str(getattr(values, "layout", "")):  # torch.
-        dense = "to_dense"
-    else:
-        return
-    raise TypeError(f"{name} must be a dense array, got a sparse one: give {name}.{dense}()")
+    is_sparse = "sparse" in type(values).__module__.split(".")
+    if is_sparse or "sparse" in str(getattr(values, "layout", "")):  # A layout is torch's.
+        raise TypeError(
+            f"{name} must be a dense array, got a sparse one: reduce it to 100 to 500 dense columns with "
+            "sklearn.decomposition.TruncatedSVD"
+        )
 
 
 def _device(values: Any) -> str | None:

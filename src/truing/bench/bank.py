@@ -6,6 +6,7 @@ Every file is an ordinary outputs file. samples/README.md describes each set and
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,12 +55,13 @@ def build_text(source: Path, target: Path = DATA) -> None:
     """Write the bank of text in `source` to `target` in its embedded form: some rows, rounded and compressed."""
     for name, (stem, every) in TEXT_SOURCES.items():
         rows = Outputs.load(source / f"{stem}.npz")[::every]
-        columns = {
+        columns: dict[str, Any] = {
             "features": _rounded(rows.features, FEATURE_STEP),
             "logits": _rounded(rows._need("logits"), LOGIT_STEP),
         }
-        labels = {} if rows.labels is None else {"labels": rows.labels}
-        np.savez_compressed(target / f"{name}.npz", **columns, **labels)
+        if rows.labels is not None:
+            columns["labels"] = rows.labels
+        np.savez_compressed(target / f"{name}.npz", **columns)
 
 
 def _rounded(values: NDArray[np.floating], step: float) -> NDArray[np.float16]:
