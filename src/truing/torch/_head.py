@@ -12,7 +12,6 @@ A head may run on every token, (n, t, d) -> (n, t, c), if the model returns the 
 language models with a classification head do. Features and logits are then those of that token.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from threading import Lock, local
@@ -22,7 +21,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from .._warnings import TruingWarning
+from .._warnings import warn
 from ..data.npz import Arrays
 
 # Error messages list this many names, from the end, because the head is one of the last layers.
@@ -276,11 +275,9 @@ def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.M
             f"logits, which may be one of {called} or of another type"
         )
     if last.rows:
-        warnings.warn(
+        warn(
             f"model does not return the output of an nn.Linear layer, so the last one called is taken as its head: "
-            f"{taken} of {called}; give head= to be sure",
-            TruingWarning,
-            stacklevel=2,
+            f"{taken} of {called}; give head= to be sure"
         )
     return last.module
 
@@ -293,11 +290,9 @@ def _warn_of_others(
     for tensor in tensors:
         is_matrix = tensor.is_floating_point() and tensor.ndim == 2 and len(tensor) == rows > 0
         if is_matrix and not _sources(calls, tensor) and not any(call.has_input(tensor) for call in calls):
-            warnings.warn(
+            warn(
                 f"model returns a matrix {tuple(tensor.shape)} that no nn.Linear layer gave, next to the output of "
-                f"{described([head], names)}, which is taken as its head; give head= to be sure",
-                TruingWarning,
-                stacklevel=2,
+                f"{described([head], names)}, which is taken as its head; give head= to be sure"
             )
 
 
