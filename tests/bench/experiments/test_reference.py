@@ -104,9 +104,7 @@ def classes_of(scored, monkeypatch):
 
     def of(name):
         seen = []
-        monkeypatch.setattr(
-            protocols, "compare_with_reference", lambda *given: seen.append(given[:2]) or ()
-        )
+        monkeypatch.setattr(protocols, "compare_with_reference", lambda *given: seen.append(given[:2]) or ())
         rows_of(name, scored)
         ((mix, reference),) = seen
         return reference.learning.classes(), mix.classes(), mix
