@@ -54,7 +54,7 @@ class Mix:
         )
 
     def with_reference(self, rng: np.random.Generator, share: float) -> tuple["Mix", "Mix", "Mix"]:
-        """Return a random reference in two halves, each with `share` of the in-distribution rows, and the other rows."""
+        """Return two halves of a random reference, each a `share` of the in-distribution rows, and the other rows."""
         inside, outside, none = rng.permutation(self.rows_in), rng.permutation(self.rows_out), np.arange(0)
         each = int(share * self.rows_in)
         learning, calibration, others = inside[:each], inside[each : 2 * each], inside[2 * each :]
