@@ -24,6 +24,7 @@ DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/
 
 
 def main() -> None:
+    """Print accuracy, AUROC, and the shares of refused sentences."""
     splits = json.loads((DATA / "text/clinc150.json").read_text())
     sentences = {name: np.array([sentence for sentence, _ in rows]) for name, rows in splits.items()}
     intents = {name: [intent for _, intent in rows] for name, rows in splits.items()}
