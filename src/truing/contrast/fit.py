@@ -102,8 +102,8 @@ class ContrastFit:
         if self.shift > _CLEAR_SHIFT and self.trust < _LITTLE_TRUST:
             notes.append(
                 Alert(
-                    "the rows differ from the reference as a whole; few look like outliers: check that the reference "
-                    "still matches production"
+                    "the rows differ from the reference as a whole, but few look like outliers: check that the "
+                    "reference still matches production"
                 )
             )
         elif self.trust < _LITTLE_TRUST:

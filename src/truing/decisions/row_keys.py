@@ -50,7 +50,8 @@ class RowKeys:
         share = shared / looked_up
         if not self.are_distinct or share < _SHARED:
             return []
-        return [Alert(f"{share:.0%} of the rows are reference rows: p-values and error rates hold only for the others")]
+        valid = "p-values and error rates are valid only for the others"
+        return [Alert(f"{share:.0%} of the rows are reference rows: {valid}")]
 
 
 def stride_of(rows: int) -> int:
