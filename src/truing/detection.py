@@ -190,6 +190,7 @@ def detect(
         order=order,
         progress=progress,
     )
+    warn_of(detection.notes)
     return detection
 
 
@@ -205,7 +206,7 @@ def detect_and_learn(
     progress: Progress = no_progress,
     **options: Any,
 ) -> tuple[Detection, Detector | None]:
-    """Return the result of `detect` and, on request, a detector that has learned the rows, for later rows."""
+    """Return the result of `detect`, without its warnings, and on request a detector that has learned the rows."""
     check_options(method, batch=batch, order=order)
     rows = InMemory.of(as_outputs(outputs, "outputs"), progress)
     if reference is not None:
@@ -355,7 +356,6 @@ def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -
     """Return the results as a `Detection`. One threshold exists only if all rows were decided at once."""
     columns, calibration = results.columns, results.calibration
     notes = tuple(notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows))
-    warn_of(notes)
     detection = Detection(
         plan.base.name,
         plan.method,
