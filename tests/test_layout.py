@@ -21,7 +21,7 @@ SOURCE = Path(truing.__file__).parent
 ROOMS = [
     "_kernels _linalg _blas _threads _warnings",
     "data",  # File formats; the jobs over many files come later.
-    "_arrays _check _largest",
+    "_arrays _check _largest _swapped",
     "_display",
     "outputs sample",
     "scores",
