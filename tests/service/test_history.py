@@ -179,7 +179,7 @@ def test_shares_and_threshold_start_afresh_after_a_new_reference_rate_or_state(r
     assert history.current(now=START + 2)["refused_share"] == pytest.approx(last.answer.is_out.mean())
 
 
-RATES = [({"false_alarm": 0.1}, True), ({"accept": 0.75}, True), ({"fdr": 0.1}, False)]
+RATES = [({"accept": 0.75}, True), ({"fdr": 0.1}, False)]
 
 
 @pytest.mark.parametrize(("rate", "has_threshold"), RATES)
@@ -240,7 +240,7 @@ def test_a_drift_alarm_shows_its_evidence_and_after_an_alarm_what_changed(rng):
     np.testing.assert_allclose(evidence[1:], np.log10(capitals), rtol=1e-5)
 
 
-NUMBERS = ["{:,.10g}", "{:.2g}", "{:.0e}", "{:.1%}", "{:.4f}"]
+NUMBERS = ["{:,.10g}", "{:.0e}"]
 
 
 @pytest.mark.parametrize("form", NUMBERS)
