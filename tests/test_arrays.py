@@ -84,14 +84,23 @@ def test_what_cannot_be_copied_from_its_device_is_named_with_the_device():
         assert "(CUDA driver is not found)" in str(raised.value)
 
 
-def test_sparse_matrices_of_any_library_are_told_what_to_do():
+def test_a_sparse_matrix_is_rejected_with_the_advice_to_reduce_it():
     from scipy import sparse
 
-    with pytest.raises(TypeError, match=r"logits must be a dense array, got a sparse one: give logits.toarray\(\)"):
+    with pytest.raises(TypeError, match=r"logits must be a dense array, got a sparse one: .*TruncatedSVD"):
         truing.Outputs(ROWS, sparse.csr_array(ROWS))
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"features must be a dense array, .*: give features.to_dense\(\)"):
+    with pytest.raises(TypeError, match=r"features must be a dense array, got a sparse one: .*TruncatedSVD"):
         truing.Outputs(torch.tensor(ROWS).to_sparse())
+
+
+def test_bfloat16_becomes_float32_without_loss():
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor(ROWS).bfloat16()
+    outputs = truing.Outputs(tensor, logits=tensor)
+    assert outputs.features.dtype == np.float32
+    np.testing.assert_array_equal(outputs.features, tensor.float())
+    np.testing.assert_array_equal(outputs.logits, tensor.float())
 
 
 def test_a_tensor_that_holds_no_numbers_is_not_told_to_be_copied():

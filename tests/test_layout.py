@@ -21,7 +21,7 @@ SOURCE = Path(truing.__file__).parent
 ROOMS = [
     "_kernels _linalg _blas _threads _warnings",
     "data",  # File formats; the jobs over many files come later.
-    "_arrays _check _largest",
+    "_arrays _check _largest _swapped",
     "_display",
     "outputs sample",
     "scores",
@@ -34,12 +34,12 @@ ROOMS = [
     "detection",
     "folding saved",
     "data.jobs parts",
-    "torch onnx sklearn dask",
+    "_images torch onnx sklearn dask",
     "report",
     "service bench",
     "cli __main__",
 ]
-NUMPY_ALONE = ROOMS[: ROOMS.index("torch onnx sklearn dask")]
+NUMPY_ALONE = ROOMS[: ROOMS.index("_images torch onnx sklearn dask")]
 NEEDS_EXTRAS = {"tables", "table_blocks", "plots", "frames"}  # pyarrow, matplotlib, pandas or polars.
 
 

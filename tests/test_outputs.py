@@ -197,20 +197,11 @@ def test_one_row_is_taken_by_its_number_and_rows_are_counted_through(outputs):
         outputs[6]
 
 
-def test_sparse_matrices_and_tensors_are_told_what_to_do():
-    from scipy import sparse
-
-    for matrix in (sparse.csr_matrix(np.eye(3)), sparse.coo_array(np.eye(3))):
-        with pytest.raises(
-            TypeError, match=r"features must be a dense array, got a sparse one: give features.toarray\(\)"
-        ):
-            truing.Outputs(features=matrix)
+def test_a_tensor_that_requires_a_gradient_is_rejected_with_the_advice_to_detach_it():
     torch = pytest.importorskip("torch")
-    rows = truing.Outputs(features=torch.eye(3))
-    np.testing.assert_array_equal(rows.features, np.eye(3))
-    for tensor in (torch.eye(3, requires_grad=True), torch.eye(3, dtype=torch.bfloat16)):
+    for dtype in (torch.float32, torch.bfloat16):
         with pytest.raises(TypeError, match=r"pass features.detach\(\).cpu\(\).float\(\).numpy\(\)"):
-            truing.Outputs(features=tensor)
+            truing.Outputs(features=torch.eye(3, dtype=dtype, requires_grad=True))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 2000])

@@ -162,7 +162,14 @@ def check_alike(widths: Mapping[str, int], reference: Outputs) -> None:
         own, other = widths.get(name), getattr(reference, name)
         if own is not None and other is not None and own != other.shape[1]:
             wanted = f"{own} {name.removesuffix('s')} columns, as the outputs have"
-            raise ValueError(f"reference must have {wanted}, got {other.shape[1]}")
+            hint = ": are its features and logits swapped?" if _are_swapped(widths, reference) else ""
+            raise ValueError(f"reference must have {wanted}, got {other.shape[1]}{hint}")
+
+
+def _are_swapped(widths: Mapping[str, int], reference: Outputs) -> bool:
+    if reference.logits is None:
+        return False
+    return (widths.get("features"), widths.get("logits")) == (reference.logits.shape[1], reference.features.shape[1])
 
 
 def _check_same_logits(widths: Mapping[str, int], reference: Outputs) -> None:

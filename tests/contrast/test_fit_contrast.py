@@ -226,9 +226,9 @@ def test_bad_input_gets_one_clear_line(inside, outside):
         ((known, known), {}, "reference must hold other rows than outputs, got the same rows"),
         ((mix, known), {"components": 99}, "components must be"),
         ((mix, known), {"base": "tea"}, "base must be one of"),
-        ((mix, known), {"base": "vim"}, "needs head, the (weight, bias)"),
+        ((mix, known), {"base": "vim"}, "needs head, the"),
         ((mix, known), {"calibration": inside[:5].features}, "calibration must be Outputs, got ndarray"),
-        ((mix, known), {"groups": ["a"] * 400}, "groups must hold at least 2 different labels, got 1"),
+        ((mix, known), {"groups": ["a"] * 400}, "groups must have at least 2 different labels, got 1"),
         (
             (mix, known),
             {"groups": ["a", "b"]},

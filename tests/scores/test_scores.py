@@ -164,8 +164,16 @@ def test_logits_of_one_class_and_probabilities_are_refused(score, rng):
         with pytest.raises(ValueError, match="logits must be outputs of the last layer before its softmax"):
             score(probabilities.astype(dtype))
     np.testing.assert_allclose(truing.msp(np.log(probabilities)), truing.msp(logits))
-    score(probabilities[:5])  # Too few rows to tell.
-    score(np.vstack((probabilities, [2.0, 0, 0, 0, 0])))
+    for rows in (1, 5):
+        with pytest.raises(ValueError, match="got probabilities"):
+            score(probabilities[:rows].astype(np.float32))
+    for logits in (
+        np.vstack((probabilities, [2.0, 0, 0, 0, 0])),
+        [[0.0, 1.0, 0.0]],
+        [[0.25, 0.75]],
+        [[0.2, 0.3, 0.51]],
+    ):
+        assert np.isfinite(score(logits)).all()
 
 
 def test_scores_equal_their_formulas_by_hand():
@@ -594,7 +602,7 @@ def check_numbers_of_any_size(name, seed):
         try:
             found = base_scores(rows, name, head=head, reference=bank, leave_out=leave_out)
         except ValueError as error:
-            assert re.match("(features|features_in|weight|logits_in) must ", str(error)), error  # noqa: PT017
+            assert re.match("(features|features_in|weight|logits|logits_in) must ", str(error)), error  # noqa: PT017
         else:
             assert np.isfinite(found).all()
             assert len(found) == len(rows)
