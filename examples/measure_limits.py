@@ -27,6 +27,13 @@ REFERENCE, INSIDE, OUTSIDE, BATCH = 1000, 800, 200, 50  # Rows per draw, and row
 SIZES = (20, 50, 100, 200, 500, 1000, 5000)
 GROUPS, FRAMES = 50, 20  # Groups of a reference, and rows per group.
 METHODS = ("none", "dlr", "contrast")
+LOSSES = (  # Base score, method, and whether there is a reference.
+    ("energy", "none", False),
+    ("gen", "none", False),
+    ("energy", "dlr", False),
+    ("energy", "dlr", True),
+    ("gen", "contrast", True),
+)
 Row = dict[str, Any]
 
 
@@ -114,12 +121,43 @@ def extremes(rng: np.random.Generator) -> Iterator[Row]:
         yield {"case": "features × 100", "method": method, "detected": result.is_out[1000:].mean()}
 
 
+def losses(rng: np.random.Generator) -> Iterator[Row]:
+    """Yield the AUROC of base scores and methods where truing may not help, on one draw."""
+    inside, textures = drawn("cifar10-test", rng), drawn("dtd10", rng)
+    reference, inside = inside[:REFERENCE], inside[REFERENCE:]
+    mixtures = {
+        "near: CIFAR-100": (inside[:INSIDE], drawn("cifar100", rng)[:OUTSIDE]),
+        "near: Tiny-ImageNet, resized": (inside[:INSIDE], drawn("tinyimagenet-resize", rng)[:OUTSIDE]),
+        "far: textures": (inside[:INSIDE], textures[:OUTSIDE]),
+        "64 rows of 64 features": (inside[:48], textures[:16]),
+        "90 % of the rows out": (inside[:100], textures[:900]),
+    }
+    for case, (some, out) in mixtures.items():
+        test = Outputs.concatenate([some, out])
+        for base, method, with_reference in LOSSES:
+            scores = truing.detect(test, reference if with_reference else None, base=base, method=method).scores
+            title = f"{base}, {method}{', reference' if with_reference else ''}"
+            yield {"case": case, "method": title, "auroc": truing.auroc(scores[: len(some)], scores[len(some) :])}
+
+
 def text() -> Iterator[Row]:
-    """Yield the AUROC of base scores and methods on CLINC150 with MiniLM: its test sets, and its validation set."""
+    """Yield the AUROC of base scores and methods on CLINC150 with MiniLM: its test sets, and its validation set.
+
+    Also yield the false alarms with the validation set and with 3,000 training rows as the reference.
+    """
     folder = DATA / "banks" / "clinc150-minilm"
-    inside, outside, reference = (Outputs.load(folder / f"{name}.npz") for name in ("test", "oos-test", "val"))
-    inside, outside, reference = (Outputs(rows.features, rows.logits) for rows in (inside, outside, reference))
+    names = ("test", "oos-test", "val", "train")
+    inside, outside, reference, train = (Outputs.load(folder / f"{name}.npz") for name in names)
+    inside, outside, reference, train = (
+        Outputs(rows.features, rows.logits) for rows in (inside, outside, reference, train[::5])
+    )
     test = Outputs.concatenate([inside, outside])
+    for case, rows in (("text, reference held out", reference), ("text, reference trained on", train)):
+        for method in METHODS:
+            result = truing.detect(test, rows, method=method, false_alarm=FALSE_ALARM)
+            is_out = result.is_out
+            shares = {"false_alarms": is_out[: len(inside)].mean(), "detected": is_out[len(inside) :].mean()}
+            yield {"case": case, "method": method, **{name: round(float(share), 4) for name, share in shares.items()}}
     jobs = [("msp", "none"), ("energy", "none"), ("gen", "none"), ("msp", "dlr"), ("energy", "dlr"), ("energy", "rlr")]
     for base, method in [*jobs, ("gen", "contrast")]:
         is_contrast = method == "contrast"
@@ -141,7 +179,7 @@ def measure() -> Iterator[Row]:
     """Yield one row for each case and method: means over draws, and the range of nine in ten false-alarm rates."""
     cases: dict[tuple[str, str], list[Row]] = {}
     for draw in range(DRAWS):
-        for number, case in enumerate((guarantees, groups, sizes, extremes)):
+        for number, case in enumerate((guarantees, groups, sizes, extremes, losses)):
             for row in case(np.random.default_rng([29, draw, number])):
                 cases.setdefault((row.pop("case"), row.pop("method")), []).append(row)
     for (case, method), rows in cases.items():

@@ -241,8 +241,10 @@ def notes_on_reference(reference: Outputs | None, groups: ArrayLike | None, *, i
         return []
     notes = []
     if _is_right_on_all(reference):
-        rows = f"all {len(reference):,} rows"
-        notes.append(f"the network is right on {rows} of the reference: was it trained on them?")
+        notes.append(
+            f"the network classifies all {len(reference):,} reference rows correctly, as if it was trained on them: use "
+            "held-out rows, or more in-distribution rows are refused than the rate states"
+        )
     if groups is not None and not is_split:
         notes.append(GROUPS_NOT_USED)
     return notes + (on_near_duplicates(reference.features) if is_split and groups is None else [])
