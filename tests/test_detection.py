@@ -354,7 +354,7 @@ def test_a_reference_that_the_network_knows_by_heart_is_asked_about(rng):
     for labels, asked in ((right, True), (np.where(np.arange(300) == 7, (right + 1) % 5, right), False)):
         known = truing.Outputs(rows.features, rows.logits, labels)
         notes = truing.detect(truing.Outputs(rows.features[:50] + 1, rows.logits[:50]), known, method="dlr").notes
-        assert any("was it trained on them?" in note for note in notes) == asked
+        assert any("as if it was trained on them" in note for note in notes) == asked
 
 
 @pytest.mark.parametrize(

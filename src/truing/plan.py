@@ -242,8 +242,8 @@ def notes_on_reference(reference: Outputs | None, groups: ArrayLike | None, *, i
     notes = []
     if _is_right_on_all(reference):
         notes.append(
-            f"the network classifies all {len(reference):,} reference rows correctly, as if it was trained on them: use "
-            "held-out rows, or more in-distribution rows are refused than the rate states"
+            f"the network classifies all {len(reference):,} reference rows correctly, as if it was trained on them: "
+            "pass held-out rows, or more in-distribution rows are refused than the rate states"
         )
     if groups is not None and not is_split:
         notes.append(GROUPS_NOT_USED)
