@@ -384,4 +384,4 @@ def rounded(text: str) -> str:
 
 
 def test_the_page_has_an_example_for_every_client():
-    assert [language for language, _, _ in examples()] == ["sh", "py", "py", "py", "java"]
+    assert [language for language, _, _ in examples()] == ["sh", "py", "py", "java"]

@@ -93,6 +93,7 @@ def test_a_contrast_has_its_trust_and_gain(service):
     assert np.isnan(value(text, "truing_fit_r2", model="contrast"))
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_the_drift_alarm_is_that_of_a_detector_until_there_is_another_reference(service):
     create(service, "drifting", method="dlr", drift_alarm=0.01)
     detector, reference = truing.Detector(method="dlr", drift_alarm=0.01), batch(900, seed=9)
