@@ -16,9 +16,8 @@ import pytest
 import truing
 from truing.cli.command import run as main
 
-from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
+from .running import CLASSES, ENVIRONMENT, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
 SIZES = ("--features", str(FEATURES), "--classes", str(CLASSES))
 SCORE_ONLY = {"learn": False}
 

@@ -12,7 +12,6 @@ import pytest
 
 from truing.service.store import Store
 
-from .batches import DETECTORS
 from .damage import (
     DAMAGES,
     FRAME,
@@ -82,15 +81,15 @@ def try_damages(parent: Path, kind: str, rounds: int) -> None:
     assert results.total() >= 60 * rounds
 
 
-@pytest.mark.parametrize("kind", ["dlr", "rlr", "contrast"])
+@pytest.mark.parametrize("kind", ["rlr", "contrast"])
 def test_a_damaged_database_has_a_state_of_its_history_or_is_refused(folder, kind):
     try_damages(folder, kind, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DETECTORS)
-def test_none_of_thousands_of_damages_goes_unnoticed(folder, kind):
-    try_damages(folder, kind, 15)
+@pytest.mark.parametrize("kind", ["dlr", "window", "contrast"])
+def test_none_of_a_thousand_damages_goes_unnoticed(folder, kind):
+    try_damages(folder, kind, 8)
 
 
 def test_a_log_cut_after_any_frame_never_mixes_the_pages_of_two_commits(folder):

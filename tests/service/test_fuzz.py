@@ -116,9 +116,9 @@ def test_a_request_within_or_outside_the_openapi_document_is_no_error_of_the_ser
 
 
 @pytest.mark.slow
-@settings(unhurried, max_examples=10_000, derandomize=False)
+@settings(unhurried, max_examples=1500, derandomize=False)
 @given(case=cases)
-def test_10000_requests_within_or_outside_the_openapi_document_are_no_error_of_the_server(service, case):
+def test_1500_requests_within_or_outside_the_openapi_document_are_no_error_of_the_server(service, case):
     check_case(service, case)
 
 
@@ -149,11 +149,4 @@ raw = given(
 @settings(unhurried, max_examples=100)
 @raw
 def test_any_bytes_for_inference_are_scored_or_refused(service, body, length, encoding):
-    check_bytes(service, body, length, encoding)
-
-
-@pytest.mark.slow
-@settings(unhurried, max_examples=10_000, derandomize=False)
-@raw
-def test_10000_times_any_bytes_for_inference_are_scored_or_refused(service, body, length, encoding):
     check_bytes(service, body, length, encoding)
