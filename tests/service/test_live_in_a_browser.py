@@ -158,14 +158,13 @@ def test_rows_arrive_and_the_numbers_and_charts_follow(browser, server):
 PICTURE = "id => document.querySelector(`#${id} canvas`).toDataURL()"
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_reader_chooses_a_model_and_the_list_follows_the_server(browser, tmp_path, width):
+def test_the_reader_chooses_a_model_and_the_list_follows_the_server(browser, tmp_path):
     (tmp_path / "broken.sqlite3").write_bytes(b"not a database")
     with served(tmp_path) as server:
         for name, rows in {"one": 100, "two": 200}.items():
             server.create(name)
             server.learn(name=name, batches=1, rows=rows)
-        with opened(browser, server.address, viewport={"width": width, "height": 900}) as (page, messages, _):
+        with opened(browser, server.address, viewport={"width": 390, "height": 900}) as (page, messages, _):
             assert text(page, "#rows", "100") == "100"  # The first model that works.
             text(page, "#models", "200 rows")
             assert page.locator("#models a").all_inner_texts() == ["broken problem", "one 100 rows", "two 200 rows"]
@@ -260,8 +259,8 @@ def test_lines_have_gaps_where_there_was_no_data(browser, server):
         assert messages == []
 
 
-@pytest.mark.parametrize("highest", [1.0, 4.0, 304.0])
-def test_the_evidence_and_its_alarm_line_stay_in_view(browser, server, highest):
+def test_the_evidence_and_its_alarm_line_stay_in_view(browser, server):
+    highest = 304.0
     server.create("one", has_reference=True, method="dlr", drift_alarm=0.001)
     server.learn()
     drift = {"evidence": highest, "alarm_line": 3.0, "is_alarm": True, "changes": ["More rows are refused."]}
@@ -350,7 +349,7 @@ CLIPPED = """() => [...document.querySelectorAll("body *")]
   .map((element) => `${element.tagName} ${element.id} ${element.innerText.slice(0, 40)}`)"""
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark"), (390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
 def test_the_page_fits_and_is_readable(browser, tmp_path, width, scheme):
     (tmp_path / "broken.sqlite3").write_bytes(b"not a database")
     with served(tmp_path) as server:
