@@ -248,6 +248,7 @@ def test_a_failing_base_score_does_not_change_the_state(rng):
     assert detector.state is before
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_reusing_the_callers_buffer_does_not_change_the_reference(rng):
     known, detector = stream(rng, rows=60), truing.Detector()
     buffer = known.features.copy()
@@ -317,9 +318,10 @@ def test_rows_of_another_model_or_number_of_classes_are_rejected(rng, tmp_path):
     assert tagged[:3].model == "b"
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_few_reference_rows_are_noted_at_every_rate(rng):
     """Accepting 95 % of three rows rejects a quarter of new rows."""
-    detector, rows = truing.Detector(), stream(rng)
+    detector, rows = truing.Detector(method="dlr"), stream(rng)
     detector.calibrate(stream(rng, rows=3))
     few = detector.learn_and_decide(rows, accept=0.95)
     assert (
@@ -343,6 +345,7 @@ def test_accept_rejects_the_share_of_new_rows_that_the_note_states(rng, rows):
     assert np.mean(refused) == pytest.approx(expected, abs=0.025)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_rows_that_occur_in_the_reference_are_noted(rng):
     detector, rows, other = truing.Detector(), stream(rng), stream(rng)
     detector.calibrate(rows)
@@ -351,6 +354,7 @@ def test_rows_that_occur_in_the_reference_are_noted(rng):
     assert detector.decide(other, false_alarm=0.1).notes == ()
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_the_threshold_and_the_p_values_call_the_same_rows_out(rng):
     detector, rows = truing.Detector(), stream(rng)
     for known in (7, 30, 99):
@@ -721,6 +725,7 @@ def test_the_base_scores_of_a_batch_are_computed_once(rng, method, drift_alarm):
             assert base.calls == before + 1
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("method", ["dlr", "rlr"])
 def test_rows_that_are_not_learned_need_no_base_scores(rng, method):
     base, rows = CountedEnergy(), stream(rng, rows=60)
@@ -750,6 +755,7 @@ def test_decisions_say_why_auto_is_dlr(rng):
         assert "by dlr" not in " ".join(detector.learn_and_decide(stream(rng), fdr=0.1).notes)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
 def test_groups_that_are_not_used_are_noted(rng, tmp_path, method):
     detector = truing.Detector(method=method)

@@ -174,15 +174,6 @@ def test_wrong_options_are_one_line_and_create_no_model(refusal, tmp_path, optio
     assert not list(tmp_path.rglob("*.sqlite3*"))
 
 
-@pytest.mark.parametrize("words", [("--method", "x"), ("--unknown",)])
-def test_options_that_cannot_be_parsed_are_one_line(capsys, tmp_path, words):
-    with pytest.raises(SystemExit) as ended:
-        main(command(tmp_path / "state", *words)[3:])
-    assert ended.value.code in (1, 2)
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "state").exists()
-
-
 REFERENCES = {
     "no logits": ({"features": np.ones((20, 6))}, (), "logits"),
     "no groups": ({"features": np.ones((20, 6)), "logits": np.ones((20, 3))}, ("--groups", "film"), "must hold film"),

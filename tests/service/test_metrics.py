@@ -80,6 +80,7 @@ def test_requests_rows_and_refusals_are_counted_by_model(service):
     assert value(text, "truing_database_bytes", model="counted") == pytest.approx(on_disk, rel=0.2)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_the_drift_alarm_is_that_of_a_detector_until_there_is_another_reference(service):
     create(service, "drifting", method="dlr", drift_alarm=0.01)
     detector, reference = truing.Detector(method="dlr", drift_alarm=0.01), batch(900, seed=9)
