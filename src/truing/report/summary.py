@@ -39,10 +39,9 @@ def facts(
 
 
 def text(facts: dict[str, Any]) -> str:
-    """Return the summary as a few lines of text."""
+    """Return the summary as a few lines of text, without the notes."""
     if facts["rows"] == 0:
-        lines = [f"rows       no new rows; {counted(facts['kept_parts'], 'part')} done before"]
-        return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
+        return f"rows       no new rows; {counted(facts['kept_parts'], 'part')} done before"
     trued = "" if facts["method"] == "none" else f", trued by {facts['method']}"
     lines = [
         f"rows       {facts['rows']:,} of {counted(facts['dimensions'], 'feature')}",
@@ -61,7 +60,7 @@ def text(facts: dict[str, Any]) -> str:
     if facts.get("kept_parts"):
         lines.append(f"kept       {counted(facts['kept_parts'], 'part')} done before")
     lines += [f"wrote      {facts[name]}" for name in ("output", "report") if facts[name] is not None]
-    return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
+    return "\n".join(lines)
 
 
 def _name(path: Path | None) -> str | None:
