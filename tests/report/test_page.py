@@ -287,11 +287,11 @@ def test_what_is_not_installed_is_said_in_a_line(files, tmp_path, monkeypatch, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--images", "images"], "--images goes with --report"),
-        (["--report", "test.npz"], "--report must be a file of its own, got test.npz, which OUTPUTS names too"),
+        (["--images", "images"], "--images needs --report"),
+        (["--report", "test.npz"], "--report and OUTPUTS must be different files, got test.npz"),
         (
             ["--report", "page.csv", "-o", "page.csv"],
-            "--report must be a file of its own, got page.csv, which -o names",
+            "--report and -o must be different files, got page.csv",
         ),
         (["--report", "nowhere/page.html"], "nowhere"),
         (["--report", "page.csv"], "page.csv must end in .html, .htm, got .csv"),

@@ -39,7 +39,7 @@ from .options import check_apart, check_target, own_path
 
 # The progress line appears after this time, and is then updated at this interval.
 SHOWN_AFTER_SECONDS = 1.0
-_UPDATE_SECONDS = 0.1
+UPDATE_SECONDS = 0.1
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -119,7 +119,7 @@ class _Line:
     def show(self, text: str) -> None:
         """Show a text and the elapsed time, unless the work has just begun or the line has just changed."""
         now = perf_counter()
-        if now - self._start >= SHOWN_AFTER_SECONDS and now - self._shown >= _UPDATE_SECONDS:
+        if now - self._start >= SHOWN_AFTER_SECONDS and now - self._shown >= UPDATE_SECONDS:
             self._shown = now
             print(f"\r\x1b[K{text}, {now - self._start:.0f} s", end="", file=sys.stderr, flush=True)
 
