@@ -13,7 +13,8 @@ from ._check import Bools, Floats, counted, slices
 from ._display.frames import frame_of
 from ._display.html import listing, properties
 from ._display.plots import MOST, figure_of_detection
-from .contrast import Candidate, ContrastFit, TailCounts, check_apart
+from ._warnings import warn_of
+from .contrast import Candidate, ContrastFit, TailCounts, check_distinct
 from .decisions.thresholds import Rate
 from .detector import Detector
 from .learned import check_can_learn, learned_detector
@@ -101,7 +102,7 @@ class Detection:
             columns["p-value"] = self.p_values
         lowest = np.argsort(self.scores, kind="stable")[:MOST]
         rows = ([row, *(f"{column[row]:.6g}" for column in columns.values())] for row in lowest)
-        title = "Lowest scores" if self.is_out is None else "Most surely out"
+        title = "Lowest scores" if self.is_out is None else "Most likely out"
         return properties("Detection", values, self.notes) + listing(title, ["row", *columns], rows)
 
 
@@ -152,7 +153,7 @@ def detect(
         The (weight, bias) of the network's last layer, for base scores that need it.
     accept, false_alarm, fdr
         At most one of: the share of the reference to accept (default 0.95), the probability that an in-distribution
-        row is called out, and the false discovery rate. For online, the rate holds for each batch.
+        row is refused, and the false discovery rate. For online, the rate holds for each batch.
     groups
         One label per reference row. If the reference is split in half, the rows of a group (frames of a film, tiles of
         an image) stay in one half.
@@ -189,6 +190,7 @@ def detect(
         order=order,
         progress=progress,
     )
+    warn_of(detection.notes)
     return detection
 
 
@@ -204,14 +206,14 @@ def detect_and_learn(
     progress: Progress = no_progress,
     **options: Any,
 ) -> tuple[Detection, Detector | None]:
-    """Return the result of `detect` and, on request, a detector that has learned the rows, for later rows."""
+    """Return the result of `detect`, without its warnings, and on request a detector that has learned the rows."""
     check_options(method, batch=batch, order=order)
     rows = InMemory.of(as_outputs(outputs, "outputs"), progress)
     if reference is not None:
         check_same_model(outputs, as_outputs(reference, "reference"), "reference")
     plan = Plan.of(rows, reference, method=method, groups=groups, **options)
     if reference is not None:
-        check_apart(outputs, reference)
+        check_distinct(outputs, reference)
     if with_detector:
         check_can_learn(plan)
     if plan.method == "online":
@@ -353,7 +355,7 @@ def _stream(
 def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -> Detection:
     """Return the results as a `Detection`. One threshold exists only if all rows were decided at once."""
     columns, calibration = results.columns, results.calibration
-    notes = notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows)
+    notes = tuple(notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows))
     detection = Detection(
         plan.base.name,
         plan.method,
@@ -361,7 +363,7 @@ def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -
         columns["scores"],
         results.fitted_rows,
         results.fit,
-        notes=tuple(notes),
+        notes=notes,
     )
     if calibration is None:
         return detection

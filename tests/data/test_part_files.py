@@ -823,7 +823,7 @@ def test_where_there_are_no_parts_it_is_said_what_there_is(tmp_path, monkeypatch
         "empty": r"no parts of a table in the folder empty, which contains _SUCCESS",
         "more/*.npz": r"no file matches more/\*\.npz: the folder more contains a\.parquet, b\.parquet",
         "none/*.npz": r"no file matches none/\*\.npz: there is no folder none",
-        "*.npz": r"no file matches \*\.npz: the folder \. holds empty, more",
+        "*.npz": r"no file matches \*\.npz: the folder \. contains empty, more",
         "none.npz": r"there is no file none\.npz",
         "none_features.npy": r"there is no file none_features\.npy",
     }.items():

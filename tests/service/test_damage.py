@@ -10,11 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from truing.service import store as stores
-from truing.service.models import Models
 from truing.service.store import Store
 
-from .batches import DETECTORS, learn, opened
 from .damage import (
     DAMAGES,
     FRAME,
@@ -23,7 +20,6 @@ from .damage import (
     LOG,
     LOG_HEADER,
     MAIN,
-    PAGE,
     Database,
     Files,
     build,
@@ -84,15 +80,15 @@ def try_damages(parent: Path, kind: str, rounds: int) -> None:
     assert results.total() >= 60 * rounds
 
 
-@pytest.mark.parametrize("kind", ["dlr", "rlr", "contrast"])
+@pytest.mark.parametrize("kind", ["rlr", "contrast"])
 def test_a_damaged_database_has_a_state_of_its_history_or_is_refused(folder, kind):
     try_damages(folder, kind, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DETECTORS)
-def test_none_of_thousands_of_damages_goes_unnoticed(folder, kind):
-    try_damages(folder, kind, 15)
+@pytest.mark.parametrize("kind", ["dlr", "window", "contrast"])
+def test_none_of_a_thousand_damages_goes_unnoticed(folder, kind):
+    try_damages(folder, kind, 8)
 
 
 def test_a_log_cut_after_any_frame_never_mixes_the_pages_of_two_commits(folder):
@@ -106,43 +102,3 @@ def test_a_log_cut_after_any_frame_never_mixes_the_pages_of_two_commits(folder):
             cut = {MAIN: database.files[MAIN], LOG: log[: LOG_HEADER + FRAME * frames]}
             results.add(outcome(one, database, cut))
     assert results == {"newest", "earlier", "refused"}
-
-
-def test_a_flipped_bit_in_any_byte_of_the_schema_is_noticed_or_harmless(folder):
-    (folder / "one").mkdir()
-    database = build(folder / "one", "dlr", "closed")
-    main = database.files[MAIN]
-    results: Counter[str] = Counter()
-    for number in range(main.index(b"CREATE"), PAGE, 4):
-        damaged = bytearray(main)
-        damaged[number] ^= 1 << number % 7
-        results[outcome(folder / "one", database, {MAIN: bytes(damaged)})] += 1
-    assert set(results) <= {"refused", "newest"}
-    assert results["refused"] > 200
-
-
-def test_a_damaged_model_is_refused_and_leaves_the_others_alone(tmp_path):
-    models = Models(tmp_path)
-    for name in ("good", "bad"):
-        models.create(name, {"features": 5, "classes": 3})
-    models.close()
-    (tmp_path / "bad.sqlite3").write_bytes(b"no database" * 1000)
-    models = Models(tmp_path)
-    assert [(model.name, bool(model.problem)) for model in models] == [("bad", True), ("good", False)]
-    assert "bad.sqlite3" in models.find("bad").problem
-    assert str(tmp_path) not in models.find("bad").problem
-    assert not models.problem  # The server is ready.
-    models.close()
-
-
-def test_a_database_that_forgot_old_request_ids_is_not_damaged(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "REMEMBERED_IDS", 10)
-    engine = opened(tmp_path, method="dlr")
-    for number in range(30):
-        learn(engine, number)
-        if number % 7 == 0:
-            engine.snapshot().result(60)
-    engine.close()
-    with closing(Store(tmp_path / "m.sqlite3")) as store:
-        assert [number for number in range(30) if store.find(str(number))] == list(range(20, 30))
-        assert store.load().batches == 30

@@ -7,7 +7,6 @@ folder. All other commands read blocks of rows.
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
@@ -21,7 +20,7 @@ from .. import parts
 from .._check import check_same_rows, counted
 from .._display.frames import columns
 from .._display.json import as_json
-from .._warnings import TruingWarning
+from .._warnings import warn
 from ..contrast import ContrastFit
 from ..data.blocks import TABLES, check_ending
 from ..data.columns import files_of, read_columns, read_groups, read_ids, write_columns
@@ -93,7 +92,7 @@ def run_detect(args: argparse.Namespace) -> None:
         write(args.save, "detector", detector, {"learned": table.stamps_by_path()})
     if args.report is not None:
         detection = _reported(args, detection, outputs, reference, images)
-    _print_summary(args, summary.facts(detection, outputs.features.shape[1], args.output, args.report))
+    _print_summary(args, summary.summarize(detection, outputs.features.shape[1], args.output, args.report))
 
 
 def run_decide(args: argparse.Namespace) -> None:
@@ -109,7 +108,7 @@ def run_decide(args: argparse.Namespace) -> None:
             rate = given(args, "accept", "false_alarm", "fdr") or {"accept": 0.95}
             common = {"runner": runner, "progress": args.progress}
             detection = parts.decide(detector, table, args.output, **rate, learned=learned, **common)
-        _print_summary(args, summary.facts(detection, table.widths["features"], args.output))
+        _print_summary(args, summary.summarize(detection, table.widths["features"], args.output))
         if args.learn:
             lines = _learn_new(args, detector, learned, table)
             if not args.json:
@@ -137,9 +136,9 @@ def _learn_new(args: argparse.Namespace, detector: Detector, learned: dict[str, 
     write(args.detector, "detector", learning.detector, {"learned": learned | learning.table.stamps_by_path()})
     args.wipe_progress()
     if skipped := sum(learning.table.part_rows) - learning.rows:
-        warnings.warn(f"{counted(skipped)} with a NaN or an infinity skipped", TruingWarning, stacklevel=2)
+        warn(f"{counted(skipped)} with a NaN or an infinity skipped")
     for reason in learning.table.unreadable:
-        warnings.warn(f"unreadable part skipped: {reason}", TruingWarning, stacklevel=2)
+        warn(f"unreadable part skipped: {reason}")
     return [
         f"learned    {counted(learning.rows)} in {counted(len(learning.table), 'new part')}, {before}",
         f"detector   {counted(learning.detector.state.rows)} learned",
@@ -240,7 +239,7 @@ def _detect_table(args: argparse.Namespace, options: dict[str, Any]) -> None:
     options |= {"head": _head(args.head), "detector": args.save}
     with _runner(args) as runner:
         detection = parts.detect(table, args.output, _reference(args), **options, runner=runner, progress=args.progress)
-    _print_summary(args, summary.facts(detection, table.widths["features"], args.output))
+    _print_summary(args, summary.summarize(detection, table.widths["features"], args.output))
 
 
 def _is_table(args: argparse.Namespace) -> bool:
@@ -288,12 +287,12 @@ def _write_scores(args: argparse.Namespace, table: Table, work: ApplyPart, to_fo
         raise ValueError(f"{args.outputs[0]} must have at least one readable row, got none")
 
 
-def _print_summary(args: argparse.Namespace, facts: dict[str, Any]) -> None:
+def _print_summary(args: argparse.Namespace, values: dict[str, Any]) -> None:
     """Print the summary of a detection, and its notes as warnings."""
     args.wipe_progress()
-    print(as_json(facts) if args.json else summary.text(facts), flush=True)
-    for note in facts["notes"]:
-        warnings.warn(note, TruingWarning, stacklevel=2)
+    print(as_json(values) if args.json else summary.text(values), flush=True)
+    for note in values["notes"]:
+        warn(note)
 
 
 def _read_detector(path: Path) -> tuple[Detector, dict[str, Any]]:
@@ -389,7 +388,7 @@ def _check_scores_are_used(args: argparse.Namespace, has_scores: bool) -> None:
 def _warn_of_unused_scores(base: Any, has_scores: bool) -> None:
     """Warn if the rows have a column of scores, but a named base score is computed instead."""
     if has_scores and isinstance(base, str) and base != "given":
-        warnings.warn(f"the column scores is not used: the base score is {base}", TruingWarning, stacklevel=3)
+        warn(f"the column scores is not used: the base score is {base}")
 
 
 def _groups(args: argparse.Namespace) -> Any:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import counted
+from .._warnings import Alert
+from ..outputs import Outputs
 from ..regression.least_squares import LinearFit
 from .distances import GARBAGE_DISTANCE
 from .thresholds import out_share_at_most, out_share_of_counts
@@ -23,9 +25,10 @@ _FEW_ROWS = 3
 _NEARLY_ALL = 0.9
 _LEVELS = (0.05, 0.25, 0.5)
 
-# The fewest rows whose order is compared, and the number of standard errors that makes a difference clear.
+# The fewest rows whose order is compared, and the numbers of standard errors that make a difference clear, and certain.
 ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
+_CERTAIN = 4.0
 
 # The difference in predicted class frequencies that causes a note, as a share of the rows beyond sampling error.
 _CLASS_SHIFT = 0.1
@@ -33,8 +36,11 @@ _CLASS_SHIFT = 0.1
 # Tolerance for rounding errors of a probability.
 _ROUNDED_CHANCE = 1e-6
 
-NO_REFERENCE = "no in/out decisions without a reference: pass in-distribution rows as reference"
-ALL_EQUAL = "all base scores are equal: a regression cannot improve them"
+# A network that classifies this many rows without an error may have been trained on them.
+_MANY_RIGHT = 100
+
+NO_REFERENCE = "there are scores but no decisions: pass in-distribution rows as reference to get decisions"
+ALL_EQUAL = Alert("all base scores are equal, so truing cannot improve them")
 
 
 class Chance(Protocol):
@@ -55,11 +61,21 @@ def is_few(rows: Any, fit: LinearFit) -> Any:
 
 
 def on_few_rows(few: int, fit: LinearFit) -> str:
-    """Return a note on rows that were scored by a fit to too few rows."""
+    """Return a note on rows that were scored by a fit to few rows."""
     return (
-        f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit to few rows for its rank of {fit.rank:,}, so "
-        "the trued score mostly repeats the base score: use more rows or fewer components"
+        f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit to few rows for its rank of {fit.rank:,}, "
+        "so the trued score mostly repeats the base score: use more rows or fewer components"
     )
+
+
+def on_training_rows(reference: Outputs) -> list[str]:
+    """Return a note if labels show that the network classifies every row of a large reference correctly."""
+    if reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
+        return []
+    if not np.array_equal(reference._predicted_classes(), reference.labels):
+        return []
+    rows = f"all {len(reference):,} reference rows"
+    return [Alert(f"the network classifies {rows} correctly: pass rows that it was not trained on")]
 
 
 def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
@@ -68,9 +84,9 @@ def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
         return
     bound = out_share_of_counts(counts, levels=_LEVELS)
     if bound >= _NEARLY_ALL:
-        yield (
+        yield Alert(
             f"at least {math.floor(100 * bound)} % of the rows look out: check that the reference comes from the same "
-            "network and camera and was held out from training"
+            "network and data source, and that the network was not trained on it"
         )
 
 
@@ -78,14 +94,14 @@ def on_skipped_rows(skipped: int, *, has_reference: bool) -> list[str]:
     """Return a note on garbage rows, which were not learned, if there are any."""
     if not skipped:
         return []
-    verb, was = ("is", "it was") if skipped == 1 else ("are", "they were")
-    typical, done = ("the reference", "decided") if has_reference else ("the other rows", "scored")
+    are, were = ("is", "it was") if skipped == 1 else ("are", "they were")
+    typical, processed = ("the reference", "decided") if has_reference else ("the other rows", "scored")
     far = f"more than {GARBAGE_DISTANCE:g} times farther from {typical} than usual"
-    return [f"{counted(skipped)} {verb} {far}: {was} {done} but not learned"]
+    return [f"{counted(skipped)} {are} {far}: {were} {processed} but not learned"]
 
 
 def on_class_mix(counts_in: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) -> list[str]:
-    """Return a note if the predicted classes of the rows are clearly differently frequent than in the reference.
+    """Return a note if the predicted classes clearly have other frequencies among the rows than in the reference.
 
     Both arguments count the rows of each class (c,). The note is given if the total variation distance between the two
     exceeds its expected value for equal frequencies by `_CLASS_SHIFT`.
@@ -97,8 +113,8 @@ def on_class_mix(counts_in: NDArray[np.integer[Any]], counts: NDArray[np.integer
     if moved - noise < _CLASS_SHIFT:
         return []
     return [
-        f"the predicted class frequencies differ from the reference (by {moved:.0%} of the rows): if those of the "
-        "in-distribution rows differ too, more of them are refused than the rate states; contrast is less affected"
+        f"the predicted classes have other frequencies than in the reference, for {moved:.0%} of the rows: if this is "
+        "not due to out rows, more in-distribution rows are refused than stated; contrast is less affected"
     ]
 
 
@@ -111,11 +127,17 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
     fall into few classes change the second.
     """
     chance = before[0].chance
-    if all(then.chance < 0.5 - _ROUNDED_CHANCE - _CLEAR * then.standard_error for then in before):
-        yield (
-            f"the rows score higher than the reference (with probability {1 - chance:.3f}): check that the two are not "
-            "swapped and that a higher score means in-distribution"
+    if _is_low(before, _CLEAR):
+        note = (
+            f"the rows score higher than the reference (with probability {1 - chance:.3f}): check that outputs and "
+            "reference are not swapped, and that a higher score means in-distribution"
         )
+        yield Alert(note) if _is_low(before, _CERTAIN) else note
     if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
         chances = f"{chance:.3f} before truing, {after[0].chance:.3f} after"
-        yield f"truing hurts here: the probability that a reference row outscores a test row is {chances}"
+        yield f"truing hurts here: a reference row outscores a test row with probability {chances}"
+
+
+def _is_low(before: Sequence[Chance], errors: float) -> bool:
+    """Return whether all chances are below one half by this number of standard errors."""
+    return all(then.chance < 0.5 - _ROUNDED_CHANCE - errors * then.standard_error for then in before)
