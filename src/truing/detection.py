@@ -13,6 +13,7 @@ from ._check import Bools, Floats, counted, slices
 from ._display.frames import frame_of
 from ._display.html import listing, properties
 from ._display.plots import MOST, figure_of_detection
+from ._warnings import warn_of
 from .contrast import Candidate, ContrastFit, TailCounts, check_distinct
 from .decisions.thresholds import Rate
 from .detector import Detector
@@ -189,6 +190,7 @@ def detect(
         order=order,
         progress=progress,
     )
+    warn_of(detection.notes)
     return detection
 
 
@@ -204,7 +206,7 @@ def detect_and_learn(
     progress: Progress = no_progress,
     **options: Any,
 ) -> tuple[Detection, Detector | None]:
-    """Return the result of `detect` and, on request, a detector that has learned the rows, for later rows."""
+    """Return the result of `detect`, without its warnings, and on request a detector that has learned the rows."""
     check_options(method, batch=batch, order=order)
     rows = InMemory.of(as_outputs(outputs, "outputs"), progress)
     if reference is not None:
@@ -353,7 +355,7 @@ def _stream(
 def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -> Detection:
     """Return the results as a `Detection`. One threshold exists only if all rows were decided at once."""
     columns, calibration = results.columns, results.calibration
-    notes = notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows)
+    notes = tuple(notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows))
     detection = Detection(
         plan.base.name,
         plan.method,
@@ -361,7 +363,7 @@ def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -
         columns["scores"],
         results.fitted_rows,
         results.fit,
-        notes=tuple(notes),
+        notes=notes,
     )
     if calibration is None:
         return detection

@@ -304,6 +304,7 @@ def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
     assert not re.search(r"\b1 (rows|reference rows|features)\b|\be\+|\d{4}", text)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_a_note_of_one_row_is_in_the_singular(here):
     rows = truing.Outputs.load("test.npz")
     few = detect(rows[:3], method="online", batch=2, order="score-first").notes

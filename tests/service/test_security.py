@@ -121,20 +121,6 @@ def test_the_body_of_an_upgrade_request_is_its_body_wherever_the_stream_is_split
     assert service.states() == before
 
 
-@pytest.mark.parametrize("lines", UPGRADES.values(), ids=UPGRADES)
-@pytest.mark.parametrize("is_chunked", [False, True])
-def test_an_upgrade_request_is_answered_as_if_it_had_no_upgrade(service, lines, is_chunked):
-    body = json.dumps(as_json(batch(3), parameters={"learn": False})).encode()
-    stream = post(INFER, body, *lines)
-    if is_chunked:
-        stream = stream.replace(f"Content-Length: {len(body)}".encode(), b"Transfer-Encoding: chunked")
-        stream = stream.replace(body, f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
-    (status, answer), last = exchange(service, stream + LAST)
-    assert (status, last) == (200, (200, b'{"live":true}'))
-    plain = service.client.post(INFER, content=body)
-    assert json.loads(answer) == plain.json()
-
-
 def test_pipelined_requests_are_answered_in_order_and_once(service):
     before = service.status()["rows"]
     bodies = [json.dumps(as_json(batch(rows))).encode() for rows in (1, 2, 3)]
@@ -168,11 +154,6 @@ def test_an_ambiguous_request_is_refused_and_the_connection_closed(service, stre
         answers = exchange(service, stream + RESET)
         assert [status for status, _ in answers] == [400]
     assert service.states() == before
-
-
-def test_equal_content_lengths_are_one_length(service):
-    (status, _), last = exchange(service, post(INFER, RESET, f"Content-Length: {len(RESET)}") + LAST)
-    assert (status, last) == (400, (200, b'{"live":true}'))
 
 
 def test_a_body_above_the_limit_is_refused_before_or_while_it_is_read(service):

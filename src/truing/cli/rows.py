@@ -89,7 +89,7 @@ def run_detect(args: argparse.Namespace) -> None:
         write(args.save, "detector", detector, {"learned": table.stamps_by_path()})
     if args.report is not None:
         found = _reported(args, found, outputs, reference, images)
-    _print_summary(args, summary.facts(found, outputs.features.shape[1], args.output, args.report))
+    _print_summary(args, summary.summarize(found, outputs.features.shape[1], args.output, args.report))
 
 
 def run_decide(args: argparse.Namespace) -> None:
@@ -104,7 +104,7 @@ def run_decide(args: argparse.Namespace) -> None:
             rate = given(args, "accept", "false_alarm", "fdr") or {"accept": 0.95}
             common = {"runner": runner, "progress": args.progress}
             found = parts.decide(detector, table, args.output, **rate, learned=learned, **common)
-        _print_summary(args, summary.facts(found, table.widths["features"], args.output))
+        _print_summary(args, summary.summarize(found, table.widths["features"], args.output))
         if args.learn:
             lines = _learn_new(args, detector, learned, table)
             if not args.json:
@@ -225,7 +225,7 @@ def _detect_table(args: argparse.Namespace, options: dict[str, Any]) -> None:
     options |= {"head": _head(args.head), "detector": args.save}
     with _runner(args) as runner:
         found = parts.detect(table, args.output, _reference(args), **options, runner=runner, progress=args.progress)
-    _print_summary(args, summary.facts(found, table.widths["features"], args.output))
+    _print_summary(args, summary.summarize(found, table.widths["features"], args.output))
 
 
 def _is_table(args: argparse.Namespace) -> bool:

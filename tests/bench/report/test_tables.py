@@ -237,11 +237,11 @@ def test_a_table_by_value_has_a_column_for_each_value_with_the_mean_over_the_set
     assert [table.lines[0][1] for table in (fpr95, found, alarms)] == ["50.0", "30.0", "4.9"]
 
 
-def test_the_means_with_known_rows_stand_below_the_summary():
+def test_the_summary_lists_the_means_with_a_reference_last():
     titles = [table.title for table in summary(Results([row("dtd10"), with_reference("contrast")]))]
     assert titles == [
         "cifar10-resnet56: mean over the sets",
-        "cifar10-resnet56: mean over the sets, with known rows",
+        "cifar10-resnet56: mean over the sets, with a reference",
     ]
 
 

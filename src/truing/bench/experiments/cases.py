@@ -15,7 +15,7 @@ Seed = int | tuple[int, ...]
 SEEDS: tuple[Seed, ...] = tuple((SEED, repeat) for repeat in range(REPEATS))  # One for each repeat.
 IN_PER_OUT = 5  # In-distribution rows for each row of the other set.
 PENALTY, KEEP = 1e-5, 0.8
-KNOWN_SHARE = 0.25  # Of the in-distribution rows: known ones to learn from, and as many to decide against.
+REFERENCE_SHARE = 0.25  # Of the in-distribution rows: known ones to learn from, and as many to decide against.
 FALSE_ALARM = 0.05  # At which rows are refused where some are known.
 POOL = "all sets"  # What all of a setting's sets together are called.
 
@@ -67,6 +67,8 @@ class Case:
     has_reference: bool = False  # Whether some in-distribution rows are known, so that methods can refuse rows.
     needs_logits: bool = False  # Whether it reads the logits if there are any; a case with a reference always does.
     needs_head: bool = False  # Whether it reads the weight and bias of the network's last layer.
+    has_own_scores: bool = True  # Whether the user's base scores join it.
+    has_own_methods: bool = False  # Whether the user's methods join it.
     slow: bool = False  # Minutes where the others take seconds.
     is_main: bool = False  # Whether its means are the summary.
     is_beside_main: bool = False  # Whether its means stand below the summary.
@@ -96,8 +98,9 @@ CASES = {
         Case(
             "table",
             "Every base score, before and after truing",
-            (*PAPER_BASES, "gradnorm"),
+            (*PAPER_BASES, "gradnorm", "gen", "ash"),
             methods=None,
+            has_own_methods=True,
             by_authors=True,
             is_main=True,
             tables=("means", "by-set"),
@@ -108,6 +111,7 @@ CASES = {
             "Isolation Forest, LOF and Gaussian mixtures",
             ("features",),
             "detect outliers",
+            has_own_scores=False,
             slow=True,
             tables=("means", "by-set"),
             paper_tables=_MAIN_TABLES,
@@ -177,6 +181,7 @@ CASES = {
             "DLR on every combination of sets",
             ("msp", "energy"),
             sets="subsets",
+            has_own_methods=True,
             tables=("by-subset",),
         ),
         Case(
@@ -184,6 +189,7 @@ CASES = {
             "DLR on noise",
             ("msp", "odin", "odin-perturbed"),
             sets="noise-sets",
+            has_own_methods=True,
             tables=("means-of-each-set",),
             paper_tables=("noise",),
             paper_inside=_IMAGENET,
@@ -196,6 +202,7 @@ CASES = {
             values=(0.8, 0.85, 0.9, 0.95, 0.99),
             varied="share",
             needs_head=True,
+            has_own_scores=False,
             axis=Axis("share of in-distribution features below ReAct's clip"),
             paper_tables=("react",),
             paper_inside=_IMAGENET,
@@ -205,15 +212,17 @@ CASES = {
             "With and without an intercept",
             ("msp", "energy", "kl_uniform"),
             methods=("DLR, no intercept", "RLR, no intercept"),
+            has_own_scores=False,
             beside="table",
         ),
         Case(
             "contrast",
             "Contrast, beside the others with the same known rows (not the paper’s method)",
-            ("msp", "energy", "gen"),
+            ("msp", "energy", "gen", "ash", "knn", "vim"),
             "decide with known rows",
             ("DLR", "RLR", CONTRAST),
             has_reference=True,
+            has_own_methods=True,
             is_beside_main=True,
             about=_KNOWN,
             tables=("means", "by-set"),
@@ -227,6 +236,7 @@ CASES = {
             (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8),
             "out share",
             has_reference=True,
+            has_own_methods=True,
             slow=True,
             about=f"{_KNOWN} Each set contributes as many rows as the share allows.",
             tables=("by-value",),
@@ -242,6 +252,7 @@ CASES = {
             (50, 100, 200, 500, 1000, 2000, 5000),
             "rows",
             has_reference=True,
+            has_own_methods=True,
             slow=True,
             about=f"{_KNOWN} One row in five is out.",
             tables=("by-value",),
@@ -255,6 +266,7 @@ CASES = {
             "drop classes",
             ("DLR", CONTRAST),
             has_reference=True,
+            has_own_methods=True,
             about=f"{_KNOWN} The in-distribution rows at hand are of three in ten classes, drawn anew for each repeat."
             " The known rows are of all classes.",
             tables=("means", "by-set"),
@@ -266,6 +278,7 @@ CASES = {
             "draw class shares",
             ("DLR", CONTRAST),
             has_reference=True,
+            has_own_methods=True,
             about=f"{_KNOWN} Three in ten of the in-distribution rows at hand are kept, by class shares drawn from a"
             " Dirichlet(0.3) for each repeat. The known rows have the class shares of the whole set.",
             tables=("means", "by-set"),
@@ -276,6 +289,7 @@ CASES = {
             ("msp", "energy"),
             "draw points and densities",
             None,
+            has_own_methods=True,
             needs_logits=True,
             tables=(),
         ),
@@ -284,7 +298,7 @@ CASES = {
 MAIN = next(case for case in CASES.values() if case.is_main)
 DEMO = (
     *(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures")),
-    replace(CASES["contrast"], methods=("DLR", CONTRAST)),
+    replace(CASES["contrast"], bases=("msp", "energy", "gen"), methods=("DLR", CONTRAST)),
 )
 """What the demo runs on the embedded bank."""
 

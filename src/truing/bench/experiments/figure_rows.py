@@ -10,12 +10,12 @@ from ...data.extras import install
 from ...decisions.thresholds import threshold_at
 from ...regression.fits import SharedFeatures, fit_direct
 from ...report.shapes import GRID, kernel_density, principal_axes
-from .cases import CONTRAST, KNOWN_SHARE, SEED
-from .methods import methods_of, metrics, principal_coordinates
+from .cases import CONTRAST, REFERENCE_SHARE, SEED
+from .methods import metrics, principal_coordinates
 from .mixes import Mix
 from .protocols import Job
 from .records import Row
-from .reference import BASE, Reference, contrasted
+from .reference import BASE, Reference, contrast
 
 PROTOCOL = "draw points and densities"
 POINTS = 150  # Of each set.
@@ -30,27 +30,27 @@ def figure_rows(job: Job) -> Iterator[Row]:
     """
     components = job.setting.components
     yield _points(job.mix, components)
-    methods = methods_of(job.case, job.setting, job.conventions)
+    methods = job.methods()
     features = SharedFeatures(job.mix.features, components)
-    contrast = None if job.mix.logits is None else _contrast(job)
+    by_contrast = None if job.mix.logits is None else _contrast(job)
     for base, scores in job.mix.scores.items():
         trued = {"none": scores}
         trued |= {name: fit(features, scores)(job.mix.features) for name, fit in methods.items()}
         parts = {method: job.mix.split(values) for method, values in trued.items()}
         for method, (scores_in, scores_out) in parts.items():
             yield {"picture": "densities", "base": base, "method": method, **_densities(scores_in, scores_out)}
-        parts |= {} if contrast is None else {CONTRAST: contrast}
+        parts |= {} if by_contrast is None else {CONTRAST: by_contrast}
         curves = {method: _rounded(np.array(roc_points(*pair)), 4) for method, pair in parts.items()}
         yield {"picture": "roc", "base": base, "curves": curves}
-    if contrast is not None:
-        yield {"picture": "densities", "base": BASE, "method": CONTRAST, **_densities(*contrast)}
+    if by_contrast is not None:
+        yield {"picture": "densities", "base": BASE, "method": CONTRAST, **_densities(*by_contrast)}
 
 
 def _contrast(job: Job) -> tuple[Floats, Floats]:
     """Return (scores_in, scores_out) by contrast on the test rows of the first repeat of the contrast case."""
     mix, rng, _ = next(job.repeats())
-    learning, calibration, rest = mix.with_known(rng, KNOWN_SHARE)
-    return rest.split(contrasted(rest, Reference(learning, calibration))[1])
+    learning, calibration, rest = mix.with_known(rng, REFERENCE_SHARE)
+    return rest.split(contrast(rest, Reference(learning, calibration))[1])
 
 
 def roc_points(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:

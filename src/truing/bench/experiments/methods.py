@@ -3,7 +3,7 @@
 All of them are the library's own fits, so a number here is what a user of truing gets.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -81,14 +81,16 @@ METHODS = {
 }
 
 
-def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Fit]:
-    """Return the methods of a case by their names, as the conventions have them."""
-    asked = case.methods or [name for name, method in METHODS.items() if method.is_compared]
-    names = [name for name in asked if name != CONTRAST]  # Contrast is not a fit of a base score.
-    found = {name: METHODS[name] for name in names if setting.components is None or METHODS[name].with_components}
+def methods_of(case: Case, setting: Setting, conventions: str, own: Mapping[str, Fit] | None = None) -> dict[str, Fit]:
+    """Return the methods of a case by name, under the given conventions. `own` holds the user's methods."""
+    methods = METHODS | {name: Method(fit) for name, fit in (own or {}).items()}
+    names = case.methods or [name for name, method in METHODS.items() if method.is_compared]
+    chosen = {name: methods[name] for name in names if name != CONTRAST}  # Contrast is not a fit of a base score.
+    if setting.components is not None:
+        chosen = {name: method for name, method in chosen.items() if method.with_components}
     if conventions == CONVENTIONS[0]:
-        return {name: method.fit for name, method in found.items()}
-    return {name: method.by_authors or method.fit for name, method in found.items()}
+        return {name: method.fit for name, method in chosen.items()}
+    return {name: method.by_authors or method.fit for name, method in chosen.items()}
 
 
 def compare(

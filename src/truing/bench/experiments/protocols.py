@@ -13,10 +13,12 @@ from ..._check import Floats, Matrix
 from ...detector import Detector
 from ...outputs import Outputs
 from ...regression.fits import SharedFeatures, fit_direct
+from ...scores import Head
 from ...scores.shaping import react_clip
-from .cases import CONVENTIONS, IN_PER_OUT, KNOWN_SHARE, PENALTY, SEED, SEEDS, Case, Seed
+from .cases import CONVENTIONS, IN_PER_OUT, PENALTY, REFERENCE_SHARE, SEED, SEEDS, Case, Seed
 from .classical import CLASSICAL
 from .methods import (
+    Fit,
     Measurement,
     Scorer,
     compare,
@@ -28,6 +30,7 @@ from .methods import (
     trusted_by_authors,
 )
 from .mixes import Index, Mix
+from .own import NOTHING_OWN, Own
 from .reference import Reference, compare_with_reference
 from .settings import Setting
 
@@ -44,9 +47,9 @@ Measurements = Iterator[tuple[Value, Measurement]]
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One mix under one case; `reacted` gives the base scores of features that ReAct clips at a value.
+    """One mix under one case. `reacted` returns the base scores of features that ReAct clips at a value.
 
-    There is a repeat for each seed.
+    There is one repeat per seed.
     """
 
     setting: Setting
@@ -55,6 +58,12 @@ class Job:
     conventions: str = CONVENTIONS[0]
     reacted: Callable[[Matrix, float], dict[str, Floats]] | None = None
     seeds: tuple[Seed, ...] = SEEDS
+    head: Head | None = None
+    own: Own = NOTHING_OWN
+
+    def methods(self) -> dict[str, Fit]:
+        """Return the methods of the case, with the user's among them."""
+        return methods_of(self.case, self.setting, self.conventions, self.own.fits(self.setting.components))
 
     def repeats(self) -> Iterator[tuple[Mix, np.random.Generator, bool]]:
         """Yield the mix of each repeat, its randomness, and whether the mix is a new one."""
@@ -69,7 +78,7 @@ class Job:
 
 def compare_methods(job: Job) -> Measurements:
     """Compare the base scores with each method of the case; GradNorm stays as it is."""
-    methods = methods_of(job.case, job.setting, job.conventions)
+    methods = job.methods()
     for mix, rng, new in job.repeats():
         trued = replace(mix, scores={base: scores for base, scores in mix.scores.items() if base not in UNTRUED})
         for measured in compare(trued, methods, job.setting.components, rng, fitted=new):
@@ -261,12 +270,13 @@ def draw_class_shares(job: Job) -> Measurements:
 def _with_known(job: Job) -> Iterator[tuple[Mix, Reference, np.random.Generator]]:
     """Yield the rows at hand and the known rows of each repeat, and its randomness."""
     for mix, rng, _ in job.repeats():
-        known, held, rest = mix.with_known(rng, KNOWN_SHARE)
-        yield rest, Reference(known, held), rng
+        learning, calibration, rest = mix.with_known(rng, REFERENCE_SHARE)
+        yield rest, Reference(learning, calibration), rng
 
 
 def _decided(job: Job, value: Value, mix: Mix, reference: Reference) -> Measurements:
-    for measured in compare_with_reference(mix, reference, job.case, job.setting, job.conventions):
+    methods, components = job.methods(), job.setting.components
+    for measured in compare_with_reference(mix, reference, job.case, methods, components, job.head):
         yield value, measured
 
 
