@@ -1,7 +1,7 @@
 """nonconform's p-values and selections from truing's scores.
 
-A detector is fitted to earlier rows and a reference, and is not changed afterwards. nonconform calibrates the detector on
-further in-distribution rows and decides later rows.
+A detector is fitted to earlier rows and a reference. nonconform calibrates the fitted detector on further
+in-distribution rows and decides later rows.
 
 Run it with `python examples/with_nonconform.py`, after `pip install nonconform`.
 """

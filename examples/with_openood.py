@@ -1,8 +1,8 @@
 """truing as a postprocessor of OpenOOD: `setup`, `postprocess`, `inference`, higher = in.
 
-`setup` uses the validation images as the reference. `inference` fits and scores all rows of a loader together. To compare
-two sets, put both into one loader (`ConcatDataset`), because scores from two calls come from two fits. `postprocess` fits
-and scores one batch in the same way.
+`setup` uses the validation images as the reference. `inference` fits and scores all rows of a loader together. To
+compare two sets, put both into one loader (`ConcatDataset`), because scores from two calls come from two fits.
+`postprocess` fits and scores one batch in the same way.
 
     evaluator = Evaluator(net, id_name="cifar10", postprocessor=TruingPostprocessor(None))
 
