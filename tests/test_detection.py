@@ -327,7 +327,7 @@ def test_options_of_other_methods_are_refused(rows):
         (name,) = option
         with pytest.raises(ValueError, match=f"{name} is an option of method '.*', got .* with method '{method}'"):
             truing.detect(rows[:100], rows[100:], method=method, **option)
-    with pytest.raises(ValueError, match="groups need a reference, got none"):
+    with pytest.raises(ValueError, match="groups need a reference, got None"):
         truing.detect(rows, groups=range(len(rows)))
 
 
