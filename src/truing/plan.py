@@ -93,7 +93,10 @@ class Plan:
         if reference is not None:
             check_alike(source.widths, as_outputs(reference, "reference"))
         method, why = choose_method(method, reference, rate, intercept=intercept)
-        may_choose_base = has_choice(base, temperature, head)
+        if base is None and reference is not None:
+            _check_same_scores(source.widths, reference)
+        has_only_logits = "logits" in source.widths and "scores" not in source.widths
+        may_choose_base = has_only_logits and has_choice(base, temperature, head)
         base = default_base(base, method, source.widths)
         learned, calibration = halves_of(reference, method, base, rng, groups)
         score = BaseScore(base, temperature, copied_head(head), learned if needs_reference(base) else None)
@@ -116,14 +119,14 @@ class Plan:
     def _of_contrast(self, source: Source, learned: Outputs, *, may_choose_base: bool) -> Plan:
         """Return the plan of a contrast that learns from the rows `learned` of the reference.
 
-        `may_choose_base` says whether the rows may choose the base score, if they have logits.
+        `may_choose_base` says whether the rows may choose the base score.
         """
         assert self.reference is not None
         assert self.calibration_outputs is not None
         _check_same_logits(source.widths, self.reference)
         score, calibration = self.base, self.calibration_outputs
         base = score.base
-        if may_choose_base and "logits" in source.widths and score.head is not None:
+        if may_choose_base and score.head is not None:
             base = choose_base(learned, calibration, score.head, source.tail_counts)
         components = self.options.components
         halves = SplitReference.of(learned, calibration, base, score.temperature, score.head, components)
@@ -196,6 +199,16 @@ def _check_same_logits(widths: Mapping[str, int], reference: Outputs) -> None:
         raise ValueError(f"outputs must have {expected}, as the reference has, got {widths.get('logits', 'none')}")
 
 
+def _check_same_scores(widths: Mapping[str, int], reference: Outputs) -> None:
+    """Reject a reference without scores if the rows have scores, and the other way round."""
+    if ("scores" in widths) != (reference.scores is not None):
+        having, lacking = ("outputs", "reference") if "scores" in widths else ("reference", "outputs")
+        raise ValueError(
+            f"{lacking} must have scores, as the {having} {'have' if having == 'outputs' else 'has'}, got none: "
+            "add the scores, or choose a base score, such as msp"
+        )
+
+
 def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
     """Return the error rate of the decisions."""
     if accept is None and false_alarm is None and fdr is None:
@@ -219,9 +232,9 @@ def choose_method(method: str, reference: Outputs | None, rate: Rate, *, interce
 
 
 def default_base(base: Base | None, method: str, columns: Container[str]) -> Base:
-    """Return the base score to use for outputs with the given columns."""
+    """Return the base score to use for outputs with the given columns: scores are used if there are any."""
     if base is None:
-        if "logits" not in columns and "scores" in columns:
+        if "scores" in columns:
             return "given"
         return DEFAULT_BASE["contrast" if method == "contrast" else "dlr"]
     check_base(base)
