@@ -835,5 +835,5 @@ def test_a_detector_of_sums_without_a_reference_scores_rows(rng):
 
 @pytest.mark.parametrize("method", ["rlr", "auto"])
 def test_a_detector_of_sums_must_be_dlr_or_contrast(rng, method):
-    with pytest.raises(ValueError, match=f"method must be dlr or contrast: .* got '{method}'"):
+    with pytest.raises(ValueError, match=f"method must be dlr or contrast, got '{method}'"):
         truing.Detector.of_sums(Sums(), stream(rng), method=method)

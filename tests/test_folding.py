@@ -232,7 +232,7 @@ def test_a_base_score_that_needs_more_than_outputs_is_refused(rows, known, base,
 
 def test_a_base_score_of_ones_own_is_refused(rows, known):
     fit = truing.fit_contrast(rows, known, base=lambda outputs: outputs.logits[:, 0])
-    with pytest.raises(ValueError, match=r"got <lambda>, which is not made of features and logits alone"):
+    with pytest.raises(ValueError, match=r"got <lambda>, which is not computed from features and logits alone"):
         folding_of(fit)
 
 
