@@ -236,9 +236,7 @@ def test_a_pandas_table_with_a_column_for_each_feature_is_read(capsys, rows, ref
         columns = {f"f{number}": column for number, column in enumerate(outputs.features.T)}
         columns |= {f"l{number}": column for number, column in enumerate(outputs.logits.T)}
         pandas.DataFrame(columns | {"file": "cat.png", "label": 1}, index=index).to_parquet(path)
-    assert "f* must match only columns with one number" in error_of(
-        capsys, "detect", "rows.parquet", "--features", "f*"
-    )
+    assert "f* must match only columns with" in error_of(capsys, "detect", "rows.parquet", "--features", "f*")
     label = "the pattern l* matches label, as well as l0 to l3"
     wide = ["detect", "rows.parquet", "--features", "f[0-9]*", "--logits", "l*"]
     assert any(line.startswith(label) for line in warnings_of(capsys, *wide))
