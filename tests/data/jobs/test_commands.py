@@ -150,7 +150,7 @@ WRONG = {
     ],
     "a detector of rlr": [
         *("detect", "logs", "--reference", "held.npz", "--method", "rlr", "--save", "x.npz", "-o", "x"),
-        "a detector can be saved for method dlr or contrast, got 'rlr'",
+        "method must be dlr or contrast to save a detector, got 'rlr'",
     ],
     "a fit instead of a detector": ["decide", "fit.npz", "logs", *DECIDE, "fit.npz must hold a detector"],
     "no detector": ["decide", "gone.npz", "logs", *DECIDE, "there is no file gone.npz"],
