@@ -404,7 +404,7 @@ WRONG = {
     "method must be one of auto, none, dlr, rlr, contrast, got 'online'": {"method": "online"},
     "method contrast needs a reference": {"method": "contrast"},
     "base must be one of msp, .* got 'soft'": {"base": "soft"},
-    "base vim needs a reference, got none": {"base": "vim"},
+    "base vim needs a reference, got None": {"base": "vim"},
     r"the score energy needs logits, got Outputs\(.* rows: features 4\)": {"base": "energy"},
     "contamination must be above 0 and at most 0.5, got 0.7": {"contamination": 0.7},
     "contamination must be 'auto' or a number, got 'all'": {"contamination": "all"},
