@@ -219,8 +219,8 @@ the share of in-distribution rows that MSP refuses at a false-alarm rate of 5 %.
 
 ## Small references
 
-Mean AUROC in per cent with references of few rows, on scaled columns and with gradient boosting, over {sized} tables and
-{splits} splits; half of the rows to decide are out-of-distribution where there are enough.
+Mean AUROC in per cent with references of few rows, on scaled columns and with gradient boosting, over {sized} tables
+and {splits} splits. At most half of the rows to decide are out-of-distribution.
 
 | reference rows | none (MSP) | DLR | contrast |
 | ---: | ---: | ---: | ---: |
