@@ -262,7 +262,7 @@ def with_name_taken(weight, name):
 def test_one_of_several_heads_must_be_named(weight, rows, fits):
     with pytest.raises(
         ValueError,
-        match=r"several matrix products of the fit's size, 6 → 4: name the features and logits, of "
+        match=r"several matrix products of the fit's size, 6 → 4: pass features= and logits=, from "
         r"features → logits \(6 → 4\), features → others \(6 → 4\)",
     ):
         truing.onnx.folded(with_second_head(weight), fits["contrast"])
@@ -297,7 +297,7 @@ def test_one_of_several_heads_must_be_named(weight, rows, fits):
         ),
         (lambda w: with_name_taken(w, "trued_score"), "dlr", {}, "already has a tensor 'trued_score'"),
         (lambda w: with_name_taken(w, "is_out"), "dlr", {"threshold": 0.0}, "already has a tensor 'is_out'"),
-        (network, "dlr", {"accept": 0.9}, "accept needs the scores of known rows"),
+        (network, "dlr", {"accept": 0.9}, "accept needs the scores of reference rows"),
         (network, "dlr", {"threshold": 1e50}, r"threshold must be in float32's range to be exported, got 1e\+50"),
         (with_turned_rows, "dlr", {}, "no matrix product of the fit's size, 6 features"),
         (lambda w: broken(w, "Gemm", inputs=["features"]), "dlr", {}, "the network must pass ONNX's checker"),
@@ -371,7 +371,7 @@ def test_the_command_writes_the_network(here, capsys, fits, rows, fit, options, 
         (["moments.npz", "model.onnx"], "moments.npz must hold a fit or a detector, got Moments"),
         (["dlr.npz", "narrow.onnx"], "no matrix product of the fit's size, 6 features"),
         (["dlr.npz", "model.onnx", "--features", "z"], "there is no tensor 'z' in the network"),
-        (["dlr.npz", "model.onnx", "--accept", "0.9"], "accept needs the scores of known rows"),
+        (["dlr.npz", "model.onnx", "--accept", "0.9"], "accept needs the scores of reference rows"),
         (["contrast.npz", "model.onnx", "--accept", "95"], "accept must be above 0"),
         (["dlr.npz", "model.onnx", "--threshold", "nan"], "threshold must be"),
         (["dlr.npz", "model.onnx", "--threshold", "1", "--accept", "0.9"], "not allowed with"),

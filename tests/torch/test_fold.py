@@ -71,7 +71,7 @@ def test_with_a_threshold_the_model_decides(model, images, fits):
         found = fits["detection"]
         assert len(folded(model, fits["dlr"])(images)) == 2
         assert folded(model, found).threshold == found.threshold
-    with pytest.raises(ValueError, match="accept needs the scores of known rows"):
+    with pytest.raises(ValueError, match="accept needs the scores of reference rows"):
         folded(model, fits["dlr"], accept=0.9)
 
 
