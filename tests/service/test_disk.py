@@ -178,14 +178,3 @@ def refusal_to_start(server: Server) -> str:
     assert server.process.wait(60) != 0
     server.process.stdout.close()
     return server.log.read_text()
-
-
-def test_a_state_that_cannot_be_written_is_refused_at_the_start(small_disk):
-    state = small_disk / "state"
-    state.mkdir()
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    server = Server(state)
-    server.log = small_disk.with_name("log")
-    error = refusal_to_start(server)
-    assert "cannot be written" in error
-    assert "Traceback" not in error
