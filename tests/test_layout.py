@@ -160,7 +160,7 @@ SIGNATURES = {
     "evaluate": "(scores_in, scores_out, *, convention='at-least', correct=None)",
     "threads": "(n)",
     "save": "(thing, path)",
-    "load": "(path)",
+    "load": "(path, *, base=None)",
     "detect": "(outputs, reference=None, *, method='auto', base=None, temperature=1.0, intercept=True, "
     "components=None, head=None, accept=None, false_alarm=None, fdr=None, groups=None, same_mix=False, rng=None, "
     "keep=0.8, penalty=1e-05, batch=32, order='learn-first', progress=…)",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from ._check import Floats, Matrix
-from ._warnings import TruingWarning
+from ._warnings import warn
 
 # The fewest rows to judge, the rows whose signs are examined, and the rows to regress for each column.
 _FEWEST_ROWS = 16
@@ -26,9 +24,7 @@ def warn_if_swapped(features: Matrix, logits: Matrix) -> None:
     """Warn if the logits look like features and the features like logits."""
     reason = _reason(features, logits)
     if reason:
-        warnings.warn(
-            f"features {features.shape} and logits {logits.shape} may be swapped: {reason}", TruingWarning, stacklevel=3
-        )
+        warn(f"features {features.shape} and logits {logits.shape} may be swapped: {reason}")
 
 
 def _reason(features: Matrix, logits: Matrix) -> str | None:

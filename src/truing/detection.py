@@ -145,8 +145,8 @@ def detect(
         and a reference of at least 200 rows that is large enough to be split in half, and dlr otherwise.
     base, temperature
         The base score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax. The
-        default is gen for a contrast and msp otherwise, or the scores in `outputs` if there are no logits. A contrast
-        with a head chooses between gen and fdbd by the rows at hand.
+        default is the scores in `outputs` if there are any, otherwise gen for a contrast and msp for other methods. A
+        contrast with a head chooses between gen and fdbd by the test rows.
     intercept, components
         Whether the fit has an intercept, and the number of leading principal components to use (None: all).
     head
@@ -212,7 +212,7 @@ def detect_and_learn(
     if reference is not None:
         check_same_model(outputs, as_outputs(reference, "reference"), "reference")
     plan = Plan.of(rows, reference, method=method, groups=groups, **options)
-    if reference is not None and plan.method == "contrast":
+    if reference is not None:
         check_distinct(outputs, reference)
     if with_detector:
         check_can_learn(plan)

@@ -95,7 +95,10 @@ class Plan:
         method, why = choose_method(method, reference, rate, intercept=intercept)
         if reference is not None and method == "contrast":
             _check_same_logits(source.widths, reference)
-        is_open = "logits" in source.widths and has_choice(base, temperature, head)
+        if base is None and reference is not None:
+            _check_same_scores(source.widths, reference)
+        has_only_logits = "logits" in source.widths and "scores" not in source.widths
+        is_open = has_only_logits and has_choice(base, temperature, head)
         base = default_base(base, method, source.widths)
         learned, calibration = halves_of(reference, method, base, rng, groups)
         notes = (*why, *notes_on_reference(reference, groups, is_split=learned is not None))
@@ -180,6 +183,16 @@ def _check_same_logits(widths: Mapping[str, int], reference: Outputs) -> None:
         raise ValueError(f"outputs must have {expected}, as the reference has, got {widths.get('logits', 'none')}")
 
 
+def _check_same_scores(widths: Mapping[str, int], reference: Outputs) -> None:
+    """Reject a reference without scores if the rows have scores, and the other way round."""
+    if ("scores" in widths) != (reference.scores is not None):
+        having, lacking = ("outputs", "reference") if "scores" in widths else ("reference", "outputs")
+        raise ValueError(
+            f"{lacking} must have scores, as the {having} {'have' if having == 'outputs' else 'has'}, got none: "
+            "add the scores, or choose a base score, such as msp"
+        )
+
+
 def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
     """Return the error rate of the decisions."""
     if accept is None and false_alarm is None and fdr is None:
@@ -203,9 +216,9 @@ def choose_method(method: str, reference: Outputs | None, rate: Rate, *, interce
 
 
 def default_base(base: Base | None, method: str, columns: Container[str]) -> Base:
-    """Return the base score to use for outputs with the given columns."""
+    """Return the base score to use for outputs with the given columns: scores are used if there are any."""
     if base is None:
-        if "logits" not in columns and "scores" in columns:
+        if "scores" in columns:
             return "given"
         return DEFAULT_BASE["contrast" if method == "contrast" else "dlr"]
     check_base(base)

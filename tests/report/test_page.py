@@ -253,8 +253,8 @@ def test_the_error_for_a_missing_package_says_how_to_install_it(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--images", "images"], "--images goes with --report"),
-        (["--report", "test.npz"], "--report must be a file of its own, got test.npz, which OUTPUTS names too"),
+        (["--images", "images"], "--images needs --report"),
+        (["--report", "test.npz"], "--report and OUTPUTS must be different files, got test.npz"),
         (["--report", "nowhere/page.html"], "nowhere"),
         (["--report", "page.csv"], "page.csv must end in .html, .htm, got .csv"),
     ],

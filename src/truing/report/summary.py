@@ -39,10 +39,9 @@ def summarize(
 
 
 def text(summary: dict[str, Any]) -> str:
-    """Return the summary as a few lines of text."""
+    """Return the summary as a few lines of text, without the notes."""
     if summary["rows"] == 0:
-        lines = [f"rows       no new rows; {counted(summary['kept_parts'], 'part')} done before"]
-        return "\n".join(lines + [f"note       {note}" for note in summary["notes"]])
+        return f"rows       no new rows; {counted(summary['kept_parts'], 'part')} done before"
     trued = "" if summary["method"] == "none" else f", trued by {summary['method']}"
     lines = [
         f"rows       {summary['rows']:,} of {counted(summary['dimensions'], 'feature')}",
@@ -61,7 +60,7 @@ def text(summary: dict[str, Any]) -> str:
     if summary.get("kept_parts"):
         lines.append(f"kept       {counted(summary['kept_parts'], 'part')} done before")
     lines += [f"wrote      {summary[name]}" for name in ("output", "report") if summary[name] is not None]
-    return "\n".join(lines + [f"note       {note}" for note in summary["notes"]])
+    return "\n".join(lines)
 
 
 def _name(path: Path | None) -> str | None:

@@ -26,7 +26,7 @@ def scored(mix):
 @pytest.fixture(scope="module")
 def parts(scored):
     """The learning half, the calibration half and the test rows of the first repeat."""
-    return scored.with_known(np.random.default_rng(SEED), 0.25)
+    return scored.with_reference(np.random.default_rng(SEED), 0.25)
 
 
 @pytest.fixture(scope="module")

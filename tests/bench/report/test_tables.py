@@ -202,7 +202,7 @@ def with_reference(case, base="msp", method="none", **more):
     return row("dtd10", method, case=case, base=base, detected=0.3, false_alarms=0.049, **more)
 
 
-def test_with_known_rows_a_table_says_what_was_found_and_whose_method_contrast_is():
+def test_with_a_reference_a_table_shows_the_detected_share_and_says_that_contrast_is_not_the_papers():
     rows = [with_reference("contrast"), with_reference("contrast", "gen", "contrast", fpr95=0.2)]
     mean, *by_set = tables_of(rows)["truing", "cifar10-resnet56", "contrast"]
     assert mean.heads == ("base, method", "FPR95", "AUROC", "detected", "false alarms", "repeats")

@@ -18,15 +18,15 @@ from .records import Row
 from .reference import BASE, Reference, contrast
 
 PROTOCOL = "draw points and densities"
-POINTS = 150  # Of each set.
-CURVE = 80  # Thresholds of a ROC curve from the rows of each set.
-DRAWN = "energy"  # The score of the paper's first figure.
+POINTS = 150  # Number of points of each set.
+CURVE = 80  # Number of thresholds of a ROC curve, from each set.
+DRAWN = "energy"  # The score in the paper's first figure.
 
 
 def figure_rows(job: Job) -> Iterator[Row]:
     """Yield the points of one mix, and densities and ROC curves of its scores before and after truing.
 
-    Contrast is drawn if the mix has logits. Its curve stands beside the methods of every base score.
+    Contrast is included if the mix has logits. Its ROC curve is part of the figure of every base score.
     """
     components = job.setting.components
     yield _points(job.mix, components)
@@ -49,12 +49,12 @@ def figure_rows(job: Job) -> Iterator[Row]:
 def _contrast(job: Job) -> tuple[Floats, Floats]:
     """Return (scores_in, scores_out) by contrast on the test rows of the first repeat of the contrast case."""
     mix, rng, _ = next(job.repeats())
-    learning, calibration, rest = mix.with_known(rng, REFERENCE_SHARE)
+    learning, calibration, rest = mix.with_reference(rng, REFERENCE_SHARE)
     return rest.split(contrast(rest, Reference(learning, calibration))[1])
 
 
 def roc_points(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
-    """Return the shares of (out, in) rows accepted at thresholds at even quantiles of both sets."""
+    """Return the accepted shares of (out, in) rows at thresholds that are evenly spaced quantiles of both sets."""
     shares = np.linspace(0, 1, CURVE)
     spread = [np.quantile(scores, shares, method="nearest") for scores in (scores_in, scores_out)]
     thresholds = np.unique(np.concatenate([*spread, [np.inf]]))
@@ -112,17 +112,17 @@ def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]])
 
 
 def _densities(scores_in: Floats, scores_out: Floats) -> dict[str, Any]:
-    """Return both densities between the 0.1 % and 99.9 % quantiles, the threshold at 95 % accepted, and the metrics."""
+    """Return both densities between the 0.1 % and 99.9 % quantiles, the threshold at 95 % recall, and the metrics."""
     low, high = np.quantile(np.concatenate([scores_in, scores_out]), [0.001, 0.999])
     grid = np.linspace(low, high, GRID)
-    found = metrics(scores_in, scores_out)
+    measured = metrics(scores_in, scores_out)
     return {
         "ends": [float(f"{low:.6g}"), float(f"{high:.6g}")],
         "density_in": _significant(kernel_density(scores_in, grid)),
         "density_out": _significant(kernel_density(scores_out, grid)),
         "threshold": float(f"{threshold_at(scores_in, accept=0.95):.6g}"),
-        "fpr95": round(found["fpr95"], 6),
-        "auroc": round(found["auroc"], 6),
+        "fpr95": round(measured["fpr95"], 6),
+        "auroc": round(measured["auroc"], 6),
     }
 
 
