@@ -15,7 +15,8 @@ from truing.service.store import Store
 
 from .batches import DETECTORS, bits
 from .replay import History
-from .served import Client, Server, create, inference, run_together, serving
+from .running import Running
+from .served import Client, create, inference, run_together, serving
 
 REFERENCE_ROWS = 230
 CLIENTS = 2  # For each model.
@@ -36,7 +37,7 @@ class Model:
 class Load:
     """Clients that send requests until `ends` is set. `is_writing` is set while a model or snapshot is written."""
 
-    server: Server
+    server: Running
     models: list[Model]
     ends: threading.Event = field(default_factory=threading.Event)
     is_writing: threading.Event = field(default_factory=threading.Event)
