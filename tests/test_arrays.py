@@ -78,7 +78,7 @@ def test_what_cannot_be_copied_from_its_device_is_named_with_the_device():
         TypeError, match=r"features must be in the processor's memory, got a .* array on cuda:0"
     ) as raised:
         truing.Outputs(WithoutDriver(ROWS))
-    assert str(raised.value).endswith("give features.get()")
+    assert str(raised.value).endswith("pass features.get()")
     assert "\n" not in str(raised.value)
     if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
         assert "(CUDA driver is not found)" in str(raised.value)
@@ -96,9 +96,7 @@ def test_sparse_matrices_of_any_library_are_told_what_to_do():
 
 def test_a_tensor_that_holds_no_numbers_is_not_told_to_be_copied():
     torch = pytest.importorskip("torch")
-    with pytest.raises(
-        TypeError, match=r"^features must hold numbers, got a torch tensor on the device meta, which has"
-    ):
+    with pytest.raises(TypeError, match=r"^features must hold numbers, got a torch tensor without data"):
         truing.Outputs(torch.ones(6, 3, device="meta"))
 
 

@@ -21,7 +21,7 @@ def joined(one: truing.Outputs, other: truing.Outputs) -> truing.Outputs:
 def test_without_a_reference_there_are_scores_and_no_decision(rows, method):
     found = detect(rows, method=method)
     assert (found.p_values, found.is_out, found.threshold) == (None, None, None)
-    assert "no in/out decisions without a reference" in " ".join(found.notes)
+    assert "there are scores but no decisions" in " ".join(found.notes)
     np.testing.assert_array_equal(found.base_scores, truing.msp(rows.logits))
     assert found.fitted_rows.all()
 
@@ -211,8 +211,8 @@ def test_a_single_row_beside_a_reference_is_trued_and_nothing_else_is_said_of_it
 def test_rows_and_reference_in_each_others_place_are_noted(bank):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
     mixture = joined(inside[:1000], outside[:1000])
-    assert "check that the two are not swapped" in " ".join(detect(inside[5000:], mixture).notes)
-    assert "check that the two are not swapped" not in " ".join(detect(mixture, inside[5000:]).notes)
+    assert "check that outputs and reference are not swapped" in " ".join(detect(inside[5000:], mixture).notes)
+    assert "check that outputs and reference are not swapped" not in " ".join(detect(mixture, inside[5000:]).notes)
 
 
 def test_some_rows_of_the_reference_are_noticed_online_too_and_discrete_rows_are_no_cause(rows, rng):
@@ -291,7 +291,7 @@ def test_what_a_contrast_cannot_do_is_refused(rows):
     for options, message in (
         ({"reference": None}, "method contrast needs a reference"),
         ({"intercept": False}, "intercept must be True for the method contrast"),
-        ({"reference": rows[:200]}, "reference must differ from outputs, got the same rows"),
+        ({"reference": rows[:200]}, "reference must hold other rows than outputs, got the same rows"),
         ({"reference": rows[200:203]}, "reference must have at least 4 rows"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -322,7 +322,10 @@ def test_few_reference_rows_are_noted_at_every_rate(rng):
     detector, rows = truing.Detector(), stream(rng)
     detector.calibrate(stream(rng, rows=3))
     few = detector.learn_and_decide(rows, accept=0.95)
-    assert "(3): on average, 25.0% of in-distribution rows are refused, not 5.0%" in few.notes[0]
+    assert (
+        "only 3 reference rows: on average, 25.0% of the in-distribution rows are refused instead of 5.0%"
+        in few.notes[0]
+    )
     assert "3 reference rows give p-values of at least 0.25" in detector.decide(rows, false_alarm=0.05).notes[0]
     assert "3 reference rows give p-values of at least 0.25" in detector.decide(rows, fdr=0.05).notes[0]
     detector.calibrate(stream(rng, rows=400))

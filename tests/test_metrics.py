@@ -126,7 +126,7 @@ def test_refusals_are_counted_among_rightly_and_wrongly_classified_rows(bank):
 
 
 def test_correct_must_be_true_or_false_for_each_in_row():
-    with pytest.raises(TypeError, match="correct must be 1-D true or false, got 1-D int"):
+    with pytest.raises(TypeError, match="correct must be a 1-D array of booleans, got 1-D int"):
         truing.evaluate([1.0], [2.0], correct=[1])
     with pytest.raises(ValueError, match="same number of rows, got scores_in 1, correct 2"):
         truing.evaluate([1.0], [2.0], correct=[True, False])

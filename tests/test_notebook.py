@@ -83,7 +83,7 @@ def test_a_table_says_what_the_thing_holds(rows, found):
 
 
 def test_the_rows_listed_are_the_lowest(found):
-    cells = re.findall(r"<tr><td>(.*?)</td></tr>", found._repr_html_().split("Most surely out")[1])
+    cells = re.findall(r"<tr><td>(.*?)</td></tr>", found._repr_html_().split("Most likely out")[1])
     shown = [cell.split("</td><td>") for cell in cells]
     lowest = np.argsort(found.scores)[:10]
     assert [int(row[0]) for row in shown] == lowest.tolist()
@@ -195,7 +195,7 @@ def test_a_notebook_gets_a_picture(found):
 
 def test_a_report_of_numbers_alone_has_no_figure(found):
     report = truing.Report(0.9, 0.9, 0.9, 0.1, "at-least", 3, 4)
-    with pytest.raises(ValueError, match=r"make the report with truing\.evaluate"):
+    with pytest.raises(ValueError, match=r"create the report with truing\.evaluate"):
         report.plot()
     made = truing.evaluate([1.0, 2.0], [0.0])
     assert made == truing.Report(1.0, 1.0, 1.0, 0.0, "at-least", 2, 1)

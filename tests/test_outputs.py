@@ -180,7 +180,7 @@ def test_parts_are_concatenated_and_unlike_ones_refused(outputs):
     tagged = truing.Outputs(outputs.features, model="a")
     assert truing.Outputs.concatenate([tagged, tagged]).model == "a"
     for other in (truing.Outputs(outputs.features), truing.Outputs(outputs.features[:, :2], outputs.logits), tagged):
-        with pytest.raises(ValueError, match="parts must be alike, got"):
+        with pytest.raises(ValueError, match="parts must have the same columns and model, got"):
             truing.Outputs.concatenate([outputs, other])
     with pytest.raises(ValueError, match="parts must hold at least one Outputs, got none"):
         truing.Outputs.concatenate([])
@@ -209,7 +209,7 @@ def test_sparse_matrices_and_tensors_are_told_what_to_do():
     rows = truing.Outputs(features=torch.eye(3))
     np.testing.assert_array_equal(rows.features, np.eye(3))
     for tensor in (torch.eye(3, requires_grad=True), torch.eye(3, dtype=torch.bfloat16)):
-        with pytest.raises(TypeError, match=r"give features.detach\(\).cpu\(\).float\(\).numpy\(\)"):
+        with pytest.raises(TypeError, match=r"pass features.detach\(\).cpu\(\).float\(\).numpy\(\)"):
             truing.Outputs(features=tensor)
 
 

@@ -58,10 +58,10 @@ def _copy_or_raise(values: Any, name: str, error: Exception) -> NDArray[Any]:
     if device is not None:
         return _copy_to_cpu(values, name, device)
     if getattr(values, "is_meta", False):
-        raise TypeError(f"{name} must hold numbers, got a torch tensor on the device meta, which has none") from None
+        raise TypeError(f"{name} must hold numbers, got a torch tensor without data, on the device meta") from None
     if _package(values) == "torch":  # It requires a gradient, or NumPy lacks its dtype.
         wanted = f"{name}.detach().cpu().float().numpy()"
-        raise TypeError(f"{name} must be an array, got a torch tensor that NumPy cannot read: give {wanted}") from None
+        raise TypeError(f"{name} must be an array, got a torch tensor that NumPy cannot read: pass {wanted}") from None
     raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}: {error}") from None
 
 
@@ -107,7 +107,7 @@ def _copy_to_cpu(values: Any, name: str, device: str) -> NDArray[Any]:
         way = "get()" if hasattr(values, "get") else "cpu()"
         raise TypeError(
             f"{name} must be in the processor's memory, got a {_package(values)} array on {device}, which {reason}: "
-            f"give {name}.{way}"
+            f"pass {name}.{way}"
         ) from None
 
 

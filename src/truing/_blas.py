@@ -25,14 +25,14 @@ def one_thread() -> Iterator[None]:
 
     The first block to begin sets every BLAS library to one thread. The last block to end restores the numbers.
 
-    This is a setting for speed. It makes no promise in these cases:
+    This setting only affects speed. It is not reliable in these cases:
 
     - Other code changes the number of BLAS threads while a block runs. The last block to end overwrites the change.
-    - Another thread holds threadpoolctl's control over OpenBLAS (from version 3.8 on). Its number stays.
+    - Another thread holds threadpoolctl's control over OpenBLAS (from version 3.8 on). OpenBLAS keeps its number.
     - A BLAS library is loaded after the first block. It keeps its own number.
-    - A build keeps one number per thread (OpenBLAS with OpenMP), and blocks overlap in several threads. The number
-      is set in the first thread only and restored in the last.
-    - An interrupt arrives at the begin or end of a block, or the process forks while another thread is in a block.
+    - A build keeps one number per thread (OpenBLAS with OpenMP), and blocks overlap in several threads. The number is
+      set in the first thread only and restored in the last.
+    - An interrupt arrives at the beginning or end of a block, or the process forks while another thread is in a block.
       BLAS may then stay at one thread for the rest of the process. With many short blocks this is not rare.
     """
     global _users
@@ -51,7 +51,7 @@ def one_thread() -> Iterator[None]:
 
 
 def pin_this_thread() -> None:
-    """Give the current thread one BLAS thread for good, in builds that keep one number per thread."""
+    """Set one BLAS thread for the current thread permanently, in builds that keep one number per thread."""
     with one_thread():
         _set_threads([(library, 1) for library in _libraries() if library.get_num_threads() != 1])
 
@@ -62,19 +62,19 @@ def _libraries() -> list["LibController"]:
     import scipy.linalg  # noqa: F401  # SciPy has a BLAS library of its own, which must be loaded to be found.
     from threadpoolctl import ThreadpoolController
 
-    found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return [library for library in found if library.get_num_threads() is not None]
+    loaded = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [library for library in loaded if library.get_num_threads() is not None]
 
 
 def _set_threads(numbers: list[tuple["LibController", int]]) -> None:
     for library, n in numbers:
         library.set_num_threads(n)
-    _give_up_control()()
+    _release_control()()
 
 
 @cache
-def _give_up_control() -> Callable[[], object]:
-    """Return the function that lets other threads set OpenBLAS: from threadpoolctl 3.8 on, only one thread may."""
+def _release_control() -> Callable[[], object]:
+    """Return a function that lets other threads set OpenBLAS. Since threadpoolctl 3.8, one thread holds this right."""
     import threadpoolctl
 
     return getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", lambda: None)

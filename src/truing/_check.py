@@ -66,9 +66,9 @@ def as_vector(values: ArrayLike, name: str) -> Floats:
 
 
 def reject(matrix: Matrix, name: str) -> NoReturn:
-    """Raise the error of `check_finite` for a matrix that holds an invalid number."""
+    """Raise the error of `check_finite` for a matrix that contains an invalid number."""
     check_finite(matrix, name)
-    raise ValueError(f"{name} must not change while they are read")
+    raise ValueError(f"{name} must not change while truing reads them")
 
 
 def check_finite(matrix: Matrix, name: str) -> None:
@@ -81,7 +81,7 @@ def check_finite(matrix: Matrix, name: str) -> None:
             block = np.array(matrix[rows], dtype=np.float64)  # Another thread cannot change this copy.
             invalid = np.argwhere(~(np.abs(block) <= LARGEST))
             if not invalid.size:
-                raise ValueError(f"{name} must not change while they are read")
+                raise ValueError(f"{name} must not change while truing reads them")
             row, value = rows.start + invalid[0][0], block[tuple(invalid[0])]
             raise ValueError(f"{name} must be finite and at most {LARGEST:g} in size, got {value} in row {row}")
 
@@ -247,5 +247,5 @@ def _read(values: ArrayLike, name: str) -> NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(f"{name} must have no masked entries")
     if type(values).__name__ == "Outputs":
-        raise TypeError(f"{name} must be an array, got Outputs: give its features, logits or scores")
+        raise TypeError(f"{name} must be an array, got Outputs: pass its features, logits or scores")
     return as_numpy(values, name)

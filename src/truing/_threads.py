@@ -1,11 +1,11 @@
 """Row blocks on all cores.
 
-Work on many rows is cut into fixed blocks, which run on one thread pool; NumPy and BLAS let other threads run
-meanwhile. The calling thread adds the results in block order, so no bit depends on the number of threads.
+Work on many rows is cut into fixed blocks, which run on one thread pool; NumPy and BLAS release the interpreter lock
+meanwhile. The calling thread adds the results in block order, so results do not depend on the number of threads.
 
-What is not promised: a forked child starts its own pool, but it cannot continue a call that was running when the
-process forked. Once the main thread has ended, Python's pools accept no more work: join the threads that use truing, or
-set `threads(1)`.
+Limits: a forked child starts its own pool, but it cannot continue a call that was running when the process forked.
+After the main thread has ended, Python's pools accept no more work: join the threads that use truing, or set
+`threads(1)`.
 """
 
 import os
@@ -37,7 +37,7 @@ _AHEAD = 2
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 _chosen: int | None = None
-_pool: tuple[tuple[int, int], ThreadPoolExecutor] | None = None  # With its process id and number of threads.
+_pool: tuple[tuple[int, int], ThreadPoolExecutor] | None = None  # ((process id, number of threads), pool)
 
 
 class _Local(threading.local):
@@ -50,10 +50,10 @@ _local = _Local()
 
 
 def threads(n: int | None) -> None:
-    """Work on many rows with `n` threads from now on, in this process; None restores the default.
+    """Set the number of threads that this process uses for many rows; None restores the default.
 
     The default is the environment variable TRUING_THREADS if it is set, otherwise the number of cores that this
-    process or its container may use. No bit of a result depends on the number of threads. With 1, all work stays on
+    process or its container may use. Results are bitwise equal for every number of threads. With 1, all work stays on
     the calling thread.
 
     >>> threads(2)
@@ -154,10 +154,10 @@ def _shared_pool() -> ThreadPoolExecutor:
     """Return the pool of this process. The threads of a replaced pool end after the calls that use it."""
     global _pool
     key = os.getpid(), count()
-    held = _pool
-    if held is None or held[0] != key:
-        _pool = held = key, ThreadPoolExecutor(key[1], "truing", initializer=pin_this_thread)
-    return held[1]
+    current = _pool
+    if current is None or current[0] != key:
+        _pool = current = key, ThreadPoolExecutor(key[1], "truing", initializer=pin_this_thread)
+    return current[1]
 
 
 @cache

@@ -13,7 +13,7 @@ from ._check import Bools, Floats, counted, slices
 from ._display.frames import frame_of
 from ._display.html import listing, properties
 from ._display.plots import MOST, figure_of_detection
-from .contrast import Candidate, ContrastFit, TailCounts, check_apart
+from .contrast import Candidate, ContrastFit, TailCounts, check_distinct
 from .decisions.thresholds import Rate
 from .detector import Detector
 from .learned import check_can_learn, learned_detector
@@ -101,7 +101,7 @@ class Detection:
             columns["p-value"] = self.p_values
         lowest = np.argsort(self.scores, kind="stable")[:MOST]
         rows = ([row, *(f"{column[row]:.6g}" for column in columns.values())] for row in lowest)
-        title = "Lowest scores" if self.is_out is None else "Most surely out"
+        title = "Lowest scores" if self.is_out is None else "Most likely out"
         return properties("Detection", values, self.notes) + listing(title, ["row", *columns], rows)
 
 
@@ -152,7 +152,7 @@ def detect(
         The (weight, bias) of the network's last layer, for base scores that need it.
     accept, false_alarm, fdr
         At most one of: the share of the reference to accept (default 0.95), the probability that an in-distribution
-        row is called out, and the false discovery rate. For online, the rate holds for each batch.
+        row is refused, and the false discovery rate. For online, the rate holds for each batch.
     groups
         One label per reference row. If the reference is split in half, the rows of a group (frames of a film, tiles of
         an image) stay in one half.
@@ -211,7 +211,7 @@ def detect_and_learn(
         check_same_model(outputs, as_outputs(reference, "reference"), "reference")
     plan = Plan.of(rows, reference, method=method, groups=groups, **options)
     if reference is not None and plan.method == "contrast":
-        check_apart(outputs, reference)
+        check_distinct(outputs, reference)
     if with_detector:
         check_can_learn(plan)
     if plan.method == "online":

@@ -1,8 +1,8 @@
 """Metrics of how well scores separate in- from out-of-distribution rows.
 
 Every function takes (scores_in, scores_out), so there are no labels to mix up. All values are shares in [0, 1] and
-exact under ties. They are computed from sums of integers over ranges of ascending scores, so that no bit of a result
-depends on the ranges: scores in memory and scores in many files have equal metrics.
+exact under ties. They are computed from sums of integers over ranges of ascending scores. Scores in memory and scores
+in many files therefore give bitwise equal metrics.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fpr_at_tpr(
 
     `at-least`: in-distribution rows are positive; the threshold is the largest one with a recall of at least `tpr`.
     `paper`: in-distribution rows are positive; the recall is the one nearest to `tpr`, and the higher one in a tie.
-    Among thresholds of equal recall the lowest is used, as in the code that papers on this subject share.
+    Among thresholds of equal recall the lowest is used, as in the reference code of many papers on this subject.
     `ood-positive`: out-of-distribution rows are positive; the result is the share of in-distribution rows rejected
     when at least `tpr` of the out-of-distribution rows are rejected. It differs from the other two by several points.
 
@@ -104,7 +104,7 @@ class Report:
     refused_right: float | None = None
     refused_wrong: float | None = None
 
-    # The scores, set by `evaluate` for `plot`. Equality and JSON ignore them.
+    # The sorted scores, set by `evaluate` and used by `plot`. Equality and JSON ignore them.
     _scores: ClassVar[_Sorted | None] = None
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class Report:
             right, wrong = (
                 "none" if share is None else f"{share:.2%}" for share in (self.refused_right, self.refused_wrong)
             )
-            lines.append(f"refused    {right} of the rightly and {wrong} of the wrongly classified in rows")
+            lines.append(f"refused    {right} of the correctly and {wrong} of the wrongly classified in rows")
         return "\n".join(lines)
 
     def json(self) -> str:
@@ -128,14 +128,14 @@ class Report:
     def plot(self) -> Figure:
         """Return a figure with score densities, the threshold that accepts 95 % of the in rows, and the ROC curve."""
         if self._scores is None:
-            raise ValueError("the figure of a report needs the scores in memory: make the report with truing.evaluate")
+            raise ValueError("plot() needs the scores in memory: create the report with truing.evaluate")
         inside, outside = self._scores.inside, self._scores.outside
         return figure_of_report(inside, outside, threshold_at(inside, accept=0.95), self.auroc)
 
     def _repr_html_(self) -> str:
         rows = {"rows": f"{self.rows_in:,} in, {self.rows_out:,} out", "convention": self.convention}
         shares = {"AUROC": self.auroc, "AUPR": self.aupr, "AUPR, out positive": self.aupr_out, "FPR95": self.fpr95}
-        refusals = {"refused, rightly classified": self.refused_right, "refused, wrongly": self.refused_wrong}
+        refusals = {"refused, correctly classified": self.refused_right, "refused, wrongly": self.refused_wrong}
         shares |= {name: share for name, share in refusals.items() if share is not None}
         return properties("Report", {name: f"{share:.2%}" for name, share in shares.items()} | rows)
 
@@ -220,7 +220,7 @@ class ScoreCounts:
 
 @dataclass(frozen=True)
 class Sums:
-    """What a range of scores adds to the metrics.
+    """The contribution of a range of scores to the metrics.
 
     `won` is twice the number of pairs in which the in row wins, where a tie counts as half a pair. `precision_in` and
     `precision_out` are sums of precisions over rows, in units of 2 ** -_PRECISION_BITS. `fpr95` is the best candidate
@@ -314,7 +314,7 @@ def _exact_dot(counts: Counts, numbers: NDArray[np.int64]) -> int:
 
 
 def _fpr_at_least(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate | None:
-    place = rows.inside - rows_for(tpr, rows.inside)  # Of the threshold among the ascending in-distribution scores.
+    place = rows.inside - rows_for(tpr, rows.inside)  # The rank of the threshold among the in-distribution scores.
     if not counts.up_to_in[0] <= place < counts.up_to_in[-1]:
         return None
     below = np.searchsorted(counts.up_to_in, place, "right") - 1
@@ -333,7 +333,7 @@ def _fpr_nearest(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate 
 
 
 def _fpr_out_positive(counts: ScoreCounts, rows: RowCounts, tpr: float) -> Candidate | None:
-    place = rows_for(tpr, rows.outside) - 1  # Of the highest rejected score among the out-of-distribution scores.
+    place = rows_for(tpr, rows.outside) - 1  # The rank of the highest rejected score among the out scores.
     if not counts.up_to_out[0] <= place < counts.up_to_out[-1]:
         return None
     return 0.0, float(counts.up_to_in[np.searchsorted(counts.up_to_out, place, "right")] / rows.inside)
@@ -353,7 +353,7 @@ CONVENTIONS: dict[str, Callable[[ScoreCounts, RowCounts, float], Candidate | Non
 
 def _refusals(scores_in: Floats, correct: NDArray[np.bool_]) -> tuple[float | None, float | None]:
     if correct.dtype != np.bool_ or correct.ndim != 1:
-        raise TypeError(f"correct must be 1-D true or false, got {correct.ndim}-D {correct.dtype}")
+        raise TypeError(f"correct must be a 1-D array of booleans, got {correct.ndim}-D {correct.dtype}")
     check_same_rows(scores_in=scores_in, correct=correct)
     refused = is_out(scores_in, threshold_at(scores_in, accept=0.95))
     shares = [float(refused[rows].mean()) if rows.any() else None for rows in (correct, ~correct)]

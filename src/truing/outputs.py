@@ -79,10 +79,10 @@ class Outputs:
     def load(cls, path: str | PathLike[str], *, features: str | None = None, logits: str | None = None) -> Outputs:
         """Read an `.npz`, Parquet or Arrow file, or a `features.npy` with the `.npy` files next to it.
 
-        `features` and `logits` give the names of these columns in the file, if they differ. A name such as `f*` joins
-        all columns of numbers that it matches, in natural order: f2 before f10.
+        `features` and `logits` are the names of these columns in the file, if the names differ. A pattern such as `f*`
+        joins all matching columns of numbers, in natural order: f2 before f10.
         """
-        named = {name: own for name, own in (("features", features), ("logits", logits)) if own is not None}
+        named = {name: column for name, column in (("features", features), ("logits", logits)) if column is not None}
         columns: dict[str, Any] = read_columns(path, named=named)
         try:
             return cls(**columns)
@@ -107,7 +107,7 @@ class Outputs:
             raise ValueError("parts must hold at least one Outputs, got none")
         for part in whole[1:]:
             if part._shape() != whole[0]._shape():
-                raise ValueError(f"parts must be alike, got {whole[0]!r} and {part!r}")
+                raise ValueError(f"parts must have the same columns and model, got {whole[0]!r} and {part!r}")
         labelled = all(part.labels is not None for part in whole)
         names = [name for name in whole[0]._columns() if labelled or name != "labels"]
         columns = {name: np.concatenate([getattr(part, name) for part in whole]) for name in names}
@@ -118,7 +118,7 @@ class Outputs:
         logits, labels = self._need("logits", "correct()"), self._need("labels", "correct()")
         if labels.min() < 0 or labels.max() >= logits.shape[1]:
             received = f"{labels.min()} to {labels.max()}"
-            raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, as the logits have it, got {received}")
+            raise ValueError(f"labels must be from 0 to {logits.shape[1] - 1}, one for each logit, got {received}")
         right: Bools = self._predicted_classes() == labels
         return right
 
@@ -149,7 +149,7 @@ class Outputs:
             )
         return Outputs._of_checked({name: column[rows] for name, column in self._columns().items()}, self.model)
 
-    def _need(self, name: str, user: str = "this") -> Any:
+    def _need(self, name: str, user: str = "this job") -> Any:
         """Return the field `name`. If it is missing, raise an error that names its `user`, such as a score."""
         value = getattr(self, name)
         if value is None:
@@ -180,7 +180,7 @@ def as_outputs(value: Outputs, name: str) -> Outputs:
     """Return `value`; raise `TypeError` if it is not `Outputs`."""
     if not isinstance(value, Outputs):
         wanted = "truing.Outputs(features=…, logits=…)"
-        raise TypeError(f"{name} must be Outputs, got {type(value).__name__}: make {wanted} of arrays")
+        raise TypeError(f"{name} must be Outputs, got {type(value).__name__}: pass {wanted}")
     return value
 
 

@@ -28,7 +28,7 @@ from .decisions.distances import RowGuard, is_garbage
 from .decisions.placements import PlacementSums, placements, weights_to_mix
 from .decisions.ranks import Ranks
 from .decisions.row_keys import RowKeys, stride_of
-from .decisions.thresholds import Rate, decide_at, largest_called_out, out_share_of_counts
+from .decisions.thresholds import Rate, decide_at, largest_refused, out_share_of_counts
 from .outputs import Outputs
 from .plan import Plan
 from .regression.least_squares import LinearFit
@@ -288,7 +288,7 @@ class DecidePart:
     """Steps 1 and 4 on a part: base scores, trued scores and, with reference rows, decisions.
 
     `starts` (k,) are the numbers of the first rows of the parts. With a false discovery rate, rows with a p-value up to
-    `called_out` are out.
+    `largest_p` are refused.
     """
 
     base: BaseScore
@@ -296,7 +296,7 @@ class DecidePart:
     calibration: Calibration | None
     rate: Rate
     starts: Numbers
-    called_out: float | None = None
+    largest_p: float | None = None
 
     def __call__(self, number: int, blocks: Iterable[Block]) -> Tally:
         """Return the counts over a part, without its columns."""
@@ -315,7 +315,7 @@ class DecidePart:
                 yield columns | {"scores": trued_scores(rows, self.fit)}, Tally(len(rows))
                 continue
             decision, ranks = decide_rows(rows, self.fit, self.calibration.scores, self.rate)
-            is_out = decision.is_out if self.called_out is None else decision.p_values <= self.called_out
+            is_out = decision.is_out if self.largest_p is None else decision.p_values <= self.largest_p
             positions = self.starts[number] + block.numbers
             looked_up = rows.features[positions % self.calibration.stride == 0]
             tally = Tally.of(self.calibration, rows.scores, ranks, int(np.count_nonzero(is_out)), looked_up)
@@ -323,7 +323,7 @@ class DecidePart:
 
 
 def with_fdr(work: DecidePart, passes: Passes) -> tuple[DecidePart, Passes]:
-    """Return the work with the largest p-value that is called out, if the rate is an FDR: one more pass.
+    """Return the work with the largest refused p-value, if the rate is an FDR: one more pass.
 
     Also return the passes over the parts that can be read.
     """
@@ -334,8 +334,8 @@ def with_fdr(work: DecidePart, passes: Passes) -> tuple[DecidePart, Passes]:
     if tally.counts is None:  # All rows were skipped.
         return work, readable
     p_values = np.arange(1, len(tally.counts) + 1) / len(tally.counts)
-    called_out = largest_called_out(p_values, np.cumsum(tally.counts), work.rate.value)
-    return replace(work, called_out=called_out), readable
+    largest_p = largest_refused(p_values, np.cumsum(tally.counts), work.rate.value)
+    return replace(work, largest_p=largest_p), readable
 
 
 class Prepared(NamedTuple):

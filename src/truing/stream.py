@@ -119,6 +119,8 @@ def answer_rows(
     state = solved.state
     if rate is None or state.reference is None:
         fit = solved.solved(with_reference=state.is_reference_in_fit).fit
+        if state.reference is None:
+            notes = (*notes, *state.notes(rows.features, fit))
         return Answer(rows.scores, trued_scores(rows, fit), None, tuple(notes))
     fit, scores_in = solved.solved(with_reference=is_learned)
     assert scores_in is not None

@@ -113,7 +113,7 @@ def test_the_json_summary_says_the_same_for_machines(here, capsys):
 
 def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
     printed = run(capsys, "detect", "test.npz", "-o", "scores.csv")
-    assert "no in/out" in printed
+    assert "scores but no decisions" in printed
     with (here / "scores.csv").open() as file:
         table = list(csv.DictReader(file))
     assert list(table[0]) == ["row", "base", "scores", "rank"]

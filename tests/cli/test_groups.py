@@ -101,8 +101,10 @@ def test_a_missing_column_is_an_error_that_names_the_option_the_column_and_the_c
 def test_a_column_that_is_not_one_label_per_row_is_an_error(here, capsys):
     write_reference("held.npz", film=NUMBERS[:9], one=np.zeros(len(NUMBERS), int), share=NUMBERS / 7)
     arguments = ("detect", "test.npz", "--reference", "held.npz", "--groups")
-    assert "groups must hold one label per reference row, (200,), got shape (9,)" in error(capsys, *arguments, "film")
-    assert "groups must hold at least 2 different labels, got 1" in error(capsys, *arguments, "one")
+    assert "groups must have shape (200,), one label per reference row, got shape (9,)" in error(
+        capsys, *arguments, "film"
+    )
+    assert "groups must have at least 2 different labels, got 1" in error(capsys, *arguments, "one")
     assert "--groups share: share must be integers or strings (n,), got float64" in error(capsys, *arguments, "share")
     assert "--groups logits: logits must be integers" in error(capsys, *arguments, "logits")
 

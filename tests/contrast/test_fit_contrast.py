@@ -222,14 +222,18 @@ def test_bad_input_gets_one_clear_line(inside, outside):
         ((mix, narrow), {}, "features must have 9 columns, as the reference has, got 64"),
         ((mix, fewer), {}, "outputs must have 7 logits, as the reference has, got 10"),
         ((truing.Outputs(mix.features), known), {}, "outputs must have 10 logits, as the reference has, got none"),
-        ((mix, known[:3]), {}, "reference must have at least 4 rows to be split, got 3"),
-        ((known, known), {}, "reference must differ from outputs, got the same rows"),
+        ((mix, known[:3]), {}, "reference must have at least 4 rows to be split in half, got 3"),
+        ((known, known), {}, "reference must hold other rows than outputs, got the same rows"),
         ((mix, known), {"components": 99}, "components must be"),
         ((mix, known), {"base": "tea"}, "base must be one of"),
-        ((mix, known), {"base": "vim"}, "needs the network's last layer"),
+        ((mix, known), {"base": "vim"}, "needs head, the (weight, bias)"),
         ((mix, known), {"calibration": inside[:5].features}, "calibration must be Outputs, got ndarray"),
         ((mix, known), {"groups": ["a"] * 400}, "groups must hold at least 2 different labels, got 1"),
-        ((mix, known), {"groups": ["a", "b"]}, r"groups must hold one label per reference row, \(400,\), got shape"),
+        (
+            (mix, known),
+            {"groups": ["a", "b"]},
+            r"groups must have shape \(400,\), one label per reference row, got shape",
+        ),
         ((mix, known), {"groups": np.full(400, np.nan)}, "groups must have no missing labels, got nan in row 0"),
         ((mix, known), {"groups": ["a", None] * 200}, "groups must have no missing labels, got None in row 1"),
         ((mix, known), {"groups": range(400), "calibration": inside[:5]}, "groups cannot be combined with calibration"),
@@ -328,7 +332,7 @@ def test_known_rows_of_another_model_or_the_rows_themselves_are_refused(job, ins
     named = [truing.Outputs(rows.features, rows.logits, model=name) for rows, name in ((mix, "a"), (known, "b"))]
     with pytest.raises(ValueError, match="reference must be of the model 'a', as the outputs are, got 'b'"):
         truing.fit_contrast(*named)
-    with pytest.raises(ValueError, match="calibration must differ from outputs, got the same rows"):
+    with pytest.raises(ValueError, match="calibration must hold other rows than outputs, got the same rows"):
         truing.fit_contrast(mix, known, calibration=mix)
     with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, got int"):
         truing.fit_contrast(mix, inside[:400], rng=3)

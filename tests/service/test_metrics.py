@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import truing
 
 from .batches import far
-from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, from_json, npz, serving
+from .running import CLASSES, FEATURES, as_json, batch, from_json, npz, serving
 
 MODEL = {"features": FEATURES, "classes": CLASSES}
 
@@ -119,13 +119,6 @@ def test_the_drift_alarm_is_that_of_a_detector_until_there_is_another_reference(
     assert metrics()[:2] == [1, 0]
 
 
-def test_the_process_and_the_build_are_described(service):
-    text = text_of(service)
-    assert value(text, "process_resident_memory_bytes") > 10**7
-    assert value(text, "process_open_fds") > 3
-    assert f'version="{truing.__version__}"' in re.search(r"^truing_build_info{(.*)} 1\.0$", text, re.MULTILINE)[1]
-
-
 def test_no_series_of_a_deleted_model_is_left(service):
     create(service, "deleted")
     infer(service, "deleted", batch(20))
@@ -159,18 +152,3 @@ def test_promtool_finds_nothing_to_criticise(service):
         ["promtool", "check", "metrics"], input=text_of(service), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_the_state_rows_are_the_learned_rows_and_survive_a_kill(tmp_path):
-    running = begin(tmp_path)
-    for seed in (0, 1, 2, 2):
-        from_json(running.client.post(INFER, json=as_json(batch(10, seed), id=f"{seed}")))
-    assert running.state_rows() == 30
-    running.kill()
-    with serving(tmp_path) as running:
-        assert running.state_rows() == 30
-        text = text_of(running)
-        assert value(text, "truing_rows_total", model="truing", kind="learned") == 0
-        assert value(text, "truing_sequence", model="truing") == 3
-        running.client.post("/models/truing/reset")
-        assert running.state_rows() == 0

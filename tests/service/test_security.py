@@ -4,20 +4,15 @@ import asyncio
 import gzip
 import json
 import re
-import shutil
 import socket
-import subprocess
 import time
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.responses import Response
 
-from truing.service.logs import printable
 from truing.service.security import Access, Guard, InFlight, Limits, read_body
 
 from .running import INFER, Running, as_binary, as_json, batch, begin, from_json, serving
@@ -403,14 +398,6 @@ def test_invalid_http_writes_few_lines_to_the_log_and_all_of_them_are_json(servi
     assert len(lines) < 30
 
 
-@given(st.text(max_size=1000))
-def test_a_text_in_the_log_is_short_and_printable(text):
-    line = printable(text)
-    assert line.isprintable()
-    assert len(line) == min(len(text), 300)
-    assert line == text or not (text.isprintable() and len(text) <= 300)
-
-
 def test_the_log_has_the_reason_of_a_refusal_without_control_characters(service):
     time.sleep(1.1)  # Earlier refusals of the same second count towards the limit.
     reused = as_json(batch(2), id="a\x1b[31m\nb")
@@ -458,36 +445,3 @@ def test_a_request_that_is_unfinished_at_the_end_of_a_shutdown_gets_503(tmp_path
         (answer,) = received(connection)
     assert answer == (HTTPStatus.SERVICE_UNAVAILABLE, b'{"error":"the service is stopping"}')
     assert running.ended() == 0
-
-
-JAVA = """
-import java.net.URI;
-import java.net.http.*;
-
-class Infer {
-    public static void main(String[] arguments) throws Exception {
-        var client = HttpClient.newHttpClient();
-        var body = HttpRequest.BodyPublishers.ofFile(java.nio.file.Path.of(arguments[1]));
-        for (int i = 0; i < 3; i++) {
-            var request = HttpRequest.newBuilder(URI.create(arguments[0])).POST(body).build();
-            var response = client.send(request, HttpResponse.BodyHandlers.ofString());
-            System.out.println(response.statusCode() + " " + response.body());
-        }
-    }
-}
-"""
-
-
-@pytest.mark.skipif(shutil.which("javac") is None, reason="needs javac: apt-get install openjdk-17-jdk-headless")
-def test_the_default_http_client_of_java_is_answered(service, tmp_path):
-    (tmp_path / "Infer.java").write_text(JAVA)
-    rows = batch(200)
-    (tmp_path / "request.json").write_text(json.dumps(as_json(rows, id="from Java")))
-    before = service.status()["rows"]
-    words = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "Infer.java", service.url + INFER, "request.json"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    answers = [line.partition(" ") for line in done.stdout.splitlines()]
-    assert [status for status, _, _ in answers] == ["200"] * 3
-    assert [json.loads(body)["parameters"]["repeated"] for _, _, body in answers] == [False, True, True]
-    assert service.status()["rows"] == before + 200

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from truing.service.changes import Change, Contents, applied, calibration, learn, learning
 from truing.service.models import settings_of
-from truing.service.store import Encoded, Snapshot, Store, backup, files_of, thinned
+from truing.service.store import Encoded, Snapshot, Store, thinned
 
 from .batches import CLASSES, DETECTORS, FEATURES, REFERENCE_ROWS, batch, bits
 
@@ -47,20 +47,12 @@ def same(one: Contents, other: Contents) -> bool:
 
 
 @pytest.mark.parametrize("kind", DETECTORS)
-@pytest.mark.parametrize("snapshots_after", [(), (1,), (0, 2, 3)])
-def test_a_reopened_database_holds_the_same_bits(kind, snapshots_after, tmp_path):
+def test_a_reopened_database_has_the_bits_of_every_kept_state(kind, tmp_path):
     store = created(tmp_path, kind)
-    history = filled(store, snapshots_after=snapshots_after)
+    history = filled(store, snapshots_after=(0, 2))
     store.close()
-    again = Store(tmp_path / "m.sqlite3")
-    assert same(again.load(), history[-1])
-    again.close()
-
-
-@pytest.mark.parametrize("kind", ["dlr", "contrast"])
-def test_every_kept_state_can_be_loaded(kind, tmp_path):
-    store = created(tmp_path, kind)
-    history = filled(store, snapshots_after=(0, 2, 3))
+    store = Store(tmp_path / "m.sqlite3")
+    assert same(store.load(), history[-1])
     oldest = store.oldest()
     kept = {snapshot.sequence for snapshot in store.snapshots()}
     for contents in history:
@@ -69,7 +61,7 @@ def test_every_kept_state_can_be_loaded(kind, tmp_path):
         else:
             with pytest.raises(ValueError, match="sequence must belong to a snapshot"):
                 store.at(contents.sequence)
-    assert oldest == history[4].sequence  # The changes since the second newest snapshot are kept.
+    assert oldest == history[2].sequence  # The changes since the second-newest snapshot are kept.
     store.close()
 
 
@@ -97,16 +89,6 @@ def test_request_ids_survive_snapshots_and_are_forgotten_by_a_reset(tmp_path):
     assert store.find("z") is None
     store.append([Encoded.of(Change("reset"))], history[-1].sequence + 1)
     assert [store.find(name) for name in digests] == [None] * len(digests)
-    store.close()
-
-
-def test_a_restore_forgets_the_ids_of_later_batches_only(tmp_path):
-    store = created(tmp_path)
-    history = filled(store)
-    back = history[3]  # After the groups (a, b) and (c).
-    store.append([Encoded.of(Change("restore", back.sequence))], history[-1].sequence + 1)
-    assert [name for group in GROUPS for name in group if store.find(name)] == ["a", "b", "c"]
-    assert same(store.load(), replace(back, sequence=history[-1].sequence + 1))
     store.close()
 
 
@@ -138,33 +120,6 @@ def test_a_state_is_not_compared_across_a_reset_whose_change_was_deleted(tmp_pat
         store.before(1)
     assert store.before(3).sequence == 3
     store.close()
-
-
-def test_a_backup_of_a_database_in_use_is_one_file_with_the_same_state(tmp_path):
-    store = created(tmp_path)
-    history = filled(store, snapshots_after=(1,))
-    backup(tmp_path / "m.sqlite3", tmp_path / "copy.sqlite3")
-    assert [path.exists() for path in files_of(tmp_path / "copy.sqlite3")] == [True, False, False]
-    assert (tmp_path / "copy.sqlite3").stat().st_mode & 0o777 == 0o600
-    copy = Store(tmp_path / "copy.sqlite3")
-    assert same(copy.load(), history[-1])
-    with pytest.raises(FileExistsError, match=r"copy\.sqlite3 exists already"):
-        backup(tmp_path / "m.sqlite3", tmp_path / "copy.sqlite3")
-    store.close()
-    copy.close()
-
-
-def test_a_write_ahead_log_without_its_database_is_not_applied_to_a_new_one(tmp_path):
-    store = created(tmp_path)
-    filled(store)
-    _, log, _ = files_of(tmp_path / "m.sqlite3")
-    left = log.read_bytes()
-    store.close()
-    (tmp_path / "m.sqlite3").unlink()
-    log.write_bytes(left)
-    new = created(tmp_path)
-    assert new.load().sequence == 0
-    new.close()
 
 
 def test_other_databases_are_rejected(tmp_path):

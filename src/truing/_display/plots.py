@@ -39,7 +39,7 @@ def figure_of_detection(
     after.set(title="after", xlabel=f"{base}, trued")
     _mark(after, threshold)
     _lowest_rows(lowest, scores)
-    lowest.set(title="lowest scores" if is_out is None else "most surely out", xlabel="trued score")
+    lowest.set(title="lowest scores" if is_out is None else "most likely out", xlabel="trued score")
     _mark(lowest, threshold)
     return figure
 

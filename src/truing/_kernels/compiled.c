@@ -1,8 +1,8 @@
 /* Row kernels: sums over logits, products of rows with coefficients, and products of columns.
 
    Each function has a NumPy equivalent of the same name in plain.py. A function checks its arguments, releases the
-   interpreter lock and then does arithmetic only. Sums are added in an order that depends on nothing but the row, so
-   that equal rows give equal bits. The file uses the limited API and standard C: one binary serves all Python versions,
+   interpreter lock and then does arithmetic only. The order of additions depends only on the row, so that equal rows
+   give bitwise equal results. The file uses the limited API and standard C: one binary serves all Python versions,
    and any C compiler can build it. */
 
 #define PY_SSIZE_T_CLEAN
@@ -23,7 +23,7 @@
 #define VECTORISED
 #endif
 
-/* A function is compiled for AVX2 only if it is inlined into one that is. */
+/* A helper is compiled for AVX2 only if it is inlined into a VECTORISED function. */
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
 #else
@@ -40,13 +40,13 @@
 /* Rows of logits that are read side by side, and partial sums of a product of two vectors. */
 #define LANES 16
 
-/* Degree of the polynomial for (1 - p)^gamma, as in `_kernels/__init__.py`. */
+/* Degree of the polynomial for (1 - p)^gamma, as in scores/exponentials.py. */
 #define DEGREE 18
 
 /* With more columns, the size of scratch memory could overflow. */
 #define MOST_COLUMNS ((Py_ssize_t)1 << (sizeof(size_t) == 8 ? 28 : 13))
 
-/* Columns of a panel, of half a panel, and rows that are multiplied at a time. */
+/* Columns of a panel, columns of half a panel, and rows that are multiplied at a time. */
 #define PANEL 8
 #define HALF 4
 #define CHUNK 64
@@ -113,11 +113,12 @@ static double *aligned_doubles(Py_ssize_t n, void **block)
 
 /* Return e^x for x <= 709, to 1.4 units in the last place, and 0 for x < -708.7.
 
-   x = k ln 2 + r with |r| <= ln 2 / 2 (Cody & Waite 1980), e^r = 1 + r + r^2 q(r) with q of degree 9, interpolated at
-   Chebyshev points to an error of 2^-55. The bits of the exponent give 2^k; they are zero at k = -1023. */
+   x = k ln 2 + r with |r| <= ln 2 / 2 (Cody & Waite 1980), and e^r = 1 + r + r^2 q(r). The polynomial q of degree 9 is
+   interpolated at Chebyshev points to an error of 2^-55. The factor 2^k is built from exponent bits, which are zero at
+   k = -1023. */
 INLINE double exponential(double x)
 {
-    const double to_integer = 0x1.8p52; /* Adding it rounds to an integer, which then stands in the lowest bits. */
+    const double to_integer = 0x1.8p52; /* Adding this rounds to an integer and moves it into the lowest bits. */
     const double log2e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
     const double least = -1023 * 0x1.62e42fefa39efp-1;
     double clipped = least > x ? least : x;
@@ -192,7 +193,7 @@ INLINE void read_lanes(const matrix *logits, Py_ssize_t first, lanes *l)
     memcpy(l->smallest, smallest, sizeof smallest);
 }
 
-/* Whether the logits are finite and at most `limit` in size. NaN is invisible to comparisons, but not to a sum. */
+/* Return whether the logits are finite and at most `limit` in size. Comparisons miss NaN, but a sum does not. */
 INLINE int are_valid(const lanes *l, double limit)
 {
     int valid = 1;
@@ -270,7 +271,7 @@ VECTORISED static int sum_logits(const matrix *logits, double scale, double limi
     return valid;
 }
 
-/* Write the largest logit of each row, and the first column that has it as a number. */
+/* Write the largest logit of each row, and the first column that contains it, as doubles. */
 VECTORISED static int find_largest(const matrix *logits, double limit, lanes *l, double *largest, double *columns)
 {
     int valid = 1;
@@ -300,8 +301,9 @@ typedef struct {
     Py_ssize_t squarings;
 } exponent;
 
-/* Write e^x and e^(gamma x) of the classes below the largest, 0 for the others, and the sums of e^x. GEN's default, a
-   gamma of one tenth, saves one of two exponentials. `is_tenth` is a constant, so that no loop branches. */
+/* Write e^x and e^(gamma x) for the classes below the largest, 0 for the others, and the sums of e^x. With GEN's
+   default, a gamma of one tenth, one of the two exponentials is a power of the other. `is_tenth` is a compile-time
+   constant, so that no loop branches. */
 INLINE void take_both_powers(lanes *l, double scale, double gamma, int is_tenth)
 {
     const double *restrict f = l->f;
@@ -354,7 +356,8 @@ INLINE void sum_powers(const lanes *l, const exponent *power, double *out)
     memcpy(out, sum, sizeof sum);
 }
 
-/* Given `others` are sums over all classes; `logits` then hold only the largest classes of each row. */
+/* Write the sums behind GEN. If `others` are given, they are sums over all classes, and `logits` contains only the
+   largest logits of each row. */
 VECTORISED static int sum_entropies(const matrix *logits, double scale, double limit, const exponent *power, lanes *l,
                                     int are_given, double *others, double *equal, double *powers)
 {
@@ -402,7 +405,7 @@ INLINE double dot(const double *row, const double *coef, Py_ssize_t n)
     return sum_of_lanes(sums) + rest;
 }
 
-/* Numbers of all types are read as doubles first, so that equal numbers give equal bits. */
+/* Numbers of all types are converted to double first, so that equal numbers give bitwise equal products. */
 VECTORISED static void multiply_rows(const matrix *rows, const double *coef, double constant, double *numbers,
                                      double *out)
 {
@@ -414,8 +417,8 @@ VECTORISED static void multiply_rows(const matrix *rows, const double *coef, dou
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
-/* Write how many of m ascending numbers are below each of n scores; NaN is above all numbers. LANES searches run side by
-   side, so that their memory accesses overlap and no branch is mispredicted. */
+/* Write how many of m ascending numbers are below each of n scores; NaN counts as above all numbers. LANES searches run
+   side by side, so that their memory accesses overlap and no branch is mispredicted. */
 VECTORISED static void count_below(const double *ordered, Py_ssize_t m, const double *scores, Py_ssize_t n,
                                    double *below)
 {
@@ -480,7 +483,7 @@ VECTORISED static void multiply_columns(const matrix *features, const double *sc
 
 /* ---- The interface to Python ------------------------------------------------------------------------------------- */
 
-/* Fill in a C-contiguous buffer of native floating-point numbers with `axes` axes, or set an error. */
+/* Get a C-contiguous buffer of native floating-point numbers with `axes` axes, or set an error. */
 static int get_buffer(PyObject *object, const char *name, int axes, int is_output, Py_buffer *view)
 {
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (is_output ? PyBUF_WRITABLE : 0);

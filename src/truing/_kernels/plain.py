@@ -58,9 +58,9 @@ def entropy_sums(
     r"""Write the sums behind GEN, and return whether all logits are at most `limit` in size.
 
     `equal` is the number of classes with the largest logit, and `powers` the sum of $e^{\gamma x_j} (1 - p_j)^\gamma$
-    over the other classes, with $p_j = e^{x_j} / (1 + \mathrm{others})$. If `others` are given, `logits` are only the
-    largest of all logits; otherwise `others` is written too. The polynomial and the number of squarings, from which
-    compiled.c computes $(1 - p)^\gamma$, are not used here.
+    over the other classes, with $p_j = e^{x_j} / (1 + \mathrm{others})$. With `are_given`, `others` is an input and
+    `logits` contains only the largest logits of each row; otherwise `others` is written too. Only compiled.c uses the
+    polynomial and the number of squarings, to compute $(1 - p)^\gamma$.
     """
     f = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -76,9 +76,9 @@ def entropy_sums(
 
 
 def largest_columns(logits: Matrix, limit: float, largest: Floats, columns: Floats) -> bool:
-    """Write the largest logit of every row and its column, the first in a tie; return whether all logits are valid.
+    """Write the largest logit of every row and its column; return whether all logits are at most `limit` in size.
 
-    A logit is valid if it is at most `limit` in size.
+    In a tie, the first column counts.
     """
     f = logits.astype(np.float64)
     place = f.argmax(axis=1)

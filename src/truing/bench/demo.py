@@ -13,7 +13,8 @@ from .experiments.run import choices, run_task
 from .experiments.settings import Setting
 from .experiments.tasks import tasks
 from .progress import show_progress
-from .report import page, terminal
+from .report import demo_front, page, terminal
+from .report.tables import with_methods_of
 
 SETTING = Setting(
     "cifar10-resnet56-sample",
@@ -23,14 +24,6 @@ SETTING = Setting(
     {name: name for name in OUTSIDE},
     noise_sets=(),
 )
-TITLE = "Truing a classifier’s scores at test time"
-INTRODUCTION = """<p>A classifier’s own scores tell familiar inputs from strange ones, but noisily. Truing regresses the
-score on the network’s features, over the very rows to be judged, and takes the fitted value as the better score: no
-labels, no retraining. Here the plain score stands beside direct regression (DLR), robust regression (RLR), and direct
-regression on a stream (Online DLR). A higher score means more in-distribution.</p>
-<p>Known in-distribution rows are evidence: contrast learns what sets the rows that look out apart from the known rows,
-and adds it to the base score. It is not the paper’s method. It has its own table below, in which all methods have the
-same known rows.</p>"""
 
 
 def run(path: Path | None = None, folder: Path = DATA) -> None:
@@ -69,13 +62,6 @@ def measure(cases: list[Case], folder: Path = DATA) -> Results:
 
 
 def report(results: Results) -> str:
-    """Return the HTML page of the demo: the page of the experiments with its own front."""
-    rows_in = terminal.fitted(results.rows)[0]["rows_in"]
-    paragraphs = (
-        terminal.hurts(results.rows),
-        f"In-distribution: {rows_in:,} rows of CIFAR-10 test. The rows of one other set at a time are added to them,"
-        " and all are trued together, without labels.",
-        *terminal.notes(results.rows)[2:],
-    )
-    summed = tuple(case.name for case in DEMO if case.tables and not case.has_reference)
-    return page.render(results, page.Front(TITLE, INTRODUCTION, paragraphs, set_by_set=True, summed=summed))
+    """Return the HTML page of the demo: the pages of the experiments behind a front of its own."""
+    beside_main = tuple(case.name for case in DEMO if case.tables and not case.has_reference)
+    return page.render(with_methods_of(results, beside_main), demo_front.front(results.rows))

@@ -21,7 +21,7 @@ from ..outputs import Outputs, as_outputs
 from ..scores import Base, Head, check_base
 from .choice import Candidate, TailCounts, choose_base, has_choice
 from .fit import ContrastFit, Explanation
-from .reference import FEWEST_TO_SPLIT, SplitReference, check_apart, group_numbers, split
+from .reference import FEWEST_TO_SPLIT, SplitReference, check_distinct, group_numbers, split
 from .sample import RowSample
 from .standard import HIGHEST_SCORE, Standard
 from .tail import Learned
@@ -37,7 +37,7 @@ __all__ = [
     "SplitReference",
     "Standard",
     "TailCounts",
-    "check_apart",
+    "check_distinct",
     "choose_base",
     "fit_contrast",
     "group_numbers",
@@ -71,7 +71,7 @@ def fit_contrast(
         In-distribution rows that the network was not trained on.
     base, temperature, head
         The base score, the temperature of its softmax, and the network's last layer if the score needs it. The default
-        base score is gen, or with a head the better of gen and fdbd: fdbd if it puts clearly more rows into the tail.
+        base score is gen. With a head, it is fdbd if fdbd puts clearly more test rows into the tail of the reference.
     components
         Learn in this number of leading principal components of the features. The default uses all features.
     calibration
@@ -84,14 +84,14 @@ def fit_contrast(
     if base is not None:
         check_base(base)
     outputs, reference = as_outputs(outputs, "outputs"), as_outputs(reference, "reference")
-    check_apart(outputs, reference)
+    check_distinct(outputs, reference)
     if calibration is None:
         to_learn, to_decide = split(reference, rng, groups)
     else:
         if groups is not None:
             raise ValueError("groups cannot be combined with calibration, got both")
         to_learn, to_decide = reference, as_outputs(calibration, "calibration")
-        check_apart(outputs, to_decide, "calibration")
+        check_distinct(outputs, to_decide, "calibration")
     if head is not None and has_choice(base, temperature, head):
         base = choose_base(to_learn, to_decide, head, lambda candidates: TailCounts.of(outputs, candidates))
     halves = SplitReference.of(to_learn, to_decide, base or "gen", temperature, head, components)

@@ -58,7 +58,7 @@ def has_choice(base: Base | None, temperature: float, head: Head | None) -> bool
 def choose_base(
     to_learn: Outputs, to_decide: Outputs, head: Head, count: Callable[[Sequence[Candidate]], TailCounts]
 ) -> str:
-    """Return fdbd if it puts clearly more of the rows into the tail than gen, and gen otherwise.
+    """Return fdbd if it puts clearly more rows into the tail than gen, and gen otherwise.
 
     `count` counts the test rows in the tail of each candidate. The calibration half `to_decide` joins the test rows.
     """

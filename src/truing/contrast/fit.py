@@ -100,8 +100,8 @@ class ContrastFit:
             notes.append(f"only {self.rows:,.10g} rows to learn from: contrast needs hundreds")
         if self.shift > _CLEAR_SHIFT and self.trust < _LITTLE_TRUST:
             notes.append(
-                "the rows differ from the reference as a whole; few look like outliers: check that the reference still "
-                "matches production"
+                "the rows differ from the reference as a whole, but few look like outliers: check that the reference "
+                "still matches production"
             )
         elif self.trust < _LITTLE_TRUST:
             notes.append(

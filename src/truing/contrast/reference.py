@@ -62,8 +62,8 @@ class Evidence:
 class SplitReference:
     """A reference in two halves: `to_learn`, the learning half A, and `to_decide`, the calibration half B.
 
-    `learning` and `calibration` are A and B with their base scores. If `components` is given, the learned direction
-    lies in the span of the leading principal components of A. `evidence` is None if A has too few rows to learn from.
+    `learning` and `calibration` are A and B with their base scores. With `components`, the learned direction lies in
+    the span of the leading principal components of A. `evidence` is None if A has too few rows to learn from.
     """
 
     to_learn: Outputs
@@ -100,7 +100,7 @@ class SplitReference:
 
     @property
     def guard(self) -> RowGuard:
-        """Recognises, by their features, rows so far from the reference that they are decided but not learned."""
+        """The test for rows that are too far from the reference to be learned, by their features."""
         return RowGuard(self.standard.scale, None)
 
     def fit(self, rows: ScoredRows) -> ContrastFit:
@@ -120,8 +120,8 @@ class SplitReference:
     def learn(self, rows: ScoredRows, *, with_calibration: bool, share: float = 1.0) -> Learned | None:
         """Return how rows that look out differ from A, or None if there are too few rows to learn from.
 
-        With `with_calibration`, B joins the test rows. Use it if the fit also decides these rows. Otherwise neither B
-        nor the rows to decide may be part of the fit. `share` is the share of all test rows that `rows` holds.
+        `with_calibration` adds B to the test rows; use it if the fit also decides these rows. Otherwise neither B nor
+        the rows to decide may be part of the fit. `share` is the share of all test rows that are in `rows`.
         """
         if with_calibration:
             rows = sampled(self.calibration, share, np.arange(len(self.calibration))) + rows
@@ -168,10 +168,10 @@ def _leading_components(features: Floats, components: int) -> Floats:
         return np.asarray(_linalg.eigh(features.T @ features, subset_by_index=(d - components, d - 1))[1])
 
 
-def check_apart(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:
+def check_distinct(outputs: Outputs, reference: Outputs, name: str = "reference") -> None:
     """Reject reference rows that are identical to the test rows, or that come from another model."""
     if outputs.features.shape == reference.features.shape and np.array_equal(outputs.features, reference.features):
-        raise ValueError(f"{name} must differ from outputs, got the same rows")
+        raise ValueError(f"{name} must hold other rows than outputs, got the same rows")
     check_same_model(outputs, reference, name)
 
 
@@ -185,7 +185,9 @@ def split(
     if rng is not None and not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
     if len(reference) < FEWEST_TO_SPLIT:
-        raise ValueError(f"reference must have at least {FEWEST_TO_SPLIT} rows to be split, got {len(reference)}")
+        raise ValueError(
+            f"reference must have at least {FEWEST_TO_SPLIT} rows to be split in half, got {len(reference)}"
+        )
     rng = np.random.default_rng(_SEED) if rng is None else rng
     if groups is None:
         order = rng.permutation(len(reference))
@@ -204,12 +206,12 @@ def group_numbers(groups: ArrayLike, rows: int) -> NDArray[np.intp]:
     """Return the group number (n,) of each row. Reject missing labels, a wrong number of labels, and a single group."""
     labels = np.asarray(groups)
     if labels.shape != (rows,):
-        raise ValueError(f"groups must hold one label per reference row, ({rows},), got shape {labels.shape}")
+        raise ValueError(f"groups must have shape ({rows},), one label per reference row, got shape {labels.shape}")
     values = list(groups) if isinstance(groups, list | tuple) else labels.tolist()
     missing = [row for row, label in enumerate(values) if label is None or label != label or str(label) == "NaT"]
     if missing:
         raise ValueError(f"groups must have no missing labels, got {values[missing[0]]} in row {missing[0]}")
     names, numbers = np.unique(labels.astype(str) if labels.dtype == object else labels, return_inverse=True)
     if len(names) < 2:
-        raise ValueError("groups must hold at least 2 different labels, got 1: one group cannot be split into halves")
+        raise ValueError("groups must have at least 2 different labels, got 1: one group cannot be split in half")
     return np.asarray(numbers.reshape(-1), dtype=np.intp)

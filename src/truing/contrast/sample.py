@@ -17,7 +17,7 @@ from ..scores.rows import KeyedRows, ScoredRows
 MOST_ROWS = 100_000
 MOST_NUMBERS = 2**25
 
-# The most rows and numbers that a stream keeps. More batches than the last limit are joined into one.
+# The most rows and numbers that a stream keeps. If there are more batches than the last limit, they are joined.
 MOST_KEPT_ROWS = 8_192
 MOST_KEPT_NUMBERS = 2**22
 _MOST_BATCHES = 64
@@ -62,7 +62,7 @@ class RowSample:
             weight *= decay
         share = self.share
         if (decay < 1 or window is not None) and 2 * len(self) < _capacity(more.features.shape[1]):
-            share = min(1.0, 2 * share)  # Old rows have left, so a larger share of new rows fits.
+            share = min(1.0, 2 * share)  # Old rows left the sample, so there is room for more new rows.
         sample = RowSample((*batches, more.below(share)), share, weight + len(rows), self.seen + len(rows))
         return sample._within(window)._bounded()
 

@@ -77,13 +77,13 @@ class RowScale:
 
 @dataclass(frozen=True, eq=False)
 class RowGuard:
-    """Recognises garbage rows, which must not be learned, by their features and by their base score.
+    """A test for garbage rows, which must not be learned, by their features and by their base score.
 
     With a reference, feature distances are measured in standard deviations of the reference. Without one, the rows seen
     so far may be nearly identical, for example while a lens is covered, and ordinary rows would be 10,000 deviations
     away. Distances are then measured in the size of the rows seen so far, the root mean square of all their numbers.
-    For each of the six networks, and for each of its data sets as the rows seen so far, rows of its other sets are at
-    most 4.6 sizes away.
+    For each of the six networks and each of its data sets as the rows seen so far, rows of the other sets are at most
+    4.6 sizes away.
 
     Base scores are measured in sizes, because the deviation of the MSP is tiny if the network is sure of all rows.
     `scores` is None if base scores are not checked.

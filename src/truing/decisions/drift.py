@@ -208,7 +208,7 @@ class DriftAlarm:
         p_values
             The conformal p-value of each row (n,).
         residuals
-            For the report: base score minus trued score of each row (n,).
+            For the report: the base score minus the trued score of each row (n,).
         shift
             For the report: the mean of each feature over these rows minus its mean in the reference, in standard
             deviations of the reference (d,).
@@ -218,9 +218,9 @@ class DriftAlarm:
             raise ValueError(f"p_values must lie in [0, 1], got {p.min():g} to {p.max():g}")
         recent = self._recent(p, residuals, shift)
         ties = np.random.default_rng([self.seed, self.rows]).random((2, len(p)))
-        bins, inside = _bins(p), p > IN_DISTRIBUTION
-        # The p-values of the in-distribution part are rescaled to [0, 1].
-        bins_in = _bins((p[inside] - IN_DISTRIBUTION) / (1 - IN_DISTRIBUTION))
+        bins, is_in = _bins(p), p > IN_DISTRIBUTION
+        # Rescale the p-values of the in-distribution part to [0, 1].
+        bins_in = _bins((p[is_in] - IN_DISTRIBUTION) / (1 - IN_DISTRIBUTION))
         counted = replace(
             self,
             of_all=self.of_all.updated(bins, ties[0]),
@@ -299,7 +299,7 @@ class DriftWatch:
         seed = int.from_bytes(blake2b(wide.tobytes(), digest_size=8).digest())
         scale = wide.std(axis=0)
         rounding = len(wide) * np.finfo(np.float64).eps * np.abs(wide).max(axis=0)
-        # A feature that is constant in the reference is not scaled.
+        # Do not scale a feature that is constant in the reference.
         return cls(DriftAlarm(false_alarm, seed=seed), wide.mean(axis=0), np.where(scale > rounding, scale, 1.0))
 
     def updated(self, p_values: Floats, residuals: Floats | None, features: Matrix) -> DriftWatch:
@@ -334,7 +334,7 @@ def _ranked(counts: NDArray[np.int64], bins: NDArray[np.intp], ties: Floats) -> 
 def _bets(u: Floats) -> Floats:
     """Return the value of each bet at each u (bets, n). Bets are positive densities on [0, 1].
 
-    The bets cover small and large shifts up and down, a larger or smaller spread, and an excess of very low p-values.
+    They cover small and large shifts up and down, a larger or smaller spread, and an excess of very low p-values.
     """
     tilt, bend = 1 - 2 * u, 12 * (u - 0.5) ** 2 - 1
     bets = [
@@ -358,6 +358,6 @@ def _out_share(counts: NDArray[Any]) -> float:
 def _mean_p(counts: NDArray[Any]) -> float:
     """Return the mean p-value of the in-distribution part, scaled to [0, 1], or 1/2 without rows."""
     first = math.ceil(IN_DISTRIBUTION * BINS)
-    inside = counts[first:]
-    middles = (np.arange(len(inside)) + 0.5) / len(inside)
-    return 0.5 if inside.sum() == 0 else float((inside * middles).sum() / inside.sum())
+    counts_in = counts[first:]
+    middles = (np.arange(len(counts_in)) + 0.5) / len(counts_in)
+    return 0.5 if counts_in.sum() == 0 else float((counts_in * middles).sum() / counts_in.sum())

@@ -33,8 +33,8 @@ _CLASS_SHIFT = 0.1
 # Tolerance for rounding errors of a probability.
 _ROUNDED_CHANCE = 1e-6
 
-NO_REFERENCE = "no in/out decisions without a reference: pass in-distribution rows as reference"
-ALL_EQUAL = "all base scores are equal: a regression cannot improve them"
+NO_REFERENCE = "there are scores but no decisions: pass in-distribution rows as reference to get decisions"
+ALL_EQUAL = "all base scores are equal, so truing cannot improve them"
 
 
 class Chance(Protocol):
@@ -55,10 +55,10 @@ def is_few(rows: Any, fit: LinearFit) -> Any:
 
 
 def on_few_rows(few: int, fit: LinearFit) -> str:
-    """Return a note on rows that were scored by a fit to too few rows."""
+    """Return a note on rows that were scored by a fit to few rows."""
     return (
-        f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit to few rows for its rank of {fit.rank:,}, so "
-        "the trued score mostly repeats the base score: use more rows or fewer components"
+        f"{counted(few)} {'was' if few == 1 else 'were'} scored by a fit to few rows for its rank of {fit.rank:,}, "
+        "so the trued score mostly repeats the base score: use more rows or fewer components"
     )
 
 
@@ -70,7 +70,7 @@ def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
     if bound >= _NEARLY_ALL:
         yield (
             f"at least {math.floor(100 * bound)} % of the rows look out: check that the reference comes from the same "
-            "network and camera and was held out from training"
+            "network and data source, and that the network was not trained on it"
         )
 
 
@@ -78,14 +78,14 @@ def on_skipped_rows(skipped: int, *, has_reference: bool) -> list[str]:
     """Return a note on garbage rows, which were not learned, if there are any."""
     if not skipped:
         return []
-    verb, was = ("is", "it was") if skipped == 1 else ("are", "they were")
-    typical, done = ("the reference", "decided") if has_reference else ("the other rows", "scored")
+    are, were = ("is", "it was") if skipped == 1 else ("are", "they were")
+    typical, processed = ("the reference", "decided") if has_reference else ("the other rows", "scored")
     far = f"more than {GARBAGE_DISTANCE:g} times farther from {typical} than usual"
-    return [f"{counted(skipped)} {verb} {far}: {was} {done} but not learned"]
+    return [f"{counted(skipped)} {are} {far}: {were} {processed} but not learned"]
 
 
 def on_class_mix(counts_in: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]]) -> list[str]:
-    """Return a note if the predicted classes of the rows are clearly differently frequent than in the reference.
+    """Return a note if the predicted classes clearly have other frequencies among the rows than in the reference.
 
     Both arguments count the rows of each class (c,). The note is given if the total variation distance between the two
     exceeds its expected value for equal frequencies by `_CLASS_SHIFT`.
@@ -97,8 +97,8 @@ def on_class_mix(counts_in: NDArray[np.integer[Any]], counts: NDArray[np.integer
     if moved - noise < _CLASS_SHIFT:
         return []
     return [
-        f"the predicted class frequencies differ from the reference (by {moved:.0%} of the rows): if those of the "
-        "in-distribution rows differ too, more of them are refused than the rate states; contrast is less affected"
+        f"the predicted classes have other frequencies than in the reference, for {moved:.0%} of the rows: if this is "
+        "not due to out rows, more in-distribution rows are refused than stated; contrast is less affected"
     ]
 
 
@@ -113,9 +113,9 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
     chance = before[0].chance
     if all(then.chance < 0.5 - _ROUNDED_CHANCE - _CLEAR * then.standard_error for then in before):
         yield (
-            f"the rows score higher than the reference (with probability {1 - chance:.3f}): check that the two are not "
-            "swapped and that a higher score means in-distribution"
+            f"the rows score higher than the reference (with probability {1 - chance:.3f}): check that outputs and "
+            "reference are not swapped, and that a higher score means in-distribution"
         )
     if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
         chances = f"{chance:.3f} before truing, {after[0].chance:.3f} after"
-        yield f"truing hurts here: the probability that a reference row outscores a test row is {chances}"
+        yield f"truing hurts here: a reference row outscores a test row with probability {chances}"

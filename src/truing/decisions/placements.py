@@ -56,7 +56,7 @@ class Placements:
 
 @dataclass(frozen=True, eq=False)
 class PlacementSums:
-    """The number of test rows, the sum of their shares, and the sum of the squares of the shares minus ½.
+    """Sums over test rows: their number, the sum of their shares, and the sum of the squares of (share - ½).
 
     `of_reference` and `most` (m,) have the same meaning as in `Placements`. Sums over different test rows with the same
     reference can be added.

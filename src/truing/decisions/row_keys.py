@@ -49,7 +49,7 @@ class RowKeys:
         share = shared / looked_up
         if not self.are_distinct or share < _SHARED:
             return []
-        return [f"{share:.0%} of the rows are reference rows: p-values and error rates hold only for the others"]
+        return [f"{share:.0%} of the rows are reference rows: p-values and error rates are valid only for the others"]
 
 
 def stride_of(rows: int) -> int:

@@ -60,10 +60,10 @@ def p_values(scores_in: ArrayLike, scores: ArrayLike) -> Floats:
 
 
 def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
-    """Return which rows to call out (n,) so that the false discovery rate is at most `fdr`.
+    """Return which rows to refuse (n,) so that the false discovery rate is at most `fdr`.
 
-    Benjamini & Hochberg (1995): call out all rows up to the largest p-value that is at most `fdr` times its rank
-    divided by n.
+    Benjamini & Hochberg (1995): refuse all rows up to the largest p-value that is at most `fdr` times its rank divided
+    by n.
 
     >>> benjamini_hochberg([0.01, 0.9, 0.02], fdr=0.05)
     array([ True, False,  True])
@@ -72,12 +72,12 @@ def benjamini_hochberg(p: ArrayLike, *, fdr: float = 0.05) -> Bools:
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"p must lie in [0, 1], got {values.min():g} to {values.max():g}")
     ordered = np.sort(values)
-    chosen: Bools = values <= largest_called_out(ordered, np.arange(1, len(values) + 1), as_share(fdr, "fdr"))
-    return chosen
+    refused: Bools = values <= largest_refused(ordered, np.arange(1, len(values) + 1), as_share(fdr, "fdr"))
+    return refused
 
 
-def largest_called_out(p: Floats, up_to: NDArray[np.integer[Any]], fdr: float) -> float:
-    """Return the largest of the ascending p-values that Benjamini–Hochberg calls out, or -1 if it calls out none.
+def largest_refused(p: Floats, up_to: NDArray[np.integer[Any]], fdr: float) -> float:
+    """Return the largest of the ascending p-values that Benjamini–Hochberg refuses, or -1 if it refuses none.
 
     `up_to` counts the rows whose p-value is at most each entry of `p`. Among tied entries, only the last must be exact.
     """
@@ -106,7 +106,7 @@ def out_share_at_least(
     values = as_vector(p, "p")
     m = as_count(rows_in, "rows_in")
     if not levels:
-        raise ValueError("levels must hold at least one level, got none")
+        raise ValueError("levels must have at least one level, got none")
     # Round p-values up to multiples of 1 / (m + 1), with a tolerance for rounding errors.
     places = np.clip(np.ceil(values * (m + 1) * (1 - 1e-12)), 1, m + 1).astype(np.intp)
     return out_share_of_counts(np.bincount(places - 1, minlength=m + 1), confidence=confidence, levels=levels)
@@ -151,8 +151,8 @@ def _out_rows_at_least(up_to: NDArray[np.integer[Any]], m: int, miss: float, lev
 def _chance_by_out_rows(low: int, rows: int, m: int, j: int) -> Callable[[int], float]:
     """Return a function that maps a number of out rows to the probability that `low` or more rows are low.
 
-    A row is low if it scores below the j-th lowest of m reference rows. All out rows count as low. At least
-    r = low - out of the N = rows - out in-distribution rows are low if at most j - 1 of the lowest r + j - 1 of all
+    A row is low if it scores below the j-th lowest of m reference rows. All out rows count as low. Of the
+    N = rows - out in-distribution rows, at least r = low - out are low if at most j - 1 of the lowest r + j - 1 of all
     scores belong to reference rows. Most binomial coefficients of this probability do not depend on `out` and are
     computed once.
     """
@@ -164,11 +164,11 @@ def _chance_by_out_rows(low: int, rows: int, m: int, j: int) -> Callable[[int], 
     of_rest = gammaln(rows - low - j + 1 + lowest + 1)
 
     def chance_of(out: int) -> float:
-        drawn, others = low - out + j - 1, rows - out
+        lowest_of_all, others = low - out + j - 1, rows - out
         if low <= out:
             return 1.0
-        of_others = gammaln(others + 1) - gammaln(drawn - lowest + 1) - of_rest
-        of_both = gammaln(m + others + 1) - gammaln(drawn + 1) - gammaln(m + others - drawn + 1)
+        of_others = gammaln(others + 1) - gammaln(lowest_of_all - lowest + 1) - of_rest
+        of_both = gammaln(m + others + 1) - gammaln(lowest_of_all + 1) - gammaln(m + others - lowest_of_all + 1)
         return float(np.exp(of_reference + of_others - of_both).sum())
 
     return chance_of
@@ -187,8 +187,8 @@ class Rate:
         values = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
         rates = [cls(name, as_share(value, name)) for name, value in values.items() if value is not None]
         if len(rates) != 1:
-            received = " and ".join(rate.name for rate in rates) or "none"
-            raise ValueError(f"exactly one error rate must be given, accept, false_alarm or fdr, got {received}")
+            received = " and ".join(rate.name for rate in rates) or "none of them"
+            raise ValueError(f"exactly one error rate must be given (accept, false_alarm or fdr), got {received}")
         return rates[0]
 
     def fewest_rows(self) -> int:
@@ -200,15 +200,15 @@ class Rate:
         return 1 if level <= 0 else math.ceil(1 / max(level, _LOWEST_LEVEL) - 1e-9) - 1
 
     def notes(self, rows_in: int) -> list[str]:
-        """Return a note if this number of reference rows cannot provide the requested rate."""
+        """Return a note if this number of reference rows is too small for the requested rate."""
         smallest = 1 / (rows_in + 1)
         if self.name == "accept":
             refused = 1 - rows_for(self.value, rows_in) / (rows_in + 1)
             if refused <= _TOLERATED_EXCESS * (1 - self.value) or self.value == 1.0:
                 return []
             return [
-                f"few reference rows ({rows_in:,}): on average, {refused:.1%} of in-distribution rows are refused, not "
-                f"{1 - self.value:.1%}"
+                f"only {rows_in:,} reference rows: on average, {refused:.1%} of the in-distribution rows are refused "
+                f"instead of {1 - self.value:.1%}"
             ]
         if smallest <= self.value:
             return []

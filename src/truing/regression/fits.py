@@ -1,4 +1,4 @@
-"""DLR, and RLR of rows that fit into its sample. Both return a `LinearFit`. `fit_robust` itself is in robust.py."""
+"""Fits of rows in memory: DLR (`fit_direct`), and the steps of RLR. `fit_robust` is in robust.py."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .moments import Moments, PrincipalComponents
 # The default share of rows that RLR trusts, as in the paper.
 KEEP = 0.8
 
-# Residuals are tied if they round to the same multiple of a unit: the first share of the scores' spread or, if larger,
-# the second share of the scores' size, which is as much as rounding adds.
+# Residuals are tied if they round to the same multiple of a unit. The unit is the first share of the spread of the
+# scores or, if larger, the second share of their size, which is about the rounding error of a residual.
 _TIE_SHARE_OF_SPREAD = 1e-9
 _TIE_SHARE_OF_SCORES = 2.0**-46
 
@@ -27,7 +27,7 @@ _TIE_SHARE_OF_SCORES = 2.0**-46
 def fit_direct(
     features: ArrayLike, scores: ArrayLike, *, intercept: bool = True, components: int | None = None
 ) -> LinearFit:
-    """Return the least-squares fit of the scores on the features: DLR (Eq. 10), of minimum norm.
+    """Return the minimum-norm least-squares fit of the scores on the features: DLR (Eq. 10).
 
     >>> fit_direct([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).coef.round(6)
     array([2.])
@@ -50,7 +50,7 @@ class SharedFeatures:
     def fit_robust_sweep(
         self, scores: Floats, keeps: Sequence[float], *, penalty: float = 1e-5, intercept: bool = True
     ) -> list[LinearFit]:
-        """Return `fit_robust` of these features for every kept share: kept sets are nested, so moments add up."""
+        """Return `fit_robust` of these features for every kept share. Kept sets are nested, so their moments add up."""
         counts = [kept_rows(keep, len(self.matrix)) for keep in keeps]
         order = np.arange(len(self.matrix))
         if min(counts, default=len(order)) < len(order):
@@ -82,7 +82,7 @@ class SharedFeatures:
             return huber_rows(self._unit_rows, scores, penalty, intercept=intercept)
         except ArithmeticError as error:
             raise ArithmeticError(
-                f"RLR cannot rank the rows by trust, try a larger penalty or fit_direct: {error}"
+                f"the robust regression did not converge; use a larger penalty, or fit_direct: {error}"
             ) from None
 
     @cached_property
@@ -133,7 +133,7 @@ def moments_of_rows(rows: Rows) -> Moments:
         nonlocal total
         total = more if total is None else total + more
 
-    # A block of at least d + 2 rows computes its co-moment on any thread. The calling thread only adds co-moments.
+    # Blocks of at least d + 2 rows compute co-moments on all threads, and the calling thread only adds them.
     add_blocks(moments_of_block, slices(n, max(rows.block_size, d + 2)), add)
     assert total is not None
     return total
@@ -201,7 +201,7 @@ def kept_rows(keep: float, rows: int) -> int:
     """Return the number of rows to keep, floor(keep · rows); raise a ValueError if it is 0."""
     count = int(as_share(keep, "keep") * rows + 1e-9)
     if count < 1:
-        raise ValueError(f"keep must leave at least one of {rows} rows, got {keep}")
+        raise ValueError(f"keep must keep at least one of {rows} rows, got {keep}")
     return count
 
 
@@ -210,6 +210,7 @@ def as_pair(features: ArrayLike, scores: ArrayLike, components: int | None) -> t
     matrix, vector = as_matrix(features, "features"), as_vector(scores, "scores")
     check_same_rows(features=matrix, scores=vector)
     if components is not None and as_count(components, "components") > min(matrix.shape):
-        rows, columns = matrix.shape
-        raise ValueError(f"components must be at most the {rows} rows and {columns} columns, got {components}")
+        raise ValueError(
+            f"components must be at most {min(matrix.shape)} for features of shape {matrix.shape}, got {components}"
+        )
     return matrix, vector

@@ -1,4 +1,4 @@
-r"""Huber regression: the exact minimiser, with a proof that it is one.
+r"""Huber regression: the exact minimiser, with a certificate of optimality.
 
 RLR's lasso (Eq. 14) is a Huber regression: minimising it over γ leaves $\sum_i h_\lambda(r_i)$ with the residual
 $r = s - Z \beta - a$ and $\gamma_i = r_i - \mathrm{clip}(r_i, \pm\lambda)$. This file minimises it in four steps.
@@ -47,7 +47,7 @@ _MIN_PENALTY, _MAX_PENALTY = 2.0**-400, 2.0**100  # As a share of the largest sc
 _MIN_WIDTH_OVER_ROUNDING = 2.0**6  # A width closer to the rounding of residuals cannot identify inliers.
 _ROUNDING_UNITS = 8  # Units in the last place by which a residual may be off.
 _ILL_CONDITIONED = 1e-8  # Eigenvalue ratio of a Gram matrix below which half of the digits are lost.
-_MAX_ROUNDING_SHARE = 2.0**-10  # Drop a direction if rounding the features changes it by more than this share.
+_MAX_ROUNDING_SHARE = 2.0**-10  # Drop a direction if rounding of the features changes it by more than this share.
 _SMOOTHING_RATIO = 4.0  # Each smoothing over the next one.
 _LAST_SMOOTHING = 0.01  # The smallest positive smoothing, as a share of the width.
 _ROUGH, _FINE = 1.0, 1e-13  # Gradients, as a share of their terms, that end Newton with and without smoothing.
@@ -55,9 +55,9 @@ _NEGLIGIBLE_CURVATURE = 1e-4  # Rows with a smaller share of the largest curvatu
 _RIDGE = 1e-13  # Share of the Hessian's trace that keeps a singular Hessian solvable.
 _SLOPE_TOLERANCE = 0.1  # Share of the first slope along a step that ends a line search.
 _MAX_STEPS, _MAX_TRIALS = 200, 100
-_UNBOUNDED_RATIO = 1e3  # A step that moves residuals by so many times their size is not held back by any row.
+_UNBOUNDED_RATIO = 1e3  # If a step moves residuals by this many times their size, the loss has no minimum along it.
 _FEW_ROWS = 512  # Enough rows for a median.
-_NEAR_STANDARD_ERRORS = 5.0  # Rows within so many standard errors of the sample's fit may change sides.
+_NEAR_STANDARD_ERRORS = 5.0  # Rows within this many standard errors of ±λ may change between inlier and outlier.
 _MAX_ROUNDS = 8  # Rounds over all rows.
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-6  # Per row and width: the first fit may already be the minimum.
@@ -99,7 +99,7 @@ def huber(features: ArrayLike, scores: ArrayLike, penalty: float, *, intercept: 
 
 
 def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = True) -> HuberFit:
-    """Return `huber` of rows that are scaled and centred while they are read."""
+    """Return `huber` for rows that are scaled and centred while they are read."""
     penalty = as_number(penalty, "penalty", above=0.0)
     intercept = as_truth(intercept, "intercept")
     centre = float(np.median(scores)) if intercept else 0.0
@@ -121,7 +121,7 @@ def huber_rows(rows: Rows, scores: Floats, penalty: float, *, intercept: bool = 
 def check_solved(gap: float, coef: Floats, constant: float) -> None:
     """Raise ArithmeticError if the coefficients are not finite or the duality gap is above the tolerance."""
     if not (np.isfinite(coef).all() and np.isfinite(constant)):
-        raise ArithmeticError("huber needs coefficients beyond the largest double: scale the features up")
+        raise ArithmeticError("huber needs coefficients beyond the largest float64 number: scale the features up")
     if not gap <= TOLERANCE:  # NaN fails this comparison too.
         raise ArithmeticError(
             f"huber reached a relative duality gap of {gap:.1e}, expected at most {TOLERANCE:g}: "
@@ -177,10 +177,10 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """W = [rows @ basis, 1] with WᵀW = n I; the column of ones is there only with an intercept.
+    """W = [rows @ basis, 1] with WᵀW = n I. Without an intercept, there is no column of ones.
 
-    `size` (d,) is the typical magnitude of every column before centring, and `level` the magnitude that the scores lost
-    by centring.
+    `size` (d,) is the typical magnitude of every column before centring, and `level` the magnitude of the constant that
+    was subtracted from the scores.
     """
 
     rows: Rows
@@ -216,7 +216,7 @@ class Design:
         return self.basis @ theta, 0.0
 
     def uncentred(self, theta: Floats) -> tuple[Floats, float]:
-        """Return the coefficients (d,) and the constant of a fit, for columns that are not scaled and centred."""
+        """Return the coefficients (d,) and the constant of a fit, for columns before scaling and centring."""
         coef, constant = self.centred(theta)
         assert self.rows.factor is not None
         if self.rows.origin is not None:
@@ -269,7 +269,7 @@ def design_of(rows: Rows, intercept: bool, level: float) -> tuple[Design, int]:
 
     The rank is judged on columns scaled to unit variance: directions in which rows vary no more than by rounding are
     left out. A Gram matrix holds half of the digits of the rows. If it is ill-conditioned, the rows are read again in
-    the coordinates found so far.
+    the coordinates computed so far.
     """
     n, d = rows.features.shape
     mean, peak = column_mean_and_peak(rows)
@@ -420,9 +420,10 @@ def step_of_near_rows(design: Design, point: Point, width: float, count: int) ->
 def minimise(rows: Floats, residual: Floats, width: float, quadratic: Floats, linear: Floats) -> Floats:
     """Return the minimiser x of Σ h(rᵢ - wᵢᵀx) + xᵀ quadratic x / 2 - linearᵀ x, by Newton steps.
 
-    Newton goes astray where few rows are inliers. The smoothed loss gives every row some curvature, and its minimum
-    moves smoothly with the smoothing. The first smoothing is an upper quartile. A mean would let one huge residual move
-    x so far that rounding destroys the residuals of all other rows. A median is too small if most rows fit well.
+    Newton's method can diverge if few rows are inliers. The smoothed loss gives every row some curvature, and its
+    minimum moves smoothly with the smoothing. The first smoothing is an upper quartile. With a mean, one huge residual
+    could move x so far that rounding destroys the residuals of all other rows. A median is too small if most rows fit
+    well.
     """
     x = np.zeros(rows.shape[1])
     smoothing = float(np.quantile(np.abs(np.abs(residual) - width), 0.75))
@@ -438,7 +439,7 @@ def minimise(rows: Floats, residual: Floats, width: float, quadratic: Floats, li
 def newton(
     rows: Floats, residual: Floats, width: float, smoothing: float, quadratic: Floats, linear: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the step to the minimum of the smoothed loss, only roughly if there is smoothing, and its residual."""
+    """Return the step to the minimum of the smoothed loss, and its residual. With smoothing, the step is rough."""
     x = np.zeros(rows.shape[1])
     for count in range(_MAX_STEPS):
         slope, curvature = smooth_clip(residual, width, smoothing)
@@ -488,10 +489,10 @@ def newton_step(matrix: Floats, gradient: Floats) -> Floats:
 def line_search(
     residual: Floats, fitted: Floats, width: float, smoothing: float, linear: float, quadratic: float
 ) -> float:
-    """Return the length of a step at which the slope vanishes; 0 if the step leads up, infinity if it never ends.
+    """Return the step length at which the slope is zero; 0 if the loss rises, infinity if it falls without end.
 
     The loss is convex along the step, and piecewise quadratic without smoothing: Newton's method finds the zero of its
-    slope, kept between the bounds found so far.
+    slope, kept between the current bounds.
     """
     first = linear + float(smooth_clip(residual, width, smoothing)[0] @ fitted)
     largest = _UNBOUNDED_RATIO * (float(np.abs(residual).max(initial=0.0)) + width + smoothing)
@@ -583,9 +584,9 @@ def dual_point(design: Design, point: Point, width: float, inliers: Bools) -> tu
 
 
 def corrected_dual(rows: Floats, dual: Floats, infeasibility: Floats) -> tuple[Floats, Floats]:
-    """Return the dual of some rows, moved until Wᵀu of all rows vanishes or the rows cannot absorb more, and Wᵀu.
+    """Return the dual of some rows, moved until Wᵀu of all rows is zero or the rows cannot absorb more, and Wᵀu.
 
-    Every step is a projection. Rows that it moves beyond ±1 stay there, and the others are projected again.
+    Every step is a projection. Rows that reach ±1 stay there, and the other rows are projected again.
     """
     free = np.ones(len(dual), dtype=np.bool_)
     for _ in range(_MAX_CORRECTIONS):

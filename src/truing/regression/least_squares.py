@@ -39,18 +39,18 @@ _SAFETY_FACTOR = 4.0
 # A column is constant if its standard deviation is at most this share of its mean.
 _CONSTANT_TOLERANCE = 1000 * EPS
 
-# Sums of squares below this have lost digits to underflow. A column with a smaller one counts as constant.
+# A sum of squares below this has lost digits to underflow, and its column counts as constant.
 _UNDERFLOWING_SQUARE = 1e-290
 
 # Columns whose norms differ by more than this factor are treated as different units.
 _MAX_NORM_RATIO = 1e3
 
-# In another unit, entries of a unit vector below the first bound are rounding errors. Where rounding made the vectors
-# less accurate the bound grows, up to the second.
+# Where columns have different units, entries of a unit vector below the first bound are rounding errors. If the vectors
+# are less accurate, the bound grows, up to the second value.
 _ZERO_ENTRY = 1e-7
 _MAX_ZERO_ENTRY = 1e-3
 
-# Solves of a problem with these zeros: the first one, and corrections that fit the scores to full precision.
+# Setting such entries to zero changes the fitted scores a little. Solve this many times in all to correct them.
 _REFINEMENTS = 3
 
 # A mean this close to the span of the centred rows, relative to its length, lies in it.
@@ -61,10 +61,11 @@ _IN_SPAN_TOLERANCE = 1e-9
 class LinearFit:
     r"""A linear map from features to a trued score, $z^\top$ `coef` + `intercept` (Eq. 12).
 
-    `rows` is the weight of the fitted rows, `rank` the number of directions the fit uses, and `explained` the share of
-    the score variance it explains. `collinear` counts the directions left out because columns depend on each other or
-    because they are lost in rounding errors; directions missing for lack of rows are not counted. `rounding` bounds
-    the effect of rounding errors on the trued scores of these rows, as a share of the scores' spread.
+    `rows` is the weight of the fitted rows, `rank` the number of directions that the fit uses, and `explained` the
+    share of the score variance that it explains. `collinear` counts the directions left out because columns depend on
+    each other or are lost in rounding errors; directions missing because there are few rows are not counted.
+    `rounding` bounds the effect of rounding errors on the trued scores of these rows, as a share of the spread of the
+    scores.
     """
 
     coef: Floats
@@ -76,22 +77,22 @@ class LinearFit:
     rounding: float = 0.0
 
     def notes(self, components: int | None = None) -> list[str]:
-        """Return warnings about this fit; `components` is the number of principal components it was asked to use."""
+        """Return warnings about this fit. `components` is the requested number of principal components."""
         if self.rows and self.rank == 0 and not self.collinear:
             return ["the features do not vary: every row gets the same score"]
         notes = []
         if self.collinear > self.rank:
             notes.append(
                 f"the fit uses {self.rank:,} directions and leaves {self.collinear:,} out, because columns depend on "
-                "each other to within 1e-7 of their size or are lost in rounding errors: are columns repeated?"
+                "each other to within 1e-7 of their size or are lost in rounding errors: check for repeated columns"
             )
         if self.rounding > 1e-6:
-            cost = f"{self.rounding:.0e} of their spread"
-            notes.append(f"columns are nearly collinear: rounding errors may have changed scores by {cost}")
+            error = f"{self.rounding:.0e} of their spread"
+            notes.append(f"columns are nearly collinear: rounding errors may have changed scores by {error}")
         if components is not None and self.rank < min(components, self.rows - 1):
             notes.append(
-                f"only {self.rank:,} of {components:,} components are used: the others do not exist or are lost in the "
-                "rounding errors of the largest; do the columns differ very much in size?"
+                f"only {self.rank:,} of {components:,} components are used: the others have no variance, or less than "
+                "the rounding error of the largest; check whether the columns differ greatly in size"
             )
         return notes
 
@@ -101,7 +102,7 @@ class LinearFit:
         if self.coef.ndim != 1:
             raise ValueError(f"coef must be 1-D (d,), got shape {self.coef.shape}")
         if matrix.shape[1] != len(self.coef):
-            raise ValueError(f"features must have {len(self.coef)} columns, as the fit has, got {matrix.shape[1]}")
+            raise ValueError(f"features must have {len(self.coef)} columns for this fit, got {matrix.shape[1]}")
         scores = row_products(matrix, self.coef, float(self.intercept))
         if not np.isfinite(scores).all():
             check_finite(matrix, "features")
@@ -179,7 +180,7 @@ class Columns:
         return coef
 
     def rounding_through_origin(self, scaled: Floats, spread: float) -> float:
-        """Return the share of the spread lost to rounding where a fit through the origin must cancel large means."""
+        """Return the share of the spread lost to rounding when a fit through the origin must cancel large means."""
         if self.intercept or spread <= 0:
             return 0.0
         cancelled = np.sqrt(self.rows) * float(np.abs(self.scaled_mean) @ np.abs(scaled))
@@ -212,7 +213,7 @@ def solve_comoment(columns: Columns, comoment: Floats) -> Solution:
 def solve_deviations(columns: Columns, deviations: Floats, gram: Floats) -> Solution:
     """Return the minimum-norm fit of fewer rows than columns.
 
-    `deviations` (m, p) is a factor of the co-moment, and `gram` (m, m) its features' product with their transpose.
+    `deviations` (m, p) is a factor of the co-moment, and `gram` (m, m) the Gram matrix of its features.
     """
     possible, k = len(deviations) + (not columns.intercept), len(columns.norm)
     if k == 0 or possible > k:
@@ -221,10 +222,10 @@ def solve_deviations(columns: Columns, deviations: Floats, gram: Floats) -> Solu
     if not columns.vary.all():
         features = np.where(columns.vary, features, 0.0)
         gram = features @ features.T
-    found = _interpolation(columns, features, spread, gram)
-    if found is None:
-        found = _by_singular_values(columns, features[:, columns.live] / columns.norm, spread)
-    scaled, rank, rounding = found
+    fit = _interpolation(columns, features, spread, gram)
+    if fit is None:
+        fit = _by_singular_values(columns, features[:, columns.live] / columns.norm, spread)
+    scaled, rank, rounding = fit
     return _solution(columns, scaled, rank, possible - rank, rounding, float(spread @ spread))
 
 
@@ -257,7 +258,7 @@ def _correlations(columns: Columns, comoment: Floats) -> tuple[Floats, Floats]:
     correlations = square * inverse[:, None]
     correlations *= inverse
     cross = cross * inverse
-    if not vary.all():  # The rest of a constant column is rounding error.
+    if not vary.all():  # The deviations of a constant column are rounding errors.
         correlations[~vary] = 0.0
         correlations[:, ~vary] = 0.0
         cross[~vary] = 0.0
@@ -273,7 +274,7 @@ def cholesky_factor(matrix: Floats) -> Floats | None:
 
 
 def smallest_eigenvalue(factor: Floats) -> float:
-    """Return LAPACK's estimate of the smallest eigenvalue, in the 1-norm, of a matrix with this Cholesky factor."""
+    """Return LAPACK's 1-norm estimate of the smallest eigenvalue of a matrix with this Cholesky factor."""
     return float(_linalg.lapack.dpocon(factor, 1.0, uplo="L")[0])
 
 
@@ -284,7 +285,7 @@ def _solved(factor: Floats, target: Floats) -> Floats:
 
 
 def _by_cholesky(columns: Columns, factor: Floats, cross: Floats) -> Floats:
-    """Return the only coefficients (k,) that fit best."""
+    """Return the unique least-squares coefficients (k,) of a problem of full rank."""
     scaled = _solved(factor, cross)
     if not columns.intercept:
         # The Gram matrix about zero is the co-moment plus the square of the mean: Sherman & Morrison (1950).
@@ -356,8 +357,8 @@ def _shortest_fit(
 ) -> tuple[Floats, int, float]:
     """Return the scaled coefficients (k,) with coordinates `inside` (r,) in `basis` (k, r), their rank and rounding.
 
-    `values` (r,) are the eigenvalues of the correlation matrix that belong to the basis. Coefficients outside of the
-    basis change no fitted score. They are chosen so that scaled / norm is shortest.
+    `values` (r,) are the eigenvalues of the correlation matrix that belong to the basis. Coefficients outside the basis
+    do not change a fitted score. They are chosen so that scaled / norm is shortest.
     """
     error = limit / values.min(initial=1.0)  # Of the basis (Davis & Kahan 1970).
     tolerance = min(max(_ZERO_ENTRY, 10 * error), _MAX_ZERO_ENTRY)
@@ -386,8 +387,8 @@ def _shortest_fit(
 def _shortest(basis: Floats, inside: Floats, norm: Floats, tolerance: float) -> Floats:
     """Return scaled coefficients (k,) with coordinates `inside` (r,) in `basis` (k, r) and the shortest scaled / norm.
 
-    They are norm² · basis times a vector. With rows sorted by size and pivoting, Householder's QR decomposition keeps
-    the digits of every row, however much the norms differ (Cox & Higham 1998).
+    The solution has the form norm² · basis · v. With rows sorted by size and with pivoting, Householder's QR
+    decomposition is accurate in every row, however much the norms differ (Cox & Higham 1998).
     """
     k, r = basis.shape
     if r in (0, k):
@@ -413,9 +414,10 @@ def _shortest(basis: Floats, inside: Floats, norm: Floats, tolerance: float) -> 
 def _separated(basis: Floats, inside: Floats, norm: Floats, tolerance: float) -> tuple[Floats, Floats, Bools]:
     """Return another basis of the same space, the coordinates in it, and which of its entries are rounding errors.
 
-    `norm` (k,) descends. Norms may differ by many powers of ten. A rounding error in a column with a large norm would
-    outweigh the entries of columns with small ones. Columns of similar norm form a band. From the largest band on, each
-    band takes the remaining directions in which it has entries. Its entries in other directions are rounding errors.
+    `norm` (k,) is in descending order and may span many powers of ten. A rounding error in a column with a large norm
+    would outweigh the entries of columns with small norms. Columns of similar norm form a band. Starting with the
+    largest band, each band takes the remaining directions in which it has entries. Its entries in the other directions
+    are rounding errors.
     """
     bands = np.floor(np.log(norm[0] / norm) / np.log(_MAX_NORM_RATIO))
     basis, inside, taken = basis.copy(), inside.copy(), 0

@@ -4,8 +4,7 @@ Batches, streams and clusters compute the same sum. The score is one more column
 p = d + 1 columns. Everything is centred, so that large means do not cancel.
 
 The second moment has two forms. With at least p + 1 rows it is the co-moment (p, p), a sum of products of columns. With
-fewer rows it is a factor of the co-moment: one row of deviations (m, p) for every row but one. Then nothing of size
-d × d is ever built.
+n <= p rows it is a factor of the co-moment, a matrix of n - 1 deviations (n - 1, p), so that no d × d matrix is built.
 """
 
 from __future__ import annotations
@@ -53,23 +52,24 @@ from .least_squares import (
 # Rounding error in a sum of squares of rows, as a share of the sum: twice the largest error seen (see RANK_TOLERANCE).
 _SUM_ROUNDING = 32 * EPS
 
-# With fewer rows a block makes a slow matrix product. With more rows it loses digits.
+# Smaller blocks make matrix products slow. Larger blocks lose digits.
 _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 256, 8192
 
 # Number of sampled rows whose mean serves as the shift.
 _SAMPLED_FOR_MEAN = 64
 
-# If squares about the shift exceed squares about the mean by this factor, the rows are summed again about the mean.
+# If the squares about the shift exceed the squares about the mean by this factor, sum the rows again about the mean.
 _MAX_SHIFT_RATIO = 4.0
 
 # Largest weight of moments, and rounding error tolerated in a zero eigenvalue of a correlation matrix.
 _MOST_ROWS = 2.0**63
 _EIGENVALUE_ROUNDING = 2.0**-40
 
-# With fewer columns, or more components per column, LAPACK's eigenvectors take no longer than Lanczos iterations.
+# With fewer columns, or more components per column, LAPACK is as fast as Lanczos iterations.
 _MIN_LANCZOS_COLUMNS, _MIN_COLUMNS_PER_COMPONENT = 512, 16
 
-# Eigenvalues above the smallest leading one by this share of the largest are not missed.
+# Lanczos iterations are accepted only if they missed no eigenvalue that exceeds the smallest returned one by more than
+# this share of the largest.
 _MISSED_EIGENVALUE = 1e-9
 
 # Entries below this share of the largest do not change an eigenvector. LAPACK fails on matrices that contain them.
@@ -98,9 +98,9 @@ class Moments:
         The co-moment (p, p), $\sum_i (x_i - \bar x)(x_i - \bar x)^\top$; or, with m < p, deviations F (m, p) whose
         product $F^\top F$ is the co-moment.
     gram
-        The features of the deviations times their transpose (m, m); empty beside a co-moment.
+        The Gram matrix (m, m) of the features of the deviations; empty if there is a co-moment.
     rounding
-        Rounding errors (p,) that additions, subtractions and decay may have left in the columns' sums of squares.
+        Bounds (p,) on the rounding errors that additions, subtractions and decay left in the sums of squares.
 
     >>> days = Moments.of([[0.0], [1.0]], [1.0, 3.0]) + Moments.of([[2.0]], [5.0])
     >>> days.solve().predict([[3.0]]).round(6)
@@ -124,7 +124,7 @@ class Moments:
         if not (trace <= LARGEST**2 and np.abs(moments.mean).max() <= LARGEST):  # NaN fails these comparisons too.
             check_finite(matrix, "features")
             if not math.isfinite(trace):
-                raise ValueError("features and scores must not change while they are read")
+                raise ValueError("features and scores must not change while truing reads them")
         return moments
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Moments:
             self, more = more, self
         rows = self.rows + more.rows
         if not rows > 0:
-            raise ValueError(f"moments must have a weight to be added, got {self.rows:g} and {more.rows:g} rows")
+            raise ValueError(f"moments to add must have a positive weight, got {self.rows:g} and {more.rows:g} rows")
         step = more.mean - self.mean
         mean = self.mean + step * (more.rows / rows)
         step *= math.sqrt(self.rows * more.rows / rows)
@@ -179,18 +179,18 @@ class Moments:
         return _dense(rows, mean, comoment, np.hypot(rounding, EPS * comoment.diagonal()))
 
     def __radd__(self, zero: int) -> Moments:
-        """Return these moments: `sum` starts at zero."""
+        """Return these moments, because `sum` starts with 0."""
         return self if zero == 0 else NotImplemented
 
     def __sub__(self, old: Moments) -> Moments:
-        """Return the moments of the remaining rows after `old` rows, which were added before, are taken away.
+        """Return the moments of the rows that remain without the `old` rows, which were added before.
 
-        The result is a co-moment, whose rounding errors stay as large as the sums once were.
+        The result has a co-moment. Its rounding errors are relative to the sums before the subtraction.
         """
         _check_same_dimensions(self, old)
         rows = self.rows - old.rows
         if not rows > 0:
-            raise ValueError(f"the moments taken away must weigh less than {self.rows:g} rows, got {old.rows:g}")
+            raise ValueError(f"the subtracted moments must have fewer rows than {self.rows:g}, got {old.rows:g}")
         step = old.mean - self.mean
         mean = self.mean - step * (old.rows / rows)
         weight = math.sqrt(self.rows * old.rows / rows)
@@ -223,9 +223,9 @@ class Moments:
         r"""Return the minimum-norm least-squares fit (Eq. 11).
 
         It minimises $\sum_i (s_i - z_i^\top \beta - a)^2 + \mathrm{ridge} \, \|\beta\|^2$ over `coef` $\beta$ and
-        `intercept` $a$. Without an intercept $a = 0$, as the paper prints it. With `components` = k the fit is confined
-        to the k leading principal components of the centred features. These stay centred even if `intercept` is false,
-        which shifts every score by one constant.
+        `intercept` $a$. Without an intercept $a = 0$, as in the paper's equations. With `components` = k the fit is
+        confined to the k leading principal components of the centred features. The features are centred even without an
+        intercept, which shifts all scores by the same constant.
         """
         ridge, intercept = as_number(ridge, "ridge", at_least=0.0), as_truth(intercept, "intercept")
         if components is not None:
@@ -247,8 +247,8 @@ class Moments:
         """Return the fit of these rows confined to the given principal components."""
         with one_thread():
             inner = self.projected(principal)._solution(intercept, ridge)
-            found = Solution(principal.basis @ inner.coef, inner.rank, inner.collinear, inner.rounding)
-            return self._linear_fit(found, intercept, principal.origin)
+            solution = Solution(principal.basis @ inner.coef, inner.rank, inner.collinear, inner.rounding)
+            return self._linear_fit(solution, intercept, principal.origin)
 
     def projected(self, principal: PrincipalComponents) -> Moments:
         """Return the moments of the rows' coordinates (n, k) in the given principal components."""
@@ -269,19 +269,21 @@ class Moments:
             return solve_comoment(columns, self.second_moment)
         return solve_deviations(columns, self.second_moment, self.gram)
 
-    def _linear_fit(self, found: Solution, intercept: bool, origin: Floats) -> LinearFit:
+    def _linear_fit(self, solution: Solution, intercept: bool, origin: Floats) -> LinearFit:
         """Return the fit with these coefficients, its intercept, and the share of the variance that it explains."""
-        error_weights = np.empty(len(self.mean))  # A row [features, score] times these is the fit's error.
-        error_weights[:-1] = found.coef
+        error_weights = np.empty(len(self.mean))  # A row [features, score] times these weights is an error of the fit.
+        error_weights[:-1] = solution.coef
         error_weights[-1] = -1.0
         mean_error = float(self.mean @ error_weights)
-        constant = -mean_error if intercept else -float(origin @ found.coef)
+        constant = -mean_error if intercept else -float(origin @ solution.coef)
         offset = mean_error + constant
         residual = self._square_along(error_weights) + self.rows * (offset * offset)  # A product may overflow to inf.
         score = self.second_moment[:, -1]
         total = float(score[-1]) if self.is_dense else float(score @ score)
         explained = 1.0 - residual / total if total > 0.0 else float(residual <= 0.0)
-        return LinearFit(found.coef, constant, self.rows, found.rank, explained, found.collinear, found.rounding)
+        return LinearFit(
+            solution.coef, constant, self.rows, solution.rank, explained, solution.collinear, solution.rounding
+        )
 
     def _trace(self) -> float:
         """Return the sum of the columns' centred sums of squares."""
@@ -297,14 +299,14 @@ class Moments:
 
 
 def check_moments(moments: Moments) -> None:
-    """Raise an error unless these can be moments of rows: types, shapes, finite numbers, no negative eigenvalue.
+    """Reject moments that no rows can have: wrong types or shapes, invalid numbers, a negative eigenvalue.
 
-    Use it for moments from files and other machines.
+    Use this for moments from files and from other machines.
     """
     rows = as_number(moments.rows, "rows", at_least=0.0, at_most=_MOST_ROWS)
     p, m = np.size(moments.mean), len(moments.second_moment)
     if p < 2 or m > p:
-        raise ValueError(f"moments must have a mean of 2 columns or more and at most as many rows, got {p} and {m}")
+        raise ValueError(f"moments must have p >= 2 means and a second moment of at most p rows, got {p} and {m}")
     largest = 4 * max(1.0, rows) * LARGEST**2  # Rows lie within 2 * LARGEST of their mean.
     sides = 0 if m == p else m
     most_deviation = largest if m == p else math.sqrt(largest)
@@ -318,7 +320,7 @@ def check_moments(moments: Moments) -> None:
         if m == p:
             _check_comoment(moments.second_moment, moments.rounding)
         elif not _are_close(moments.gram, moments.second_moment[:, :-1] @ moments.second_moment[:, :-1].T):
-            raise ValueError("moments must be sums of rows, got a Gram matrix of other deviations")
+            raise ValueError("moments must be sums of rows, got a Gram matrix that does not match the deviations")
 
 
 def _check_array(values: object, name: str, shape: tuple[int, ...], most: float) -> None:
@@ -407,8 +409,8 @@ def _rounding_of_square(step: Floats, error: Floats, squares: Floats) -> Floats:
 def _of_few_rows(features: Matrix, scores: Floats) -> Moments:
     """Return the moments of at most p rows as deviations.
 
-    Householder's reflection of the vector of ones takes n centred rows R to n − 1 rows with the same products: every
-    row but the first, minus R₁ / (1 + √n).
+    A Householder reflection turns n centred rows R into n − 1 rows with the same products: every row but the first,
+    minus R₁ / (1 + √n).
     """
     n, d = features.shape
     rows = np.empty((n, d + 1))
@@ -472,7 +474,7 @@ def _leading_directions(moments: Moments, k: int) -> Floats:
     values, vectors = _leading_eigenvectors(scaled, min(k, len(scaled)))
     used = _above_rounding(values, np.ldexp(rounding, -exponent))
     directions = deviations.T @ (vectors[:, used] / np.sqrt(values[used]))
-    sizes = np.linalg.norm(directions, axis=0)  # Largest directions first, so that they stay as they are.
+    sizes = np.linalg.norm(directions, axis=0)  # Largest directions first, because QR changes the first ones least.
     return np.asarray(_linalg.qr((directions / sizes)[:, ::-1], mode="economic")[0])
 
 
@@ -485,9 +487,9 @@ def _leading_eigenvectors(square: Floats, k: int) -> tuple[Floats, Floats]:
     """Return the k largest eigenvalues, ascending, and their vectors (d, k)."""
     d = len(square)
     if d >= _MIN_LANCZOS_COLUMNS and k * _MIN_COLUMNS_PER_COMPONENT <= d:
-        found = _by_lanczos(square, k)
-        if found is not None:
-            return found
+        leading = _by_lanczos(square, k)
+        if leading is not None:
+            return leading
     values, vectors = _linalg.eigh(square, subset_by_index=(d - k, d - 1))
     return values, vectors
 
@@ -523,6 +525,6 @@ def _without_underflow(square: Floats) -> tuple[Floats, int]:
 
 def _check_same_dimensions(one: Moments, other: Moments) -> None:
     if not isinstance(other, Moments):
-        raise TypeError(f"moments add to and subtract from moments, got {type(other).__name__}")
+        raise TypeError(f"moments can only be combined with moments, got {type(other).__name__}")
     if one.dimensions != other.dimensions:
-        raise ValueError(f"moments must be of {one.dimensions} features to combine, got {other.dimensions}")
+        raise ValueError(f"moments must have the same features, got {one.dimensions} and {other.dimensions} columns")

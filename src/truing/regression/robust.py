@@ -1,12 +1,12 @@
 """Robust regression (RLR) of any number of rows: Algorithm 2.
 
-Up to `SAMPLED_ROWS` rows, all of them enter the Huber regression (`SharedFeatures`). With more rows, in memory or in
-parts, three steps read them block by block:
+With at most `SAMPLED_ROWS` rows, all rows enter the Huber regression (`SharedFeatures`). With more rows, in memory or
+in parts, three steps read them block by block:
 
 1. fit the Huber regression to a fixed sample of at most `SAMPLED_ROWS` rows;
 2. compute the size of every row's residual, and find the size up to which rows are kept;
 3. fit the kept rows by least squares. If several rows have exactly the last size that is kept, they share the places
-   that are left: each counts for the same fraction of a row.
+   the remaining places: each counts for the same fraction of a row.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ SAMPLED_ROWS = 200_000
 _ROWS_AT_ONCE = 2**16
 
 Work = Callable[[Iterable[ScoredRows]], Any]
-"""Work on the rows of one part, given in blocks: a frozen value that other processes can receive."""
+"""Work on the rows of one part, given in blocks. It is a frozen value that can be sent to other processes."""
 
 Read = Callable[[str, Work], Iterable[Any]]
-"""One pass: given a name for the pass and the work, yields the result of each part in the order of the parts."""
+"""One pass over all parts, given the name of the pass and the work. It yields the result of each part, in order."""
 
 
 def fit_robust(
@@ -168,7 +168,7 @@ def fit_robust_parts(
     intercept: bool = True,
     components: int | None = None,
 ) -> LinearFit:
-    """Return `fit_robust` of many rows in parts: two passes, and one number for each row in memory.
+    """Return `fit_robust` of many rows in parts. It takes two passes, and memory for one number per row.
 
     Parameters
     ----------
@@ -247,18 +247,18 @@ def fit_of_kept(
     below = tied = None
     for more_below, more_tied in read("kept", MomentsOfKept(trust, last, basis)):
         below, tied = _added(below, more_below), _added(tied, more_tied)
-    left = count - (0 if below is None else below.rows)
-    if tied is None or not 0 < left <= tied.rows:
-        raise ArithmeticError("residuals must be the same in every pass: all workers must compute alike")
-    shared = tied.decayed(left / tied.rows)
+    remaining = count - (0 if below is None else below.rows)
+    if tied is None or not 0 < remaining <= tied.rows:
+        raise ArithmeticError("residuals must be equal in every pass: all workers must use the same software versions")
+    shared = tied.decayed(remaining / tied.rows)
     kept = shared if below is None else below + shared
-    fit = replace(kept, rows=float(count)).solve(intercept)  # The count without the rounding of the fraction.
+    fit = replace(kept, rows=float(count)).solve(intercept)  # `kept.rows` may be off by rounding.
     return fit if basis is None else of_features(fit, basis)
 
 
 @dataclass(frozen=True, eq=False)
 class MomentsOfKept:
-    """Work on a part: sum up its rows with residuals `below` the last size that is kept, and those `tied` at it."""
+    """Work on a part: sum the rows with residuals below the last size that is kept, and the rows tied with it."""
 
     trust: Trust
     last: float

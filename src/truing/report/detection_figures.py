@@ -9,7 +9,7 @@ import numpy as np
 from .._check import Floats
 from ..detection import Detection
 from ..outputs import Outputs
-from .figures import IN, INK, OUT, Panel, dots, svg
+from .figures import DENSITY_MARGINS, IN, INK, OUT, Panel, dots, label_density, svg
 from .shapes import GRID, kernel_density, principal_axes
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def _scores(detection: Detection) -> Panel:
             axes.axvline(threshold, color=INK, linewidth=1, linestyle="dashed")
         if known is not None:
             axes.plot(grid, kernel_density(known, grid), color=INK, linewidth=1.6)
-        _label(axes, label, grid)
+        label_density(axes, label, grid[0], grid[-1])
 
     caption = f"{label}: density of the rows’ scores"
     caption += "" if known is None else "; the line is the reference’s"
     caption += "" if threshold is None else f", dashed the threshold, {threshold:.6g}"
-    return Panel(svg(draw, "scores"), caption, f"{caption}.")
+    return Panel(svg(draw, "scores", margins=DENSITY_MARGINS), caption, f"{caption}.")
 
 
 def _base_scores(detection: Detection) -> Panel:
@@ -93,11 +93,11 @@ def _base_scores(detection: Detection) -> Panel:
 
     def draw(axes: "Axes") -> None:
         _fill_by_colour(axes, grid, scores, colours)
-        _label(axes, detection.base, grid)
+        label_density(axes, detection.base, grid[0], grid[-1])
 
     caption = f"{detection.base}, the base score: density of the rows’ scores"
     caption += "" if detection.is_out is None else " by what was decided"
-    return Panel(svg(draw, "base-scores"), caption, f"{caption}.")
+    return Panel(svg(draw, "base-scores", margins=DENSITY_MARGINS), caption, f"{caption}.")
 
 
 def _some(rows: int, most: int, rng: np.random.Generator) -> Any:
@@ -125,9 +125,3 @@ def _fill_by_colour(axes: "Axes", grid: Floats, scores: Floats, colours: Any) ->
 
 def _fill(axes: "Axes", grid: Floats, heights: Floats, colour: str) -> None:
     axes.fill_between(grid, heights, facecolor=f"{colour}59", edgecolor=colour, linewidth=1)
-
-
-def _label(axes: "Axes", name: str, grid: Floats) -> None:
-    axes.locator_params(axis="x", nbins=5)
-    axes.locator_params(axis="y", nbins=6)
-    axes.set(xlabel=name, ylabel="density", xlim=(grid[0], grid[-1]), ylim=(0, None))

@@ -37,7 +37,8 @@ STROKES: dict[str, tuple[str, Any]] = {
 """The colour and dashes of the line of each method."""
 OTHER_COLOURS = ("#7a5195", "#6b8e23", "#a3502d", "#2f8f9d")
 SIZE = (4.2, 3.1)
-MARGINS = {"left": 0.14, "right": 0.96, "bottom": 0.17, "top": 0.97}
+MARGINS = {"left": 0.17, "right": 0.96, "bottom": 0.17, "top": 0.97}
+DENSITY_MARGINS = MARGINS | {"left": 0.08}  # Without tick labels on the vertical axis.
 
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": INK,
@@ -73,6 +74,14 @@ def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
             own = places[some][colours[some] == colour]
             strokes = np.array([line for place in own for line in (place, place, gap)]).reshape(-1, places.shape[1])
             axes.plot(*strokes.T, color=colour, alpha=0.65, linewidth=3.4, solid_capstyle="round", zorder=order)
+
+
+def label_density(axes: "Axes", label: str, low: float, high: float) -> None:
+    """Label a density of scores. The heights depend on the unit of the score, so the vertical axis has no numbers."""
+    axes.locator_params(axis="x", nbins=5)
+    axes.set(
+        xlabel=f"{label} (higher = in-distribution)", ylabel="density", xlim=(low, high), ylim=(0, None), yticks=[]
+    )
 
 
 def short_name(*names: str) -> str:

@@ -11,6 +11,8 @@ class Table:
     heads: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    best: frozenset[tuple[int, int]] = frozenset()
+    """The (line, column) of every cell to print in bold, counted from 0, in HTML."""
 
     def markdown(self) -> str:
         """Return the table in Markdown."""

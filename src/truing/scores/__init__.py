@@ -70,11 +70,11 @@ def base_scores(
     base, temperature
         The score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax.
     head, reference
-        The (weight, bias) of the last layer, and in-distribution rows that are used for nothing else. `NEEDS` lists
-        the scores that use them; other scores ignore them.
+        The (weight, bias) of the last layer, and in-distribution rows. `NEEDS` lists the scores that use them; other
+        scores ignore them. Do not use the same reference rows for a threshold or for p-values.
     leave_out
-        Whether the outputs are the reference rows, in the same order. Each row is then scored as if it were not in the
-        reference.
+        Whether the outputs are the reference rows themselves, in the same order. Each row is then scored by the other
+        reference rows.
     """
     if isinstance(base, str):
         needed: dict[str, Any] = {}
@@ -83,8 +83,8 @@ def base_scores(
         if "reference" in NEEDS.get(base, ()):
             needed |= {"reference": reference, "leave_out": leave_out}
         return as_choice(base, "base", SCORES)(outputs, temperature=temperature, **needed)
-    _refuse_temperature("of your own", temperature)
-    scores = as_vector(base(outputs), "what base returns")
+    _check_no_temperature("a score function", temperature)
+    scores = as_vector(base(outputs), "the result of base")
     if len(scores) != len(outputs):
         raise ValueError(f"base must return one score per row, {len(outputs)}, got {len(scores)}")
     return scores
@@ -117,7 +117,7 @@ def _of_logits(score: Callable[[ArrayLike, float], Floats]) -> Callable[..., Flo
     return by_name
 
 
-def _of_shaped(name: str, score: Callable[..., Floats]) -> Callable[..., Floats]:
+def _of_features_and_head(name: str, score: Callable[..., Floats]) -> Callable[..., Floats]:
     def by_name(
         outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
     ) -> Floats:
@@ -130,7 +130,7 @@ def _of_shaped(name: str, score: Callable[..., Floats]) -> Callable[..., Floats]
 def _max_logit(
     outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
 ) -> Floats:
-    _refuse_temperature("max_logit", temperature)
+    _check_no_temperature("max_logit", temperature)
     return max_logit(_logits(outputs, "max_logit"))
 
 
@@ -143,10 +143,9 @@ def _gradnorm(
 def _given(
     outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
 ) -> Floats:
-    _refuse_temperature("given", temperature)
-    return as_vector(
-        outputs._need("scores", "the score given"), "scores"
-    )  # The caller's array may have changed since it was checked.
+    _check_no_temperature("given", temperature)
+    # Validate again: the caller's array may have changed since it was checked.
+    return as_vector(outputs._need("scores", "the score given"), "scores")
 
 
 def _fdbd(
@@ -156,12 +155,12 @@ def _fdbd(
     reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
-    _refuse_temperature("fdbd", temperature)
+    _check_no_temperature("fdbd", temperature)
     logits, (weight, _) = _logits(outputs, "fdbd"), _as_head("fdbd", head)
-    known = _as_reference("fdbd", outputs, reference, leave_out)
-    scores = fdbd(outputs.features, logits, weight, mean_of(known.features))
+    reference = _as_reference("fdbd", outputs, reference, leave_out)
+    scores = fdbd(outputs.features, logits, weight, mean_of(reference.features))
     # A row is m / (m - 1) times farther from the mean of the other m - 1 rows.
-    return scores * (1 - 1 / len(known)) if leave_out else scores
+    return scores * (1 - 1 / len(reference)) if leave_out else scores
 
 
 def _nci(
@@ -171,11 +170,11 @@ def _nci(
     reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
-    _refuse_temperature("nci", temperature)
+    _check_no_temperature("nci", temperature)
     logits, (weight, _) = _logits(outputs, "nci"), _as_head("nci", head)
     # Leaving a row out does not change the direction to the mean, so the score stays the same.
-    known = _as_reference("nci", outputs, reference, leave_out)
-    return nci(outputs.features, logits, weight, mean_of(known.features))
+    reference = _as_reference("nci", outputs, reference, leave_out)
+    return nci(outputs.features, logits, weight, mean_of(reference.features))
 
 
 def _vim(
@@ -185,12 +184,12 @@ def _vim(
     reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
-    _refuse_temperature("vim", temperature)
+    _check_no_temperature("vim", temperature)
     logits, (weight, bias) = _logits(outputs, "vim"), _as_head("vim", head)
-    known = _as_reference("vim", outputs, reference, leave_out)
-    if known.logits is None:
-        raise ValueError(f"reference must have logits for the score vim, got {known!r}")
-    return vim(outputs.features, logits, weight, bias, known.features, known.logits, leave_out=leave_out)
+    reference = _as_reference("vim", outputs, reference, leave_out)
+    if reference.logits is None:
+        raise ValueError(f"reference must have logits for the score vim, got {reference!r}")
+    return vim(outputs.features, logits, weight, bias, reference.features, reference.logits, leave_out=leave_out)
 
 
 def _knn(
@@ -200,9 +199,9 @@ def _knn(
     reference: Outputs | None = None,
     leave_out: bool = False,
 ) -> Floats:
-    _refuse_temperature("knn", temperature)
-    known = _as_reference("knn", outputs, reference, leave_out)
-    return knn(outputs.features, known.features, leave_out=leave_out)
+    _check_no_temperature("knn", temperature)
+    reference = _as_reference("knn", outputs, reference, leave_out)
+    return knn(outputs.features, reference.features, leave_out=leave_out)
 
 
 SCORES: dict[str, Callable[..., Floats]] = {
@@ -212,8 +211,8 @@ SCORES: dict[str, Callable[..., Floats]] = {
     "max_logit": _max_logit,
     "gen": _of_logits(gen),
     "gradnorm": _gradnorm,
-    "scale": _of_shaped("scale", scale),
-    "ash": _of_shaped("ash", ash),
+    "scale": _of_features_and_head("scale", scale),
+    "ash": _of_features_and_head("ash", ash),
     "fdbd": _fdbd,
     "nci": _nci,
     "vim": _vim,
@@ -240,15 +239,15 @@ def _logits(outputs: Outputs, name: str) -> Matrix:
 
 def _as_head(name: str, head: Head | None) -> tuple[ArrayLike, ArrayLike]:
     if head is None:
-        raise ValueError(f"the score {name} needs the network's last layer, its head: weight and bias")
+        raise ValueError(f"the score {name} needs head, the (weight, bias) of the network's last layer, got None")
     return as_pair(head)
 
 
 def as_pair(head: Head) -> tuple[ArrayLike, ArrayLike]:
     """Return (weight, bias) of a last layer."""
     if not isinstance(head, Sequence) or len(head) != 2:
-        found = f"{len(head)} things" if isinstance(head, Sequence) else type(head).__name__
-        raise TypeError(f"head must be a pair (weight, bias) of arrays, got {found}")
+        received = f"a sequence of {len(head)}" if isinstance(head, Sequence) else type(head).__name__
+        raise TypeError(f"head must be a pair (weight, bias) of arrays, got {received}")
     return head[0], head[1]
 
 
@@ -257,23 +256,22 @@ def copied_head(head: Head | None) -> Head | None:
     if head is None:
         return None
     weight, bias = as_pair(head)
-    own = np.array(as_matrix(weight, "the head's weight")), np.array(as_vector(bias, "the head's bias"))
-    check_same_rows(**{"the head's weight": own[0], "bias": own[1]})
-    return own
+    copies = np.array(as_matrix(weight, "the head's weight")), np.array(as_vector(bias, "the head's bias"))
+    check_same_rows(**{"the head's weight": copies[0], "bias": copies[1]})
+    return copies
 
 
 def _as_reference(name: str, outputs: Outputs, reference: Outputs | None, leave_out: bool) -> Outputs:
     if reference is None:
-        raise ValueError(f"the score {name} needs known in-distribution rows, a reference")
-    known = as_outputs(reference, "reference")
-    check_same_model(outputs, known, "reference")
+        raise ValueError(f"the score {name} needs reference, in-distribution rows, got None")
+    check_same_model(outputs, as_outputs(reference, "reference"), "reference")
     try:
-        check_reference(outputs.features, known.features, leave_out)
+        check_reference(outputs.features, reference.features, leave_out)
     except ValueError as error:
         raise ValueError(f"reference: {error}") from None
-    return known
+    return reference
 
 
-def _refuse_temperature(name: str, temperature: float) -> None:
+def _check_no_temperature(name: str, temperature: float) -> None:
     if as_temperature(temperature) != 1.0:
-        raise ValueError(f"temperature must be 1 for the score {name}, which has none, got {temperature}")
+        raise ValueError(f"temperature must be 1 for {name}, which does not use a temperature, got {temperature}")

@@ -3,7 +3,7 @@ r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, from which softmax and
 The largest logit of a row is subtracted first. Its own exponential is then 1, and the exponentials of the others are
 summed, so that no digits are lost where the largest dominates:
 $\log \sum_j e^{f_j / T} = \max_j f_j / T + \log(1 + \mathrm{others})$.
-Logits come unchecked. The functions here reject logits that are not finite, because they read all of them anyway.
+These functions reject logits that are not finite while they read them, so callers need not check them first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def generalised_entropies(logits: Matrix, temperature: float, gamma: float, top:
         valid &= kernels.entropy_sums(selected, temperature, LARGEST, gamma, *power, has_more, others, equal, powers)
         if valid:
             log_sum = np.log1p(others)
-            # The probability of the largest is 1 / (1 + others), which leaves others / (1 + others).
+            # For the largest logit, p = 1 / (1 + others) and 1 - p = others / (1 + others).
             of_largest = np.exp(gamma * (_log_of_others(block, temperature, others) - 2 * log_sum))
             scores[rows] = -(equal * of_largest + np.exp(-gamma * log_sum) * powers)
         return valid

@@ -115,8 +115,8 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayL
     array([1.])
     """
     z, f, W, mu = _as_centred(features, logits, weight, mean)
-    _check_apart(W)
-    W = W - W.mean(axis=0)  # A part that all classes share would cost digits of their differences.
+    _check_distinct_rows(W)
+    W = W - W.mean(axis=0)  # Differences of classes stay the same and lose fewer digits.
     squares = np.einsum("ij,ij->i", W, W)
     shared = _between_classes(W, squares, _predicted_or_all_classes(f)) if len(W) <= _MANY_CLASSES else None
 
@@ -156,11 +156,11 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLi
 
 
 def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Matrix, Floats, Floats]:
-    """Return features (n, d) and the linear head, weight (c, d) and bias (c,) in float64, that takes them."""
+    """Return validated features (n, d), and the weight (c, d) and bias (c,) of their linear head in float64."""
     z, W = as_matrix(features, "features"), as_matrix(weight, "weight")
     b = np.array(as_vector(bias, "bias"))
     if W.shape != (len(b), z.shape[1]):
-        wanted = f"(c, d) = ({len(b)}, {z.shape[1]}) to go with the bias and the features"
+        wanted = f"(c, d) = ({len(b)}, {z.shape[1]}) to match the bias and the features"
         raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
     return z, np.array(W, dtype=np.float64, order="C"), b
 
@@ -168,26 +168,28 @@ def as_head(features: ArrayLike, weight: ArrayLike, bias: ArrayLike) -> tuple[Ma
 _ACTIVATIONS = "features must be activations of a ReLU, with a positive sum of the largest"
 _APART = "different from their mean"
 
-# Up to so many classes, the distances between all of them, 32 MB, are computed once. Beyond, once per block of rows.
+# Up to this many classes, the distances between all classes are computed once (32 MB). With more classes, only the
+# distances from the predicted classes are computed, for each block of rows.
 _MANY_CLASSES = 2048
 
-# Squared distances below this share of the squares are computed from differences, because products lose their digits.
+# Squared distances below this share of the squared norms are computed from differences. From products, they would lose
+# most of their digits.
 _CLOSE = 1e-6
 
 
 def _kept(d: int, percentile: float) -> int:
-    """Return the number of largest activations in a row of d. One in 150 is enough for a finite scale."""
+    """Return how many of d activations count as largest. At least 1 %, which keeps the scale finite."""
     share = as_number(percentile, "percentile", at_least=0.0, at_most=0.99)
     return max(1, d - round(d * share))
 
 
 def _shaped_energies(z: Matrix, W: Floats, b: Floats, kept: int, T: float, *, is_pruned: bool) -> Floats:
-    """Return the energy of the logits (n,) of scaled rows, which are pruned to their largest activations if wanted."""
+    """Return the energy of the logits of scaled rows (n,). With `is_pruned`, all but the largest activations are 0."""
     return by_tiles(lambda z: T * log_sum_exp((_shaped(z, kept, is_pruned) @ W.T + b) / T), z)
 
 
 def _shaped(z: Floats, kept: int, is_pruned: bool) -> Floats:
-    """Return the rows times exp(sum of activations / sum of the largest), NaN where the latter is not positive."""
+    """Return the rows times exp(sum / sum of the largest), or NaN if the sum of the largest is not positive."""
     largest = np.partition(z, -kept, axis=1)[:, -kept:]
     shaped = np.where(z >= largest[:, :1], z, 0.0) if is_pruned else z
     sum_of_largest = (shaped if is_pruned else largest).sum(axis=1)
@@ -199,24 +201,24 @@ def _shaped(z: Floats, kept: int, is_pruned: bool) -> Floats:
 def _as_centred(
     features: ArrayLike, logits: ArrayLike, weight: ArrayLike, mean: ArrayLike
 ) -> tuple[Matrix, Matrix, Floats, Floats]:
-    """Return the arguments of fDBD and NCI with consistent shapes. Features and logits are not checked yet."""
+    """Return the arguments of fDBD and NCI with matching shapes. Features and logits may still hold NaN."""
     z, f = as_matrix_unchecked(features, "features"), as_logits_unchecked(logits)
     check_same_rows(features=z, logits=f)
     W, mu = np.array(as_matrix(weight, "weight"), dtype=np.float64, order="C"), np.array(as_vector(mean, "mean"))
     if W.shape != (f.shape[1], z.shape[1]):
-        wanted = f"(c, d) = ({f.shape[1]}, {z.shape[1]}) to go with the logits and the features"
+        wanted = f"(c, d) = ({f.shape[1]}, {z.shape[1]}) to match the logits and the features"
         raise ValueError(f"weight must have shape {wanted}, got {W.shape}")
     if len(mu) != z.shape[1]:
-        raise ValueError(f"mean must have {z.shape[1]} numbers, as the features have, got {len(mu)}")
+        raise ValueError(f"mean must have {z.shape[1]} entries, one for each feature, got {len(mu)}")
     return z, f, W, mu
 
 
-def _check_apart(W: Floats) -> None:
+def _check_distinct_rows(W: Floats) -> None:
     first: dict[bytes, int] = {}
     for row, weights in enumerate(W + 0.0):  # Adding 0 turns -0 into 0.
-        own = first.setdefault(weights.tobytes(), row)
-        if row != own:
-            raise ValueError(f"weight must differ between classes for the score fdbd, got equal rows {own} and {row}")
+        equal = first.setdefault(weights.tobytes(), row)
+        if row != equal:
+            raise ValueError(f"weight must differ between classes for the score fdbd, got equal rows {equal} and {row}")
 
 
 def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
@@ -225,7 +227,7 @@ def _predicted_classes(f: Matrix) -> NDArray[np.intp]:
 
 
 def _absolute_sums(z: Matrix) -> Floats:
-    """Return the sum of |z| of each row (n,). z comes unchecked."""
+    """Return the sum of |z| of each row (n,). Reject invalid numbers."""
 
     def fill(rows: slice, sums: Floats) -> None:
         np.abs(as_block(z[rows])).sum(axis=1, out=sums)
@@ -240,9 +242,9 @@ def _predicted_or_all_classes(f: Matrix) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class _Between:
-    """Inverse distances (k, c) from the weights of k classes to the weights of all; 1 for a class and itself.
+    """Inverse distances (k, c) from the weights of k classes to the weights of all classes; 1 on the diagonal.
 
-    Class j is row places[j].
+    Row places[j] holds the inverse distances of class j.
     """
 
     inverses: Floats
@@ -263,7 +265,7 @@ def _between_classes(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> _
 
 
 def _between_weights(W: Floats, squares: Floats, classes: NDArray[np.intp]) -> Floats:
-    """Return the distances (k, c) from the weights of k classes to the weights of all; 1 for a class and itself."""
+    """Return the distances (k, c) from the weights of k classes to the weights of all classes; 1 on the diagonal."""
     sums = squares[classes][:, None] + squares
     squared = sums - 2 * W[classes] @ W.T
     rows = np.arange(len(classes))

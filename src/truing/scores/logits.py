@@ -11,7 +11,7 @@ from .._check import Floats, Matrix, as_count, as_matrix_unchecked, as_number, b
 from .._largest import largest_of_rows
 from .exponentials import generalised_entropies, softmax_scores
 
-# The exponent of GEN and the number of probabilities that it sums, as its authors chose them.
+# The exponent of GEN and the number of probabilities to sum, as chosen by the authors of GEN.
 _GAMMA = 0.1
 _TOP = 100
 
@@ -71,9 +71,9 @@ def gen(logits: ArrayLike, temperature: float = 1.0, *, gamma: float = _GAMMA, t
     temperature
         The temperature T of the softmax.
     gamma
-        The exponent. The smaller it is, the more small probabilities count.
+        The exponent. A smaller exponent gives small probabilities more weight.
     top
-        The number of largest probabilities that are summed, or all if there are fewer.
+        The number of probabilities to sum, largest first. If there are fewer classes, all are summed.
 
     >>> gen([[0.0, 0.0], [9.0, 0.0]], gamma=0.5).round(3)
     array([-1.   , -0.022])

@@ -1,4 +1,4 @@
-"""The distance to known rows as a score."""
+"""The distance to reference rows as a score."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from .._check import Floats, Matrix, as_count, as_matrix, by_rows
 from .reference import check_reference
 from .tiles import by_tiles
 
-# Number of known rows that a tile is compared with at a time.
-_KNOWN_AT_ONCE = 1024
+# Number of reference rows that a tile is compared with at a time.
+_REFERENCE_AT_ONCE = 1024
 
 
 def knn(
     features: ArrayLike, features_in: ArrayLike, *, neighbours: int | None = None, leave_out: bool = False
 ) -> Floats:
-    r"""Return the negated distance to the k-th nearest known row, $-\|u - v_{(k)}\|$, of features scaled to unit norm.
+    r"""Return the negated distance to the k-th nearest reference row, $-\|u - v_{(k)}\|$.
 
-    The search is exact. Rows of zeros stay zero. KNN (Sun, Ming, Zhu & Li, ICML 2022).
+    Rows are scaled to unit norm; rows of zeros stay zero. The search is exact. KNN (Sun, Ming, Zhu & Li, ICML 2022).
 
     Parameters
     ----------
     features
         The rows to score (n, d).
     features_in
-        Known in-distribution rows (m, d).
+        The reference rows (m, d).
     neighbours
-        The number k of the neighbour. The default is one in a hundred known rows, at least 1 and at most 50, the
-        authors' choice for CIFAR-10. If k exceeds the known rows of a class, neighbours come from other classes.
+        The number k of the neighbour. The default is m / 100, but at least 1 and at most 50, the authors' choice for
+        CIFAR-10. Choose k smaller than the number of reference rows per class: otherwise neighbours come from other
+        classes.
     leave_out
-        Whether the rows to score are the known rows themselves, in the same order. No row is then its own neighbour.
+        Whether the rows to score are the reference rows themselves, in the same order. No row is then its own
+        neighbour.
 
     >>> knn([[3.0, 0.0]], [[1.0, 0.0], [0.0, 2.0]], neighbours=2).round(3)
     array([-1.414])
@@ -41,37 +43,39 @@ def knn(
     return -_distances(z, z_in, k, leave_out)
 
 
-def default_neighbours(known: int) -> int:
-    """Return the default k for a number of known rows."""
-    return min(max(1, known // 100), 50)
+def default_neighbours(rows_in: int) -> int:
+    """Return the default k for a number of reference rows."""
+    return min(max(1, rows_in // 100), 50)
 
 
-def _neighbours(neighbours: int | None, known: int, leave_out: bool) -> int:
-    if known <= leave_out:
-        raise ValueError(f"features_in must have at least two rows for one to be left out, got {known}")
+def _neighbours(neighbours: int | None, rows_in: int, leave_out: bool) -> int:
+    if rows_in <= leave_out:
+        raise ValueError(f"features_in must have at least two rows with leave_out, got {rows_in}")
     if neighbours is None:
-        return default_neighbours(known)
+        return default_neighbours(rows_in)
     k = as_count(neighbours, "neighbours")
-    if k > known - leave_out:
+    if k > rows_in - leave_out:
         besides = " besides the row itself" if leave_out else ""
-        raise ValueError(f"features_in must have {k} rows or more{besides} for {k} neighbours, got {known - leave_out}")
+        raise ValueError(
+            f"features_in must have {k} rows or more{besides} for {k} neighbours, got {rows_in - leave_out}"
+        )
     return k
 
 
 def _distances(z: Matrix, z_in: Matrix, k: int, leave_out: bool) -> Floats:
-    """Return the distance of every row to the k-th nearest known row (n,)."""
+    """Return the distance of every row to the k-th nearest reference row (n,)."""
     norms_in = by_rows(_norms, z_in)
 
     def formula(z: Floats, row: Floats) -> Floats:
         norms = _norms(z)
         units = z / _divisors(norms)[:, None]
         nearest = np.empty((len(z), 0))
-        for start in range(0, len(z_in), _KNOWN_AT_ONCE):
-            known = slice(start, start + _KNOWN_AT_ONCE)
+        for start in range(0, len(z_in), _REFERENCE_AT_ONCE):
+            rows = slice(start, start + _REFERENCE_AT_ONCE)
             # |u - v|² = |u|² + |v|² - 2 uᵀv, where |u| and |v| are 1, or 0 for a row of zeros.
-            squared = units @ (z_in[known].astype(np.float64) / _divisors(norms_in[known])[:, None]).T
+            squared = units @ (z_in[rows].astype(np.float64) / _divisors(norms_in[rows])[:, None]).T
             squared *= -2
-            squared += (norms_in[known] > 0).astype(np.float64)
+            squared += (norms_in[rows] > 0).astype(np.float64)
             squared += (norms > 0).astype(np.float64)[:, None]
             if leave_out:
                 squared[row == np.arange(start, start + squared.shape[1])] = np.inf

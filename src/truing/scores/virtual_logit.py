@@ -13,7 +13,7 @@ from .logits import as_logits, energy, max_logit
 from .reference import check_reference
 from .tiles import by_tiles, check_defined
 
-# With `leave_out`, each tenth of the known rows is scored by the other nine.
+# With `leave_out`, each tenth of the reference rows is scored by the other nine tenths.
 _PARTS = 10
 
 # Rounding error tolerated in a zero length.
@@ -33,9 +33,9 @@ def vim(
 ) -> Floats:
     r"""Return the energy minus a virtual logit, $\log \sum_j e^{f_j} - \alpha \|R^\top (z - o)\|$.
 
-    The origin is $o = -W^+ b$. $R$ spans the complement of the leading principal directions of known features about
-    $o$, and $\alpha$ scales the virtual logits of known rows to the mean of their largest logits. ViM (Wang, Li,
-    Feng & Zhang, CVPR 2022).
+    The origin is $o = -W^+ b$. $R$ spans the complement of the leading principal directions of the reference features
+    about $o$, and $\alpha$ scales the virtual logits of reference rows to the mean of their largest logits. ViM (Wang,
+    Li, Feng & Zhang, CVPR 2022).
 
     Parameters
     ----------
@@ -44,17 +44,17 @@ def vim(
     weight, bias
         The head (c, d) and (c,).
     features_in, logits_in
-        Inputs and outputs of the head for known in-distribution rows. There must be more rows than `dimensions`.
+        Inputs and outputs of the head for the reference rows. There must be more rows than `dimensions`.
     dimensions
         The number of principal directions. The default is the authors' choice: 1,000 for at least 2,048 features, 512
-        for at least 768, otherwise half of the features; but at most half the number of known rows.
+        for at least 768, otherwise half of the features; but at most half the number of reference rows.
     leave_out
-        Whether the rows to score are the known rows themselves, in the same order. Each row is then scored by the
-        principal directions of the rows outside its own tenth.
+        Whether the rows to score are the reference rows themselves, in the same order. Each row is then scored by the
+        principal directions of the other nine tenths of the rows.
 
     >>> head = {"weight": [[1.0, 0.0], [-1.0, 0.0]], "bias": [0.0, 0.0]}
-    >>> known = {"features_in": [[2.0, 0.1], [-2.0, 0.1]], "logits_in": [[2.0, -2.0], [-2.0, 2.0]]}
-    >>> vim([[2.0, 0.0], [2.0, 1.0]], [[2.0, -2.0], [2.0, -2.0]], **head, **known, dimensions=1).round(3)
+    >>> reference = {"features_in": [[2.0, 0.1], [-2.0, 0.1]], "logits_in": [[2.0, -2.0], [-2.0, 2.0]]}
+    >>> vim([[2.0, 0.0], [2.0, 1.0]], [[2.0, -2.0], [2.0, -2.0]], **head, **reference, dimensions=1).round(3)
     array([  2.018, -17.982])
     """
     z, W, b = as_head(features, weight, bias)
@@ -83,7 +83,7 @@ def _less_virtual_logit(z: Matrix, f: Matrix, origin: Floats, residual: Floats, 
     """Return the energy of every row minus its virtual logit (n,)."""
     with np.errstate(invalid="ignore", over="ignore"):
         scores = energy(f) - alpha * _lengths(z, origin, residual)
-    return check_defined(scores, "features must not be too far from the known features")
+    return check_defined(scores, "features must not be too far from the reference features")
 
 
 def _lengths(z: Matrix, origin: Floats, residual: Floats) -> Floats:
@@ -98,11 +98,11 @@ def _check_classes(W: Floats, **logits: Matrix) -> None:
 
 
 def _principal_dimensions(features_in: Matrix, dimensions: int | None, leave_out: bool) -> int:
-    """Return the number of principal directions: fewer than columns, and fewer than known rows."""
+    """Return the number of principal directions: fewer than columns, and fewer than reference rows."""
     m, d = features_in.shape
     rows = m - (m + _PARTS - 1) // _PARTS if leave_out else m
     if d < 2 or rows < 2:
-        least = "three rows, one to be left out," if leave_out else "two rows"
+        least = "three rows with leave_out," if leave_out else "two rows"
         raise ValueError(f"features_in must have at least {least} and two columns for the score vim, got {m, d}")
     if dimensions is not None:
         return as_count(dimensions, "dimensions", at_most=min(rows, d) - 1)
@@ -111,11 +111,13 @@ def _principal_dimensions(features_in: Matrix, dimensions: int | None, leave_out
 
 
 def _origin(W: Floats, b: Floats, rounding: float) -> Floats:
-    """Return the shortest feature whose logits are nearest to 0. Singular values below rounding count as zero."""
+    """Return the shortest feature vector whose logits are nearest to 0. Tiny singular values count as zero."""
     with one_thread():
         shortest: Floats = _linalg.lstsq(W, -b, cond=rounding * max(W.shape), lapack_driver="gelsy")[0]
     if not (np.abs(shortest) <= LARGEST).all():
-        raise ValueError(f"weight must be larger beside the bias: only features above {LARGEST:g} have logits near 0")
+        raise ValueError(
+            f"weight must be larger relative to the bias: only features above {LARGEST:g} have logits near 0"
+        )
     return shortest
 
 
@@ -135,9 +137,9 @@ def _residual_space(moments: Floats, dimensions: int) -> Floats:
 
 
 def _virtual_scale(largest_logits: Floats, lengths: Floats, features_in: Matrix) -> float:
-    """Return the factor that gives the virtual logits of known rows the mean of their largest logits."""
+    """Return the factor that gives the virtual logits of reference rows the mean of their largest logits."""
     if largest_logits.mean() <= 0:
         raise ValueError(f"logits_in must have largest logits above 0 on average, got {largest_logits.mean():g}")
     if lengths.mean() <= _ROUNDING * max(float(features_in.max()), -float(features_in.min())):
-        raise ValueError("features_in must vary in more directions than dimensions says: give fewer dimensions")
+        raise ValueError("features_in must vary in more directions than dimensions: pass a smaller dimensions")
     return float(largest_logits.mean() / lengths.mean())

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from ..decisions.thresholds import Rate
@@ -34,7 +34,7 @@ from .history import History
 from .live import OPEN_PATHS, live_routes
 from .logs import FewPerSecond, log
 from .metrics import Metrics
-from .models import Model, Models
+from .models import RATES, Model, Models
 from .openapi import document
 from .protocol import Inference
 from .security import Access, Guard, InFlight, Limits, Refused, busy, check_json_size, model_of, read_body, refusing
@@ -57,8 +57,6 @@ _BODY_TYPES = ("application/json", "application/octet-stream")
 
 # The response header with the sequence number of the state.
 SEQUENCE = "Truing-Sequence"
-
-_RATES = ("accept", "false_alarm", "fdr")
 
 
 def create_app(
@@ -218,7 +216,7 @@ class _Service:
             try:
                 await self._manage(self._models.delete, name)
             except KeyError:  # Another request deleted the model in the meantime.
-                raise _no_model(name) from None
+                raise Refused(404, self._models.unknown(name)) from None
         return JSONResponse({"deleted": name})
 
     async def put_reference(self, request: Request) -> Response:
@@ -227,9 +225,12 @@ class _Service:
         body = await read_body(request.scope, request.receive, self._limits)
         with refusing():
             decode = partial(decode_reference, body, body_limit=self._limits.body_bytes)
-            reference, groups = await asyncio.to_thread(decode)
-            await _commit(engine, calibration(reference, groups))
-        return JSONResponse({"reference_rows": len(reference), "method": engine.status().method})
+            reference = await asyncio.to_thread(decode)
+            await _commit(engine, calibration(reference.rows, reference.groups))
+        status = engine.status()
+        unused = [f"arrays of the reference that were not used: {', '.join(reference.unused)}"] * bool(reference.unused)
+        answer = {"reference_rows": status.reference_rows, "method": status.method, "notes": [*unused, *status.notes]}
+        return JSONResponse(answer)
 
     async def rate(self, request: Request) -> Response:
         """Return or set the error rate of decisions."""
@@ -239,8 +240,11 @@ class _Service:
             with refusing():
                 rate = _rate(body)
                 await _commit(engine, Change("rate", (rate.name, rate.value)))
-        rate = engine.contents.rate
-        return JSONResponse({rate.name: rate.value})
+        contents = engine.contents
+        answer: dict[str, Any] = {contents.rate.name: contents.rate.value}
+        if request.method == "PUT" and contents.reference_notes:
+            answer["notes"] = contents.reference_notes
+        return JSONResponse(answer)
 
     async def get_moments(self, request: Request) -> Response:
         """Return the sums of all learned rows, or of the rows learned since an earlier sequence number."""
@@ -339,15 +343,11 @@ class _Service:
             return value
 
 
-def _no_model(name: str) -> Refused:
-    return Refused(404, f"there is no model {protocol.shown(name)}: PUT /models/NAME creates one")
-
-
 def find_model(models: Models, name: str, version: str | None = None) -> Model:
     """Return a model by its name. If a version is given, it must be the version of the model."""
     model = models.find(name)
     if model is None:
-        raise _no_model(name)
+        raise Refused(404, models.unknown(name))
     if version not in (None, protocol.VERSION):
         raise Refused(404, f"model_version must be {protocol.VERSION}, got {protocol.shown(version)}")
     return model
@@ -454,7 +454,8 @@ def _check_type(request: Request) -> None:
     kind = "" if header is None else header.partition(";")[0].strip().lower()
     if header is not None and kind not in _BODY_TYPES:
         expected = " or ".join(_BODY_TYPES)
-        raise Refused(415, f"Content-Type must be {expected}, got {protocol.shown(kind)}", close=True)
+        hint = "with curl, add -H 'Content-Type: application/json'"
+        raise Refused(415, f"Content-Type must be {expected}, got {protocol.shown(kind)}: {hint}", close=True)
 
 
 def _header_length(request: Request) -> int | None:
@@ -477,8 +478,8 @@ def _whole_number(request: Request, name: str) -> int | None:
 
 
 def _rate(value: Any) -> Rate:
-    if not isinstance(value, dict) or set(value) - set(_RATES):
-        expected = f'one of {", ".join(_RATES)}, such as {{"false_alarm": 0.05}}'
+    if not isinstance(value, dict) or set(value) - set(RATES):
+        expected = f'one of {", ".join(RATES)}, such as {{"false_alarm": 0.05}}'
         raise ValueError(f"rate must be {expected}, got {protocol.shown(value)}")
     for name, share in value.items():
         if type(share) not in (int, float) or not 0 <= share <= 1:
@@ -487,10 +488,24 @@ def _rate(value: Any) -> Rate:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Return the JSON answer to an error that Starlette raised: an unknown path, or a method that is not allowed."""
+    """Return the JSON answer to an error that a route or Starlette raised."""
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {protocol.shown(request.url.path)}: {error.detail}"
-    return JSONResponse({"error": message}, error.status_code, error.headers)
+    message, headers, path = error.detail, error.headers, request.url.path
+    if error.status_code == 405:  # Starlette lists the methods of one route only.
+        methods = _methods_of(request)
+        expected = " or ".join(sorted(methods - {"HEAD"}))
+        message = f"the method for {protocol.shown(path)} must be {expected}, got {request.method}"
+        headers = {"Allow": ", ".join(sorted(methods))}
+    elif message == "Not Found":
+        hint = "send rows to /v2/models/NAME/infer" if path.endswith("infer") else "/openapi.json lists all paths"
+        message = f"there is no path {protocol.shown(path)}: {hint}"
+    return JSONResponse({"error": message}, error.status_code, headers)
+
+
+def _methods_of(request: Request) -> set[str]:
+    """Return the methods that the path of a request accepts."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
+    return {method for route in routes for method in route.methods or ()}
 
 
 class Watch:

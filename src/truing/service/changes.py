@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..contrast import RowSample, group_numbers
+from ..contrast import RowSample, SplitReference, group_numbers
 from ..decisions.thresholds import Rate
 from ..detector import Detector
 from ..outputs import Outputs
@@ -47,6 +47,18 @@ class Contents:
         """Number of reference rows."""
         reference = self.solved.state.reference
         return 0 if reference is None else len(reference)
+
+    @property
+    def rows_to_decide(self) -> int:
+        """Number of reference rows that p-values are computed from."""
+        reference = self.solved.state.reference
+        return len(reference.to_decide) if isinstance(reference, SplitReference) else self.reference_rows
+
+    @property
+    def reference_notes(self) -> tuple[str, ...]:
+        """Notes on the reference: too few rows for the rate or for contrast, or groups that were not used."""
+        state = self.solved.state
+        return () if state.reference is None else (*self.rate.notes(self.rows_to_decide), *state.reference_notes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -234,7 +234,7 @@ def _stop_on_signals(server: Server) -> None:
 
 
 def _create_model(args: argparse.Namespace, models: Models) -> str:
-    """Create the model of the command line, or check an existing model. Return a note if the reference is unused."""
+    """Create the model of the command line, or check an existing model. Return notes on the reference."""
     from .changes import calibration
     from .models import OPTIONS
 
@@ -259,7 +259,7 @@ def _create_model(args: argparse.Namespace, models: Models) -> str:
         if is_new:
             models.delete(name)
         raise
-    return ""
+    return "; ".join(model.running().status().notes)
 
 
 def _access(args: argparse.Namespace) -> Access:

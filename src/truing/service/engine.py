@@ -43,6 +43,7 @@ RETRY_SECONDS = 1.0
 
 MAX_ID_LENGTH = 128
 STOPPING = "the service is stopping"
+NO_REFERENCE = "no in/out decisions without a reference: PUT /models/NAME/reference sets one"
 
 
 class Unavailable(RuntimeError):  # noqa: N818  # The HTTP status 503 has this name.
@@ -78,6 +79,7 @@ class Answer:
         The scores are copied, because they are views of the arrays of a whole group.
         """
         decision = answer.decision
+        notes = answer.notes if decision is not None else (*answer.notes, NO_REFERENCE)
         return cls(
             answer.scores.copy(),
             answer.base_scores.copy(),
@@ -86,7 +88,7 @@ class Answer:
             None if decision is None else decision.threshold,
             learned,
             repeated,
-            answer.notes,
+            notes,
         )
 
 
@@ -111,8 +113,8 @@ class Status:
 
     `base` is "auto" until the first rows or the reference decide which base score the model uses. `rows` is the weight
     of the learned rows. `rows_learned` and `batches` count rows and batches since the last reset. `skipped_rows` counts
-    garbage rows, which were decided but not learned. `problem` is the reason why the model rejects requests; it is
-    empty if the model is ready.
+    garbage rows, which were decided but not learned. `notes` are warnings about the reference. `problem` is the reason
+    why the model rejects requests; it is empty if the model is ready.
     """
 
     model: str
@@ -125,6 +127,7 @@ class Status:
     rows_learned: int
     batches: int
     reference_rows: int
+    notes: tuple[str, ...]
     skipped_rows: int
     sequence: int
     queued: int
@@ -238,6 +241,7 @@ class Engine:
             rows_learned=contents.rows_learned,
             batches=contents.batches,
             reference_rows=contents.reference_rows,
+            notes=contents.reference_notes,
             skipped_rows=state.skipped_rows,
             sequence=contents.sequence,
             queued=len(self._queue),

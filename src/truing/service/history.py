@@ -20,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import Bools, Floats, as_choice
-from ..contrast import SplitReference
 from ..decisions.drift import DriftAlarm
 from ..decisions.thresholds import out_share_at_least
-from ..detector import Detector
 from .changes import Contents
 from .engine import Answer, Event, Status
 
@@ -92,14 +90,6 @@ class LastRows:
     def out_share(self, rows_in: int) -> float:
         """Return a lower bound on the share of OOD rows, given the number of reference rows; NaN if it is unknown."""
         return out_share_at_least(self.p_values, rows_in=rows_in) if len(self.p_values) and rows_in else math.nan
-
-
-def rows_decided_against(detector: Detector) -> int:
-    """Return the number of reference rows that p-values are computed from."""
-    reference = detector.reference
-    if isinstance(reference, SplitReference):
-        return len(reference.to_decide)
-    return 0 if reference is None else len(reference)
 
 
 class Buckets:
@@ -201,7 +191,7 @@ class History:
         detector = contents.detector
         drift, rows = detector.drift, self._rows
         if rows is not self._sampled:  # The bound takes tens of milliseconds.
-            self._sampled, self._out_share = rows, rows.out_share(rows_decided_against(detector))
+            self._sampled, self._out_share = rows, rows.out_share(contents.rows_to_decide)
         out_share = self._out_share
         evidence = math.nan if drift is None else math.log10(drift.martingale)
         scores_in = _scores_in(contents)

@@ -111,7 +111,7 @@ def _history(name: str, models: Models, histories: Mapping[str, History]) -> His
     if model is not None and model.engine is None:
         raise HTTPException(503, f"model {name} cannot be used: {model.damage}")
     if model is None or history is None:
-        raise HTTPException(404, f"model must name an existing model, got {name[:70]!a}")
+        raise HTTPException(404, models.unknown(name))
     return history
 
 

@@ -22,7 +22,7 @@ from . import store as stores
 from .changes import Change
 from .engine import Engine, Listener, Unavailable
 from .logs import log
-from .protocol import shown
+from .protocol import did_you_mean, shown
 from .store import ModelSettings, Store
 
 SUFFIX = ".sqlite3"
@@ -37,6 +37,8 @@ OPTIONS = (
     *("features", "classes", "base", "method", "temperature", "intercept", "components", "decay", "window", "keep"),
     *("same_mix", "drift_alarm"),
 )
+
+RATES = ("accept", "false_alarm", "fdr")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
@@ -109,6 +111,11 @@ class Models:
     def find(self, name: str) -> Model | None:
         """Return a model by name."""
         return self._models.get(name)
+
+    def unknown(self, name: str) -> str:
+        """Return the error message for a name that no model has."""
+        hint = did_you_mean(name, self._models) or ": PUT /models/NAME creates a model"
+        return f"there is no model {shown(name)}{hint}"
 
     @property
     def problem(self) -> str:
@@ -233,7 +240,9 @@ def check_same(name: str, stored: ModelSettings, options: Mapping[str, Any]) -> 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     for option in options:
         if option not in OPTIONS:
-            raise ValueError(f"a model may have {', '.join((*OPTIONS, 'rate'))}, got {str(option)[:60]!a}")
+            names = *OPTIONS, "rate"
+            hint = ": give it as rate" if option in RATES else did_you_mean(option, names)
+            raise ValueError(f"the options of a model are {', '.join(names)}, got {shown(option)}{hint}")
     return dict(options)
 
 

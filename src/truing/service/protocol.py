@@ -8,8 +8,9 @@ it has bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import version
 from itertools import chain
 from math import prod
@@ -246,6 +247,8 @@ def encode_tensor(array: NDArray[Any]) -> bytes:
 
 def parse_json(text: bytes) -> Any:
     """Parse JSON. Reject NaN and Infinity, which Python's parser would accept."""
+    if not text:
+        raise ValueError("the request must be JSON, got an empty body")
     try:
         return _DECODER.decode(text.decode())
     except UnicodeDecodeError:
@@ -266,6 +269,17 @@ def shown(value: Any) -> str:
         return f"{_NAMES[type(value)]} of {len(value)}"
     text = ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """Return a question with the most similar names, as the end of an error message; empty if no name is similar.
+
+    >>> did_you_mean("Cat", ["cats", "dogs"]), did_you_mean("x", ["cats"])
+    (': did you mean cats?', '')
+    """
+    by_lower = {one.lower(): one for one in names}
+    similar = get_close_matches(str(name).lower(), by_lower, cutoff=0.7)
+    return f": did you mean {' or '.join(by_lower[one] for one in similar)}?" if similar else ""
 
 
 def _is_short(value: list[Any] | dict[str, Any]) -> bool:
@@ -389,7 +403,7 @@ def _parameters(owner: dict[str, Any], name: str, allowed: tuple[str, ...]) -> d
 def _reject_unknown(value: dict[str, Any], allowed: Sequence[str], name: str) -> None:
     for key in value:
         if key not in allowed:
-            raise ValueError(f"{name} may have {', '.join(allowed)}, got {shown(key)}")
+            raise ValueError(f"{name} may have {', '.join(allowed)}, got {shown(key)}{did_you_mean(key, allowed)}")
 
 
 def _boolean(parameters: dict[str, Any], name: str, default: bool) -> bool:

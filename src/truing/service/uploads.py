@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from io import BytesIO
+from typing import Any, NamedTuple
+from zipfile import ZipFile
 
 from numpy.typing import NDArray
 
@@ -20,12 +22,22 @@ MAX_EXPANSION = 4
 _COLUMNS = ("features", "logits", "scores")
 
 
-def decode_reference(body: bytes, *, body_limit: int) -> tuple[Outputs, NDArray[Any] | None]:
-    """Return the rows of an `.npz` with features, and logits or scores, and the groups of the rows if it has them."""
+class Reference(NamedTuple):
+    """Reference rows, their groups if they have groups, and the names of the arrays that are not used."""
+
+    rows: Outputs
+    groups: NDArray[Any] | None
+    unused: list[str]
+
+
+def decode_reference(body: bytes, *, body_limit: int) -> Reference:
+    """Decode an `.npz` with `features`, and `logits` or `scores`, and optionally `groups`."""
     source = InMemory("the reference", body)
     columns: dict[str, Any] = read_npz(source, (*_COLUMNS, "groups"), "features", at_most=MAX_EXPANSION * body_limit)
     groups = columns.pop("groups", None)
-    return Outputs(**columns), groups
+    with ZipFile(BytesIO(body)) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+    return Reference(Outputs(**columns), groups, sorted({*names} - {*_COLUMNS, "groups", "labels"}))
 
 
 def decode_moments(body: bytes, detector: Detector) -> Moments | RowSample:

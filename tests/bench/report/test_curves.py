@@ -196,10 +196,10 @@ def test_the_overview_has_the_mean_of_a_contrast_that_has_the_same_sets():
     own = [row for row in contrasts if row["method"] == "contrast"]
     assert {row["outside"] for row in own} == {row["outside"] for row in rows}
     for panel, metric in zip(dumbbells.overview(rows, contrasts), ("fpr95", "auroc"), strict=True):
-        assert f"known rows contrast {100 * fmean(row[metric] for row in own):.1f}" in panel.alternative
-        assert "known rows" in panel.svg
+        assert f"with reference contrast {100 * fmean(row[metric] for row in own):.1f}" in panel.alternative
+        assert "with reference" in panel.svg
     for panel in (*dumbbells.overview(rows), *dumbbells.overview(rows, own[1:])):
-        assert "known rows" not in panel.svg + panel.alternative
+        assert "with reference" not in panel.svg + panel.alternative
 
 
 def test_the_overview_leaves_room_for_its_legend():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from truing.bench.experiments.records import Results, read
-from truing.bench.report.provenance import UNSAID, codes, network_named, sets_table
+from truing.bench.report.provenance import NO_CODE, UNSAID, codes, network_named, sets_table
 from truing.cli.command import run as main
 
 
@@ -87,4 +87,4 @@ def test_files_that_do_not_say_are_named_by_their_setting_and_that_is_said():
     results = Results([], [about])
     assert network_named(results, "official-cifar10").endswith(f"({UNSAID})")
     assert sets_table(results, "official-cifar10").lines[0][2:4] == ("not recorded", "26,032")
-    assert codes(results, "official-cifar10") == ["code that the rows do not name"]
+    assert codes(results, "official-cifar10") == [NO_CODE]

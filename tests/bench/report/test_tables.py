@@ -41,7 +41,7 @@ def test_a_mean_is_over_sets_and_stands_beside_the_paper():
 def test_other_sets_than_the_papers_have_no_difference_from_it():
     mean = tables_of([row("svhn-recropped"), row("dtd10")])["truing", "cifar10-resnet56", "table"][0]
     assert "FPR95 difference" not in mean.heads
-    assert any("no difference is taken" in note for note in mean.notes)
+    assert any("no difference is shown" in note for note in mean.notes)
 
 
 official = ("Textures", "SVHN", "Places365", "LSUN-C", "LSUN-R", "iSUN")
@@ -172,7 +172,7 @@ def test_fewer_rows_of_odin_and_the_totals_of_a_rate_are_told():
     (table, _) = tables_of([row("dtd10", case="rate", value=0.5, rows_in=631, rows_out=632)])[
         "truing", "cifar10-resnet56", "rate"
     ]
-    assert "Rows in all: 1,263 with dtd10." in table.notes
+    assert "Number of rows: 1,263 with dtd10." in table.notes
 
 
 def test_the_paper_prints_noise_and_react_for_imagenet_alone():
@@ -199,7 +199,7 @@ def test_tables_come_in_the_order_of_settings_and_cases():
 
 
 def with_reference(case, base="msp", method="none", **more):
-    return row("dtd10", method, case=case, base=base, found=0.3, false_alarms=0.049, **more)
+    return row("dtd10", method, case=case, base=base, detected=0.3, false_alarms=0.049, **more)
 
 
 def test_with_known_rows_a_table_says_what_was_found_and_whose_method_contrast_is():

@@ -183,7 +183,7 @@ WRONG = {
         "all-m.npz",
         "-o",
         "x.npz",
-        "all-m.npz: the moments taken away",
+        "all-m.npz: the subtracted moments",
     ],
     "moments over themselves": ["merge", "m.npz", "-o", "m.npz", "-o must be a file of its own, got m.npz"],
     "a score of moments": ["fit", "m.npz", "--base", "msp", "-o", "x.npz", "--base goes with rows, and OUTPUTS holds"],

@@ -1,7 +1,8 @@
-"""Figures of the ablations: FPR95 and AUROC against what a case varies, from rows and nothing else.
+"""Figures of the ablations: FPR95 and AUROC against the value that a case varies.
 
-Bold is the mean over the sets, thin each set, save where rows are known; solid are rows that the fit saw, dashed rows
-that it had not seen; dotted is the base score as it is. A mean is over the same sets at every value.
+A bold line is the mean over the sets, and a thin line is one set; cases with a reference have no thin lines. Lines of
+fitted rows are solid, lines of unseen rows dashed, and the base score is dotted. A mean is over the same sets at every
+value.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
-NO_VALUE = inf  # The value of a row without one.
-SMALL = 8.0
+NO_VALUE = inf  # For rows that have no value.
+SMALL = 9.0
 TENS = (0.01, 0.1, 1, 10, 100, 1000, 10000)
 
 Curve = dict[float, float]
@@ -28,23 +29,28 @@ Curve = dict[float, float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of rows, its name in print, and which end of it is good."""
+    """A column of rows, its printed name, and whether low values are good."""
 
     column: str
     name: str
     low_is_good: bool
 
     def of(self, row: Row) -> float:
-        """Return it in per cent; rows of old know FPR95 by one convention only."""
+        """Return the metric of a row in per cent. Older rows have FPR95 under one convention only."""
         return 100 * float(row[self.column] if self.column in row else row["fpr95"])
 
+    @property
+    def axis(self) -> str:
+        """Return the label of an axis, with the direction of better."""
+        return f"{self.name}, % ({'lower' if self.low_is_good else 'higher'} is better)"
+
     def best(self, curve: Curve) -> float:
-        """Return the value at which a curve is best."""
+        """Return the varied value at which a curve is best."""
         return (min if self.low_is_good else max)(curve, key=curve.__getitem__)
 
 
 def metrics(conventions: str) -> tuple[Metric, Metric]:
-    """Return what is drawn under these conventions."""
+    """Return the metrics that are drawn under the given conventions."""
     column = "fpr95_paper" if conventions == "authors" else "fpr95"
     return Metric(column, "FPR95", True), Metric("auroc", "AUROC", False)
 
@@ -54,7 +60,7 @@ DECIDED = (Metric("detected", "detected", False), Metric("false_alarms", "false 
 
 @dataclass(frozen=True)
 class Line:
-    """One method on one kind of rows: a curve for each set, and the sets that its mean is over."""
+    """One method on one kind of rows: a curve for each set, and the sets of the mean."""
 
     method: str
     scored: str
@@ -63,16 +69,16 @@ class Line:
 
     @property
     def label(self) -> str:
-        """What the legend calls it."""
+        """Return the name in the legend."""
         return "base score" if self.method == "none" else f"{self.method}, {self.scored}"
 
     @property
     def is_level(self) -> bool:
-        """Whether it knows no values."""
+        """Return whether no row has a value, so that the line is level."""
         return all(set(curve) == {NO_VALUE} for curve in self.sets.values())
 
     def mean(self) -> Curve:
-        """Return the mean over those sets.
+        """Return the mean over the averaged sets.
 
         >>> Line("DLR", "fitted", {"a": {1.0: 10.0}, "b": {1.0: 20.0}, "all sets": {1.0: 0.0}}, ("a", "b")).mean()
         {1.0: 15.0}
@@ -82,10 +88,9 @@ class Line:
 
 
 def panels(rows: list[Row]) -> list[Panel]:
-    """Return both metrics of each base score, from the rows of one case on one setting by one convention.
+    """Return panels of both metrics for each base score, from the rows of one case, setting and convention.
 
-    Where rows are known, what is found and what is refused by mistake are drawn, too. There are none for a case without
-    an axis.
+    Cases with a reference have panels of detected shares and false alarms too. A case without an axis has no panels.
     """
     if CASES[rows[0]["case"]].axis is None:
         return []
@@ -97,14 +102,14 @@ def panels(rows: list[Row]) -> list[Panel]:
 
 
 def lines(rows: list[Row], metric: Metric) -> list[Line]:
-    """Return a line for each method and kind of rows, of the rows of one base score.
+    """Return a line for each method and kind of rows, from the rows of one base score.
 
-    All means are over the single sets that have every value of every line. DLR is what a stream comes to when all of
-    it is one batch, so it ends the line of the batches.
+    All means are over the single sets that have every value of every line. DLR equals a stream of one batch, so it is
+    the last point of the line over batch sizes.
     """
     found: dict[tuple[str, str], dict[str, Curve]] = {}
-    drawn = list(STROKES)  # The order of the legends.
-    for row in sorted(rows, key=lambda row: drawn.index(row["method"]) if row["method"] in drawn else len(drawn)):
+    order = list(STROKES)  # As in the legends.
+    for row in sorted(rows, key=lambda row: order.index(row["method"]) if row["method"] in order else len(order)):
         is_stream = _axis(row).scale == "ordinal" and row["method"] == "DLR"
         method = "Online DLR" if is_stream else row["method"]
         sets = found.setdefault((method, row["scored"]), {})
@@ -115,12 +120,12 @@ def lines(rows: list[Row], metric: Metric) -> list[Line]:
 
 
 def count(sets: Sequence[str]) -> str:
-    """Return how many sets there are, in words."""
+    """Return the number of sets as text."""
     return "1 set" if len(sets) == 1 else f"{len(sets)} sets"
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Return places in the same order from low to high, at least `gap` apart where there is room, moved little.
+    """Return the places moved as little as possible so that they are `gap` apart, if they fit between low and high.
 
     >>> spread([1.0, 1.0, 5.0], 1.0, 0.0, 10.0)
     [1.0, 2.0, 5.0]
@@ -154,7 +159,7 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
             axes.set_xticks([value for value in values if value not in tens], minor=True)
             axes.tick_params(axis="x", which="minor", labelbottom=False)
         axes.margins(x=0.03)
-        axes.set(xlabel=axis.name, ylabel=f"{metric.name}, %")
+        axes.set(xlabel=axis.name, ylabel=metric.axis)
         axes.legend(loc="lower left", bbox_to_anchor=(-0.03, 1), ncols=2, fontsize=SMALL, borderaxespad=0.2)
         if len(named) == 1:
             _name_sets(axes, named[0])
@@ -182,7 +187,7 @@ def _whole(sets: dict[str, Curve]) -> list[str]:
 
 
 def _draw(axes: "Axes", line: Line, batches: list[float] | None, *, each_set: bool) -> None:
-    """Draw one line, thin ones for `each_set` beside it; batches stand evenly, the stream in one batch behind them."""
+    """Draw the mean of a line, and thin lines of its sets with `each_set`. Batch sizes are spaced evenly."""
 
     def points(curve: Curve) -> tuple[list[float], list[float]]:
         values = sorted(curve)

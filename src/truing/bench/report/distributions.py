@@ -1,10 +1,10 @@
-"""Figures of how scores are spread, from rows: kernel densities and ROC curves."""
+"""Figures of the distribution of scores: kernel densities and ROC curves."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...report.figures import IN, INK, OUT, Panel, short_name, stroke, svg
+from ...report.figures import DENSITY_MARGINS, IN, INK, OUT, Panel, label_density, short_name, stroke, svg
 from ..experiments.records import Row
 from .terminal import per_cent
 
@@ -31,16 +31,14 @@ def _density(row: Row) -> Panel:
         for heights, colour in ((row["density_in"], IN), (row["density_out"], OUT)):
             axes.fill_between(grid, heights, facecolor=f"{colour}59", edgecolor=colour, linewidth=1)
         axes.axvline(row["threshold"], color=INK, linewidth=1, linestyle="dashed")
-        axes.locator_params(axis="x", nbins=5)
-        axes.locator_params(axis="y", nbins=6)
-        axes.set(xlabel=label, ylabel="density", xlim=(low, high), ylim=(0, None))
+        label_density(axes, label, low, high)
 
     numbers = f"FPR95 {per_cent(row['fpr95'])}, AUROC {per_cent(row['auroc'])}"
     return Panel(
-        svg(draw, _name(row, "density")),
+        svg(draw, _name(row, "density"), margins=DENSITY_MARGINS),
         f"{label}: {numbers}",
-        f"{row['case']}, {row['setting']}, {row['outside']}: kernel densities of {label} in and out of distribution,"
-        f" with the threshold that keeps 95 % of the in-distribution rows; {numbers}.",
+        f"{row['case']}, {row['setting']}, {row['outside']}: kernel densities of {label}, in- and out-of-distribution,"
+        f" with the threshold that accepts 95 % of the in-distribution rows; {numbers}.",
     )
 
 
@@ -51,12 +49,13 @@ def _roc(row: Row) -> Panel:
             colour, dashes = stroke(method)
             name = "base score" if method == "none" else method
             axes.plot(*points, color=colour, linestyle=dashes, label=name)
-        axes.set(xlabel="share of out accepted", ylabel="share of in accepted", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+        axes.set(xlabel="out-of-distribution rows accepted", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+        axes.set(ylabel="in-distribution rows accepted")
         axes.legend(loc="lower right")
 
     return Panel(
         svg(draw, _name(row, "roc")),
-        f"{row['base']}: ROC",
+        f"{row['base']}: ROC curves; the best corner is the upper left",
         f"{row['case']}, {row['setting']}, {row['outside']}: ROC curves of {row['base']}, before and after truing.",
     )
 

@@ -1,4 +1,4 @@
-"""Figures of before and after: a line for each base score, or each combination of sets, with a mark for each method."""
+"""Figures of before and after: a line for each base score or combination of sets, with a mark for each method."""
 
 from collections.abc import Sequence
 from math import ceil, nan
@@ -25,19 +25,20 @@ MARKS: dict[str, dict[str, Any]] = {
 OTHER_MARK = {"marker": "D", "markersize": 4.5}
 UNSEEN = {"marker": "|", "markersize": 9}
 WIDTH, PITCH, HEAD, FOOT = 4.4, 0.2, 0.6, 0.5  # Inches; PITCH is from line to line.
-COLUMNS = 3  # Of the overview's legend.
-KNOWN = "known rows"  # The line of the overview that shows contrast.
-LETTER = 0.05  # How much higher a turned name stands with each letter.
+COLUMNS = 3  # Of the legend of the overview.
+BASE_SCORE = {"none": "base score"}
+REFERENCE = "with reference"  # The line of the overview that shows contrast.
+LETTER = 0.05  # Inches of height for each letter of a rotated name.
 
 Marks = dict[tuple[str, str], list[float]]
-"""The numbers of each method and kind of rows, one a line: NaN where a line has none."""
+"""The values of each method and kind of rows, one for each line of the figure. A missing value is NaN."""
 
 
 def overview(rows: list[Row], contrasts: Sequence[Row] = ()) -> list[Panel]:
-    """Return both metrics of every base score that is trued, before and after, from the rows of a table.
+    """Return panels of the mean of both metrics, before and after truing, for every base score that is trued.
 
-    Contrast, which is given known rows, has its own line. A base score that lacks some of the sets is left out, and so
-    is contrast, because the means must be over the same sets.
+    Contrast has a line of its own, because it needs a reference. All means must be over the same sets, so a base score
+    or contrast without some of the sets is left out.
     """
     trued = dict.fromkeys(row["base"] for row in rows if row["method"] == "DLR")
     if not trued:
@@ -45,16 +46,16 @@ def overview(rows: list[Row], contrasts: Sequence[Row] = ()) -> list[Panel]:
     sets = {base: {row["outside"] for row in rows if row["base"] == base} for base in trued}
     every = set.union(*sets.values())
     whole = [base for base in trued if sets[base] == every]
-    known = [row for row in contrasts if row["method"] == CONTRAST]
-    if {row["outside"] for row in known} != every:
-        known = []
-    return [_overview(rows, whole, known, metric) for metric in metrics(rows[0]["conventions"])]
+    contrast = [row for row in contrasts if row["method"] == CONTRAST]
+    if {row["outside"] for row in contrast} != every:
+        contrast = []
+    return [_overview(rows, whole, contrast, metric) for metric in metrics(rows[0]["conventions"])]
 
 
 def panels(rows: list[Row], setting: Setting) -> list[Panel]:
-    """Return both metrics of each base score on every combination, of one setting by one convention.
+    """Return panels of both metrics for each base score on all combinations of sets.
 
-    There are none for a case that takes no combinations.
+    The rows are of one case, setting and convention. A case without combinations has no panels.
     """
     if CASES[rows[0]["case"]].sets != "subsets":
         return []
@@ -65,28 +66,29 @@ def panels(rows: list[Row], setting: Setting) -> list[Panel]:
     ]
 
 
-def _overview(rows: list[Row], bases: list[str], known: list[Row], metric: Metric) -> Panel:
-    found: dict[str, list[Line]] = {base: lines([row for row in rows if row["base"] == base], metric) for base in bases}
-    means = {
-        base: {(line.method, line.scored): fmean(line.mean().values()) for line in own} for base, own in found.items()
+def _overview(rows: list[Row], bases: list[str], contrast: list[Row], metric: Metric) -> Panel:
+    fitted = [row for row in rows if row["scored"] == "fitted"]
+    by_base: dict[str, list[Line]] = {
+        base: lines([row for row in fitted if row["base"] == base], metric) for base in bases
     }
-    kinds = list(means[bases[0]])
-    if known:
-        means[KNOWN] = {(CONTRAST, "fitted"): fmean(map(metric.of, known))}
-        kinds += means[KNOWN]
-    marks: Marks = {kind: [own.get(kind, nan) for own in means.values()] for kind in kinds}
-    case, setting, sets = CASES[rows[0]["case"]], rows[0]["setting"], count(found[bases[0]][0].averaged)
+    means = {base: {line.method: fmean(line.mean().values()) for line in own} for base, own in by_base.items()}
+    kinds = [(method, "fitted") for method in means[bases[0]]]
+    if contrast:
+        means[REFERENCE] = {CONTRAST: fmean(map(metric.of, contrast))}
+        kinds.append((CONTRAST, "fitted"))
+    marks: Marks = {kind: [own.get(kind[0], nan) for own in means.values()] for kind in kinds}
+    case, setting, sets = CASES[rows[0]["case"]], rows[0]["setting"], count(by_base[bases[0]][0].averaged)
 
     def draw(axes: "Axes") -> None:
-        _draw(axes, marks)
+        _draw(axes, marks, of_fit=False)
         axes.set_yticks(range(len(means)), means)
         axes.tick_params(axis="y", length=0)
-        axes.set(xlabel=f"{metric.name}, %")
+        axes.set(xlabel=metric.axis)
         spacing = {"borderaxespad": 0.2, "columnspacing": 1.0, "handlelength": 1.0}
         axes.legend(loc="lower left", bbox_to_anchor=(-0.45, 1), ncols=COLUMNS, fontsize=SMALL, **spacing)
 
     read = [
-        f"{name} {', '.join(f'{_label(*kind)} {value:.1f}' for kind, value in own.items())}"
+        f"{name} {', '.join(f'{BASE_SCORE.get(method, method)} {value:.1f}' for method, value in own.items())}"
         for name, own in means.items()
     ]
     return Panel(
@@ -107,7 +109,7 @@ def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
 
     def draw(axes: "Axes") -> None:
         _draw(axes, marks)
-        axes.set(xlabel=f"{base}: {metric.name}, %", yticks=[])
+        axes.set(xlabel=f"{base}: {metric.axis}", yticks=[])
         axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1), fontsize=SMALL, borderaxespad=0.2)
         _members(axes, mixes, single)
 
@@ -122,19 +124,27 @@ def _combined(rows: list[Row], metric: Metric, setting: Setting) -> Panel:
     )
 
 
-def _draw(axes: "Axes", marks: Marks) -> None:
+def _draw(axes: "Axes", marks: Marks, *, of_fit: bool = True) -> None:
+    """Draw the marks of every line. With `of_fit`, the legend says whether rows are fitted or unseen."""
     places = range(len(marks["none", "fitted"]))
     numbers = np.array(list(marks.values()))
     axes.hlines(places, np.nanmin(numbers, axis=0), np.nanmax(numbers, axis=0), color=INK, alpha=0.4)
     for (method, scored), values in marks.items():
         style = MARKS.get(method, OTHER_MARK) if scored == "fitted" else UNSEEN
-        axes.plot(values, places, color=stroke(method)[0], linestyle="none", label=_label(method, scored), **style)
+        axes.plot(
+            values,
+            places,
+            color=stroke(method)[0],
+            linestyle="none",
+            label=_label(method, scored if of_fit else ""),
+            **style,
+        )
     axes.set_ylim(len(places) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)
 
 
 def _members(axes: "Axes", mixes: list[str], single: list[str]) -> None:
-    """Draw a column for each set, left of the axes, with a full dot where it is in the combination."""
+    """Draw a column of dots for each set, left of the axes. Full dots mark the combinations that contain the set."""
     edge = axes.get_yaxis_transform()
     for column, name in enumerate(single):
         x = -0.05 - 0.1 * (len(single) - 1 - column)
@@ -154,6 +164,6 @@ def _svg(draw: Any, rows: list[Row], what: str, metric: Metric, count: int, pitc
 
 
 def _label(method: str, scored: str) -> str:
-    if method == CONTRAST:
-        return method
-    return "base score" if method == "none" else f"{method}, {scored}"
+    if method in BASE_SCORE or not scored:
+        return BASE_SCORE.get(method, method)
+    return f"{method}, {scored}"

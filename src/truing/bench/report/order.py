@@ -1,4 +1,4 @@
-"""The order of rows in a report: by setting, case, set, base score and method, whatever order they were made in."""
+"""The order of rows in a report: by setting, case, set, base score and method."""
 
 from dataclasses import replace
 
@@ -7,12 +7,12 @@ from ..experiments.records import Results, Row
 from ..experiments.settings import Setting
 from .paper import BASES
 
-_CURVE = METHOD_ORDER.index("Online DLR")  # From here on methods that are compared at each value.
+_CURVE = METHOD_ORDER.index("Online DLR")  # This method and later ones are compared at each value.
 _KINDS = ("points", "densities", "roc")
 
 
 def ordered(results: Results) -> Results:
-    """Return the same results with their rows in order."""
+    """Return the results with their rows in order."""
     settings, cases = list(results.settings), list(CASES)
 
     def place(row: Row) -> tuple[object, ...]:
@@ -25,12 +25,12 @@ def ordered(results: Results) -> Results:
 
 
 def line_place(row: Row) -> tuple[object, ...]:
-    """Return where the line of a row stands in a table: by base score and method; what a curve compares, by value."""
+    """Return the sort key of a line of a table. Methods that a curve compares are sorted by value first."""
     return *_base(row), min(_method(row)[0], _CURVE), row.get("value", 0.0), _method(row), row["scored"]
 
 
 def _sets(setting: Setting, row: Row) -> tuple[int, int, str]:
-    """Return where a row's sets stand among the setting's own, combinations after single sets."""
+    """Return the sort key of the sets of a row: the order of the setting, combinations after single sets."""
     files = row["outside"].split(" + ")
     names = [*setting.outside.values(), *setting.noise_sets]
     return len(files), names.index(files[0]) if files[0] in names else len(names), row["outside"]

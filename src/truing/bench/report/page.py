@@ -1,6 +1,6 @@
-"""The page of the experiments: one HTML file with every table and figure of the rows, which loads nothing.
+"""The page of the experiments: one HTML file with all tables and figures, which loads no other files.
 
-It opens on a summary; every setting and every case on it has a page of its own, shown when its address is asked for.
+The page opens on a summary. Every setting, and every case of a setting, has a section that the address selects.
 """
 
 import csv
@@ -14,20 +14,21 @@ from string import Template
 from urllib.parse import quote
 
 from ...report import figures
-from ...report.markup import document, panels_in_html, table_in_html
+from ...report.markup import caption, document, panels_in_html, table_in_html
 from ...report.table import Table
 from ..experiments.cases import CASES, CONVENTIONS, HEAD, Case, files_of_case, is_run
 from ..experiments.records import About, Results, Row
 from ..experiments.settings import SETTINGS, Setting
 from . import curves, distributions, dumbbells, scatters
+from .best import with_best
 from .order import ordered
 from .provenance import codes, network_named, sets_table
-from .tables import all_tables, contrast_rows, summary, with_methods_of
+from .tables import all_tables, contrast_rows, summary
 
 BODY = Path(__file__).parent / "page.html"
 WORDS = {
-    "truing": "By truing’s conventions",
-    "authors": "By the authors’ conventions: their scaling of the penalty, a refit on the raw features, FPR95 at the"
+    "truing": "With truing’s conventions",
+    "authors": "With the authors’ conventions: their scaling of the penalty, a refit on the raw features, FPR95 at the"
     " nearest recall",
 }
 KEY = (
@@ -36,27 +37,26 @@ KEY = (
     " that keeps 95 % of the in-distribution rows.</p>\n"
 )
 PLAIN = ' ,:+"[]{}'
-"""What needs no escape in a data URI between single quotation marks, beside letters and digits."""
+"""Characters other than letters and digits that need no escape in a data URI between single quotation marks."""
 
 
 @dataclass(frozen=True)
 class Front:
-    """What the first page says beside numbers: a title, an introduction in HTML, and paragraphs below the summary."""
+    """The text and tables of the first page: a title, a lead in HTML, tables, and paragraphs below the tables."""
 
     title: str
-    introduction: str
+    lead: str
     paragraphs: tuple[str, ...] = ()
-    lists_settings: bool = False  # Whether settings and cases without rows are named, with what they would need.
-    set_by_set: bool = False  # Whether the summary goes on set by set.
-    summed: tuple[str, ...] = ()  # Cases whose methods stand in the summary beside those of the main one.
+    lists_settings: bool = False  # Whether settings and cases without rows are listed, with the files that they need.
+    tables: tuple[Table, ...] | None = None  # None: the means of every setting.
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A function from the rows of one case on one setting to panels, none where they are not for it to draw."""
+    """A function from the rows of one case on one setting to panels. It returns no panels for rows of other kinds."""
 
     draw: Callable[[list[Row], Setting], list[figures.Panel]]
-    columns: str = "two"  # How many panels stand side by side, or three.
+    columns: str = "two"  # How many panels stand side by side: two or three.
 
 
 FIGURES = {
@@ -72,12 +72,12 @@ FIGURES = {
 EXPERIMENTS = Front(
     "truing: the paper’s experiments, run again",
     """<p>The experiments of “A Simple Test-Time Method for Out-of-Distribution Detection”, run with truing on real
-networks and real images. A score of a classifier is regressed on its features, over the very rows to be judged, and the
-fitted value is taken as the better score: directly (DLR), robustly (RLR), or on a stream (Online DLR).</p>
-<p>Where the paper prints a number it stands beside ours, with the difference where the sets are the same. A set that
-stands in for one of the paper’s keeps its own name, and no difference is taken there.</p>
-<p>What is done with known in-distribution rows, and contrast, which learns from them, is not the paper’s and stands in
-tables of its own.</p>""",
+networks and real images. A base score is regressed on the features of the test rows, and the fitted value is the trued
+score. The regression is direct (DLR), robust (RLR), or on a stream (Online DLR).</p>
+<p>The paper’s numbers are shown beside the measured ones, with the difference where the sets are the same. A set that
+replaces one of the paper’s sets has its own name, and no difference is shown.</p>
+<p>Methods with a reference, and contrast, which learns from the reference, are not in the paper. They have tables of
+their own.</p>""",
     lists_settings=True,
 )
 
@@ -88,19 +88,19 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
     rows = results.rows
     done = {row["case"] for row in rows}
     run = [name for name in results.settings if any(row["setting"] == name for row in rows)]
-    summed = with_methods_of(results, front.summed)
     numbers = {name: [row for row in rows if row["setting"] == name and "picture" not in row] for name in run}
-    title = escape(front.title)
+    tables = [with_best(table) for table in summary(results)] if front.tables is None else front.tables
     body = Template(BODY.read_text(encoding="utf-8")).substitute(
-        title=title,
+        title=escape(front.title),
         settings="\n".join(f'<a href="#{name}">{escape(name)}</a>' for name in run),
-        overview="\n".join(_overview(name, summed.rows) for name in run),
-        summary="\n".join(map(table_in_html, summary(summed, set_by_set=front.set_by_set))),
+        lead=front.lead,
+        overview="\n".join(_overview(name, rows) for name in run),
+        summary="\n".join(f"<div>{table_in_html(table)}</div>" for table in tables),
+        layout="singles" if front.tables is None else "pairs",
         index="\n".join(
             _index(results, run, [case for case in CASES.values() if front.lists_settings or case.name in done])
         ),
         missing="\n".join(_all_missing(run)) if front.lists_settings else "",
-        introduction=front.introduction,
         paragraphs="\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in front.paragraphs),
         downloads="\n".join(_downloads(name, numbers[name]) for name in run),
         provenance="\n".join(_provenance(results, run)),
@@ -108,11 +108,11 @@ def render(results: Results, front: Front = EXPERIMENTS) -> str:
         colour_in=figures.IN,
         colour_out=figures.OUT,
     )
-    return document(title, body)
+    return document(escape(front.title), body)
 
 
 def as_csv(rows: list[Row]) -> str:
-    """Return the rows as CSV with a header; what a row does not have is empty."""
+    """Return the rows as CSV with a header. Missing values are empty."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns(rows), lineterminator="\n")
     writer.writeheader()
@@ -121,14 +121,14 @@ def as_csv(rows: list[Row]) -> str:
 
 
 def as_json(rows: list[Row]) -> str:
-    """Return the rows as a JSON object of columns and data, null where a row has nothing: pandas calls it split."""
+    """Return the rows as JSON in the `split` layout of pandas: columns and data. Missing values are null."""
     names = columns(rows)
     split = {"columns": names, "data": [[row.get(name) for name in names] for row in rows]}
     return json.dumps(split, separators=(",", ":"))
 
 
 def columns(rows: list[Row]) -> list[str]:
-    """Return the names of everything that a row says, in the order they come up."""
+    """Return the names of all columns of the rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
@@ -141,7 +141,7 @@ def _overview(name: str, rows: list[Row]) -> str:
 def _index(results: Results, run: list[str], cases: list[Case]) -> Iterator[str]:
     done = {(row["setting"], row["case"]) for row in results.rows}
     heads = "".join(f'<th scope="col"><a href="#{name}">{escape(name)}</a></th>' for name in run)
-    yield f'<table><caption>Pages</caption><thead><tr><th scope="col">case</th>{heads}</tr></thead><tbody>'
+    yield f'<table>{caption("Pages")}<thead><tr><th scope="col">case</th>{heads}</tr></thead><tbody>'
     for case in cases:
         cells = "".join(f"<td>{_entry(case, results.settings[name], (name, case.name) in done)}</td>" for name in run)
         yield f'<tr><th scope="row">{escape(case.title)}</th>{cells}</tr>'
@@ -156,35 +156,35 @@ def _entry(case: Case, setting: Setting, is_done: bool) -> str:
 
 def _all_missing(run: list[str]) -> Iterator[str]:
     yield "<h2>Settings without rows</h2>"
-    yield "<p>They are run by <code>truing bench run all --banks DIR</code> as soon as their files are there.</p>"
+    yield "<p><code>truing bench run all --banks DIR</code> runs these settings when their files exist.</p>"
     yield from (_missing(setting) for name, setting in SETTINGS.items() if name not in run)
 
 
 def _missing(setting: Setting) -> str:
-    """Return what a setting without rows would need."""
+    """Return the files that a setting without rows needs."""
     cases = [case for case in CASES.values() if is_run(case, setting, CONVENTIONS[0])]
     named = dict.fromkeys(name for case in cases for name in files_of_case(case, setting))
     plain = [name for name in named if "/" not in name and name != HEAD]
     folders = dict.fromkeys(name.partition("/")[0] for name in named if "/" in name)
     files = ", ".join(f"<code>{escape(name)}.npz</code>" for name in plain)
     odin = " and ".join(f"<code>{escape(folder)}/</code>" for folder in folders)
-    also = f"; the same names in {odin} for ODIN" if folders else ""
+    also = f", and for ODIN files of the same names in {odin}," if folders else ""
     return (
-        f"<details><summary>{escape(setting.name)}: not run</summary><p>{escape(setting.network)}. In"
-        f" <code>DIR/{escape(setting.name)}/</code> belong {files} (<code>truing bench extract</code>){also}; and"
-        f" <code>{HEAD}.npz</code>, the last layer’s weight and bias, for ReAct.</p></details>"
+        f"<details><summary>{escape(setting.name)}: not run</summary><p>{escape(setting.network)}. Put"
+        f" {files} (from <code>truing bench extract</code>){also} into <code>DIR/{escape(setting.name)}/</code>. ReAct"
+        f" also needs <code>{HEAD}.npz</code> there, with the weight and bias of the last layer.</p></details>"
     )
 
 
 def _pages(name: str, results: Results) -> Iterator[str]:
-    """Yield the page of a setting, then those of its cases."""
+    """Yield the page of a setting, then the pages of its cases."""
     setting, network = results.settings[name], escape(network_named(results, name))
     rows = [row for row in results.rows if row["setting"] == name]
     cases = [case for case in CASES if any(row["case"] == case for row in rows)]
     entries = "\n".join(f'<li><a href="#{_address(name, case)}">{escape(CASES[case].title)}</a></li>' for case in cases)
     body = (
-        f"<p>{network}. In-distribution: {escape(setting.inside)}. Others:"
-        f" {escape(', '.join(setting.outside.values()))}.</p>\n<ul>\n{entries}\n</ul>\n<h3>Where it comes from</h3>\n"
+        f"<p>{network}. In-distribution: {escape(setting.inside)}. Out-of-distribution:"
+        f" {escape(', '.join(setting.outside.values()))}.</p>\n<ul>\n{entries}\n</ul>\n<h3>Files</h3>\n"
     )
     yield _page(name, escape(name), body + "\n".join(_data(results, name)))
     found = all_tables(replace(results, rows=rows))
@@ -216,16 +216,16 @@ def _link(setting: str, case: str, shown: str) -> str:
 
 
 def _part(setting: Setting, conventions: str, rows: list[Row], found: list[Table]) -> str:
-    """Return the figures and the tables of one case on one setting by one convention."""
+    """Return the figures and the tables of one case on one setting under one convention."""
     if not rows:
         return ""
     figures_of_case = "\n".join(_figures(setting, rows))
-    shown = "\n".join(table_in_html(table, f"{setting.name}: ") for table in found)
+    shown = "\n".join(table_in_html(with_best(table), f"{setting.name}: ") for table in found)
     return f"<h3>{escape(WORDS[conventions])}</h3>\n{figures_of_case}\n{shown}"
 
 
 def _figures(setting: Setting, rows: list[Row]) -> Iterator[str]:
-    """Yield every figure of the rows of one case; pictures of a mix stand set by set."""
+    """Yield all figures of the rows of one case. Figures of single mixes are grouped by set."""
     if not any("picture" in row for row in rows):
         yield from _drawn(setting, rows)
         return
@@ -247,7 +247,7 @@ def _drawn(setting: Setting, rows: list[Row]) -> Iterator[str]:
 
 
 def _downloads(name: str, rows: list[Row]) -> str:
-    # A URI of more than two million characters is not downloaded everywhere, so there is one for each setting.
+    # Some browsers reject data URIs of more than two million characters, so each setting has its own files.
     files = {
         ending: f"<a download='truing-{name}.{ending}' href='data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}'>"
         for ending, kind, text in (("csv", "text/csv", as_csv(rows)), ("json", "application/json", as_json(rows)))
@@ -275,11 +275,11 @@ def _by_code(results: Results, run: list[str]) -> dict[str, list[str]]:
 
 
 def _data(results: Results, name: str) -> Iterator[str]:
-    """Yield the choices behind a setting's rows, the code, and every file that they were made from."""
+    """Yield the options, the code and the files that a setting's rows come from."""
     chosen = ("seed", "repeats", "penalty", "keep", "components")
     abouts = results.of(name)
     for words in dict.fromkeys(", ".join(f"{key} {about['settings'][key]}" for key in chosen) for about in abouts):
-        yield f"<p>Settings: {escape(words)}.</p>"
+        yield f"<p>Options: {escape(words)}.</p>"
     if abouts:
         yield f"<p>Made by {escape('; and by '.join(codes(results, name)))}.</p>"
         yield table_in_html(sets_table(results, name), f"{name}: ")

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, by the names that we use; paper.csv holds every one of its tables."""
+"""The numbers that the paper prints, under the names of truing. paper.csv holds all of its tables."""
 
 import csv
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Printed:
-    """What the paper prints of one method on one set, as shares; `note` names a misprint or a gap."""
+    """The paper's numbers for one method on one set, as shares. `note` names a misprint or a gap."""
 
     fpr95: float
     auroc: float
@@ -45,7 +45,7 @@ class Printed:
 def printed(
     case: Case, inside: str, base: str, method: str, outside: str = AVERAGE, batch: int | None = None
 ) -> Printed | None:
-    """Return the paper's numbers for one of our lines, None where it prints none.
+    """Return the paper's numbers for a base score and method, or None if the paper has none.
 
     >>> from truing.bench.experiments.cases import MAIN
     >>> printed(MAIN, "CIFAR-10", "msp", "DLR").fpr95
@@ -54,15 +54,15 @@ def printed(
     name = METHODS.get(method, method)
     names = [name] if batch is None else [f"{name} batch={batch}", name]
     for table in case.paper_tables:
-        for known in names:
-            found = _all().get((table, inside, outside, BASES.get(base, base), known))
+        for method_name in names:
+            found = _all().get((table, inside, outside, BASES.get(base, base), method_name))
             if found is not None:
                 return found
     return None
 
 
 def mean_of(numbers: list[Printed]) -> Printed:
-    """Return the mean of what the paper prints set by set, and its notes together."""
+    """Return the mean of the paper's numbers of single sets, with all of their notes."""
     aupr = [one.aupr for one in numbers if one.aupr is not None]
     return Printed(
         fmean(one.fpr95 for one in numbers),

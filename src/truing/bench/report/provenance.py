@@ -1,4 +1,4 @@
-"""What rows were made from, as their records tell it: the network, the sets and their rows, the code."""
+"""The network, files and code that rows were made from, as recorded."""
 
 from collections import Counter
 
@@ -7,31 +7,31 @@ from ..experiments.cases import CASES
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
 
-UNSAID = "named by its setting; the files do not say"
-NO_CODE = "code that the rows do not name"
+UNSAID = "according to the setting; the files do not name a network"
+NO_CODE = "a version that was not recorded"
 
 
 def network_named(results: Results, name: str) -> str:
-    """Return the network behind a setting's rows as its files name it; by the setting's own words where none does."""
+    """Return the network of a setting as recorded in its files, or as described by the setting."""
     setting, files = results.settings[name], results.files(name)
-    said = results.networks(name)
-    named = list(dict.fromkeys(network for network in said.values() if network is not None))
+    recorded = results.networks(name)
+    named = list(dict.fromkeys(network for network in recorded.values() if network is not None))
     if not named:
         return f"{setting.network} ({UNSAID})"
-    silent = [file for file, network in said.items() if network is None]
+    silent = [file for file, network in recorded.items() if network is None]
     words = [" and ".join(named)]
     inside = files.get(setting.inside, {})
     if "features" in inside:
         words.append(f"{inside['features']:,} features")
     if "accuracy" in inside:
-        words.append(f"{100 * inside['accuracy']:.2f} % right on {setting.inside}")
+        words.append(f"{100 * inside['accuracy']:.2f} % accuracy on {setting.inside}")
     if silent:
-        words.append(f"{len(silent)} of {len(said)} files do not say")
+        words.append(f"{len(silent)} of {len(recorded)} files do not name a network")
     return "; ".join(words)
 
 
 def sets_table(results: Results, name: str) -> Table:
-    """Return how many rows each file of a setting has, how many the official set has, and how many a run used."""
+    """Return a table of the files of a setting: rows, official rows, and rows used in a run."""
     setting, files = results.settings[name], results.files(name)
     used = _used([row for row in results.rows if row["setting"] == name and "rows_in" in row], setting)
     lines = []
@@ -45,16 +45,16 @@ def sets_table(results: Results, name: str) -> Table:
                 f"{facts['rows']:,}" if "rows" in facts else "not recorded",
                 _official(whole, facts.get("rows")),
                 used.get((folder, plain if plain == setting.inside else setting.outside.get(plain, plain)), ""),
-                _said(facts),
+                _made_by(facts),
                 facts["sha256"],
             )
         )
-    heads = ("file", "called", "rows", "official rows", "rows of a run, in + out", "made by", "SHA-256 begins with")
+    heads = ("file", "name", "rows", "official rows", "rows of a run, in + out", "made by", "SHA-256 begins with")
     return Table(f"{name}: files", heads, tuple(lines))
 
 
 def codes(results: Results, name: str) -> list[str]:
-    """Return the versions of the code that made a setting's rows, as the records name them."""
+    """Return the recorded versions of the code that made the rows of a setting."""
     return list(dict.fromkeys(_code(about) for about in results.of(name)))
 
 
@@ -66,7 +66,7 @@ def _official(whole: int | None, rows: int | None) -> str:
 
 
 def _used(rows: list[Row], setting: Setting) -> dict[tuple[str, str], str]:
-    """Return the rows of a run on each set by itself, of the kind that most rows tell: in-distribution and other."""
+    """Return the most common numbers of rows, in + out, of the runs on each single set."""
     found: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
         if row["scored"] == "fitted" and "value" not in row and not CASES[row["case"]].has_reference:
@@ -77,10 +77,10 @@ def _used(rows: list[Row], setting: Setting) -> dict[tuple[str, str], str]:
     return {key: counts.most_common(1)[0][0] for key, counts in found.items()}
 
 
-def _said(facts: dict[str, object]) -> str:
+def _made_by(facts: dict[str, object]) -> str:
     made = facts.get("made")
     if not isinstance(made, dict):
-        return "not said"
+        return "not recorded"
     return ", ".join(str(made[name]) for name in ("network", "data") if name in made)
 
 

@@ -1,4 +1,4 @@
-"""Scatters of features and scores from rows of points: on two axes, and in three dimensions with a plane."""
+"""Scatter plots of features and scores: on two axes, and in three dimensions with a plane."""
 
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ELEVATION = 14.0
-TILT = 0.25  # How far a plane is turned towards the reader: 0 is edge-on, 1 is flat.
-# Seen from straight ahead, one axis would hide behind another.
+TILT = 0.25  # Wanted angle between plane and viewer: 0 is edge-on, 1 is flat.
+# Azimuths to choose from. A view along an axis would hide another axis.
 TURNS: tuple[int, ...] = (*range(-70, -15, 5), *range(20, 75, 5))
 BOX = {"left": 0.06, "right": 0.94, "bottom": 0.02, "top": 1.1}
 
 
 def points(rows: list[Row]) -> list[Panel]:
-    """Return single rows of one set on one setting: in three dimensions with each plane, and on two pairs of axes."""
+    """Return scatter plots of one set on one setting: in three dimensions with each plane, and on two pairs of axes."""
     return [
         panel
         for row in rows
@@ -30,7 +30,7 @@ def points(rows: list[Row]) -> list[Panel]:
 
 
 def plane_in_box(plane: Floats, low: Floats, high: Floats) -> Floats:
-    """Return the corners, in order, of what a box has in common with the plane w·x + b = 0, given as (w, b).
+    """Return the corners, in order, of the intersection of a box with the plane w·x + b = 0, given as (w, b).
 
     >>> plane_in_box(np.array([0.0, 0.0, 1.0, -0.5]), np.zeros(3), np.ones(3))[:, 2]
     array([0.5, 0.5, 0.5, 0.5])
@@ -53,15 +53,15 @@ def plane_in_box(plane: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def view_direction(azimuth: float, elevation: float = ELEVATION) -> Floats:
-    """Return the unit vector from the middle of a box to the reader."""
+    """Return the unit vector from the centre of a box to the viewer."""
     turn, rise = np.radians([azimuth, elevation])
     return np.array([np.cos(turn) * np.cos(rise), np.sin(turn) * np.cos(rise), np.sin(rise)])
 
 
 def _plane(row: Row, kind: str) -> Panel:
-    """Draw the points in three dimensions, those behind the plane, then the plane, then those before it."""
+    """Draw the points behind the plane, then the plane, then the points in front of it."""
     places, colours = np.array(row["points"])[:, :3], np.where(row["is_out"], OUT, IN)
-    plane, words = _found_plane(row, kind)
+    plane, words = _plane_of(row, kind)
     low, high = places.min(axis=0), places.max(axis=0)
     normal = plane[:3] * (high - low)
     azimuth = _azimuth(normal / np.linalg.norm(normal))
@@ -87,17 +87,17 @@ def _plane(row: Row, kind: str) -> Panel:
     )
 
 
-def _found_plane(row: Row, kind: str) -> tuple[Floats, str]:
-    """Return the plane w·x + b = 0 of one kind, as (w, b), and what it is."""
+def _plane_of(row: Row, kind: str) -> tuple[Floats, str]:
+    """Return the plane w·x + b = 0 of one kind, as (w, b), and its description."""
     if kind == "svm":
-        return np.array(row["svm"]), f"plane of an SVM that knows the labels, {row['svm_right']:.0%} right"
+        return np.array(row["svm"]), f"plane of an SVM trained on the labels, balanced accuracy {row['svm_right']:.0%}"
     a, b, c = row["plane"]
     words = f"regression plane, which explains {row['explained']:.0%} of the variance of {row['base']}"
     return np.array([a, b, -1.0, c]), words
 
 
 def _set_box(axes: Any, low: Floats, high: Floats, base: str) -> None:
-    """Set the names, the ends and the look of three axes."""
+    """Set the labels, the limits and the style of three axes."""
     axes.set_box_aspect((1.25, 1.25, 1), zoom=1.05)
     axes.set(xlabel="component 1", ylabel="component 2", zlabel=base)
     axes.set(**{f"{name}lim": ends for name, ends in zip("xyz", zip(low, high, strict=True), strict=True)})
@@ -116,8 +116,8 @@ def _principal(row: Row) -> Panel:
 
 
 def _discriminant(row: Row) -> Panel:
-    labels = "Fisher's discriminant", "first component of the rest"
-    return _scatter(row, (3, 4), labels, "lda", "Features on the direction that tells the sets apart (LDA)")
+    labels = "Fisher's discriminant", "first component of the remainder"
+    return _scatter(row, (3, 4), labels, "lda", "Features on the direction that separates the sets (LDA)")
 
 
 def _scatter(row: Row, columns: tuple[int, int], labels: tuple[str, str], kind: str, words: str) -> Panel:

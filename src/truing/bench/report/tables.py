@@ -48,15 +48,10 @@ def markdown_of(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def summary(results: Results, *, set_by_set: bool = False) -> list[Table]:
-    """Return what truing does to the mean over the sets, one table a setting, beside the paper; or set by set too.
-
-    What is done with known rows has a table of its own.
-    """
+def summary(results: Results) -> list[Table]:
+    """Return the tables of means of every setting: of the main case, and of the methods with a reference."""
     ours = {key: parts for key, parts in all_tables(results).items() if key[0] == CONVENTIONS[0]}
-    means = [parts[0] for (*_, case), parts in ours.items() if CASES[case].is_main or CASES[case].is_beside_main]
-    single = [table for (*_, case), parts in ours.items() if CASES[case].is_main for table in parts[1:]]
-    return means + single if set_by_set else means
+    return [parts[0] for (*_, case), parts in ours.items() if CASES[case].is_main or CASES[case].is_beside_main]
 
 
 def with_methods_of(results: Results, cases: tuple[str, ...]) -> Results:

@@ -81,7 +81,7 @@ def text(rows: list[Row]) -> str:
     table = lines(rows)
     bases = dict.fromkeys(line.base for line in table)
     blocks = ["\n".join(_block([line for line in table if line.base == base])) for base in bases]
-    blocks += ["\n".join(_detected(decided(rows), list(bases)))] if decided(rows) else []
+    blocks += ["\n".join(_detected(rows))] if decided(rows) else []
     return "\n\n".join([headline(rows), *blocks, *map(_wrap, [hurts(rows), *notes(rows)])])
 
 
@@ -116,7 +116,7 @@ def notes(rows: list[Row]) -> list[str]:
             f" in-distribution rows, drawn with seed {SEED}. It learns from one half of the reference and decides"
             f" against the other half. Its numbers are for the remaining {rest:,} in-distribution rows and the set. In"
             " the last table all methods have the same reference, which joins the fit of DLR, and decide the same rows"
-            f" by p-values: the table shows the share of the set that is detected at {_rate()} false alarms."
+            f" by p-values: the table shows the share of the set that is detected at {rate()} false alarms."
         )
     return paragraphs
 
@@ -183,40 +183,47 @@ def _cell(cell: Cell) -> str:
     return f"{cell.fpr95:>6}{' *'[cell.best_fpr95]}/{cell.auroc:>5}{' *'[cell.best_auroc]}"
 
 
-def _detected(rows: list[Row], bases: list[str]) -> Iterator[str]:
-    """Yield a table of the share of rows detected, with a column for each method on these base scores."""
-    shown = [row for row in rows if row["base"] in bases] + [row for row in rows if row["method"] == CONTRAST]
+def detected(rows: list[Row]) -> tuple[list[str], list[tuple[str, str, list[float]]]]:
+    """Return the shares of detected rows: the methods, and a (name, rows, shares) line for each set.
+
+    The last two lines are the means over the sets of the detected shares and of the shares of false alarms.
+    """
+    bases = {row["base"] for row in fitted(rows)}
+    shown = [row for row in decided(rows) if row["base"] in bases or row["method"] == CONTRAST]
     columns: dict[str, dict[str, Row]] = {}
-    for row in shown:
+    for row in sorted(shown, key=lambda row: row["method"] == CONTRAST):
         columns.setdefault(_name(row), {})[row["outside"]] = row
-    head = f"{f'detected at {_rate()}':<19}{'out':>6}" + "".join(f"{name:>{_width(name)}}" for name in columns)
-    yield head
-    yield "-" * len(head)
+    lines: list[tuple[str, str, list[float]]] = []
     for outside in dict.fromkeys(row["outside"] for row in shown):
         own = {name: sets[outside] for name, sets in columns.items()}
-        yield f"{outside:<19}{rows_out(own):>6,}" + _numbers({name: row["detected"] for name, row in own.items()})
-    yield "-" * len(head)
+        lines.append((outside, f"{rows_out(own):,}", [row["detected"] for row in own.values()]))
     for words, metric in ((MEAN, "detected"), ("false alarms, mean", "false_alarms")):
-        means = {name: fmean(row[metric] for row in sets.values()) for name, sets in columns.items()}
-        yield f"{words:<25}" + _numbers(means)
+        lines.append((words, "", [fmean(row[metric] for row in sets.values()) for sets in columns.values()]))
+    return list(columns), lines
 
 
-def _numbers(shares: dict[str, float]) -> str:
-    return "".join(f"{per_cent(share):>{_width(name)}}" for name, share in shares.items())
+def rate() -> str:
+    """Return the false-alarm rate as printed."""
+    return f"{100 * FALSE_ALARM:g} %"
 
 
-def _width(name: str) -> int:
-    return max(len(name), 5) + 4
+def _detected(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of the table of detected shares."""
+    columns, lines = detected(rows)
+    widths = [max(len(name), 5) + 4 for name in columns]
+    head = f"{f'detected at {rate()}':<19}{'out':>6}" + "".join(map(str.rjust, columns, widths))
+    yield head
+    yield "-" * len(head)
+    for name, count, shares in lines:
+        if name == MEAN:
+            yield "-" * len(head)
+        yield f"{name:<19}{count:>6}" + "".join(map(str.rjust, map(per_cent, shares), widths))
 
 
 def _name(row: Row) -> str:
     """Return the name of a column. Contrast has only one base score, so its column does not name it."""
     base, method = str(row["base"]), str(row["method"])
     return {"none": base, CONTRAST: CONTRAST}.get(method, f"{base} + {method}")
-
-
-def _rate() -> str:
-    return f"{100 * FALSE_ALARM:g} %"
 
 
 def _wrap(paragraph: str) -> str:

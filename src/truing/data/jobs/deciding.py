@@ -277,7 +277,7 @@ def _decide_new(
         if isinstance(work, DecidePart) and len(new):
             work, passes = with_fdr(replace(work, starts=starts_of(new.part_rows)), passes)
         assert isinstance(passes, Job)
-        is_joint = isinstance(work, DecidePart) and work.called_out is not None
+        is_joint = isinstance(work, DecidePart) and work.largest_p is not None
         tallies, bad = (_written_together if is_joint else _written_in_turn)(passes, work, folder, kind)
     good = passes.table.only(list(tallies))
     good = replace(good, unreadable=(*good.unreadable, *bad))
