@@ -1,6 +1,6 @@
-"""What the site needs beside the pages in docs/: pages from elsewhere in the repository, links to them, formulas.
+"""Hooks of the documentation site: pages outside docs/, links to them, and formulas.
 
-Formulas become MathML when the site is built, so that the pages need no script and no font for them.
+Formulas become MathML when the site is built, so that the pages need no scripts or fonts.
 """
 
 import posixpath
@@ -21,14 +21,14 @@ PAGES = {
     "perf/README.md": "perf.md",
     "src/truing/samples/README.md": "bank.md",
 }
-"""Pages of the repository outside docs/, and what the site calls them."""
+"""Pages of the repository outside docs/, and their names on the site."""
 
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from elsewhere, and the files that pages link to there."""
+    """Add the pages outside docs/, and the files outside docs/ that pages link to."""
     linked = {target for page in _sources() for target in _targets(page) if not target.endswith("/")}
     for source in [*PAGES, *sorted(linked - set(PAGES))]:
         if not source.startswith("docs/") and (ROOT / source).is_file():
@@ -54,8 +54,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn formulas into MathML."""
 
-    def formula(found: re.Match[str]) -> str:
-        return convert(unescape(found[2]), display="block" if found[1] == "div" else "inline")
+    def formula(match: re.Match[str]) -> str:
+        text = unescape(match[2]).replace(r"\arg\min", r"\operatorname{argmin}")  # latex2mathml has no \arg.
+        return convert(text, display="block" if match[1] == "div" else "inline")
 
     return FORMULA.sub(formula, html)
 
@@ -66,12 +67,12 @@ def _sources() -> list[str]:
 
 
 def _targets(source: str) -> list[str]:
-    found = [_target(source, link[1]) for link in LINK.findall((ROOT / source).read_text(encoding="utf-8"))]
-    return [target for target in found if target is not None]
+    targets = [_target(source, link[1]) for link in LINK.findall((ROOT / source).read_text(encoding="utf-8"))]
+    return [target for target in targets if target is not None]
 
 
 def _target(source: str, link: str) -> str | None:
-    """Return the file of the repository that a link of one leads to, None where it leads out or to a folder."""
+    """Return the repository file that a link in `source` points to, or None for folders and external links."""
     if ":" in link:
         return None
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))

@@ -27,6 +27,13 @@ REFERENCE, INSIDE, OUTSIDE, BATCH = 1000, 800, 200, 50  # Rows per draw, and row
 SIZES = (20, 50, 100, 200, 500, 1000, 5000)
 GROUPS, FRAMES = 50, 20  # Groups of a reference, and rows per group.
 METHODS = ("none", "dlr", "contrast")
+LOSSES = (  # Base score, method, and whether there is a reference.
+    ("energy", "none", False),
+    ("gen", "none", False),
+    ("energy", "dlr", False),
+    ("energy", "dlr", True),
+    ("gen", "contrast", True),
+)
 Row = dict[str, Any]
 
 
@@ -114,12 +121,43 @@ def extremes(rng: np.random.Generator) -> Iterator[Row]:
         yield {"case": "features × 100", "method": method, "detected": result.is_out[1000:].mean()}
 
 
+def losses(rng: np.random.Generator) -> Iterator[Row]:
+    """Yield the AUROC of base scores and methods where truing may not help, on one draw."""
+    inside, textures = drawn("cifar10-test", rng), drawn("dtd10", rng)
+    reference, inside = inside[:REFERENCE], inside[REFERENCE:]
+    mixtures = {
+        "near: CIFAR-100": (inside[:INSIDE], drawn("cifar100", rng)[:OUTSIDE]),
+        "near: Tiny-ImageNet, resized": (inside[:INSIDE], drawn("tinyimagenet-resize", rng)[:OUTSIDE]),
+        "far: textures": (inside[:INSIDE], textures[:OUTSIDE]),
+        "64 rows of 64 features": (inside[:48], textures[:16]),
+        "90 % of the rows out": (inside[:100], textures[:900]),
+    }
+    for case, (some, out) in mixtures.items():
+        test = Outputs.concatenate([some, out])
+        for base, method, with_reference in LOSSES:
+            scores = truing.detect(test, reference if with_reference else None, base=base, method=method).scores
+            title = f"{base}, {method}{', reference' if with_reference else ''}"
+            yield {"case": case, "method": title, "auroc": truing.auroc(scores[: len(some)], scores[len(some) :])}
+
+
 def text() -> Iterator[Row]:
-    """Yield the AUROC of base scores and methods on CLINC150 with MiniLM: its test sets, and its validation set."""
+    """Yield the AUROC of base scores and methods on CLINC150 with MiniLM: its test sets, and its validation set.
+
+    Also yield the false alarms with the validation set and with 3,000 training rows as the reference.
+    """
     folder = DATA / "banks" / "clinc150-minilm"
-    inside, outside, reference = (Outputs.load(folder / f"{name}.npz") for name in ("test", "oos-test", "val"))
-    inside, outside, reference = (Outputs(rows.features, rows.logits) for rows in (inside, outside, reference))
+    names = ("test", "oos-test", "val", "train")
+    inside, outside, reference, train = (Outputs.load(folder / f"{name}.npz") for name in names)
+    inside, outside, reference, train = (
+        Outputs(rows.features, rows.logits) for rows in (inside, outside, reference, train[::5])
+    )
     test = Outputs.concatenate([inside, outside])
+    for case, rows in (("text, reference held out", reference), ("text, reference trained on", train)):
+        for method in METHODS:
+            result = truing.detect(test, rows, method=method, false_alarm=FALSE_ALARM)
+            is_out = result.is_out
+            shares = {"false_alarms": is_out[: len(inside)].mean(), "detected": is_out[len(inside) :].mean()}
+            yield {"case": case, "method": method, **{name: round(float(share), 4) for name, share in shares.items()}}
     jobs = [("msp", "none"), ("energy", "none"), ("gen", "none"), ("msp", "dlr"), ("energy", "dlr"), ("energy", "rlr")]
     for base, method in [*jobs, ("gen", "contrast")]:
         is_contrast = method == "contrast"
@@ -141,7 +179,7 @@ def measure() -> Iterator[Row]:
     """Yield one row for each case and method: means over draws, and the range of nine in ten false-alarm rates."""
     cases: dict[tuple[str, str], list[Row]] = {}
     for draw in range(DRAWS):
-        for number, case in enumerate((guarantees, groups, sizes, extremes)):
+        for number, case in enumerate((guarantees, groups, sizes, extremes, losses)):
             for row in case(np.random.default_rng([29, draw, number])):
                 cases.setdefault((row.pop("case"), row.pop("method")), []).append(row)
     for (case, method), rows in cases.items():
@@ -154,14 +192,62 @@ def measure() -> Iterator[Row]:
         yield from text()
 
 
-def table(rows: list[Row]) -> str:
-    """Return all rows as a table in per cent."""
-    columns = ("false_alarms", "low", "high", "false_discoveries", "detected", "auroc")
-    lines = [f"| case | method | {' | '.join(columns)} |", "|" + " --- |" * (2 + len(columns))]
-    for row in rows:
-        cells = [f"{100 * row[name]:.1f}" if name in row else "" for name in columns]
-        lines.append(f"| {row['case']} | {row['method']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def tables(rows: list[Row]) -> dict[str, list[str]]:
+    """Return the tables of docs/guarantees.md and docs/limits.md, in per cent."""
+    stored = {(row["case"], row["method"]): row for row in rows if "case" in row}
+
+    def per_cent(case: str, method: str, *names: str) -> list[str]:
+        values = [stored[case, method].get(name) for name in names]
+        return ["" if value is None else f"{100 * value:.1f}" for value in values]
+
+    def rates_of(case: str, method: str) -> list[str]:
+        false_alarms, low, high, detected = per_cent(case, method, "false_alarms", "low", "high", "detected")
+        return [false_alarms, f"{low} – {high}", detected]
+
+    ways = [
+        [f"`{case}`", f"`{method}`", *rates_of(case, method)]
+        for case in ("detect", "decide", "learn_and_decide")
+        for method in METHODS
+        if (case, method) in stored
+    ]
+    discoveries = [[f"`{method}`", *per_cent("fdr", method, "false_discoveries", "detected")] for method in METHODS]
+    of_sizes = [[f"{size:,}", *rates_of(f"reference of {size:,} rows", "auto")] for size in SIZES]
+    of_groups = [
+        [f"`{method}`", "yes" if case == "groups, passed" else "no", *rates_of(case, method)[:2]]
+        for method in METHODS
+        for case in ("groups, not passed", "groups, passed")
+    ]
+    titles = [f"{base}, {method}{', reference' if has else ''}" for base, method, has in LOSSES]
+    of_losses = [
+        [case, *(per_cent(case, title, "auroc")[0] for title in titles)]
+        for case in dict.fromkeys(case for case, title in stored if title == titles[-1])
+    ]
+    of_text = [[title, *per_cent("text", title, "auroc")] for case, title in stored if case == "text"]
+    held_out, trained_on = "text, reference held out", "text, reference trained on"
+    of_references = [
+        [f"`{method}`", *(cell for case in (held_out, trained_on) for cell in per_cent(case, method, "false_alarms"))]
+        for method in METHODS
+    ]
+    extreme = [[f"`{method}`", *per_cent("features × 100", method, "detected")] for method in METHODS]
+    return {
+        "guarantees": [
+            table(("decided by", "method", "false alarms", "nine in ten draws", "out rows refused"), ways),
+            table(("method", "false discoveries", "out rows refused"), discoveries),
+            table(("reference rows", "false alarms", "nine in ten draws", "out rows refused"), of_sizes),
+            table(("method", "groups passed", "false alarms", "nine in ten draws"), of_groups),
+        ],
+        "limits": [
+            table(("rows", "energy", "gen", "energy + DLR", "energy + DLR, with reference", "contrast"), of_losses),
+            table(("score, method", "AUROC"), of_text),
+            table(("method", "reference held out", "reference trained on"), of_references),
+            table(("method", "broken rows refused"), extreme),
+        ],
+    }
+
+
+def table(columns: tuple[str, ...], lines: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *lines))
 
 
 def main() -> None:
@@ -172,7 +258,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.table is not None:
         header, *rows = (json.loads(line) for line in args.table.read_text().splitlines())
-        print(f"commit {header['commit']}\n\n{table(rows)}")
+        print(f"commit {header['commit']}")
+        for page, of_page in tables(rows).items():
+            print(f"\n{page}.md", *of_page, sep="\n\n")
     elif args.output is not None:
         command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
         header = {"commit": subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()}  # noqa: S603

@@ -1,4 +1,4 @@
-"""Arrays of other libraries enter by the one door, without a copy where there need be none."""
+"""Arrays of other libraries are accepted, without a copy where possible."""
 
 import re
 
@@ -12,7 +12,7 @@ ROWS = np.random.default_rng(0).normal(size=(6, 3))
 
 
 class Shared:
-    """An array of another library that has DLPack alone."""
+    """An array that only supports DLPack."""
 
     def __init__(self, values):
         self.values = values
@@ -25,7 +25,7 @@ class Shared:
 
 
 class OnDevice(Shared):
-    """One in the memory of a graphics card, as CuPy's: NumPy may not read it unasked, and DLPack copies it."""
+    """An array in the memory of a graphics card: NumPy cannot read it, and DLPack copies it."""
 
     def __dlpack_device__(self):
         return 2, 0
@@ -64,16 +64,16 @@ def test_an_array_of_jax_is_not_copied():
     np.testing.assert_allclose(matrix, ROWS, rtol=1e-6)
 
 
-def test_what_has_dlpack_alone_is_not_copied():
+def test_an_array_with_dlpack_only_is_not_copied():
     assert np.shares_memory(as_matrix(Shared(ROWS), "features"), ROWS)
 
 
-@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="NumPy 2.1 was the first to ask for a copy")
-def test_what_lies_on_a_device_is_copied_from_there():
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="needs NumPy 2.1")
+def test_an_array_on_a_device_is_copied():
     np.testing.assert_array_equal(as_matrix(OnDevice(ROWS), "features"), ROWS)
 
 
-def test_what_cannot_be_copied_from_its_device_is_named_with_the_device():
+def test_an_array_that_cannot_be_copied_is_rejected_with_its_device():
     with pytest.raises(
         TypeError, match=r"features must be in the processor's memory, got a .* array on cuda:0"
     ) as raised:
@@ -84,17 +84,26 @@ def test_what_cannot_be_copied_from_its_device_is_named_with_the_device():
         assert "(CUDA driver is not found)" in str(raised.value)
 
 
-def test_sparse_matrices_of_any_library_are_told_what_to_do():
+def test_a_sparse_matrix_is_rejected_with_the_advice_to_reduce_it():
     from scipy import sparse
 
-    with pytest.raises(TypeError, match=r"logits must be a dense array, got a sparse one: give logits.toarray\(\)"):
+    with pytest.raises(TypeError, match=r"logits must be a dense array, got a sparse one: .*TruncatedSVD"):
         truing.Outputs(ROWS, sparse.csr_array(ROWS))
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"features must be a dense array, .*: give features.to_dense\(\)"):
+    with pytest.raises(TypeError, match=r"features must be a dense array, got a sparse one: .*TruncatedSVD"):
         truing.Outputs(torch.tensor(ROWS).to_sparse())
 
 
-def test_a_tensor_that_holds_no_numbers_is_not_told_to_be_copied():
+def test_bfloat16_becomes_float32_without_loss():
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor(ROWS).bfloat16()
+    outputs = truing.Outputs(tensor, logits=tensor)
+    assert outputs.features.dtype == np.float32
+    np.testing.assert_array_equal(outputs.features, tensor.float())
+    np.testing.assert_array_equal(outputs.logits, tensor.float())
+
+
+def test_a_tensor_without_data_is_rejected():
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^features must hold numbers, got a torch tensor without data"):
         truing.Outputs(torch.ones(6, 3, device="meta"))
@@ -118,7 +127,7 @@ def test_a_column_of_arrow_is_not_copied():
 
 
 @pytest.mark.parametrize("kind", ["list_", "large_list"])
-def test_arrow_lists_in_several_pieces_are_put_together(kind):
+def test_arrow_lists_in_chunks_are_joined(kind):
     pyarrow = pytest.importorskip("pyarrow")
     lists = getattr(pyarrow, kind)(pyarrow.float32())
     pieces = pyarrow.chunked_array([pyarrow.array(ROWS[:2].tolist(), lists), pyarrow.array(ROWS[2:].tolist(), lists)])
@@ -131,7 +140,7 @@ def test_arrow_lists_in_several_pieces_are_put_together(kind):
         as_matrix(pyarrow.array([], lists), "features")
 
 
-def test_arrow_columns_that_hold_no_numbers_are_refused_and_do_as_ids(rng):
+def test_arrow_columns_without_numbers_are_rejected_as_scores_and_accepted_as_ids(rng):
     pyarrow = pytest.importorskip("pyarrow")
     words = pyarrow.array(list("abcdef"))
     for column in (words, pyarrow.nulls(6), pyarrow.array([{"a": 1.0}] * 6), words.dictionary_encode()):
@@ -141,7 +150,7 @@ def test_arrow_columns_that_hold_no_numbers_are_refused_and_do_as_ids(rng):
     assert found.to_frame("pyarrow", ids=words)["id"].to_pylist() == list("abcdef")
 
 
-def test_a_slice_of_arrow_lists_is_its_own_rows():
+def test_a_slice_of_arrow_lists_has_the_rows_of_the_slice():
     pyarrow = pytest.importorskip("pyarrow")
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.append([9.0] * 3, ROWS))[3:], 3)
     np.testing.assert_array_equal(as_matrix(lists[1:4], "features"), ROWS[1:4])
@@ -151,13 +160,13 @@ def test_a_slice_of_arrow_lists_is_its_own_rows():
     np.testing.assert_array_equal(as_matrix(with_missing[1:], "features"), ROWS)
 
 
-def test_a_table_of_arrow_is_its_columns():
+def test_an_arrow_table_is_a_matrix_of_its_columns():
     pyarrow = pytest.importorskip("pyarrow")
     table = pyarrow.table({name: ROWS[:, place] for place, name in enumerate("abc")})
     np.testing.assert_array_equal(as_matrix(table, "features"), ROWS)
 
 
-def test_tables_and_columns_of_pandas_enter():
+def test_tables_and_columns_of_pandas_are_accepted():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(ROWS, columns=list("abc"))
     assert np.shares_memory(as_matrix(table, "features"), table.to_numpy())
@@ -178,7 +187,7 @@ def test_an_arrow_column_in_pandas_is_not_copied():
     assert np.shares_memory(as_matrix(column, "features"), numbers.to_numpy())
 
 
-def test_missing_values_words_and_ragged_lists_of_pandas_are_refused():
+def test_missing_values_text_and_ragged_lists_of_pandas_are_rejected():
     pandas = pytest.importorskip("pandas")
     missing = pandas.DataFrame(ROWS).astype("Float64")
     missing.iloc[4, 1] = pandas.NA
@@ -191,8 +200,8 @@ def test_missing_values_words_and_ragged_lists_of_pandas_are_refused():
         as_matrix(pandas.Series([[1.0], [1.0, 2.0]]), "features")
 
 
-@pytest.mark.slow  # Polars is large, and comes with the slow tests alone.
-def test_tables_and_columns_of_polars_enter():
+@pytest.mark.slow  # Polars is large, so it is installed for the slow tests only.
+def test_tables_and_columns_of_polars_are_accepted():
     polars = pytest.importorskip("polars")
     column = polars.Series("features", ROWS)
     assert np.shares_memory(as_matrix(column, "features"), column.to_numpy())
@@ -212,7 +221,7 @@ def test_tables_and_columns_of_polars_enter():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.1e100])
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f2", ">f8"])
 @pytest.mark.parametrize("lay", [np.copy, np.asfortranarray, lambda rows: np.repeat(rows, 2, axis=1)[:, ::2]])
-def test_the_first_number_that_is_not_finite_is_named_with_its_row(rng, lay, kind, bad):
+def test_the_first_invalid_number_is_named_with_its_row(rng, lay, kind, bad):
     rows = rng.normal(size=(700, 9))
     rows[0, 0], rows[0, 1] = (6e4, -6e4) if "f2" in kind else (1e38, -1e38)
     as_matrix(lay(rows.astype(kind)), "features")

@@ -78,30 +78,6 @@ def test_overlapping_blocks_of_several_threads_share_the_setting():
     assert numbers() == {2}
 
 
-def test_many_threads_may_enter_and_leave_at_once():
-    def work(_):
-        for _ in range(50):
-            with one_thread():
-                assert numbers() == {1}
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    assert numbers() == {2}
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_limits_of_threadpoolctl_hold_around_and_inside_a_block(limit):
-    with threadpool_limits(limit, user_api="blas"):
-        with one_thread():
-            assert numbers() == {1}
-        assert numbers() == {limit}
-    with one_thread():
-        with threadpool_limits(limit, user_api="blas"):
-            assert numbers() == {limit}
-        assert numbers() == {1}
-    assert numbers() == {2}
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_can_fork_while_another_thread_enters_and_leaves():

@@ -103,12 +103,14 @@ def check_restored_detector(data, path, d):
                 np.testing.assert_array_equal(getattr(again, name), value)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 6))
 def test_a_restored_detector_continues_with_the_same_bits(tmp_path, data, d):
     check_restored_detector(data, tmp_path / "detector.npz", d)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.slow
 @settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), d=st.integers(2, 20))
@@ -188,11 +190,13 @@ def check_threads(batch_count, d):
     assert shared.current_fit.rows == again.current_fit.rows
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("d", [3, 150])
 def test_eight_threads_learn_the_same_as_one(d):
     check_threads(30, d)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("d", [3, 40, 150])
 def test_eight_threads_learn_thousands_of_batches_like_one(d):
@@ -261,6 +265,7 @@ def attributes(value, path=""):
     return found
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize(
     "options",
     [

@@ -142,6 +142,7 @@ def test_what_a_detection_decided_is_decided_by_its_threshold(rows, known):
     assert folding_of(truing.detect(rows)).threshold is None
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("method", METHODS_OF_TIES)
 @settings(max_examples=40)
 @given(seed=st.integers(0, 999), ties=st.integers(0, 150), accept=st.floats(0.05, 1.0))
@@ -179,6 +180,7 @@ def test_an_exported_threshold_is_rounded_down_to_float32(threshold):
     assert found <= threshold < float(np.nextafter(np.float32(found), np.float32(np.inf)))
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_a_detection_that_refuses_no_row_or_every_row_is_folded_so(rows, known):
     for level, refuses in ((1e-9, False), (1.0, True)):
         found = truing.detect(rows, known, method="dlr", false_alarm=level)

@@ -19,8 +19,9 @@ def rows(rng) -> truing.Outputs:
 
 
 @pytest.fixture
-def found(rows) -> truing.Detection:
-    return truing.detect(rows[:200], rows[200:], false_alarm=0.005)
+def result(rows) -> truing.Detection:
+    with pytest.warns(truing.TruingWarning, match="no row can be refused"):
+        return truing.detect(rows[:200], rows[200:], false_alarm=0.005)
 
 
 def names(frame):
@@ -28,26 +29,26 @@ def names(frame):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_table_has_a_line_for_each_row(found, library):
+def test_a_table_has_a_line_for_each_row(result, library):
     pytest.importorskip(library)
     ids = [f"image-{row}" for row in range(200)]
-    frame = found.to_frame(library, ids=ids)
+    frame = result.to_frame(library, ids=ids)
     assert type(frame).__module__.split(".")[0] == library
     assert names(frame) == ["id", *NUMBERS, "notes"]
     assert list(map(str, np.asarray(frame["id"]))) == ids
     np.testing.assert_array_equal(frame["row"], range(200))
-    np.testing.assert_array_equal(frame["base"], found.base_scores)
-    np.testing.assert_array_equal(frame["scores"], found.scores)
-    np.testing.assert_array_equal(frame["p_values"], found.p_values)
-    np.testing.assert_array_equal(frame["is_out"], found.is_out)
-    ranks = [1 + sum(other < score for other in found.scores) for score in found.scores]
+    np.testing.assert_array_equal(frame["base"], result.base_scores)
+    np.testing.assert_array_equal(frame["scores"], result.scores)
+    np.testing.assert_array_equal(frame["p_values"], result.p_values)
+    np.testing.assert_array_equal(frame["is_out"], result.is_out)
+    ranks = [1 + sum(other < score for other in result.scores) for score in result.scores]
     np.testing.assert_array_equal(frame["rank"], ranks)
-    assert found.notes
-    assert {str(note) for note in np.asarray(frame["notes"])} == {"; ".join(found.notes)}
+    assert result.notes
+    assert {str(note) for note in np.asarray(frame["notes"])} == {"; ".join(result.notes)}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_without_a_reference_there_is_nothing_of_in_and_out(rows, library):
+def test_without_a_reference_a_table_has_no_decisions(rows, library):
     pytest.importorskip(library)
     assert names(truing.detect(rows).to_frame(library)) == ["row", "base", "scores", "rank", "notes"]
     stream = truing.detect(rows, method="online", order="score-first").to_frame(library)
@@ -56,14 +57,14 @@ def test_without_a_reference_there_is_nothing_of_in_and_out(rows, library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_table_is_the_commands_parquet_file_and_goes_into_parquet_itself(tmp_path, rows, library):
+def test_a_table_equals_the_parquet_file_of_the_command_and_can_be_written_to_parquet(tmp_path, rows, library):
     package = pytest.importorskip(library)
     parquet = pytest.importorskip("pyarrow.parquet")
     rows[:200].save(tmp_path / "rows.npz")
-    rows[200:].save(tmp_path / "known.npz")
-    words = [tmp_path / "rows.npz", "--reference", tmp_path / "known.npz", "-o", tmp_path / "found.parquet"]
+    rows[200:].save(tmp_path / "reference.npz")
+    words = [tmp_path / "rows.npz", "--reference", tmp_path / "reference.npz", "-o", tmp_path / "result.parquet"]
     assert main(["detect", *map(str, words)]) == 0
-    file = parquet.read_table(tmp_path / "found.parquet")
+    file = parquet.read_table(tmp_path / "result.parquet")
     frame, path = truing.detect(rows[:200], rows[200:]).to_frame(library), tmp_path / "frame.parquet"
     if library == "pandas":
         frame.to_parquet(path)
@@ -77,36 +78,36 @@ def test_a_table_is_the_commands_parquet_file_and_goes_into_parquet_itself(tmp_p
         np.testing.assert_array_equal(file[name], again[name])
 
 
-def test_the_notes_of_many_rows_are_kept_once(rng):
+def test_the_notes_of_many_rows_are_stored_once(rng):
     pytest.importorskip("pandas")
-    found = truing.detect(truing.Outputs(rng.normal(size=(100_000, 2)), scores=rng.normal(size=100_000)))
-    frame = found.to_frame()
+    result = truing.detect(truing.Outputs(rng.normal(size=(100_000, 2)), scores=rng.normal(size=100_000)))
+    frame = result.to_frame()
     assert len(frame["notes"].iloc[0]) > 50
     assert frame["notes"].memory_usage(index=False, deep=True) < 2 * len(frame)
 
 
-def test_ids_with_missing_values_are_refused_and_not_turned_into_other_numbers(found):
-    """NumPy has no missing integer: 2**53 + 1 would come back as another one, in float64."""
+def test_ids_with_missing_values_are_rejected(result):
+    """NumPy has no missing integers. In float64, 2**53 + 1 would become another number."""
     pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     ids = [2**53 + 1 + row for row in range(200)]
-    assert found.to_frame("pyarrow", ids=pyarrow.array(ids))["id"].to_pylist() == ids
+    assert result.to_frame("pyarrow", ids=pyarrow.array(ids))["id"].to_pylist() == ids
     some = [*ids[:-2], None, None]
     dates = pandas.Series(pandas.to_datetime(["2020-01-01"] * 198 + [None] * 2))
     for missing in (pyarrow.array(some), pandas.Series(some, dtype="Int64"), some, dates):
         with pytest.raises(ValueError, match="ids must have no missing values, got 2"):
-            found.to_frame("pyarrow", ids=missing)
+            result.to_frame("pyarrow", ids=missing)
 
 
-def test_what_cannot_be_made_is_named(found, monkeypatch):
+def test_invalid_requests_are_rejected_by_name(result, monkeypatch):
     with pytest.raises(ValueError, match="library must be one of pandas, polars, pyarrow, got 'dplyr'"):
-        found.to_frame("dplyr")
+        result.to_frame("dplyr")
     with pytest.raises(ValueError, match="ids and scores must have the same number of rows, got ids 3, scores 200"):
-        found.to_frame(ids=[1, 2, 3])
+        result.to_frame(ids=[1, 2, 3])
     with pytest.raises(ValueError, match=r"ids must be 1-D \(n,\), got shape \(200, 1\)"):
-        found.to_frame(ids=np.ones((200, 1)))
+        result.to_frame(ids=np.ones((200, 1)))
     for ids in (np.where(np.arange(200) == 7, np.nan, 1.0), ["nan"] * 199 + [None]):
         with pytest.raises(ValueError, match="ids must have no missing values, got 1"):
-            found.to_frame(ids=ids)
+            result.to_frame(ids=ids)
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(ImportError, match=r"to_frame\('polars'\) needs polars: pip install polars"):
-        found.to_frame("polars")
+        result.to_frame("polars")

@@ -21,7 +21,7 @@ SOURCE = Path(truing.__file__).parent
 ROOMS = [
     "_kernels _linalg _blas _threads _warnings",
     "data",  # File formats; the jobs over many files come later.
-    "_arrays _check _largest",
+    "_arrays _check _largest _swapped",
     "_display",
     "outputs sample",
     "scores",
@@ -34,12 +34,12 @@ ROOMS = [
     "detection",
     "folding saved",
     "data.jobs parts",
-    "torch onnx sklearn dask",
+    "_images torch onnx sklearn dask",
     "report",
     "service bench",
     "cli __main__",
 ]
-NUMPY_ALONE = ROOMS[: ROOMS.index("torch onnx sklearn dask")]
+NUMPY_ALONE = ROOMS[: ROOMS.index("_images torch onnx sklearn dask")]
 NEEDS_EXTRAS = {"tables", "table_blocks", "plots", "frames"}  # pyarrow, matplotlib, pandas or polars.
 
 
@@ -160,7 +160,7 @@ SIGNATURES = {
     "evaluate": "(scores_in, scores_out, *, convention='at-least', correct=None)",
     "threads": "(n)",
     "save": "(thing, path)",
-    "load": "(path)",
+    "load": "(path, *, base=None)",
     "detect": "(outputs, reference=None, *, method='auto', base=None, temperature=1.0, intercept=True, "
     "components=None, head=None, accept=None, false_alarm=None, fdr=None, groups=None, same_mix=False, rng=None, "
     "keep=0.8, penalty=1e-05, batch=32, order='learn-first', progress=…)",

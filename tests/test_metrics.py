@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import truing
 
-# Few distinct values, so that ties are the rule.
+# Few distinct values, so that most scores are tied.
 tied = arrays(np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(float))
 apart = arrays(np.float64, st.integers(1, 25), elements=st.floats(-100, 100))
 either = st.one_of(tied, apart)
@@ -31,7 +31,7 @@ def assert_equals_scikit_learn(scores_in, scores_out):
 
 
 @given(scores_in=either, scores_out=either)
-def test_auroc_and_aupr_are_scikit_learns(scores_in, scores_out):
+def test_auroc_and_aupr_agree_with_scikit_learn(scores_in, scores_out):
     assert_equals_scikit_learn(scores_in, scores_out)
 
 
@@ -42,25 +42,14 @@ def test_many_scores_in_several_ranges_have_the_metrics_of_scikit_learn(rng, row
 
 
 @given(scores_in=either, scores_out=either)
-def test_auroc_counts_the_pairs_that_the_in_row_wins(scores_in, scores_out):
-    wins = [(a > b) + (a == b) / 2 for a in scores_in for b in scores_out]
-    assert truing.auroc(scores_in, scores_out) == sum(wins) / len(wins)
-
-
-@given(scores_in=either, scores_out=either)
-def test_auroc_of_swapped_sets_is_the_complement(scores_in, scores_out):
-    assert truing.auroc(scores_in, scores_out) == pytest.approx(1 - truing.auroc(scores_out, scores_in))
-
-
-@given(scores_in=either, scores_out=either)
-def test_metrics_see_only_the_order_of_scores(scores_in, scores_out):
+def test_metrics_depend_only_on_the_order_of_scores(scores_in, scores_out):
     places = np.unique(np.concatenate((scores_in, scores_out)), return_inverse=True)[1].astype(float)
     of_ranks = truing.evaluate(places[: len(scores_in)], places[len(scores_in) :])
     assert truing.evaluate(scores_in, scores_out) == of_ranks
 
 
 @given(scores_in=either, scores_out=either, tpr=levels)
-def test_fpr_at_least_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
+def test_fpr_at_least_agrees_with_a_loop_over_thresholds(scores_in, scores_out, tpr):
     for threshold in sorted({*scores_in, *scores_out}, reverse=True):
         if np.mean(scores_in >= threshold) >= tpr - 1e-12:
             break
@@ -68,7 +57,7 @@ def test_fpr_at_least_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
 
 
 @given(scores_in=either, scores_out=either, tpr=levels)
-def test_fpr_ood_positive_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
+def test_fpr_ood_positive_agrees_with_a_loop_over_thresholds(scores_in, scores_out, tpr):
     for threshold in sorted({*scores_in, *scores_out}):
         if np.mean(scores_out <= threshold) >= tpr - 1e-12:
             break
@@ -77,7 +66,7 @@ def test_fpr_ood_positive_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
 
 
 @given(scores_in=either, scores_out=either, tpr=levels)
-def test_fpr_of_the_paper_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
+def test_fpr_of_the_paper_agrees_with_a_loop_over_thresholds(scores_in, scores_out, tpr):
     best = None
     for threshold in sorted({*scores_in, *scores_out}, reverse=True):
         recall = np.mean(scores_in >= threshold)
@@ -91,7 +80,7 @@ def test_fpr_of_the_paper_is_a_loop_over_thresholds(scores_in, scores_out, tpr):
 
 
 def test_the_conventions_differ_under_ties():
-    scores_in, scores_out = [3.0, 3.0, 1.0], [1.0, 0.0]  # Recalls of 2/3 and 1 alone.
+    scores_in, scores_out = [3.0, 3.0, 1.0], [1.0, 0.0]  # The only recalls are 2/3 and 1.
     found = [
         truing.fpr_at_tpr(scores_in, scores_out, tpr=0.7, convention=name)
         for name in ("at-least", "paper", "ood-positive")
@@ -99,7 +88,7 @@ def test_the_conventions_differ_under_ties():
     assert found == [0.5, 0.0, 1 / 3]
 
 
-def test_the_report_names_its_convention_and_reads_in_text_and_json(bank):
+def test_a_report_names_its_convention_in_text_and_json(bank):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
     report = truing.evaluate(
         truing.msp(inside.logits), truing.msp(outside.logits), convention="paper", correct=inside.correct()
@@ -113,7 +102,7 @@ def test_the_report_names_its_convention_and_reads_in_text_and_json(bank):
     assert "convention: paper" in str(report)
 
 
-def test_refusals_are_counted_among_rightly_and_wrongly_classified_rows(bank):
+def test_refusals_are_counted_among_correctly_and_wrongly_classified_rows(bank):
     inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
     scores, right = truing.msp(inside.logits), inside.correct()
     assert right.mean() == pytest.approx(0.9339)
@@ -125,7 +114,7 @@ def test_refusals_are_counted_among_rightly_and_wrongly_classified_rows(bank):
     assert f"{report.refused_wrong:.2%} of the wrongly" in str(report)
 
 
-def test_correct_must_be_true_or_false_for_each_in_row():
+def test_correct_must_be_one_boolean_per_in_row():
     with pytest.raises(TypeError, match="correct must be a 1-D array of booleans, got 1-D int"):
         truing.evaluate([1.0], [2.0], correct=[1])
     with pytest.raises(ValueError, match="same number of rows, got scores_in 1, correct 2"):
@@ -134,7 +123,7 @@ def test_correct_must_be_true_or_false_for_each_in_row():
 
 
 @given(numbers=st.lists(st.floats(), min_size=4, max_size=4), right=st.one_of(st.none(), st.floats()))
-def test_a_report_is_valid_json_whatever_its_numbers(numbers, right):
+def test_a_report_with_any_numbers_is_valid_json(numbers, right):
     report = truing.Report(*numbers, "paper", 3, 4, refused_right=right)
     found = json.loads(report.json(), parse_constant=pytest.fail)
     for name, value in vars(report).items():

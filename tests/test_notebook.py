@@ -169,6 +169,7 @@ def test_a_reports_figure_draws_the_scores_and_the_curve(found):
     assert f"{report.auroc:.2%}" in roc.get_title()
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize(
     "scores",
     [

@@ -1,6 +1,7 @@
 """Saved files: every kind of value comes back to the bit, and a damaged or invalid file is refused by name."""
 
 import json
+import sys
 import zipfile
 from io import BytesIO
 
@@ -134,7 +135,7 @@ def changed(arrays, member=None, **header):
 
 
 WRONG = {
-    "an older version": (lambda a: changed(a, truing=4), "has format version 4; this truing reads version 5"),
+    "an older version": (lambda a: changed(a, truing=4), "has format version 4; this truing reads version 6"),
     "a member too many": (
         lambda a: {**a, "more": np.zeros(2)},
         "members are not as expected: missing nothing; unknown more",
@@ -194,7 +195,7 @@ def test_values_that_no_rows_have_are_refused(rows, name, member, spoil):
 
 @pytest.mark.parametrize("depth", [950, 5000])
 def test_a_header_nested_very_deeply_is_refused(tmp_path, depth):
-    about = f'{{"truing": 5, "kind": "fit", "members": [], "notes": {{}}, "value": {"[" * depth}{"]" * depth}}}'
+    about = f'{{"truing": 6, "kind": "fit", "members": [], "notes": {{}}, "value": {"[" * depth}{"]" * depth}}}'
     write_npz(tmp_path / "deep.npz", {"about": np.frombuffer(about.encode(), dtype=np.uint8)})
     with pytest.raises(ValueError, match=r"deep\.npz"):
         truing.load(tmp_path / "deep.npz")
@@ -220,15 +221,51 @@ def test_only_known_values_are_saved_and_only_as_npz(rows, tmp_path):
         truing.save(rows, tmp_path / "x.npz")
     with pytest.raises(ValueError, match=r"path must end in \.npz, got .*x\.csv"):
         truing.save(THINGS["fit"](rows), tmp_path / "x.csv")
-    with pytest.raises(TypeError, match="must be of a named base score"):
-        truing.save(truing.Detector(lambda outputs: outputs.features[:, 0]), tmp_path / "x.npz")
     assert not list(tmp_path.iterdir())
+
+
+def margin(outputs):
+    ordered = np.sort(outputs.logits, axis=1)
+    return ordered[:, -1] - ordered[:, -2]
+
+
+@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
+def test_a_detector_whose_base_score_is_a_function_is_loaded_with_this_function(rows, tmp_path, method):
+    detector, path = detector_of(rows, base=margin, method=method), tmp_path / "detector.npz"
+    truing.save(detector, path)
+    loaded = truing.load(path, base=margin)
+    assert loaded.base is margin
+    batch = truing.Outputs(rows.features[:20] + 0.5, rows.logits[:20])
+    one, other = (each.learn_and_decide(batch, fdr=0.2) for each in (detector, loaded))
+    np.testing.assert_array_equal(one.p_values, other.p_values)
+    with pytest.raises(
+        ValueError, match=r"must be given the function .*test_saved:margin, the base score of .*got None"
+    ):
+        truing.load(path)
+
+
+def test_loading_a_file_never_imports_the_module_of_a_function(rows, tmp_path):
+    path = tmp_path / "detector.npz"
+    truing.save(truing.Detector(margin), path)
+    arrays = read_npz(path)
+    about = json.loads(arrays["about"].tobytes().decode().replace(f"{__name__}:margin", "antigravity:margin"))
+    write_npz(path, changed(arrays, **about))
+    with pytest.raises(ValueError, match="must be given the function antigravity:margin"):
+        truing.load(path)
+    assert truing.load(path, base=margin).base is margin
+    assert "antigravity" not in sys.modules
+
+
+def test_a_function_is_rejected_for_a_file_without_one(rows, tmp_path):
+    truing.save(THINGS["fit"](rows), tmp_path / "fit.npz")
+    with pytest.raises(ValueError, match=r"base must be None for .*fit\.npz, whose base score is no function"):
+        truing.load(tmp_path / "fit.npz", base=margin)
 
 
 def test_any_numpy_can_look_into_a_file(rows, tmp_path):
     truing.save(THINGS["fit"](rows), tmp_path / "fit.npz")
     with np.load(tmp_path / "fit.npz") as found:
         about = json.loads(found["about"].tobytes())
-        assert (about["truing"], about["kind"], about["members"]) == (5, "fit", ["coef"])
+        assert (about["truing"], about["kind"], about["members"]) == (6, "fit", ["coef"])
         np.testing.assert_array_equal(found["coef"], THINGS["fit"](rows).coef)
     assert set(read_npz(tmp_path / "fit.npz")) == {"about", "coef"}

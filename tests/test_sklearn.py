@@ -190,6 +190,7 @@ def test_a_score_that_looks_at_known_rows_takes_half_of_the_reference(network):
     np.testing.assert_array_equal(detector.predict(mix) == -1, p <= 0.05)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_few_known_rows_refuse_nothing_and_say_so(network):
     inside, outside, head = network
     detector = TruedDetector(head, false_alarm=0.01, method="dlr").fit(outside[:200], reference=inside[:20])

@@ -1,24 +1,49 @@
-"""The summary page and the README show the stored rows."""
+"""Pages of results show the stored rows."""
 
 import json
 import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "docs" / "results"
-SCRIPT = runpy.run_path(str(ROOT / "examples" / "measure_summary.py"))
-ROWS = [json.loads(line) for line in (RESULTS / "summary.jsonl").read_text().splitlines()]
+DOCS = ROOT / "docs"
+RESULTS = DOCS / "results"
+
+
+def stored(name):
+    return [json.loads(line) for line in (RESULTS / name).read_text().splitlines()]
+
+
+def script(name):
+    return runpy.run_path(str(ROOT / "examples" / name))
 
 
 def test_the_summary_page_shows_the_stored_rows():
-    assert SCRIPT["page"](ROWS) == (RESULTS / "summary.md").read_text()
+    page = script("measure_summary.py")["page"](stored("summary.jsonl"))
+    assert page == (RESULTS / "summary.md").read_text()
 
 
 def test_the_table_of_the_readme_shows_the_stored_rows():
     readme = (ROOT / "README.md").read_text()
-    for setting in SCRIPT["SETTINGS"]:
+    summary, rows = script("measure_summary.py"), stored("summary.jsonl")
+    for setting in summary["SETTINGS"]:
         (line,) = re.findall(rf"^\| {setting}: .*$", readme, re.MULTILINE)
-        _, means = SCRIPT["mean_of_sets"](ROWS, setting)
+        _, means = summary["mean_of_sets"](rows, setting)
         keys = [("refused", "energy"), ("refused", "truing"), ("auroc", "energy"), ("auroc", "truing")]
         assert re.findall(r"\d+\.\d", line) == [f"{means[key]:.1f}" for key in keys]
+
+
+@pytest.mark.parametrize("page", ["guarantees", "limits"])
+def test_the_pages_on_guarantees_and_limits_show_the_stored_rows(page):
+    text = (DOCS / f"{page}.md").read_text()
+    for table in script("measure_limits.py")["tables"](stored("limits.jsonl"))[page]:
+        assert table in text
+
+
+def test_the_page_on_limits_shows_the_rates_of_the_page_on_notes():
+    shown = (DOCS / "limits.md").read_text().split("| situation |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(shown) == 5
+    for line in shown:
+        assert line.removesuffix("|") in (RESULTS / "notes.md").read_text()

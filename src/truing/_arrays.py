@@ -22,8 +22,8 @@ _DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "on
 
 
 def as_numpy(values: Any, name: str) -> NDArray[Any]:
-    """Return `values` as a NumPy array, with its dtype unchanged."""
-    if isinstance(values, np.ndarray):
+    """Return `values` as a NumPy array with its dtype unchanged, except that bfloat16 becomes float32."""
+    if isinstance(values, np.ndarray) and values.dtype.name != "bfloat16":
         return np.asarray(values)  # Turns subclasses such as np.memmap into a plain array.
     column = _arrow_column(values)
     if column is not None and is_list(column.type):
@@ -34,6 +34,8 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
         return _copy_or_raise(values, name, error)
     except ValueError as error:
         raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
+    if array.dtype.name == "bfloat16":  # Of the package ml_dtypes, which JAX uses.
+        return array.astype(np.float32)
     return array if array.dtype != object else _from_objects(values, array, name)
 
 
@@ -54,6 +56,8 @@ def _arrow_column(values: Any) -> Any:
 def _copy_or_raise(values: Any, name: str, error: Exception) -> NDArray[Any]:
     """Copy `values` from another device, or raise an error that says what to pass instead."""
     _reject_sparse(values, name)
+    if str(getattr(values, "dtype", "")) == "torch.bfloat16" and not (values.requires_grad or values.is_meta):
+        return np.asarray(values.float().cpu())  # NumPy lacks bfloat16. Every bfloat16 is a float32.
     device = _device(values)
     if device is not None:
         return _copy_to_cpu(values, name, device)
@@ -81,13 +85,12 @@ def _from_objects(values: Any, objects: NDArray[Any], name: str) -> NDArray[Any]
 
 
 def _reject_sparse(values: Any, name: str) -> None:
-    if "sparse" in type(values).__module__.split("."):
-        dense = "toarray" if hasattr(values, "toarray") else "todense"
-    elif "sparse" in str(getattr(values, "layout", "")):  # torch.
-        dense = "to_dense"
-    else:
-        return
-    raise TypeError(f"{name} must be a dense array, got a sparse one: give {name}.{dense}()")
+    is_sparse = "sparse" in type(values).__module__.split(".")
+    if is_sparse or "sparse" in str(getattr(values, "layout", "")):  # A layout is torch's.
+        raise TypeError(
+            f"{name} must be a dense array, got a sparse one: reduce it to 100 to 500 dense columns with "
+            "sklearn.decomposition.TruncatedSVD"
+        )
 
 
 def _device(values: Any) -> str | None:

@@ -1,9 +1,9 @@
 """Jobs on tables in parts, run on a Dask cluster. Results are bit-identical to one process, even if workers die.
 
     from dask.distributed import Client
-    found = truing.parts.detect(table, "scores", reference, runner=OnDask(Client("tcp://head:8786")))
+    result = truing.parts.detect(table, "scores", reference, runner=OnDask(Client("tcp://head:8786")))
 
-Workers read the parts themselves, so they must see the same files at the same paths. Dask sends pickled objects over
+Workers read the parts themselves, so all workers need the same files at the same paths. Dask sends pickled objects over
 the network: use it only among machines that trust each other, or with TLS.
 """
 
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ._check import as_count, as_truth
+from ._check import as_count, as_truth, slices
 from ._threads import alone
 from .data.extras import install
 from .data.jobs.jobs import Seen, Task, in_turn
@@ -31,7 +32,7 @@ try:
     from dask.array import Array
     from distributed import Client, KilledWorker, LocalCluster, as_completed
 except ImportError:
-    raise ImportError(f"truing.dask needs dask's distributed: {install('dask')}") from None
+    raise ImportError(f"truing.dask needs the package distributed: {install('dask')}") from None
 
 # Environment of local workers: one BLAS thread, and malloc settings that keep freed memory for the next block. Dask's
 # defaults return it to the system each time (2.9 s instead of 1.75 s for 2,000,000 rows of 128 features).
@@ -39,6 +40,9 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MALLOC_MMAP_THRESHOLD_": 2**30, "MALLOC_T
 
 # Tasks in flight per thread of the cluster: enough to keep it busy, without collecting many results.
 _AHEAD = 3
+
+# Number of rows to compare with the reference at a time.
+_ROWS_TO_COMPARE = 2**10
 
 
 class OnDask:
@@ -99,7 +103,7 @@ class OnDask:
             try:
                 result = future.result()
             except KilledWorker as error:
-                failure = failure or OSError(f"part {number} was given up: the workers that took it died ({error})")
+                failure = failure or OSError(f"part {number} failed: the workers that processed it died ({error})")
                 continue
             except Exception as error:
                 failure = failure or error
@@ -174,10 +178,18 @@ class ArrayTable(Table):
                 return block.outputs
         return None
 
+    def _features(self, number: int) -> Iterator[NDArray[Any]]:
+        """Yield the features of a chunk in small blocks, computed on the cluster."""
+        chunk = self.arrays["features"].blocks[number]
+        for rows in slices(self.part_rows[number], _ROWS_TO_COMPARE):
+            yield chunk[rows].compute()
+
     def blocks(self, number: int) -> Iterator[Block]:
         """Yield the rows of the chunk on this worker in blocks."""
         if not self.chunk:
-            raise ValueError("a table of Dask arrays needs a runner on their cluster: runner=OnDask(client)")
+            raise ValueError(
+                "a table of Dask arrays needs a runner on the cluster of the arrays: runner=OnDask(client)"
+            )
         step = rows_at_once(self.widths)
         for start in range(0, self.part_rows[number], step):
             part = slice(start, start + step)

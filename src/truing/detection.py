@@ -13,6 +13,7 @@ from ._check import Bools, Floats, counted, slices
 from ._display.frames import frame_of
 from ._display.html import listing, properties
 from ._display.plots import MOST, figure_of_detection
+from ._warnings import warn_of
 from .contrast import Candidate, ContrastFit, TailCounts, check_distinct
 from .decisions.thresholds import Rate
 from .detector import Detector
@@ -144,8 +145,8 @@ def detect(
         and a reference of at least 200 rows that is large enough to be split in half, and dlr otherwise.
     base, temperature
         The base score, as a name in `SCORES` or a function of the outputs, and the temperature of its softmax. The
-        default is gen for a contrast and msp otherwise, or the scores in `outputs` if there are no logits. A contrast
-        with a head chooses between gen and fdbd by the rows at hand.
+        default is the scores in `outputs` if there are any, otherwise gen for a contrast and msp for other methods. A
+        contrast with a head chooses between gen and fdbd by the test rows.
     intercept, components
         Whether the fit has an intercept, and the number of leading principal components to use (None: all).
     head
@@ -189,6 +190,7 @@ def detect(
         order=order,
         progress=progress,
     )
+    warn_of(detection.notes)
     return detection
 
 
@@ -204,13 +206,13 @@ def detect_and_learn(
     progress: Progress = no_progress,
     **options: Any,
 ) -> tuple[Detection, Detector | None]:
-    """Return the result of `detect` and, on request, a detector that has learned the rows, for later rows."""
+    """Return the result of `detect`, without its warnings, and on request a detector that has learned the rows."""
     check_options(method, batch=batch, order=order)
     rows = InMemory.of(as_outputs(outputs, "outputs"), progress)
     if reference is not None:
         check_same_model(outputs, as_outputs(reference, "reference"), "reference")
     plan = Plan.of(rows, reference, method=method, groups=groups, **options)
-    if reference is not None and plan.method == "contrast":
+    if reference is not None:
         check_distinct(outputs, reference)
     if with_detector:
         check_can_learn(plan)
@@ -353,7 +355,7 @@ def _stream(
 def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -> Detection:
     """Return the results as a `Detection`. One threshold exists only if all rows were decided at once."""
     columns, calibration = results.columns, results.calibration
-    notes = notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows)
+    notes = tuple(notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows))
     detection = Detection(
         plan.base.name,
         plan.method,
@@ -361,7 +363,7 @@ def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -
         columns["scores"],
         results.fitted_rows,
         results.fit,
-        notes=tuple(notes),
+        notes=notes,
     )
     if calibration is None:
         return detection

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from ._check import Floats, as_choice, as_count, as_number, as_share, as_truth
 from ._display.html import properties
+from ._warnings import warn_of
 from .contrast import ContrastFit, RowSample, SplitReference
 from .contrast_state import ContrastState, State, sample_of_job
 from .decisions.drift import DriftAlarm
@@ -248,7 +249,8 @@ class Detector:
             half.
         """
         with self._changing:
-            self.state = calibrated(self.state, reference, groups)
+            self.state = state = calibrated(self.state, reference, groups)
+        warn_of(state.reference_notes)
 
     def merge(self, moments: Moments | RowSample) -> None:
         """Add the `moments` of another detector with the same settings, with weight 1.
@@ -298,7 +300,8 @@ class Detector:
         if solved.state.reference is None:
             raise ValueError(_UNCALIBRATED)
         check_outputs(solved.state, as_outputs(outputs, "outputs"))
-        return _decision(answer_rows(solved, solved.state.unlearned_rows(outputs), rate, is_learned=False))
+        answer = answer_rows(solved, solved.state.unlearned_rows(outputs), rate, is_learned=False)
+        return _decision(answer, solved.state)
 
     def learn_and_score(self, outputs: Outputs) -> Floats:
         """Learn these rows, then return their trued scores (n,) by a fit that includes them (Algorithm 3)."""
@@ -325,7 +328,8 @@ class Detector:
             raise ValueError(_UNCALIBRATED)
         with self._changing:
             self._solved, (answer,) = learn_batches(self._solved, [outputs], rate)
-        return _decision(answer)
+            state = self.state
+        return _decision(answer, state)
 
     def base_scores(self, outputs: Outputs) -> Floats:
         """Return the base score of every row (n,), before truing."""
@@ -377,8 +381,10 @@ class Detector:
         return solved.solved(with_reference=with_reference).fit
 
 
-def _decision(answer: Answer) -> Decision:
+def _decision(answer: Answer, state: State) -> Decision:
+    """Return the decision of an answer, after warnings of its alerts. `calibrate` warned of those on the reference."""
     assert answer.decision is not None  # The caller has checked that there is a reference.
+    warn_of(note for note in answer.notes if note not in state.reference_notes)
     return answer.decision
 
 

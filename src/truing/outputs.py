@@ -27,6 +27,7 @@ from ._check import (
 )
 from ._display.html import properties
 from ._largest import largest_of_rows
+from ._swapped import warn_if_swapped
 from .data.columns import NAMES, read_columns, write_columns
 
 
@@ -34,8 +35,8 @@ from .data.columns import NAMES, read_columns, write_columns
 class Outputs:
     """Rows of features (n, d), with optional logits (n, c), labels (n,) and scores (n,).
 
-    `model` may name the network. A detector that was made for another model then rejects the outputs. Files do not
-    store the name.
+    `model` may name the network. A detector for another model then rejects the outputs. Files do not store the name.
+    If features and logits look swapped, a `TruingWarning` says so.
 
     >>> Outputs(features=[[1.0, 2.0]], logits=[[0.5, 0.1, 0.2]])
     Outputs(1 row: features 2, logits 3)
@@ -65,6 +66,8 @@ class Outputs:
             "scores": None if scores is None else as_vector(scores, "scores"),
         }
         check_same_rows(**checked)
+        if checked["logits"] is not None:
+            warn_if_swapped(checked["features"], checked["logits"])
         vars(self).update(checked, model=model)
 
     @classmethod

@@ -13,6 +13,7 @@ from ._check import Matrix, as_count
 from .contrast import Candidate, SplitReference, TailCounts, choose_base, group_numbers, has_choice, split
 from .decisions.distances import RowGuard
 from .decisions.duplicates import on_near_duplicates
+from .decisions.notes import on_training_rows
 from .decisions.thresholds import Rate
 from .options import FEWEST_FOR_CONTRAST, check_options, why_not_contrast
 from .outputs import Outputs, as_outputs
@@ -24,9 +25,6 @@ from .steps import FitOptions, score_rows
 
 # The default share of the reference to accept.
 ACCEPT = 0.95
-
-# A network that classifies this many rows without an error may have been trained on them.
-_MANY_RIGHT = 100
 
 # Without a reference, the first rows of a job, up to this number, define which rows are garbage.
 _ROWS_TO_SCALE = 1000
@@ -97,7 +95,10 @@ class Plan:
         method, why = choose_method(method, reference, rate, intercept=intercept)
         if reference is not None and method == "contrast":
             _check_same_logits(source.widths, reference)
-        is_open = "logits" in source.widths and has_choice(base, temperature, head)
+        if base is None and reference is not None:
+            _check_same_scores(source.widths, reference)
+        has_only_logits = "logits" in source.widths and "scores" not in source.widths
+        is_open = has_only_logits and has_choice(base, temperature, head)
         base = default_base(base, method, source.widths)
         learned, calibration = halves_of(reference, method, base, rng, groups)
         notes = (*why, *notes_on_reference(reference, groups, is_split=learned is not None))
@@ -164,7 +165,14 @@ def check_alike(widths: Mapping[str, int], reference: Outputs) -> None:
         own, other = widths.get(name), getattr(reference, name)
         if own is not None and other is not None and own != other.shape[1]:
             wanted = f"{own} {name.removesuffix('s')} columns, as the outputs have"
-            raise ValueError(f"reference must have {wanted}, got {other.shape[1]}")
+            hint = ": are its features and logits swapped?" if _are_swapped(widths, reference) else ""
+            raise ValueError(f"reference must have {wanted}, got {other.shape[1]}{hint}")
+
+
+def _are_swapped(widths: Mapping[str, int], reference: Outputs) -> bool:
+    if reference.logits is None:
+        return False
+    return (widths.get("features"), widths.get("logits")) == (reference.logits.shape[1], reference.features.shape[1])
 
 
 def _check_same_logits(widths: Mapping[str, int], reference: Outputs) -> None:
@@ -173,6 +181,16 @@ def _check_same_logits(widths: Mapping[str, int], reference: Outputs) -> None:
     if widths.get("logits", 0) != classes:
         expected = f"{classes} logits" if classes else "no logits"
         raise ValueError(f"outputs must have {expected}, as the reference has, got {widths.get('logits', 'none')}")
+
+
+def _check_same_scores(widths: Mapping[str, int], reference: Outputs) -> None:
+    """Reject a reference without scores if the rows have scores, and the other way round."""
+    if ("scores" in widths) != (reference.scores is not None):
+        having, lacking = ("outputs", "reference") if "scores" in widths else ("reference", "outputs")
+        raise ValueError(
+            f"{lacking} must have scores, as the {having} {'have' if having == 'outputs' else 'has'}, got none: "
+            "add the scores, or choose a base score, such as msp"
+        )
 
 
 def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: float | None, fdr: float | None) -> Rate:
@@ -198,9 +216,9 @@ def choose_method(method: str, reference: Outputs | None, rate: Rate, *, interce
 
 
 def default_base(base: Base | None, method: str, columns: Container[str]) -> Base:
-    """Return the base score to use for outputs with the given columns."""
+    """Return the base score to use for outputs with the given columns: scores are used if there are any."""
     if base is None:
-        if "logits" not in columns and "scores" in columns:
+        if "scores" in columns:
             return "given"
         return DEFAULT_BASE["contrast" if method == "contrast" else "dlr"]
     check_base(base)
@@ -232,20 +250,10 @@ def notes_on_reference(reference: Outputs | None, groups: ArrayLike | None, *, i
     """Return notes on the reference: on training rows, and on near-duplicates that a split puts in both halves."""
     if reference is None:
         return []
-    notes = []
-    if _is_right_on_all(reference):
-        rows = f"all {len(reference):,} rows"
-        notes.append(f"the network is right on {rows} of the reference: was it trained on them?")
+    notes = on_training_rows(reference)
     if groups is not None and not is_split:
         notes.append(GROUPS_NOT_USED)
     return notes + (on_near_duplicates(reference.features) if is_split and groups is None else [])
-
-
-def _is_right_on_all(reference: Outputs) -> bool:
-    """Return whether the labels show that the network classifies every one of many reference rows correctly."""
-    if reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
-        return False
-    return np.array_equal(reference._predicted_classes(), reference.labels)
 
 
 def _guard(source: Source, score: BaseScore, reference: ScoredRows | None) -> RowGuard | None:

@@ -1,4 +1,4 @@
-"""Sample data: outputs of a ResNet-56 trained on CIFAR-10, for its test images and for nine other sets."""
+"""Sample data: outputs of an image classifier and of a text classifier, real and small enough to be in the wheel."""
 
 from pathlib import Path
 
@@ -19,16 +19,22 @@ OUTSIDE = (
     "uniform-noise",
     "gaussian-noise",
 )
+TEXT = ("clinc150-test", "clinc150-val", "clinc150-oos")
 
 
 def sample(name: str = INSIDE) -> Outputs:
-    """Return a sample set: `cifar10-test` is in-distribution, all other sets are out-of-distribution.
+    """Return a sample set: outputs of a ResNet-56 for images, or of a sentence encoder with a linear head for text.
 
-    The out-of-distribution sets are svhn, dtd10, tinyimagenet-resize, tinyimagenet-crop, scenes, cifar100, mnist,
-    uniform-noise and gaussian-noise.
+    Images: `cifar10-test` is in-distribution. svhn, dtd10, tinyimagenet-resize, tinyimagenet-crop, scenes, cifar100,
+    mnist, uniform-noise and gaussian-noise are out-of-distribution.
+
+    Text (CLINC150 intents): `clinc150-test` is in-distribution, `clinc150-val` is the reference for it, and
+    `clinc150-oos` is out-of-distribution.
 
     >>> sample("svhn")
     Outputs(2,000 rows: features 64, logits 10)
+    >>> sample("clinc150-test")
+    Outputs(1,125 rows: features 384, logits 150, labels)
     """
-    as_choice(name, "name", dict.fromkeys((INSIDE, *OUTSIDE)))
+    as_choice(name, "name", dict.fromkeys((INSIDE, *OUTSIDE, *TEXT)))
     return Outputs.load(DATA / f"{name}.npz")

@@ -5,9 +5,13 @@ value, the names of the other members, and the structure of the value. Every arr
 value, such as `state.learned.mean`. The checksums of the archive and the list of members reveal damage.
 
 In the structure, JSON numbers, strings and null stand for themselves, lists for tuples, and an object has one key:
-`{"array": member}`, `{"float": bits}` for infinities and NaN, `{"dict": entries}`, or `{class: fields}`. A file can
-only construct the classes in `FORMS`. To store another class, add a line there.
+`{"array": member}`, `{"float": bits}` for infinities and NaN, `{"dict": entries}`, `{"function": name}`, or
+`{class: fields}`. A file can only construct the classes in `FORMS`. To store another class, add a line there.
+
+A base score that is a function is stored by its name. Loading never imports anything: the caller passes the function.
 """
+
+from __future__ import annotations
 
 import json
 import math
@@ -23,6 +27,7 @@ from types import UnionType
 from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._check import LARGEST, Floats, as_choice, as_number
 from .contrast import ContrastFit, RowSample, SplitReference, Standard
@@ -40,12 +45,12 @@ from .regression.huber import HuberFit
 from .regression.least_squares import LinearFit
 from .regression.moments import Moments, check_moments
 from .run import Tally
-from .scores import NEEDS, base_name, check_base, copied_head
+from .scores import NEEDS, Base, base_name, check_base, copied_head
 from .scores.rows import KeyedRows, ScoredRows
 from .states import LinearState, Reference, Settings
 from .steps import Sums
 
-VERSION = 5
+VERSION = 6
 
 Saveable = Moments | RowSample | LinearFit | ContrastFit | HuberFit | Detector
 
@@ -68,7 +73,10 @@ class Stored(NamedTuple):
 
 
 def save(thing: Saveable, path: AnyPath) -> None:
-    """Write `thing` to one `.npz` file, atomically."""
+    """Write `thing` to one `.npz` file, atomically.
+
+    If its base score is a function, the file holds the name of the function, not its code.
+    """
     kind = next((kind for kind, cls in KINDS.items() if type(thing) is cls), None)
     if kind is None:
         hint = ": it has a save of its own" if hasattr(thing, "save") else ""
@@ -77,9 +85,18 @@ def save(thing: Saveable, path: AnyPath) -> None:
     write(path, kind, thing)
 
 
-def load(path: AnyPath) -> Saveable:
-    """Read a file that `save` wrote. The loaded value gives the same results as the saved value, bit for bit."""
-    kind, value, _ = read(path)
+def load(path: AnyPath, *, base: Callable[[Outputs], ArrayLike] | None = None) -> Saveable:
+    """Read a file that `save` wrote. The loaded value gives the same results as the saved value, bit for bit.
+
+    Parameters
+    ----------
+    path
+        The file.
+    base
+        The function that is the base score, if the saved value had a function as base score. Loading a file never
+        imports or runs code that the file names.
+    """
+    kind, value, _ = read(path, base)
     if type(value) is not as_choice(kind, f"the kind of {path}", KINDS):
         raise ValueError(f"{path} must hold a {kind}, got {type(value).__name__}")
     return cast(Saveable, value)
@@ -99,9 +116,9 @@ def to_bytes(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> b
     return file.getvalue()
 
 
-def read(source: Source) -> Stored:
+def read(source: Source, base: Base | None = None) -> Stored:
     """Read a file that `write` wrote, from its path or an `InMemory`. Reject a foreign, damaged or invalid file."""
-    return from_arrays(read_npz(source), source)
+    return from_arrays(read_npz(source), source, base)
 
 
 def as_arrays(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> Arrays:
@@ -117,8 +134,11 @@ def as_arrays(kind: str, value: Any, notes: Mapping[str, Any] | None = None) -> 
     return {ABOUT: np.frombuffer(json.dumps(about, allow_nan=False).encode(), dtype=np.uint8), **arrays}
 
 
-def from_arrays(arrays: Arrays, source: object) -> Stored:
-    """Decode and validate the arrays that `as_arrays` returned. Error messages name the source."""
+def from_arrays(arrays: Arrays, source: object, base: Base | None = None) -> Stored:
+    """Decode and validate the arrays that `as_arrays` returned. Error messages name the source.
+
+    `base` is the function that is the base score, if there is one.
+    """
     members = {name: array for name, array in arrays.items() if name != ABOUT}
     try:
         about = json.loads(arrays[ABOUT].tobytes())
@@ -133,11 +153,12 @@ def from_arrays(arrays: Arrays, source: object) -> Stored:
         raise ValueError(f"{source} must name the kind of its value, got {kind!r}")
     try:
         _check_names(set(members), set(about["members"]), "members")
-        value = _decode(about["value"], "", members)
+        _check_function(_functions_in(about["value"]), base, source)
+        value = _decode(about["value"], "", members, base)
         if members:
             raise ValueError(f"nothing refers to the members {listing(list(members))}")
         return Stored(kind, value, dict(about["notes"]))
-    except MemoryError:
+    except (MemoryError, _WrongFunctionError):
         raise
     except Exception as error:  # An invalid structure may raise anything.
         raise ValueError(f"{source} does not hold a valid {kind}: {reason(error)}") from None
@@ -190,24 +211,46 @@ def _encode(value: Any, path: str, arrays: Arrays) -> Any:
         attributes = {one: attrgetter(one)(value) for one in FORMS[name].names}
         return {name: {one: _encode(item, _below(path, one), arrays) for one, item in attributes.items()}}
     if callable(value):
-        raise TypeError(f"thing must be of a named base score, got one of {base_name(value)}")
+        return {"function": f"{getattr(value, '__module__', '')}:{base_name(value)}"}
     raise TypeError(f"{path} must be of a class that can be stored, got {name}")
 
 
-def _decode(node: Any, path: str, arrays: Arrays) -> Any:
-    """Return the value of a structure, and remove its arrays from `arrays`."""
+def _functions_in(node: Any) -> set[str]:
+    """Return the names of all functions in a structure."""
+    if isinstance(node, dict):
+        return {node["function"]} if node.keys() == {"function"} else _functions_in(list(node.values()))
+    return set().union(*map(_functions_in, node)) if isinstance(node, list) else set()
+
+
+class _WrongFunctionError(ValueError):
+    """The file is valid, but its base score is a function that was not given, or no function."""
+
+
+def _check_function(names: set[str], base: Base | None, source: object) -> None:
+    """Raise an error unless a function is given exactly if the base score of a file is a function."""
+    if names and not callable(base):
+        wanted = f"load(path, base=…) must be given the function {' and '.join(sorted(names))}"
+        raise _WrongFunctionError(f"{wanted}, the base score of {source}, got {base!r}")
+    if base is not None and not names:
+        raise _WrongFunctionError(f"base must be None for {source}, whose base score is no function, got {base!r}")
+
+
+def _decode(node: Any, path: str, arrays: Arrays, base: Base | None) -> Any:
+    """Return the value of a structure, and remove its arrays from `arrays`. `base` stands for every function."""
     if isinstance(node, list):
-        return tuple(_decode(item, _below(path, place), arrays) for place, item in enumerate(node))
+        return tuple(_decode(item, _below(path, place), arrays, base) for place, item in enumerate(node))
     if not isinstance(node, dict):
         return node
     ((tag, content),) = node.items()
     if tag == "float":
         return struct.unpack(">d", bytes.fromhex(content))[0]
+    if tag == "function":
+        return base
     if tag == "array":
         if content not in arrays:
             raise ValueError(f"{path} must refer to a member of its own, got {content!r}")
         return native(arrays.pop(content))
-    entries = {name: _decode(item, _below(path, name), arrays) for name, item in content.items()}
+    entries = {name: _decode(item, _below(path, name), arrays, base) for name, item in content.items()}
     return entries if tag == "dict" else _build(as_choice(tag, "a class", FORMS), entries, path)
 
 
@@ -237,8 +280,10 @@ def _matches(value: Any, hint: Any) -> bool:
     if origin is np.ndarray:
         (scalar,) = get_args(arguments[1])
         return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, get_origin(scalar) or scalar)
-    if origin is Callable or origin is Sequence:
-        return origin is Sequence and isinstance(value, tuple)
+    if origin is Callable:
+        return callable(value)
+    if origin is Sequence:
+        return isinstance(value, tuple)
     if hint is Any or isinstance(hint, TypeVar):
         return True
     if hint in (int, float, bool):

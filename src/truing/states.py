@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._check import Floats, Matrix, check_finite
+from ._warnings import Alert
 from .decisions.distances import RowGuard
 from .decisions.drift import DriftWatch
 from .decisions.row_keys import RowKeys
@@ -127,7 +128,8 @@ class LinearState:
     again. With decay or a window, `joint` is None and the sum is computed on demand. `window_batches` holds the batches
     inside the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or None until
     rows with logits are seen. `skipped_rows` counts garbage rows, which are scored and decided but not learned.
-    `reference_notes` are notes on the reference. `is_auto` is True if the method was auto and became dlr.
+    `reference_notes` are notes on the reference. `auto_settings` are the original settings if the method was auto and
+    became dlr.
     """
 
     settings: Settings
@@ -139,7 +141,7 @@ class LinearState:
     drift: DriftWatch | None = None
     skipped_rows: int = 0
     reference_notes: tuple[str, ...] = ()
-    is_auto: bool = False
+    auto_settings: Settings | None = None
 
     # The current fit contains the reference rows, so it also decides learned rows.
     is_reference_in_fit = True
@@ -314,7 +316,7 @@ class LinearState:
         return FitOptions(settings.method, settings.intercept, settings.components, settings.keep)
 
 
-GROUPS_NOT_USED = "groups were not used: this method does not split the reference"
+GROUPS_NOT_USED = Alert("groups were not used: this method does not split the reference")
 
 
 def private_copy(rows: ScoredRows) -> ScoredRows:

@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from ._blas import one_thread
@@ -17,14 +18,14 @@ from ._check import Floats
 from .contrast import RowSample, group_numbers
 from .contrast_state import ContrastState, State
 from .decisions.drift import DriftWatch
-from .decisions.notes import on_skipped_rows
+from .decisions.notes import on_out_share, on_skipped_rows, on_training_rows
 from .decisions.thresholds import Decision, Rate
 from .options import why_not_contrast
 from .outputs import Outputs, as_outputs
 from .regression.moments import Moments, check_moments
 from .scores import needs_reference
 from .scores.rows import ScoredRows
-from .states import NOTHING_LEARNED, LinearState, Solved, classes_after
+from .states import NOTHING_LEARNED, LinearState, Settings, Solved, classes_after
 from .steps import decide_rows, trued_scores
 
 
@@ -125,8 +126,9 @@ def answer_rows(
     fit, scores_in = solved.solved(with_reference=is_learned)
     assert scores_in is not None
     notes = (*notes, *state.notes(rows.features, fit))
-    decision, _ = decide_rows(rows, fit, scores_in, rate, is_ordered=True, notes=notes)
-    return Answer(rows.scores, decision.scores, decision, decision.notes)
+    decision, ranks = decide_rows(rows, fit, scores_in, rate, is_ordered=True, notes=notes)
+    notes = (*decision.notes, *on_out_share(np.bincount(ranks.up_to, minlength=len(scores_in) + 1)))
+    return Answer(rows.scores, decision.scores, replace(decision, notes=notes), notes)
 
 
 def answer_again(solved: SolvedState, outputs: Outputs, rate: Rate | None) -> Answer:
@@ -148,8 +150,9 @@ def calibrated(state: State, reference: Outputs, groups: ArrayLike | None = None
     if groups is not None:
         group_numbers(groups, len(reference))
     check_outputs(state, reference)
-    after = _resolved(state, reference).with_reference(reference, groups)
-    return replace(after, reference_notes=(*_why_not_contrast(state, reference), *after.reference_notes))
+    why = _why_not_contrast(state, reference)
+    after = _resolved(state, is_contrast=not why).with_reference(reference, groups)
+    return replace(after, reference_notes=(*why, *on_training_rows(reference), *after.reference_notes))
 
 
 def merged(state: State, moments: Moments | RowSample) -> State:
@@ -257,18 +260,28 @@ def _slices(batches: Sequence[Outputs]) -> list[slice]:
     return [slice(end - len(batch), end) for batch, end in zip(batches, ends, strict=True)]
 
 
-def _resolved(state: State, reference: Outputs | None = None) -> State:
-    """Return the state with a definite method, if the method is auto: contrast needs a reference at the start."""
-    settings = state.settings
-    if settings.method != "auto" or isinstance(state, ContrastState):
+def _resolved(state: State, *, is_contrast: bool = False) -> State:
+    """Return the state with a definite method, if the method is auto. It becomes contrast only when calibrated."""
+    auto = _auto_settings(state)
+    if auto is None:
         return state
-    if reference is not None and not _why_not_contrast(state, reference):
-        return ContrastState(settings.resolved("contrast"))
-    return replace(state, settings=settings.resolved("dlr"), is_auto=True)
+    if is_contrast:
+        return ContrastState(auto.resolved("contrast"), skipped_rows=state.skipped_rows)
+    return replace(state, settings=auto.resolved("dlr"), auto_settings=auto)  # type: ignore[arg-type]
 
 
 def _why_not_contrast(state: State, reference: Outputs) -> list[str]:
-    """Return a note if the method is or was auto and this reference does not suit a contrast."""
-    if isinstance(state, ContrastState) or not (state.is_auto or state.settings.method == "auto"):
+    """Return a note if the method is or was auto and does not become contrast with this reference."""
+    if _auto_settings(state) is None:
         return []
-    return why_not_contrast(len(reference), intercept=state.settings.intercept)
+    why = why_not_contrast(len(reference), intercept=state.settings.intercept)
+    if not why and state.rows:
+        return ["by dlr: contrast needs a reference before it learns, and rows were learned already"]
+    return why
+
+
+def _auto_settings(state: State) -> Settings | None:
+    """Return the settings with method auto, or None if the method was given or has become contrast."""
+    if isinstance(state, ContrastState):
+        return None
+    return state.settings if state.settings.method == "auto" else state.auto_settings

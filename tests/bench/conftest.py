@@ -27,7 +27,7 @@ def embedded():
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder that the embedded bank was built from."""
+    """The folder of the bank that the sample data was made from."""
     if not SHARED.is_dir():
         pytest.skip(f"needs the shared bank; there is no {SHARED}: set TRUING_DATA")
     return SHARED
@@ -35,7 +35,7 @@ def shared():
 
 @pytest.fixture(scope="session")
 def small(embedded, tmp_path_factory):
-    """A folder with every tenth row of three sets: quick, and real all the same."""
+    """A folder with every tenth row of three real sets."""
     folder = tmp_path_factory.mktemp("small")
     embedded.inside[::10].save(folder / "cifar10-test.npz")
     for name in SMALL:
@@ -53,7 +53,7 @@ def ran(small):
 
 @pytest.fixture(scope="session")
 def banks(embedded, tmp_path_factory):
-    """A folder of real outputs as `truing bench run` reads them: every fifth row of the embedded bank, some sets."""
+    """A folder of real outputs for `truing bench run`: every fifth row of some sets of the sample data."""
     folder = tmp_path_factory.mktemp("banks") / "cifar10-resnet56"
     folder.mkdir()
     embedded.inside[::5].save(folder / "cifar10-test.npz")
@@ -64,7 +64,7 @@ def banks(embedded, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def invented_rows():
-    """Rows of every case, by both conventions and on two settings."""
+    """Rows of every case by both conventions on two settings."""
     return invented()
 
 

@@ -1,4 +1,4 @@
-"""Rows like those of real runs, with invented numbers: three values, all sets, and pictures of a small mix."""
+"""Rows in the form of real runs with invented numbers: three values, all sets, and figures of a small mix."""
 
 import numpy as np
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from truing.bench.bank import DATA, INSIDE, OUTSIDE, build
+from truing import auroc, detect, energy
+from truing.bench.bank import DATA, FEATURE_STEP, INSIDE, LOGIT_STEP, OUTSIDE, TEXT, TEXT_SOURCES, build, build_text
 from truing.bench.demo import measure
 from truing.bench.experiments.cases import DEMO
 from truing.bench.report.terminal import lines
@@ -15,9 +16,9 @@ def test_the_bank_weighs_less_than_six_megabytes():
 
 
 def test_the_folder_holds_the_sets_the_bank_names_and_says_what_each_is():
-    assert {path.stem for path in DATA.glob("*.npz")} == {INSIDE, *OUTSIDE}
+    assert {path.stem for path in DATA.glob("*.npz")} == {INSIDE, *OUTSIDE, *TEXT}
     text = (DATA / "README.md").read_text(encoding="utf-8")
-    assert [name for name in (INSIDE, *OUTSIDE) if f"| `{name}` |" not in text] == []
+    assert [name for name in (INSIDE, *OUTSIDE, *TEXT) if f"| `{name}` |" not in text] == []
 
 
 @every_set
@@ -49,6 +50,42 @@ def test_building_again_gives_the_embedded_arrays(shared, tmp_path):
         assert built.files == held.files
         for key in built.files:
             np.testing.assert_array_equal(built[key], held[key], strict=True)
+
+
+@pytest.fixture
+def clinc150(shared):
+    return shared.parent / "clinc150-minilm"
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_text_outputs_are_the_shared_ones_rounded(name, clinc150):
+    stem, every = TEXT_SOURCES[name]
+    ours, theirs = Outputs.load(DATA / f"{name}.npz"), Outputs.load(clinc150 / f"{stem}.npz")[::every]
+    np.testing.assert_allclose(ours.features, theirs.features, atol=FEATURE_STEP / 2)
+    np.testing.assert_allclose(ours.logits, theirs.logits, atol=LOGIT_STEP / 2)
+    if theirs.labels is not None:
+        np.testing.assert_array_equal(ours.labels, theirs.labels)
+
+
+def test_building_again_gives_the_embedded_text(clinc150, tmp_path):
+    build_text(clinc150, tmp_path)
+    for name in TEXT:
+        built, held = (Outputs.load(folder / f"{name}.npz") for folder in (tmp_path, DATA))
+        np.testing.assert_array_equal(built.features, held.features, strict=True)
+        np.testing.assert_array_equal(built.logits, held.logits, strict=True)
+
+
+def test_rounding_hardly_changes_the_ranking_of_text(clinc150):
+    whole = {name: Outputs.load(clinc150 / f"{stem}.npz")[::every] for name, (stem, every) in TEXT_SOURCES.items()}
+    aurocs = []
+    for outputs in (whole, {name: Outputs.load(DATA / f"{name}.npz") for name in TEXT}):
+        inside, reference, outside = (outputs[name] for name in TEXT)
+        rows = Outputs.concatenate([inside, outside])
+        scores = detect(rows, reference).scores
+        aurocs.append(
+            [auroc(energy(inside.logits), energy(outside.logits)), auroc(scores[: len(inside)], scores[len(inside) :])]
+        )
+    np.testing.assert_allclose(*aurocs, atol=0.002)
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_a_report_is_one_page_and_the_tables_one_text(ran, tmp_path, capsys):
         ),
         (["report", ".", "-o", "one", "--tables", "one"], "must be two files"),
         (["run", "noise", "--workers", "0", "--banks", "."], "--workers must be"),
-        (["report", "nowhere", "-o", "page.html"], "there are no rows below nowhere"),
+        (["report", "nowhere", "-o", "page.html"], "there are no rows in nowhere"),
         (["report", "nowhere", "-o", "no/folder/page.html"], "there is no folder"),
     ],
 )
@@ -70,7 +70,7 @@ def test_nothing_to_run_is_an_error(tmp_path, capsys):
     (tmp_path / "cifar10-resnet56").mkdir()
     assert main(["bench", "run", "noise", "--banks", str(tmp_path), "-o", str(tmp_path / "results")]) == 1
     said = capsys.readouterr()
-    assert "nothing could be run" in said.err
+    assert "no case could be run" in said.err
     assert "odin-clean/ (3 files)" in said.out
 
 

@@ -1,9 +1,9 @@
+"""The commands on files: results, errors and warnings."""
+
 import csv
 import json
 import re
-import subprocess
-import sys
-from io import StringIO
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,61 +11,90 @@ import pytest
 
 import truing
 from truing.cli.command import run as main
-from truing.detection import detect
 from truing.options import FEWEST_FOR_CONTRAST
 from truing.report import summary
 
-COMMANDS = [
-    "detect",
-    "decide",
-    "learn",
-    "merge",
-    "score",
-    "fit",
-    "apply",
-    "export",
-    "threshold",
-    "evaluate",
-    "demo",
-    "bench",
-    "serve",
-]
+COMMANDS = ["detect", "decide", "learn", "score", "fit", "apply", "merge", "threshold", "evaluate", "export"]
+COMMANDS += ["demo", "bench", "serve"]
+GROUPS = np.repeat(np.arange(40), 5)
+NAMES = np.array([f"video {number}, ä" for number in GROUPS])
+REFERENCE = ["--reference", "reference.npz"]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, rng) -> Path:
+def folder(tmp_path, monkeypatch, rng) -> Path:
+    """Return a working directory with 200 test rows and 100 reference rows."""
     monkeypatch.chdir(tmp_path)
     features = rng.normal(1, 1, size=(300, 5))
-    rows = truing.Outputs(
-        features, features @ rng.normal(size=(5, 4)) + rng.normal(size=(300, 4)), rng.integers(0, 4, size=300)
-    )
+    logits = features @ rng.normal(size=(5, 4)) + rng.normal(size=(300, 4))
+    rows = truing.Outputs(features, logits, rng.integers(0, 4, size=300))
     rows[:200].save("test.npz")
-    rows[200:].save("held.npz")
+    rows[200:].save("reference.npz")
     return tmp_path
 
 
+@pytest.fixture
+def rows(folder) -> truing.Outputs:
+    return truing.Outputs.load("test.npz")
+
+
+@pytest.fixture
+def reference(folder) -> truing.Outputs:
+    return truing.Outputs.load("reference.npz")
+
+
 def run(capsys, *arguments: str) -> str:
+    """Run a command that succeeds, and return its standard output."""
     assert main(list(arguments)) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
-def fails(capsys, *arguments: str) -> str:
-    """Run a command that must fail as every command fails: one line on stderr, code 1, nothing on stdout."""
+def warnings_of(capsys, *arguments: str) -> list[str]:
+    """Run a command that succeeds, and return its warnings."""
+    assert main(list(arguments)) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("truing: warning: ") for line in lines)
+    return [line.removeprefix("truing: warning: ") for line in lines]
+
+
+def error_of(capsys, *arguments: str) -> str:
+    """Run a command that fails: one line on stderr, exit code 1, nothing on stdout, and no new file."""
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
     try:
         code = main(list(arguments))
     except SystemExit as stop:
         code = stop.code
     out, err = capsys.readouterr()
-    assert code == 1
-    assert out == ""
-    assert err.count("\n") == 1
+    assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("truing")
-    assert "Traceback" not in err
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
     return err
 
 
+def columns_of(name: str) -> dict[str, list]:
+    """Return the columns of a result file as lists."""
+    path = Path(name)
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+        return {column: [line[column] for line in lines] for column in lines[0]}
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return {column: file[column].tolist() for column in file}
+    return pytest.importorskip("pyarrow.parquet").read_table(path).to_pydict()
+
+
+def write(path: str, **columns: object) -> None:
+    """Write columns to an `.npz` or Parquet file."""
+    if path.endswith(".npz"):
+        np.savez(path, **columns)
+        return
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({name: list(column) for name, column in columns.items()}), path)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(capsys, command):
+def test_every_command_has_help_with_an_example_and_is_documented(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
@@ -73,489 +102,338 @@ def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(capsys, 
     assert f"truing {command}" in (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 
-def test_detect_is_the_whole_job(here, capsys):
-    printed = run(capsys, "detect", "test.npz", "--reference", "held.npz", "--method", "dlr", "-o", "scores.csv")
-    with (here / "scores.csv").open() as file:
-        table = list(csv.DictReader(file))
-    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
-    fit = truing.fit_direct(
-        np.concatenate((rows.features, held.features)), truing.msp(np.concatenate((rows.logits, held.logits)))
+@pytest.mark.parametrize(("method", "base"), [("dlr", "msp"), ("rlr", "energy"), ("contrast", "energy")])
+def test_detect_prints_and_writes_the_result_of_the_library(capsys, rows, reference, method, base):
+    options = ["--method", method, "--base", base]
+    printed = run(capsys, "detect", "test.npz", *REFERENCE, *options, "-o", "scores.csv")
+    result = truing.detect(rows, reference, method=method, base=base)
+    columns = columns_of("scores.csv")
+    np.testing.assert_array_equal(np.array(columns["scores"], float), result.scores)
+    assert columns["is_out"] == [str(is_out) for is_out in result.is_out]
+    assert f"{base}, trued by {method}" in printed
+    assert f"accept 0.95 by {result.reference_rows} reference rows, threshold {result.threshold:.6g}" in printed
+    assert f"{result.is_out.sum()} rows, {result.is_out.mean():.1%}" in printed
+    printed = json.loads(run(capsys, "detect", "test.npz", *REFERENCE, *options, "--json"))
+    expected = {"rows": 200, "dimensions": 5, "base": base, "method": method, "rate": {"accept": 0.95}}
+    expected |= {"refused": int(result.is_out.sum()), "threshold": result.threshold, "notes": list(result.notes)}
+    assert {name: printed[name] for name in expected} == expected
+
+
+def test_without_a_reference_there_are_ranks_and_no_decisions(folder, capsys):
+    assert any(
+        "scores but no decisions" in line for line in warnings_of(capsys, "detect", "test.npz", "-o", "scores.csv")
     )
-    np.testing.assert_allclose([float(row["scores"]) for row in table], fit.predict(rows.features), atol=1e-12)
-    threshold = truing.threshold_at(fit.predict(held.features), accept=0.95)
-    refused = [row["is_out"] == "True" for row in table]
-    np.testing.assert_array_equal(refused, fit.predict(rows.features) < threshold)
-    assert "200 of 5 features" in printed
-    assert "msp, trued by dlr" in printed
-    stored = truing.detect(rows, held, method="dlr").threshold
-    assert stored == pytest.approx(threshold, abs=1e-5)
-    assert f"accept 0.95 by 100 reference rows, threshold {stored:.6g}" in printed
-    assert f"{sum(refused)} rows, {sum(refused) / 200:.1%}" in printed
-    assert "scores.csv" in printed
+    columns = columns_of("scores.csv")
+    assert list(columns) == ["row", "base", "scores", "rank"]
+    assert columns["rank"][int(np.argmin(np.array(columns["scores"], float)))] == "1"
 
 
-def test_the_json_summary_says_the_same_for_machines(here, capsys):
-    arguments = ["detect", "test.npz", "--reference", "held.npz", "--base", "energy", "--method", "rlr", "--json"]
-    facts = json.loads(run(capsys, *arguments))
-    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
-    fit = truing.fit_robust(
-        np.concatenate((rows.features, held.features)), truing.energy(np.concatenate((rows.logits, held.logits)))
-    )
-    threshold = truing.threshold_at(fit.predict(held.features), accept=0.95)
-    refused = int(np.sum(fit.predict(rows.features) < threshold))
-    expected = {"rows": 200, "dimensions": 5, "base": "energy", "method": "rlr", "rate": {"accept": 0.95}}
-    expected |= {"reference_rows": 100, "refused": refused, "output": None, "report": None}
-    assert {name: facts[name] for name in expected} == expected
-    assert facts["threshold"] == truing.detect(rows, held, base="energy", method="rlr").threshold
-    assert facts["threshold"] == pytest.approx(threshold, rel=1e-5)
-    assert facts["fit"] == pytest.approx({"rank": 5, "explained": fit.explained, "fitted_rows": 240.0})
-
-
-def test_without_a_reference_there_is_a_rank_and_no_in_or_out(here, capsys):
-    printed = run(capsys, "detect", "test.npz", "-o", "scores.csv")
-    assert "scores but no decisions" in printed
-    with (here / "scores.csv").open() as file:
-        table = list(csv.DictReader(file))
-    assert list(table[0]) == ["row", "base", "scores", "rank"]
-    least = min(table, key=lambda row: float(row["scores"]))
-    assert least["rank"] == "1"
-
-
-@pytest.mark.parametrize("name", ["out.csv", "out.npy", "out.npz", "out.parquet", "out.arrow"])
-def test_every_output_kind_holds_the_same_scores(here, capsys, name):
-    from truing.data.jobs.score_files import read_score_blocks
-
+@pytest.mark.parametrize("name", ["x.csv", "x.npy", "x.npz", "x.parquet", "x.arrow"])
+def test_every_format_of_results_has_the_same_scores(folder, capsys, name):
     run(capsys, "detect", "test.npz", "-o", "plain.npy")
     run(capsys, "detect", "test.npz", "-o", name)
-    if name.endswith(".csv"):
-        with (here / name).open() as file:
-            found = [float(row["scores"]) for row in csv.DictReader(file)]
-    else:
-        found = np.concatenate(list(read_score_blocks(Path(name))))
-    np.testing.assert_array_equal(found, np.load("plain.npy"))
+    assert run(capsys, "threshold", name) == run(capsys, "threshold", "plain.npy")
 
 
-def test_score_first_marks_the_rows_before_any_fit(here, capsys):
+def test_score_first_marks_the_rows_before_any_fit(folder, capsys):
     arguments = ["detect", "test.npz", "--method", "online", "--batch", "50", "--order", "score-first"]
-    printed = run(capsys, *arguments, "-o", "scores.csv")
-    assert "50 rows came before any fit" in printed
-    with (here / "scores.csv").open() as file:
-        table = list(csv.DictReader(file))
-    assert [row["trued"] for row in table] == ["False"] * 50 + ["True"] * 150
+    assert any("50 rows came before any fit" in line for line in warnings_of(capsys, *arguments, "-o", "scores.csv"))
+    assert columns_of("scores.csv")["trued"] == ["False"] * 50 + ["True"] * 150
 
 
-def test_the_steps_give_what_detect_gives(here, capsys):
-    for method in ("dlr", "rlr"):
-        run(capsys, "detect", "test.npz", "--base", "energy", "--method", method, "-o", "whole.npy")
-        run(capsys, "fit", "test.npz", "--base", "energy", "--method", method, "-o", "fit.npz")
-        run(capsys, "apply", "fit.npz", "test.npz", "-o", "steps.npy")
-        np.testing.assert_array_equal(np.load("steps.npy"), np.load("whole.npy"))
-    run(capsys, "score", "test.npz", "--base", "energy", "-o", "base.npy")
-    np.testing.assert_array_equal(np.load("base.npy"), truing.energy(truing.Outputs.load("test.npz").logits))
-    found = json.loads(run(capsys, "threshold", "base.npy", "--accept", "0.9"))
-    assert found == {"threshold": truing.threshold_at(np.load("base.npy"), accept=0.9), "accept": 0.9, "rows": 200}
+@pytest.mark.parametrize("method", ["dlr", "rlr"])
+def test_fit_and_apply_give_the_scores_of_detect(folder, capsys, method):
+    run(capsys, "detect", "test.npz", "--base", "energy", "--method", method, "-o", "whole.npy")
+    run(capsys, "fit", "test.npz", "--base", "energy", "--method", method, "-o", "fit.npz")
+    run(capsys, "apply", "fit.npz", "test.npz", "-o", "steps.npy")
+    np.testing.assert_array_equal(np.load("steps.npy"), np.load("whole.npy"))
 
 
-def test_saved_moments_add_up_to_the_fit(here, capsys):
+@pytest.mark.parametrize("method", [[], ["--method", "contrast"]])
+def test_fit_with_a_reference_is_a_contrast(capsys, rows, reference, method):
+    run(capsys, "fit", "test.npz", *method, *REFERENCE, "-o", "fit.npz")
+    run(capsys, "apply", "fit.npz", "test.npz", "-o", "trued.npy")
+    np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, reference).predict(rows))
+
+
+def test_saved_moments_give_the_fit(folder, capsys):
     run(capsys, "fit", "test.npz", "--moments", "moments.npz", "-o", "fit.npz")
     np.testing.assert_array_equal(truing.load("moments.npz").solve().coef, truing.load("fit.npz").coef)
-    assert "--moments goes with --method dlr" in fails(
-        capsys, "fit", "test.npz", "--method", "rlr", "--moments", "m.npz", "-o", "f.npz"
+
+
+def test_threshold_and_evaluate_print_the_results_of_the_library(capsys, rows):
+    run(capsys, "score", "test.npz", "--base", "energy", "-o", "in.npy")
+    run(capsys, "score", "reference.npz", "-o", "out.npy")
+    scores_in, scores_out = np.load("in.npy"), np.load("out.npy")
+    np.testing.assert_array_equal(scores_in, truing.energy(rows.logits))
+    printed = json.loads(run(capsys, "threshold", "in.npy", "--accept", "0.9"))
+    assert printed == {"threshold": truing.threshold_at(scores_in, accept=0.9), "accept": 0.9, "rows": 200}
+    printed = run(capsys, "evaluate", "in.npy", "out.npy", "--outputs", "test.npz", "--convention", "paper")
+    expected = truing.evaluate(scores_in, scores_out, convention="paper", correct=rows.correct())
+    assert json.loads(printed) == json.loads(expected.json())
+
+
+def test_detect_contrasts_with_a_reference_that_is_large_enough(folder, capsys, rng):
+    reference = truing.Outputs(rng.normal(size=(FEWEST_FOR_CONTRAST, 5)), rng.normal(size=(FEWEST_FOR_CONTRAST, 4)))
+    for some, method in ((reference, "contrast"), (reference[1:], "dlr")):
+        some.save("reference.npz")
+        assert json.loads(run(capsys, "detect", "test.npz", *REFERENCE, "--json"))["method"] == method
+
+
+def test_base_scores_use_the_head_and_the_reference(capsys, rows, reference, rng):
+    head = {"weight": rng.normal(size=(4, 5)), "bias": rng.normal(size=4)}
+    np.savez("head.npz", **head)
+    run(capsys, "score", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "scores.npy")
+    np.testing.assert_array_equal(np.load("scores.npy"), truing.scale(rows.features, head["weight"], head["bias"]))
+    run(capsys, "score", "test.npz", "--base", "knn", *REFERENCE, "-o", "near.npy")
+    np.testing.assert_array_equal(np.load("near.npy"), truing.knn(rows.features, reference.features))
+    printed = run(capsys, "detect", "test.npz", *REFERENCE, "--method", "contrast", "--head", "head.npz", "--json")
+    expected = truing.detect(rows, reference, method="contrast", head=tuple(head.values()))
+    assert json.loads(printed)["base"] == expected.base
+
+
+@pytest.mark.parametrize("path", ["reference.npz", "reference.parquet"])
+@pytest.mark.parametrize("labels", [GROUPS, NAMES], ids=["numbers", "names"])
+def test_groups_of_the_reference_stay_together(folder, capsys, path, labels):
+    sample = truing.sample()
+    rows, known = sample[:300], sample[300 : 300 + len(GROUPS)]
+    rows.save("test.npz")
+    write(path, features=known.features, logits=known.logits, video=labels)
+    options = ["--reference", path, "--groups", "video"]
+    run(capsys, "detect", "test.npz", *options, "-o", "found.npz")
+    expected = truing.detect(rows, known, groups=labels)
+    np.testing.assert_array_equal(columns_of("found.npz")["p_values"], expected.p_values)
+    assert not np.array_equal(expected.p_values, truing.detect(rows, known).p_values)
+    run(capsys, "fit", "test.npz", *options, "-o", "fit.npz")
+    expected_fit = truing.fit_contrast(rows, known, groups=labels)
+    np.testing.assert_array_equal(truing.load("fit.npz").predict(rows), expected_fit.predict(rows))
+    Path("parts").mkdir()
+    rows[:200].save("parts/a.npz")
+    rows[200:].save("parts/b.npz")
+    printed = json.loads(run(capsys, "detect", "parts", *options, "-o", "found", "--json"))
+    assert printed["refused"] == expected.is_out.sum()
+
+
+@pytest.mark.parametrize("output", ["found.csv", "found.npz", "found.parquet"])
+@pytest.mark.parametrize("path", ["named.npz", "named.parquet"])
+@pytest.mark.parametrize("ids", [[f"image {row}, ä" for row in range(200)], list(range(1000, 1200))], ids=type)
+def test_columns_may_have_other_names_and_results_have_the_ids(capsys, rows, path, ids, output):
+    write(path, emb=rows.features, out=rows.logits, key=ids)
+    names = [path, "--features", "emb", "--logits", "out"]
+    run(capsys, "fit", *names, "-o", "fit.npz")
+    for command in (["detect"], ["score", "--base", "msp"], ["apply", "fit.npz"]):
+        run(capsys, *command, *names, "--id", "key", "-o", output)
+        columns = columns_of(output)
+        assert [type(ids[0])(value) for value in columns["id"]] == ids
+        expected = truing.msp(rows.logits) if command[0] == "score" else truing.detect(rows).scores
+        np.testing.assert_array_equal(np.array(columns["scores"], float), expected)
+
+
+def test_a_pandas_table_with_a_column_for_each_feature_is_read(capsys, rows, reference):
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range("2024-01-01", periods=200)
+    for path, outputs, index in (("rows.parquet", rows, days), ("known.parquet", reference, None)):
+        columns = {f"f{number}": column for number, column in enumerate(outputs.features.T)}
+        columns |= {f"logit_{number}": column for number, column in enumerate(outputs.logits.T)}
+        pandas.DataFrame(columns | {"name": "cat"}, index=index).to_parquet(path)
+    patterns = ["--features", "f*", "--logits", "logit_*", "--id", "__index_level_0__"]
+    run(capsys, "detect", "rows.parquet", "--reference", "known.parquet", *patterns, "-o", "found.csv")
+    columns = columns_of("found.csv")
+    np.testing.assert_array_equal(np.array(columns["scores"], float), truing.detect(rows, reference).scores)
+    assert columns["id"][31].startswith("2024-02-01")
+
+
+def test_a_column_of_scores_is_the_default_base_score(capsys, rows, reference):
+    own = {"test.npz": rows, "reference.npz": reference}
+    own = {path: truing.Outputs(some.features, some.logits, scores=some.features[:, 0]) for path, some in own.items()}
+    for path, some in own.items():
+        some.save(path)
+    assert "given, trued by dlr" in run(capsys, "detect", "test.npz", *REFERENCE)
+    assert "given, trued by dlr" in run(capsys, "detect", "test.npz", *REFERENCE, "-o", "parts")
+    run(capsys, "score", "test.npz", "-o", "base.npy")
+    np.testing.assert_array_equal(np.load("base.npy"), own["test.npz"].scores)
+    run(capsys, "fit", "test.npz", "-o", "fit.npz")
+    expected = truing.fit_direct(rows.features, rows.features[:, 0])
+    np.testing.assert_array_equal(truing.load("fit.npz").coef, expected.coef)
+    reference.save("reference.npz")
+    assert "reference must have scores, as the outputs have" in error_of(capsys, "detect", "test.npz", *REFERENCE)
+    unused = "the column scores is not used: the base score is msp"
+    assert unused in warnings_of(capsys, "detect", "test.npz", *REFERENCE, "--base", "msp")
+    assert unused in warnings_of(capsys, "score", "test.npz", "--base", "msp", "-o", "base.npy")
+
+
+def copy_of_reference(path: str) -> str:
+    shutil.copy("reference.npz", path)
+    return path
+
+
+SAME_ROWS = {
+    "the same file": lambda: "reference.npz",
+    "a link": lambda: Path("link.npz").symlink_to("reference.npz") or "link.npz",
+    "a copy": lambda: copy_of_reference("copy.npz"),
+    "another format": lambda: truing.Outputs.load("reference.npz").save("copy.parquet") or "copy.parquet",
+    "a part": lambda: Path("parts").mkdir() or (copy_of_reference("parts/a.npz") and "parts"),
+}
+
+
+@pytest.mark.parametrize("same", SAME_ROWS.values(), ids=SAME_ROWS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["detect", "--method", "dlr"],
+        ["detect", "-o", "found"],
+        ["fit", "--method", "contrast", "-o", "fit.npz"],
+        ["score", "--base", "knn", "-o", "scores"],
+    ],
+    ids=" ".join,
+)
+def test_the_reference_must_differ_from_the_rows(folder, capsys, command, same):
+    rows = same()
+    if rows == "parts" and "-o" not in command:
+        command = [*command, "-o", "found"]
+    message = error_of(capsys, command[0], rows, *command[1:], *REFERENCE)
+    assert re.search(
+        "--reference and OUTPUTS must be different files|reference must hold other rows than outputs", message
     )
-    assert not (here / "f.npz").exists()
 
 
-def test_the_scores_of_a_table_are_read_back(here, capsys):
-    run(capsys, "detect", "test.npz", "-o", "scores.csv")
-    run(capsys, "detect", "test.npz", "-o", "scores.npy")
-    assert run(capsys, "threshold", "scores.csv") == run(capsys, "threshold", "scores.npy")
-    (here / "bad.csv").write_text("scores\nmany\n")
-    assert "bad.csv must be a .csv file with a column of scores: the score in line 2" in fails(
-        capsys, "threshold", "bad.csv"
-    )
+def test_scores_of_inside_and_outside_must_differ(folder, capsys):
+    np.save("a.npy", np.arange(5.0))
+    Path("copy.csv").write_text("scores\n0\n1\n2\n3\n4\n")
+    Path("link.npy").symlink_to("a.npy")
+    for other in ("a.npy", "link.npy", "copy.csv"):
+        for more in ([], ["--outputs", "test.npz"]):
+            message = error_of(capsys, "evaluate", "a.npy", other, *more)
+            assert re.search("must be different files, got .* for both|must differ from scores_in", message)
 
 
-def test_evaluate_prints_the_report(here, capsys):
-    run(capsys, "score", "test.npz", "-o", "in.npy")
-    run(capsys, "score", "held.npz", "-o", "out.npy")
-    found = json.loads(run(capsys, "evaluate", "in.npy", "out.npy", "--outputs", "test.npz", "--convention", "paper"))
-    rows = truing.Outputs.load("test.npz")
-    expected = truing.evaluate(np.load("in.npy"), np.load("out.npy"), convention="paper", correct=rows.correct())
-    assert found == json.loads(expected.json())
-    right = rows.logits.argmax(axis=1) == rows.labels
-    is_refused = np.load("in.npy") < truing.threshold_at(np.load("in.npy"), accept=0.95)
-    assert found["refused_right"] == pytest.approx(np.mean(is_refused[right]))
-    assert found["refused_wrong"] == pytest.approx(np.mean(is_refused[~right]))
+def test_a_warning_is_printed_once_as_one_line(folder, capsys):
+    lines = warnings_of(capsys, "detect", "test.npz", "--json")
+    assert lines == list(dict.fromkeys(lines)) != []
 
 
 WRONG = {
-    "no command": ([], "required"),
-    "unknown command": (["guess"], "invalid choice"),
-    "missing file": (["detect", "gone.npz"], "there is no file gone.npz"),
-    "missing reference": (["detect", "test.npz", "--reference", "gone.npz"], "there is no file gone.npz"),
-    "unknown base": (["detect", "test.npz", "--base", "tea"], "invalid choice: 'tea'"),
-    "bad number": (["detect", "test.npz", "--components", "many"], "invalid int value: 'many'"),
-    "too many components": (["detect", "test.npz", "--components", "9"], "at least 1 and at most 5, got 9"),
-    "accept out of range": (
-        ["detect", "test.npz", "--reference", "held.npz", "--accept", "95"],
-        "accept must be above 0",
+    "no command": ("", "required"),
+    "an unknown command": ("guess", "invalid choice"),
+    "an unknown option": ("detect test.npz --tea", "truing detect: unrecognized arguments: --tea (see truing detect"),
+    "a missing file": ("detect gone.npz", "there is no file gone.npz"),
+    "a missing reference": ("detect test.npz --reference gone.npz", "there is no file gone.npz"),
+    "an unknown base score": ("detect test.npz --base tea", "invalid choice: 'tea'"),
+    "no number": ("detect test.npz --components many", "invalid int value: 'many'"),
+    "too many components": ("detect test.npz --components 9", "at least 1 and at most 5, got 9"),
+    "a percentage": ("detect test.npz --reference reference.npz --accept 95", "accept must be above 0 and at most 1"),
+    "two rates": ("detect test.npz --reference reference.npz --accept 0.9 --fdr 0.1", "not allowed"),
+    "a rate without a reference": ("detect test.npz --fdr 0.1", "need a reference"),
+    "an unknown ending": ("detect test.npz -o scores.xls", "scores.xls must end in"),
+    "rows in a .csv file": ("detect named.csv", "to hold rows, got .csv: convert it"),
+    "no folder": ("detect test.npz -o gone/scores.csv", "there is no folder gone"),
+    "no scores": ("score test.npz --base given -o x.npy", "the score given needs scores, got Outputs("),
+    "no output": ("score test.npz", "the following arguments are required: -o"),
+    "rows as a fit": ("apply test.npz test.npz -o x.npy", "must be a file saved by truing.save"),
+    "a detector as a fit": ("apply detector.npz test.npz -o x.npy", "must hold a LinearFit or a ContrastFit, got Det"),
+    "an empty file": ("detect empty.npz", "empty.npz must be an .npz file of plain arrays: it is empty"),
+    "a NaN": ("detect nan.npz", "features must be finite"),
+    "an option of another method": ("detect test.npz --order score-first", "--order needs --method online"),
+    "a share of another method": ("detect test.npz --keep 7", "--keep needs --method rlr"),
+    "the input as output": ("detect test.npz -o test.npz", "-o and OUTPUTS must be different files"),
+    "two outputs in one file": ("fit test.npz --moments m.npz -o m.npz", "-o and --moments must be different files"),
+    "a head as output": ("score test.npz --base scale --head test.npz -o test.npz", "-o and OUTPUTS must be"),
+    "one bad output of two": ("fit test.npz --moments m.npz -o gone/f.npz", "there is no folder gone"),
+    "a zero batch": ("detect test.npz --method online --batch 0", "batch must be at least 1"),
+    "a negative penalty": ("fit test.npz --method rlr --penalty -1 -o x.npz", "penalty must be"),
+    "a fit of another ending": ("fit test.npz -o fit.npy", "fit.npy must end in .npz, got .npy"),
+    "a demo of another ending": ("demo -o demo.pdf", "demo.pdf must end in .html, .htm, got .pdf"),
+    "an unused reference": (
+        "score test.npz --base energy --reference reference.npz -o x.npy",
+        "--reference needs --base fdbd, nci, vim or knn",
     ),
-    "two rates": (["detect", "test.npz", "--reference", "held.npz", "--accept", "0.9", "--fdr", "0.1"], "not allowed"),
-    "a rate without a reference": (["detect", "test.npz", "--fdr", "0.1"], "need a reference"),
-    "unknown ending": (["detect", "test.npz", "-o", "scores.xls"], "scores.xls must end in"),
-    "no folder": (["detect", "test.npz", "-o", "gone/scores.csv"], "there is no folder gone"),
-    "no scores given": (
-        ["score", "test.npz", "--base", "given", "-o", "x.npy"],
-        "the score given needs scores, got Outputs(",
+    "an unused head": ("detect test.npz --head reference.npz", "--head needs --base scale, ash, fdbd, nci or vim"),
+    "a head that is missing": ("detect test.npz --base scale", "--base scale needs --head: the weight and bias of"),
+    "rows as a head": ("detect test.npz --base scale --head reference.npz", "reference.npz must hold weight"),
+    "a reference that is missing": ("score test.npz --base knn -o x.npy", "--base knn needs --reference: in-distr"),
+    "no column scores": ("threshold named.csv", "it must have one column that is named scores, got score"),
+    "bad outputs": ("evaluate in.npy out.npy --outputs nan.npz", "nan.npz: features must be finite"),
+    "a folder as output": ("detect test.npz -o folder.csv", "folder.csv: it is a folder"),
+    "a contrast without a reference": (
+        "fit test.npz --method contrast -o f.npz",
+        "--method contrast needs --reference",
     ),
-    "no output": (["score", "test.npz"], "the following arguments are required: -o"),
-    "not a fit": (["apply", "test.npz", "test.npz", "-o", "x.npy"], "must be a file saved by truing.save"),
-    "a detector as a fit": (
-        ["apply", "detector.npz", "test.npz", "-o", "x.npy"],
-        "detector.npz must hold a LinearFit or a ContrastFit, got Detector: save its current_fit",
+    "a reference of a dlr": (
+        "fit test.npz --method dlr --reference reference.npz -o f.npz",
+        "--reference needs --method contrast",
     ),
-    "an empty file": (["detect", "empty.npz"], "empty.npz must be an .npz file of plain arrays: it is empty"),
-    "garbage": (["detect", "garbage.npz"], "garbage.npz must be an .npz file"),
-    "nan": (["detect", "nan.npz"], "features must be finite"),
-    "an option of another method": (["detect", "test.npz", "--order", "score-first"], "--order goes with --method onl"),
-    "a share of another method": (["detect", "test.npz", "--keep", "7"], "--keep goes with --method rlr"),
-    "the input as output": (
-        ["detect", "test.npz", "-o", "test.npz"],
-        "-o must be a file of its own, got test.npz, which OUTPUTS",
+    "moments of a contrast": (
+        "fit test.npz --reference reference.npz --moments m.npz -o f.npz",
+        "--moments needs --method dlr",
     ),
-    "the moments as output": (
-        ["fit", "test.npz", "--moments", "m.npz", "-o", "m.npz"],
-        "-o must be a file of its own, got m.npz",
+    "a contrast without an intercept": (
+        "fit test.npz --method contrast --reference reference.npz --no-intercept -o f.npz",
+        "--no-intercept cannot be used with --method contrast",
     ),
-    "one good output of two": (
-        ["fit", "test.npz", "--moments", "m.npz", "-o", "gone/f.npz"],
-        "there is no folder gone",
+    "a mix without a reference": ("detect test.npz --same-mix", "--same-mix needs --reference"),
+    "groups without a reference": ("detect test.npz --groups video", "--groups needs --reference"),
+    "groups of a dlr": ("fit test.npz --groups video -o f.npz", "--groups needs --method contrast"),
+    "an unknown group column": (
+        "detect test.npz --reference reference.npz --groups video",
+        "--groups video: reference.npz must hold video, got features, logits, labels\n",
     ),
-    "a fit that is gone": (["apply", "gone.npz", "test.npz", "-o", "x.npy"], "there is no file gone.npz"),
-    "scores that are gone": (["threshold", "gone.npy"], "there is no file gone.npy"),
-    "a huge share": (["detect", "test.npz", "--reference", "held.npz", "--accept", "1e999"], "accept must be above 0"),
-    "zero batch": (["detect", "test.npz", "--method", "online", "--batch", "0"], "batch must be at least 1"),
-    "negative penalty": (["fit", "test.npz", "--method", "rlr", "--penalty", "-1", "-o", "x.npz"], "penalty must be"),
-    "a fit of another ending": (["fit", "test.npz", "-o", "fit.npy"], "fit.npy must end in .npz, got .npy"),
-    "a demo of another ending": (["demo", "-o", "demo.pdf"], "demo.pdf must end in .html, .htm, got .pdf"),
-    "a reference that the score does not use": (
-        ["score", "test.npz", "--base", "energy", "--reference", "held.npz", "-o", "x.npy"],
-        "--reference goes with --base fdbd, nci, vim or knn",
+    "a group column of lists": (
+        "detect test.npz --reference reference.npz --groups logits",
+        "--groups logits: logits must be integers",
     ),
-    "a reference without a base score": (
-        ["score", "test.npz", "--reference", "held.npz", "-o", "x.npy"],
-        "--reference goes with --base fdbd",
+    "a wrong column": ("detect test.npz --features z", "test.npz must hold z, got features, logits, labels"),
+    "an unnamed column": ("detect named.npz", "named.npz must hold features, got emb, few: give the name of this col"),
+    "ids of few rows": ("detect named.npz --features emb --id few -o f.csv", "few 3, features 200"),
+    "ids of lists": ("detect named.npz --features emb --id emb -o f.csv", "emb must be integers"),
+    "ids without an output": ("detect test.npz --id labels", "--id needs -o"),
+    "a name in .npy files": ("detect val_features.npy --features emb", "fixed names, got the name emb"),
+    "a false discovery rate of a network": (
+        "export --fdr 0.05 fit.npz model.onnx -o x.onnx",
+        "--fdr needs all rows of a batch, but a network decides each row by itself: use --false-alarm",
     ),
-    "a head that no score looks at": (
-        ["detect", "test.npz", "--head", "held.npz"],
-        "--head goes with --base scale, ash, fdbd, nci or vim",
+    "an unknown option of export": (
+        "export fit.npz model.onnx --tea -o x.onnx",
+        "truing export: unrecognized arguments: --tea (see truing export --help)",
     ),
-    "a column of another name": (["threshold", "named.csv"], "it must have one column that is named scores, got score"),
-    "labels missing": (
-        ["evaluate", "in.npy", "in.npy", "--outputs", "nolabels.npz"],
-        "correct() needs labels, got Outputs(",
-    ),
-    "an output without a name": (["detect", "test.npz", "-o", ""], "argument -o: a file's name must not be empty"),
-    "an input without a name": (["detect", ""], "a file's name must not be empty"),
-    "a name of two lines": (["detect", "two\n  lines.npz"], r"there is no file two\n  lines.npz"),
-    "a folder as output": (["detect", "test.npz", "-o", "folder.csv"], "folder.csv: it is a folder"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_input_gets_one_clear_line_and_writes_nothing(here, capsys, arguments, message):
-    (here / "garbage.npz").write_bytes(b"garbage")
-    (here / "empty.npz").touch()
-    truing.save(truing.Detector(), here / "detector.npz")
-    (here / "folder.csv").mkdir()
+def test_wrong_input_gets_one_clear_line_and_writes_nothing(folder, capsys, rows, arguments, message):
+    Path("empty.npz").touch()
+    Path("folder.csv").mkdir()
+    Path("named.csv").write_text("score\n1.0\n")
+    truing.save(truing.Detector(), "detector.npz")
     np.savez("nan.npz", features=np.array([[np.nan]]), logits=np.ones((1, 2)))
-    np.savez("nolabels.npz", features=np.ones((3, 1)), logits=np.ones((3, 2)))
+    np.savez("named.npz", emb=rows.features, few=np.arange(3))
+    np.save("val_features.npy", rows.features)
     np.save("in.npy", np.arange(3.0))
-    (here / "named.csv").write_text("score\n1.0\n")
-    before = sorted(here.iterdir())
-    assert message in fails(capsys, *arguments)
-    assert sorted(here.iterdir()) == before
+    np.save("out.npy", np.arange(2.0))
+    assert message in error_of(capsys, *arguments.split())
 
 
-def test_the_installed_command_runs(here):
-    command = Path(sys.executable).with_name("truing")
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"truing {truing.__version__}\n"
-    done = subprocess.run([command, "detect", "gone.npz"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "truing: there is no file gone.npz\n")
+@pytest.mark.parametrize(("name", "message"), [("", "file name must not be empty"), ("two\n lines.npz", r"two\n lin")])
+def test_odd_file_names_are_errors_of_one_line(folder, capsys, name, message):
+    assert message in error_of(capsys, "detect", name)
 
 
-def test_a_reader_that_has_read_enough_is_no_error(here):
-    command = f"{Path(sys.executable).with_name('truing')} bench data | head -1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
+def test_an_invalid_number_of_threads_is_an_error(folder, capsys, monkeypatch):
+    monkeypatch.setenv("TRUING_THREADS", "abc")
+    assert "TRUING_THREADS must be a whole number of threads, got 'abc'" in error_of(capsys, "detect", "test.npz")
 
 
-@pytest.mark.parametrize("rows", [1, 2, 12, 5_250_000])
-@pytest.mark.parametrize("reference", [None, 1, 1200])
-def test_numbers_of_rows_are_written_out_and_one_is_one(rows, reference):
-    facts = {"rows": rows, "dimensions": 1, "base": "msp", "method": "dlr"}
-    facts |= {"fit": {"rank": 1, "explained": 0.5, "fitted_rows": float(rows)}, "out_share_at_least": None}
-    facts |= {"reference_rows": reference, "rate": {"accept": 0.9}, "threshold": None}
-    facts |= {"refused": None if reference is None else min(rows, 1), "output": None, "report": None, "notes": []}
-    text = summary.text(facts)
-    assert f"of {rows:,} row{'s' if rows > 1 else ''}\n" in text + "\n"
+@pytest.mark.parametrize("count", [1, 12, 5_250_000])
+@pytest.mark.parametrize("reference_rows", [None, 1, 1200])
+def test_the_summary_has_plain_numbers_and_correct_plurals(count, reference_rows):
+    printed = {"rows": count, "dimensions": 1, "base": "msp", "method": "dlr"}
+    printed |= {"fit": {"rank": 1, "explained": 0.5, "fitted_rows": float(count)}, "out_share_at_least": None}
+    printed |= {"reference_rows": reference_rows, "rate": {"accept": 0.9}, "threshold": None}
+    printed |= {"refused": None if reference_rows is None else 1, "output": None, "report": None, "notes": []}
+    text = summary.text(printed)
+    assert f"of {count:,} row{'s' if count > 1 else ''}\n" in text + "\n"
     assert not re.search(r"\b1 (rows|reference rows|features)\b|\be\+|\d{4}", text)
 
 
-def test_a_note_of_one_row_is_in_the_singular(here):
-    rows = truing.Outputs.load("test.npz")
-    few = detect(rows[:3], method="online", batch=2, order="score-first").notes
-    assert [note for note in few if note.startswith("1 row was scored by a fit to few rows for its rank of 1,")]
-    before = detect(rows[:2], method="online", batch=1, order="score-first").notes
-    assert [note for note in before if note.startswith("1 row came before any fit")]
-
-
-def test_of_one_row_there_is_nothing_to_fit_and_the_summary_says_so(here, capsys):
-    truing.Outputs.load("test.npz")[:1].save("one.npz")
-    printed = run(capsys, "detect", "one.npz")
-    assert "fit        rank 0, the same score for every row, fitted to 1 row\n" in printed
-    assert "the features do not vary: every row gets the same score" in printed
-    assert "explains" not in printed
-    assert "few rows" not in printed
-
-
-def test_progress_shows_on_a_terminal_alone(here, capsys, monkeypatch):
-    run(capsys, "detect", "test.npz", "--method", "online", "--batch", "100")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    for method in ("online", "dlr"):  # Which are soon done.
-        assert main(["detect", "test.npz", "--method", method]) == 0
-        assert capsys.readouterr().err == ""
-    monkeypatch.setattr("truing.cli.command.SHOWN_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr("truing.cli.command._SECONDS_BETWEEN", 0.0)
-    assert main(["detect", "test.npz", "--method", "online", "--batch", "100"]) == 0
-    shown = capsys.readouterr().err
-    assert "100 of 200 rows (50%)" in shown
-    assert shown.endswith("\r\x1b[K")
-
-
-def test_progress_is_wiped_before_the_answer_is_printed(here, monkeypatch):
-    class Terminal(StringIO):
-        def isatty(self):
-            return True
-
-    terminal = Terminal()
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, terminal)
-    monkeypatch.setattr("truing.cli.command.SHOWN_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr("truing.cli.command._SECONDS_BETWEEN", 0.0)
-    assert main(["detect", "test.npz", "--method", "online", "--batch", "100"]) == 0
-    progress, answer = terminal.getvalue().rsplit("\r\x1b[K", 1)
-    assert progress.endswith(" s")
-    assert answer.startswith("rows ")
-
-
-def test_a_number_of_threads_that_is_none_is_refused_whatever_the_rows(here, capsys, monkeypatch):
-    monkeypatch.setenv("TRUING_THREADS", "abc")
-    assert main(["detect", "test.npz"]) == 1
-    assert capsys.readouterr().err == "truing: TRUING_THREADS must be a whole number of threads, got 'abc'\n"
-
-
-def test_a_contrast_is_fitted_applied_and_detected_by_commands(here, capsys):
-    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
-    for method in ([], ["--method", "contrast"]):
-        run(capsys, "fit", "test.npz", *method, "--reference", "held.npz", "-o", "fit.npz")
-        run(capsys, "apply", "fit.npz", "test.npz", "-o", "trued.npy")
-        np.testing.assert_array_equal(np.load("trued.npy"), truing.fit_contrast(rows, held).predict(rows))
-    contrast = ("detect", "test.npz", "--method", "contrast", "--reference", "held.npz")
-    assert "energy, trued by contrast" in run(capsys, *contrast, "--same-mix", "--base", "energy")
-    facts = json.loads(run(capsys, *contrast, "--json"))
-    fit = truing.detect(rows, held, method="contrast").fit
-    assert facts["fit"]["trust"] == pytest.approx(fit.trust)
-    assert facts["fit"]["gain"] == pytest.approx(fit.gain)
-    assert facts["fit"]["reference_rows_fitted"] == facts["reference_rows"] == 50
-
-
-def test_by_default_detect_contrasts_with_a_reference_that_is_large_enough(here, capsys, rng):
-    rows = truing.Outputs(rng.normal(size=(FEWEST_FOR_CONTRAST, 5)), rng.normal(size=(FEWEST_FOR_CONTRAST, 4)))
-    for known, method in ((rows, "contrast"), (rows[1:], "dlr")):
-        known.save("known.npz")
-        assert json.loads(run(capsys, "detect", "test.npz", "--reference", "known.npz", "--json"))["method"] == method
-
-
-def test_a_contrast_chooses_its_base_score_if_there_is_a_head(here, capsys):
-    rng = np.random.default_rng(0)
-    head = {"weight": rng.normal(size=(4, 8)), "bias": np.zeros(4)}
-    features = rng.normal(size=(1300, 8)) + 3 * head["weight"][rng.integers(4, size=1300)]
-    features[:300] *= 4  # Far away, with large logits: fdbd finds these rows, gen does not.
-    features[:300] += 10 * rng.normal(size=(300, 8))
-    outputs = truing.Outputs(features, features @ head["weight"].T)
-    np.savez("head.npz", **head)
-    outputs[:800].save("rows.npz")
-    outputs[800:].save("known.npz")
-    command = ("detect", "rows.npz", "--reference", "known.npz", "--json", "--head", "head.npz")
-    found = truing.detect(outputs[:800], outputs[800:], head=tuple(head.values()))
-    assert found.base == "fdbd"
-    assert json.loads(run(capsys, *command))["base"] == found.base
-    run(capsys, "fit", *command[1:4], "--head", "head.npz", "-o", "fit.npz")
-    assert truing.load("fit.npz").base == found.base
-    assert main([*command, "--method", "dlr"]) == 1
-    assert "--head goes with --base" in capsys.readouterr().err
-
-
-def test_a_head_and_a_bank_serve_the_scores_that_need_them(here, capsys, rng):
-    rows, held = truing.Outputs.load("test.npz"), truing.Outputs.load("held.npz")
-    head = {"weight": rng.normal(size=(rows.logits.shape[1], 5)), "bias": rng.normal(size=rows.logits.shape[1])}
-    np.savez("head.npz", **head)
-    run(capsys, "score", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "scores.npy")
-    np.testing.assert_array_equal(np.load("scores.npy"), truing.scale(rows.features, head["weight"], head["bias"]))
-    run(capsys, "score", "test.npz", "--base", "knn", "--reference", "held.npz", "-o", "near.npy")
-    np.testing.assert_array_equal(np.load("near.npy"), truing.knn(rows.features, held.features))
-    run(capsys, "detect", "test.npz", "--reference", "held.npz", "--base", "ash", "--head", "head.npz")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fit", "test.npz", "--method", "contrast", "-o", "f.npz"], "--method contrast needs --reference"),
-        (
-            ["fit", "test.npz", "--method", "dlr", "--reference", "held.npz", "-o", "f.npz"],
-            "--reference goes with --method contrast",
-        ),
-        (
-            ["fit", "test.npz", "--reference", "held.npz", "--moments", "m.npz", "-o", "f.npz"],
-            "--moments goes with --method dlr",
-        ),
-        (["detect", "test.npz", "--same-mix"], "--same-mix goes with --reference"),
-        (["detect", "test.npz", "--method", "contrast"], "method contrast needs a reference"),
-        (["detect", "test.npz", "--base", "scale"], "--base scale needs --head: the weight and bias of the last layer"),
-        (
-            ["score", "test.npz", "--base", "knn", "-o", "s.npy"],
-            "--base knn needs --reference: known in-distribution rows",
-        ),
-        (["detect", "test.npz", "--base", "scale", "--head", "held.npz"], "weight"),
-        (
-            ["fit", "test.npz", "--method", "contrast", "--reference", "held.npz", "--no-intercept", "-o", "f.npz"],
-            "--no-intercept does not go with --method contrast",
-        ),
-    ],
-)
-def test_options_of_a_contrast_that_do_not_fit_are_refused(here, capsys, arguments, message):
-    assert main(arguments) == 1
-    assert message in capsys.readouterr().err
-    assert not (here / "f.npz").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["score", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
-        ["score", "test.npz", "--base", "knn", "--reference", "held.npz", "-o", "held.npz"],
-        ["detect", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
-        ["fit", "test.npz", "--base", "scale", "--head", "head.npz", "-o", "head.npz"],
-        ["fit", "test.npz", "--base", "scale", "--head", "head.npz", "--moments", "head.npz", "-o", "fit.npz"],
-    ],
-)
-def test_no_command_writes_over_its_own_head_or_bank(here, capsys, rng, arguments):
-    np.savez("head.npz", weight=rng.normal(size=(4, 5)), bias=rng.normal(size=4))
-    before = {name: (here / name).read_bytes() for name in ("head.npz", "held.npz")}
-    written = "--moments" if "--moments" in arguments else "-o"
-    read = "--reference" if "--reference" in arguments else "--head"
-    assert main(arguments) == 1
-    assert re.search(rf"{written} must be a file of its own, got \S+, which {read} names", capsys.readouterr().err)
-    assert {name: (here / name).read_bytes() for name in before} == before
-
-
-TABLES = ["named.npz", "named.parquet", "named.feather"]
-WORDS = [f"image {row}, ä" for row in range(200)]
-
-
-def named(path, **ids):
-    """Write rows whose columns have other names, and what names the rows."""
-    rows = truing.Outputs.load("test.npz")
-    columns = {"emb": rows.features, "out": rows.logits, **ids}
-    if path.endswith(".npz"):
-        np.savez(path, **columns)
-    else:
-        pyarrow = pytest.importorskip("pyarrow")
-        table = pyarrow.table({name: pyarrow.array(list(column)) for name, column in columns.items()})
-        import pyarrow.feather
-        import pyarrow.parquet
-
-        write = pyarrow.parquet.write_table if path.endswith(".parquet") else pyarrow.feather.write_feather
-        write(table, path)
-
-
-@pytest.mark.parametrize("output", ["found.csv", "found.npz", "found.parquet"])
-@pytest.mark.parametrize("ids", [WORDS, list(range(1000, 1200))], ids=["words", "numbers"])
-@pytest.mark.parametrize("path", TABLES)
-def test_columns_of_other_names_are_read_and_rows_keep_their_ids(here, capsys, path, ids, output):
-    named(path, key=np.array(ids))
-    names = ["--features", "emb", "--logits", "out"]
-    run(capsys, "detect", "test.npz", "-o", "plain.npy")
-    run(capsys, "detect", path, *names, "--id", "key", "-o", output)
-    columns = columns_of(here / output)
-    assert list(columns)[:3] == ["id", "row", "base"]
-    assert [type(ids[0])(value) for value in columns["id"]] == ids
-    np.testing.assert_array_equal(np.array(columns["scores"], float), np.load("plain.npy"))
-    run(capsys, "score", path, *names, "--id", "key", "--base", "energy", "-o", output)
-    columns = columns_of(here / output)
-    assert list(columns) == ["id", "row", "scores"]
-    expected = truing.energy(truing.Outputs.load("test.npz").logits)
-    np.testing.assert_array_equal(np.array(columns["scores"], float), expected)
-    run(capsys, "fit", path, *names, "-o", "fit.npz")
-    run(capsys, "apply", "fit.npz", path, *names, "--id", "key", "-o", output)
-    assert [type(ids[0])(value) for value in columns_of(here / output)["id"]] == ids
-
-
-def columns_of(path):
-    """Return the columns of a result file as lists."""
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = list(csv.DictReader(file))
-        return {name: [line[name] for line in lines] for name in lines[0]}
-    if path.suffix == ".npz":
-        with np.load(path) as file:
-            return {name: file[name].tolist() for name in file}
-    return pytest.importorskip("pyarrow.parquet").read_table(path).to_pydict()
-
-
-def test_the_index_that_pandas_writes_names_rows_like_any_column(here, capsys):
-    pandas = pytest.importorskip("pandas")
-    rows = truing.Outputs.load("test.npz")
-    days = pandas.date_range("2024-01-01", periods=200)
-    frame = pandas.DataFrame({"features": list(rows.features), "logits": list(rows.logits)}, index=days)
-    frame.to_parquet("days.parquet")
-    run(capsys, "detect", "days.parquet", "--id", "__index_level_0__", "-o", "found.csv")
-    assert columns_of(here / "found.csv")["id"][31].startswith("2024-02-01")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["named.npz", "--features", "z"], "named.npz must hold z, got"),
-        (["named.npz", "--features", "emb", "--logits", "z"], "named.npz must hold z, got"),
-        (["named.parquet", "--features", "emb", "--logits", "z"], "named.parquet must hold z, got"),
-        (["named.npz", "--features", "emb", "--id", "z", "-o", "found.csv"], "named.npz must hold z, got"),
-        (["named.parquet", "--features", "emb", "--logits", "out", "--id", "z", "-o", "f.csv"], "must hold z, got"),
-        (["named.npz", "--features", "emb", "--logits", "out", "--id", "few", "-o", "f.csv"], "few 3, features 200"),
-        (["named.npz", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"], "emb must be integers"),
-        (
-            ["named.parquet", "--features", "emb", "--logits", "out", "--id", "emb", "-o", "f.csv"],
-            "emb must be an int",
-        ),
-        (["named.npz", "--id", "key"], "--id goes with -o"),
-        (
-            ["val_features.npy", "--features", "emb"],
-            "fixed names, got the name emb",
-        ),
-        (
-            ["val_features.npy", "--id", "key", "-o", "f.csv"],
-            "fixed names, got the name key",
-        ),
-    ],
-)
-def test_a_name_of_no_column_is_refused(here, capsys, arguments, message):
-    rows = truing.Outputs.load("test.npz")
-    named("named.npz", key=np.arange(200), few=np.arange(3))
-    named("named.parquet", key=np.arange(200))
-    np.save("val_features.npy", rows.features)
-    np.save("val_logits.npy", rows.logits)
-    assert message in fails(capsys, "detect", *arguments)
-    assert not (here / "f.csv").exists()
+def test_one_row_has_a_fit_of_rank_0(capsys, rows):
+    rows[:1].save("one.npz")
+    assert "fit        rank 0, the same score for every row, fitted to 1 row\n" in run(capsys, "detect", "one.npz")

@@ -1,7 +1,7 @@
-"""p-values of a contrast are valid, and Benjamini-Hochberg keeps its level: whole jobs, streams, after a restore.
+"""p-values of a contrast are valid, and Benjamini-Hochberg keeps its level, in jobs and streams and after a restore.
 
-On real features at small sizes, where errors show: 100 reference rows to learn from, 100 to decide against, 100
-in-distribution rows at hand, and 25 out rows or none.
+On real features at small sizes, where errors show: 100 rows in each half of the reference, 100 in-distribution
+test rows, and 25 out rows or none.
 """
 
 import numpy as np
@@ -9,17 +9,17 @@ import pytest
 
 import truing
 
-KNOWN, AT_HAND, OUT = 200, 100, 25
+REFERENCE, IN, OUT = 200, 100, 25
 LEVELS = (0.01, 0.05, 0.1)
-EXPECTED = [np.floor(level * 101 + 1e-9) / 101 for level in LEVELS]  # Of p-values k / 101 without ties.
+EXPECTED = [np.floor(level * 101 + 1e-9) / 101 for level in LEVELS]  # The p-values are k / 101, without ties.
 
 INSIDE, OUTSIDE = truing.sample("cifar10-test"), truing.sample("svhn")
 
 
 def draw(rng, out):
-    """Return known rows, in-distribution rows at hand, and out rows, all of them other rows."""
+    """Return the reference, in-distribution test rows and out rows, all drawn at random."""
     order, others = rng.permutation(len(INSIDE)), rng.permutation(len(OUTSIDE))
-    return INSIDE[order[:KNOWN]], INSIDE[order[KNOWN : KNOWN + AT_HAND]], OUTSIDE[others[:out]] if out else None
+    return INSIDE[order[:REFERENCE]], INSIDE[order[REFERENCE : REFERENCE + IN]], OUTSIDE[others[:out]] if out else None
 
 
 def mixture(rng, inside, outside):
@@ -34,17 +34,17 @@ def _joined(one, other):
 
 
 def whole_job(rng, out, **options):
-    known, inside, outside = draw(rng, out)
+    reference, inside, outside = draw(rng, out)
     rows, is_in = mixture(rng, inside, outside)
-    return truing.detect(rows, known, method="contrast", false_alarm=0.05, rng=rng, **options).p_values, is_in
+    return truing.detect(rows, reference, method="contrast", false_alarm=0.05, rng=rng, **options).p_values, is_in
 
 
 def learn_and_decide(rng, out, batch=25, path=None):
-    """The p-values of the last batch of a stream, each learned and then decided; saved and restored on the way."""
-    known, inside, outside = draw(rng, out)
+    """Return the p-values of the last batch of a stream that is saved and restored after every batch."""
+    reference, inside, outside = draw(rng, out)
     rows, is_in = mixture(rng, inside, outside)
     detector = truing.Detector(method="contrast")
-    detector.calibrate(known[rng.permutation(KNOWN)])
+    detector.calibrate(reference[rng.permutation(REFERENCE)])
     for start in range(0, len(rows), batch):
         decision = detector.learn_and_decide(rows[start : start + batch], false_alarm=0.05)
         if path is not None:
@@ -54,11 +54,11 @@ def learn_and_decide(rng, out, batch=25, path=None):
 
 
 def decide(rng, out, path=None):
-    """The p-values of rows that were not learned, the first half of the rows at hand having been."""
-    known, inside, outside = draw(rng, out)
+    """Return the p-values of the second half of the rows, after the first half was learned."""
+    reference, inside, outside = draw(rng, out)
     rows, is_in = mixture(rng, inside, outside)
     detector = truing.Detector(method="contrast", decay=0.9)
-    detector.calibrate(known[rng.permutation(KNOWN)])
+    detector.calibrate(reference[rng.permutation(REFERENCE)])
     half = len(rows) // 2
     for start in range(0, half, 10):
         detector.learn(rows[start : min(start + 10, half)])
@@ -69,11 +69,11 @@ def decide(rng, out, path=None):
 
 
 def first_batch(rng, out):
-    """Decided by the base score, nothing having been learned."""
-    known, inside, outside = draw(rng, out)
+    """Return the p-values of a first batch, which is decided by the base score."""
+    reference, inside, outside = draw(rng, out)
     rows, is_in = mixture(rng, inside, outside)
     detector = truing.Detector(method="contrast")
-    detector.calibrate(known[rng.permutation(KNOWN)])
+    detector.calibrate(reference[rng.permutation(REFERENCE)])
     return detector.decide(rows, false_alarm=0.05).p_values, is_in
 
 
@@ -83,14 +83,10 @@ MODES = {
     "decide": decide,
     "first batch": first_batch,
 }
-MORE_MODES = MODES | {
-    "whole job, 16 components": lambda rng, out: whole_job(rng, out, components=16),
-    "whole job, knn": lambda rng, out: whole_job(rng, out, base="knn"),
-}
 
 
 def check_levels(mode, out, splits, seed, **options):
-    """Hold the share of in-distribution rows below each level to what it must be, within three standard errors."""
+    """Check the share of in-distribution rows below each level, within three standard errors."""
     shares = []
     for split in range(splits):
         p, is_in = mode(np.random.default_rng([seed, split]), out, **options)
@@ -104,7 +100,7 @@ def test_p_values_are_valid_at_every_level(mode):
     check_levels(mode, OUT, 200, seed=21)
 
 
-def test_p_values_are_valid_at_every_level_where_nothing_is_out():
+def test_p_values_are_valid_without_out_rows():
     check_levels(whole_job, 0, 200, seed=11)
 
 
@@ -113,27 +109,14 @@ def test_p_values_are_valid_after_a_restore(mode, tmp_path):
     check_levels(mode, OUT, 60, seed=12, path=tmp_path / "detector.npz")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [learn_and_decide, decide])
-def test_p_values_are_valid_after_a_restore_over_hundreds_of_splits(mode, tmp_path):
-    check_levels(mode, OUT, 400, seed=16, path=tmp_path / "detector.npz")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("out", [OUT, 0], ids=["25 out", "none out"])
-@pytest.mark.parametrize("mode", MORE_MODES.values(), ids=MORE_MODES)
-def test_p_values_are_valid_at_every_level_over_thousands_of_splits(mode, out):
-    check_levels(mode, out, 2000, seed=13)
-
-
 def false_discoveries(splits, seed, level, out):
     rates = []
     for split in range(splits):
         rng = np.random.default_rng([seed, split])
-        known, inside, outside = draw(rng, out)
+        reference, inside, outside = draw(rng, out)
         rows, is_in = mixture(rng, inside, outside)
-        called = truing.detect(rows, known, method="contrast", fdr=level, rng=rng).is_out
-        rates.append((called & is_in).sum() / max(1, called.sum()))
+        is_out = truing.detect(rows, reference, method="contrast", fdr=level, rng=rng).is_out
+        rates.append((is_out & is_in).sum() / max(1, is_out.sum()))
     return np.mean(rates), np.std(rates, ddof=1) / np.sqrt(splits)
 
 
@@ -141,11 +124,3 @@ def false_discoveries(splits, seed, level, out):
 def test_benjamini_hochberg_keeps_its_level(out):
     rate, error = false_discoveries(80, 14, 0.2, out)
     assert rate <= 0.2 + 3 * error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", [0.05, 0.1, 0.2])
-@pytest.mark.parametrize("out", [OUT, 0])
-def test_benjamini_hochberg_keeps_its_level_over_thousands_of_splits(out, level):
-    rate, error = false_discoveries(2000, 15, level, out)
-    assert rate <= level + 3 * error

@@ -1,4 +1,4 @@
-"""A contrast is symmetric in the rows that count alike, free of units and order, and explained exactly."""
+"""A contrast treats calibration and test rows alike, does not depend on units or order, and explains its scores."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def _plain(outputs):
 
 @pytest.fixture
 def job(inside, outside):
-    """Return (rows at hand, reference rows to learn from, reference rows to decide against)."""
+    """Return test rows, the learning half and the calibration half."""
     mix = truing.Outputs.concatenate([inside[2 * QUARTER :], outside])
     return mix, inside[:QUARTER], inside[QUARTER : 2 * QUARTER]
 
@@ -40,48 +40,49 @@ def numbers(fit):
 
 
 @pytest.mark.parametrize("components", [None, 20])
-def test_rows_decided_against_and_rows_at_hand_count_alike(job, rng, components):
-    """The symmetry that makes p-values valid: which of them are decided against changes nothing in the fit."""
-    mix, known, held = job
-    both = truing.Outputs.concatenate([held, mix])
+def test_calibration_rows_and_test_rows_have_the_same_effect_on_a_fit(job, rng, components):
+    """This symmetry makes p-values valid."""
+    mix, learning, calibration = job
+    both = truing.Outputs.concatenate([calibration, mix])
     options = {"components": components}
-    one = truing.fit_contrast(mix, known, calibration=held, **options)
+    one = truing.fit_contrast(mix, learning, calibration=calibration, **options)
     order = rng.permutation(len(both))
-    other = truing.fit_contrast(both[order[len(held) :]], known, calibration=both[order[: len(held)]], **options)
+    other = truing.fit_contrast(
+        both[order[len(calibration) :]], learning, calibration=both[order[: len(calibration)]], **options
+    )
     np.testing.assert_allclose(numbers(other), numbers(one), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(other.predict(mix), one.predict(mix), rtol=1e-6, atol=1e-8)
 
 
 def test_the_order_of_rows_changes_nothing(job, rng):
-    mix, known, held = job
-    one = truing.fit_contrast(mix, known, calibration=held)
-    parts = [part[rng.permutation(len(part))] for part in (mix, known, held)]
+    mix, learning, calibration = job
+    one = truing.fit_contrast(mix, learning, calibration=calibration)
+    parts = [part[rng.permutation(len(part))] for part in (mix, learning, calibration)]
     other = truing.fit_contrast(parts[0], parts[1], calibration=parts[2])
     np.testing.assert_allclose(other.predict(mix), one.predict(mix), rtol=1e-6, atol=1e-8)
 
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6))
-def test_no_unit_and_no_offset_of_features_or_scores_changes_a_score(seed):
+def test_units_and_offsets_of_features_and_scores_do_not_matter(seed):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6))
     base = rows @ rng.normal(size=6) + rng.normal(size=400)
     mine = truing.Outputs(rows, scores=base)
     unit, offset = 10.0 ** rng.integers(-9, 10, 6), rng.normal(size=6) * 1e3
     theirs = truing.Outputs((rows + offset) * unit, scores=1e6 * base + 1e9)
-    fits = [truing.fit_contrast(some[200:], some[:200], base="given", rng=rng_of(seed)) for some in (mine, theirs)]
+    fits = [
+        truing.fit_contrast(some[200:], some[:200], base="given", rng=np.random.default_rng(seed))
+        for some in (mine, theirs)
+    ]
     one, other = (fit.predict(some) for fit, some in zip(fits, (mine, theirs), strict=True))
     np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5 * np.ptp(one))
 
 
-def rng_of(seed):
-    return np.random.default_rng(seed)
-
-
 def test_an_explanation_adds_up_to_the_score(job):
-    mix, known, held = job
+    mix, learning, calibration = job
     far = truing.Outputs(mix.features[:5] * 9, mix.logits[:5])
-    fit = truing.fit_contrast(mix, known, calibration=held)
+    fit = truing.fit_contrast(mix, learning, calibration=calibration)
     for rows in (mix, far):
         terms = fit.explain(rows)
         total = terms.features.sum(axis=1) + terms.distance + terms.base
@@ -89,22 +90,10 @@ def test_an_explanation_adds_up_to_the_score(job):
     assert (fit.explain(far).distance < 0).all()
 
 
-def test_the_standard_is_the_mean_and_deviation_of_the_rows_learned_from(job):
-    mix, known, _ = job
-    standard, _ = Standard.of(known, "gen")
-    z = (mix.features - known.features.mean(axis=0)) / known.features.std(axis=0)
-    rows = standard.scored(mix)
-    np.testing.assert_allclose(standard.features(rows), z, atol=1e-9)
-    gen_in = truing.gen(known.logits)
-    np.testing.assert_allclose(standard.base_scores(rows), (truing.gen(mix.logits) - gen_in.mean()) / gen_in.std())
-    np.testing.assert_allclose(standard.distances(rows), np.sqrt(np.mean(z**2, axis=1)))
-    assert standard.limit == pytest.approx(2 * standard.distances(standard.scored(known)).max())
-
-
-def test_equal_rows_get_equal_scores_wherever_they_stand(job):
-    mix, known, held = job
-    fit = truing.fit_contrast(mix, known, calibration=held)
-    twice = truing.Outputs.concatenate([mix[:37], mix, held])
+def test_equal_rows_get_equal_scores_in_any_batch(job):
+    mix, learning, calibration = job
+    fit = truing.fit_contrast(mix, learning, calibration=calibration)
+    twice = truing.Outputs.concatenate([mix[:37], mix, calibration])
     scores = fit.predict(twice)
     np.testing.assert_array_equal(scores[:37], scores[37:74])
     np.testing.assert_array_equal(scores[37 + len(mix) :], fit.scores_in)
@@ -112,14 +101,14 @@ def test_equal_rows_get_equal_scores_wherever_they_stand(job):
         assert fit.predict(mix[row]) == scores[row]
 
 
-def test_the_same_input_gives_the_same_answer_and_another_split_another(inside, outside):
-    mix, known = truing.Outputs.concatenate([inside[400:], outside]), inside[:400]
-    one, again = truing.fit_contrast(mix, known), truing.fit_contrast(mix, known)
+def test_the_default_split_is_fixed_and_a_generator_changes_it(inside, outside):
+    mix, learning = truing.Outputs.concatenate([inside[400:], outside]), inside[:400]
+    one, again = truing.fit_contrast(mix, learning), truing.fit_contrast(mix, learning)
     np.testing.assert_array_equal(one.coef, again.coef)
-    other = truing.fit_contrast(mix, known, rng=np.random.default_rng(1))
+    other = truing.fit_contrast(mix, learning, rng=np.random.default_rng(1))
     assert not np.array_equal(one.coef, other.coef)
-    learned, held = split(known)
-    np.testing.assert_array_equal(truing.fit_contrast(mix, learned, calibration=held).coef, one.coef)
+    learned, calibration = split(learning)
+    np.testing.assert_array_equal(truing.fit_contrast(mix, learned, calibration=calibration).coef, one.coef)
 
 
 def test_rows_like_the_reference_are_ranked_by_the_base_score(inside, rng):
@@ -130,15 +119,14 @@ def test_rows_like_the_reference_are_ranked_by_the_base_score(inside, rng):
     assert np.corrcoef(ranks)[0, 1] > 0.8
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
-def test_a_row_or_two_at_hand_are_enough_for_a_score(inside, outside, rows):
-    for some in (inside[400 : 400 + rows], outside[:rows]):
+def test_a_single_test_row_gets_a_score_with_a_note(inside, outside):
+    for some in (inside[400:401], outside[:1]):
         fit = truing.fit_contrast(some, inside[:200], calibration=inside[200:400])
         assert np.isfinite(fit.predict(some)).all()
         assert "rows to learn from: contrast needs hundreds" in " ".join(fit.notes())
 
 
-def test_out_rows_are_found_on_real_features():
+def test_contrast_detects_real_out_rows():
     every = _plain(truing.sample("cifar10-test"))
     mix = truing.Outputs.concatenate([every[5000:7000], _plain(truing.sample("svhn"))[:1000]])
     fit = truing.fit_contrast(mix, every[:5000])
@@ -147,8 +135,7 @@ def test_out_rows_are_found_on_real_features():
     assert fit.trust > 0.99
 
 
-def test_fifty_out_rows_among_thousands_are_enough_to_learn_from():
-    """The usual case: 1 % of the rows are out. Means of all rows hardly move; the tail does."""
+def test_one_percent_of_out_rows_is_enough_to_learn_from():
     every, outside = _plain(truing.sample("cifar10-test")), _plain(truing.sample("svhn"))
     gains = []
     for seed in range(3):
@@ -161,26 +148,25 @@ def test_fifty_out_rows_among_thousands_are_enough_to_learn_from():
     assert np.mean(gains) > 0.03
 
 
-@pytest.mark.parametrize("out", ["svhn", "cifar100", "dtd10"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_other_class_frequencies_raise_few_false_alarms(out, seed):
-    """With three of ten classes at hand, contrast keeps its false alarms and is not behind the base score."""
+@pytest.mark.parametrize("out", ["svhn", "cifar100"])
+def test_other_class_frequencies_raise_few_false_alarms(out):
+    """The test rows are of three of ten classes."""
     every = truing.sample("cifar10-test")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     order = rng.permutation(10_000)
-    known, held, rest = (_plain(every[part]) for part in (order[:2500], order[2500:5000], order[5000:]))
+    learning, calibration, rest = (_plain(every[part]) for part in (order[:2500], order[2500:5000], order[5000:]))
     classes = rng.permutation(10)[:3]
     few = rest[np.isin(rest.logits.argmax(axis=1), classes)]
     mix = truing.Outputs.concatenate([few, _plain(truing.sample(out))[: len(few) // 2]])
-    fit = truing.fit_contrast(mix, known, calibration=held)
+    fit = truing.fit_contrast(mix, learning, calibration=calibration)
     scores, base = fit.predict(mix), truing.gen(mix.logits)
     n = len(few)
     assert truing.auroc(scores[:n], scores[n:]) > truing.auroc(base[:n], base[n:]) - 0.002
     assert (truing.p_values(fit.scores_in, scores[:n]) <= 0.05).mean() < 0.08
 
 
-@pytest.mark.parametrize("base", ["msp", "energy", "max_logit", "kl_uniform", "gradnorm", "knn", "given", "function"])
-def test_every_kind_of_base_score_serves(inside, outside, base):
+@pytest.mark.parametrize("base", ["msp", "gradnorm", "knn", "given", "function"])
+def test_every_kind_of_base_score_works(inside, outside, base):
     mix = truing.Outputs.concatenate([inside[400:], outside])
     if base == "given":
         parts = [truing.Outputs(some.features, some.logits, scores=truing.msp(some.logits)) for some in (mix, inside)]
@@ -192,51 +178,46 @@ def test_every_kind_of_base_score_serves(inside, outside, base):
     assert truing.auroc(scores[:600], scores[600:]) > 0.85
 
 
-def test_a_score_that_looks_at_known_rows_leaves_each_of_them_out(inside, outside):
-    """Otherwise the rows learned from would be their own neighbours and look more familiar than other rows."""
+def test_knn_scores_each_learning_row_by_the_others(inside, outside):
+    """Otherwise each row of the learning half would be its own nearest neighbour."""
     mix = truing.Outputs.concatenate([inside[400:], outside])
     own = Standard.of(inside[:200], "knn")[1].scores
     for row in (0, 77, 199):
         others = inside[np.delete(np.arange(200), row)]
-        alone = truing.knn(inside.features[row : row + 1], others.features, neighbours=2)  # One in a hundred.
+        alone = truing.knn(inside.features[row : row + 1], others.features, neighbours=2)
         assert own[row] == pytest.approx(alone[0], abs=1e-9)
     fit = truing.fit_contrast(mix, inside[:200], calibration=inside[200:400], base="knn")
     assert (truing.p_values(fit.scores_in, fit.predict(mix)[:600]) <= 0.05).mean() < 0.1
 
 
-def test_rows_without_logits_are_contrasted_by_their_own_scores(inside, outside):
+def test_invalid_arguments_are_rejected(inside, outside):
     mix = truing.Outputs.concatenate([inside[400:], outside])
-    plain = [truing.Outputs(some.features, scores=truing.energy(some.logits)) for some in (mix, inside[:400])]
-    fit = truing.fit_contrast(plain[0], plain[1], base="given")
-    assert fit.base == "given"
-    scores = fit.predict(plain[0])
-    assert truing.auroc(scores[:600], scores[600:]) > 0.85
-
-
-def test_bad_input_gets_one_clear_line(inside, outside):
-    mix = truing.Outputs.concatenate([inside[400:], outside])
-    known = inside[:400]
-    narrow = truing.Outputs(known.features[:, :9], known.logits)
-    fewer = truing.Outputs(known.features, known.logits[:, :7])
+    learning = inside[:400]
+    narrow = truing.Outputs(learning.features[:, :9], learning.logits)
+    fewer = truing.Outputs(learning.features, learning.logits[:, :7])
     for arguments, options, message in (
         ((mix, narrow), {}, "features must have 9 columns, as the reference has, got 64"),
         ((mix, fewer), {}, "outputs must have 7 logits, as the reference has, got 10"),
-        ((truing.Outputs(mix.features), known), {}, "outputs must have 10 logits, as the reference has, got none"),
-        ((mix, known[:3]), {}, "reference must have at least 4 rows to be split in half, got 3"),
-        ((known, known), {}, "reference must hold other rows than outputs, got the same rows"),
-        ((mix, known), {"components": 99}, "components must be"),
-        ((mix, known), {"base": "tea"}, "base must be one of"),
-        ((mix, known), {"base": "vim"}, "needs head, the (weight, bias)"),
-        ((mix, known), {"calibration": inside[:5].features}, "calibration must be Outputs, got ndarray"),
-        ((mix, known), {"groups": ["a"] * 400}, "groups must hold at least 2 different labels, got 1"),
+        ((truing.Outputs(mix.features), learning), {}, "outputs must have 10 logits, as the reference has, got none"),
+        ((mix, learning[:3]), {}, "reference must have at least 4 rows to be split in half, got 3"),
+        ((learning, learning), {}, "reference must hold other rows than outputs, got the same rows"),
+        ((mix, learning), {"components": 99}, "components must be"),
+        ((mix, learning), {"base": "tea"}, "base must be one of"),
+        ((mix, learning), {"base": "vim"}, "needs head, the"),
+        ((mix, learning), {"calibration": inside[:5].features}, "calibration must be Outputs, got ndarray"),
+        ((mix, learning), {"groups": ["a"] * 400}, "groups must have at least 2 different labels, got 1"),
         (
-            (mix, known),
+            (mix, learning),
             {"groups": ["a", "b"]},
             r"groups must have shape \(400,\), one label per reference row, got shape",
         ),
-        ((mix, known), {"groups": np.full(400, np.nan)}, "groups must have no missing labels, got nan in row 0"),
-        ((mix, known), {"groups": ["a", None] * 200}, "groups must have no missing labels, got None in row 1"),
-        ((mix, known), {"groups": range(400), "calibration": inside[:5]}, "groups cannot be combined with calibration"),
+        ((mix, learning), {"groups": np.full(400, np.nan)}, "groups must have no missing labels, got nan in row 0"),
+        ((mix, learning), {"groups": ["a", None] * 200}, "groups must have no missing labels, got None in row 1"),
+        (
+            (mix, learning),
+            {"groups": range(400), "calibration": inside[:5]},
+            "groups cannot be combined with calibration",
+        ),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             truing.fit_contrast(*arguments, **options)
@@ -246,63 +227,57 @@ def far_rows(rows, factor):
     return truing.Outputs(factor * rows.features, factor * rows.logits)
 
 
-@pytest.mark.parametrize("factor", [30, 100, 1e6, 1e30])
-@pytest.mark.parametrize("base", ["gen", "energy", "max_logit"])
+@pytest.mark.parametrize("factor", [30, 1e30])
+@pytest.mark.parametrize("base", ["gen", "energy"])
 def test_rows_that_are_far_too_large_are_refused(job, factor, base):
-    """Features and logits times 100 look very sure to a network. They are farther away than every reference row."""
-    mix, known, held = job
-    absurd = far_rows(held[:20], factor)
-    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, absurd]), known, calibration=held, base=base)
-    assert (truing.p_values(fit.scores_in, fit.predict(absurd)) <= 2 / (len(held) + 1)).all()
+    """Such rows have confident logits, but are farther away than every reference row."""
+    mix, learning, calibration = job
+    absurd = far_rows(calibration[:20], factor)
+    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, absurd]), learning, calibration=calibration, base=base)
+    assert (truing.p_values(fit.scores_in, fit.predict(absurd)) <= 2 / (len(calibration) + 1)).all()
 
 
-@pytest.mark.parametrize("factor", [1e3, 1e10, 1e30])
-def test_garbage_rows_are_not_learned(job, rng, factor):
-    mix, known, held = job
+@pytest.mark.parametrize("factor", [1e3, 1e30])
+def test_garbage_test_rows_do_not_change_the_fit(job, rng, factor):
+    mix, learning, calibration = job
     garbage = truing.Outputs(factor * rng.normal(size=(3, 64)), rng.normal(size=(3, 10)))
-    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, garbage]), known, calibration=held)
-    np.testing.assert_array_equal(fit.coef, truing.fit_contrast(mix, known, calibration=held).coef)
+    fit = truing.fit_contrast(truing.Outputs.concatenate([mix, garbage]), learning, calibration=calibration)
+    np.testing.assert_array_equal(fit.coef, truing.fit_contrast(mix, learning, calibration=calibration).coef)
 
 
-@pytest.mark.parametrize("factor", [1e3, 1e10, 1e90])
-def test_a_garbage_row_of_the_reference_is_not_learned_from(job, factor):
-    mix, known, held = job
-    garbage = truing.Outputs(factor * known.features[:1], known.logits[:1])
-    fit = truing.fit_contrast(mix, truing.Outputs.concatenate([known, garbage]), calibration=held)
-    np.testing.assert_array_equal(fit.predict(mix), truing.fit_contrast(mix, known, calibration=held).predict(mix))
+@pytest.mark.parametrize("factor", [1e3, 1e90])
+def test_a_garbage_reference_row_does_not_change_the_fit(job, factor):
+    mix, learning, calibration = job
+    garbage = truing.Outputs(factor * learning.features[:1], learning.logits[:1])
+    fit = truing.fit_contrast(mix, truing.Outputs.concatenate([learning, garbage]), calibration=calibration)
+    np.testing.assert_array_equal(
+        fit.predict(mix), truing.fit_contrast(mix, learning, calibration=calibration).predict(mix)
+    )
 
 
-def test_a_row_beyond_the_range_of_a_double_is_scored_without_a_warning(rng):
-    rows = truing.Outputs(1e-90 * rng.normal(size=(300, 6)), rng.normal(size=(300, 4)))
-    far = truing.Outputs(np.where(np.arange(6) == 2, 1e90, 0.0)[None], rows.logits[:1])
-    scores = truing.fit_contrast(rows[:100], rows[100:]).predict(far)
-    assert np.isfinite(scores).all()
-    assert (scores < -100).all()
-
-
-def test_a_base_score_that_does_not_vary_ranks_nothing(rng):
+def test_a_constant_base_score_gives_finite_scores(rng):
     flat = truing.Outputs(rng.normal(size=(300, 3)), scores=np.ones(300))
     fit = truing.fit_contrast(flat[200:], flat[:200], base="given")
     assert np.isfinite(fit.predict(flat)).all()
 
 
-GROUPS = [(30, 10), (100, 30), (200, 10), (500, 4)]
+GROUPS = [(30, 10), (200, 10), (500, 4)]
 
 
-def films(rng, number, frames, spread=0.3):
-    """Return frames of films: real rows, each repeated with noise, and the film of each frame."""
+def videos(rng, number, frames, spread=0.3):
+    """Return frames of videos: real rows, each repeated with noise, and the video of each frame."""
     inside = truing.sample("cifar10-test")
     first = rng.permutation(len(inside))[:number]
-    film = np.repeat(np.arange(number), frames)
-    features, logits = (np.asarray(one, dtype=np.float64)[first][film] for one in (inside.features, inside.logits))
+    video = np.repeat(np.arange(number), frames)
+    features, logits = (np.asarray(one, dtype=np.float64)[first][video] for one in (inside.features, inside.logits))
     noise = [spread * one.std(axis=0) * rng.normal(size=one.shape) for one in (features, logits)]
-    return truing.Outputs(features + noise[0], logits + noise[1]), film
+    return truing.Outputs(features + noise[0], logits + noise[1]), video
 
 
 @pytest.mark.parametrize(("number", "frames"), GROUPS)
 def test_groups_stay_in_one_half(rng, number, frames):
-    rows, film = films(rng, number, frames)
-    labels = np.array([f"film {k}" for k in film])
+    rows, video = videos(rng, number, frames)
+    labels = np.array([f"video {k}" for k in video])
     one, other = split(rows, rng, labels)
     frames_of = {tuple(row): name for row, name in zip(rows.features.tolist(), labels, strict=True)}
     first, second = ({frames_of[tuple(row)] for row in half.features.tolist()} for half in (one, other))
@@ -311,41 +286,42 @@ def test_groups_stay_in_one_half(rng, number, frames):
     assert 0.3 < len(one) / len(rows) < 0.7
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize(("number", "frames"), GROUPS)
-def test_with_groups_the_error_rate_of_new_films_is_kept(number, frames):
-    """New rows are single frames of new films: false alarms at 10 % stay within 1.2 times the level."""
+def test_with_groups_new_videos_are_refused_at_the_stated_rate(number, frames):
+    """New rows are single frames of new videos: false alarms at 10 % stay within 1.2 times the level."""
     shares = []
     for seed in range(40):
         rng = np.random.default_rng([number, seed])
-        rows, film = films(rng, number + 100, frames)
-        is_new = film >= number
+        rows, video = videos(rng, number + 100, frames)
+        is_new = video >= number
         new = rows[np.flatnonzero(is_new)[::frames]]
         reference = rows[np.flatnonzero(~is_new)]
-        found = truing.detect(new, reference, method="contrast", false_alarm=0.1, groups=film[~is_new], rng=rng)
-        shares.append(found.is_out.mean())
+        result = truing.detect(new, reference, method="contrast", false_alarm=0.1, groups=video[~is_new], rng=rng)
+        shares.append(result.is_out.mean())
     mean, error = np.mean(shares), np.std(shares, ddof=1) / np.sqrt(len(shares))
     assert mean <= 0.12 + 2 * error, (mean, error)
 
 
-def test_known_rows_of_another_model_or_the_rows_themselves_are_refused(job, inside):
-    mix, known, _ = job
-    named = [truing.Outputs(rows.features, rows.logits, model=name) for rows, name in ((mix, "a"), (known, "b"))]
+def test_a_reference_of_another_model_and_the_test_rows_themselves_are_rejected(job, inside):
+    mix, learning, _ = job
+    named = [truing.Outputs(rows.features, rows.logits, model=name) for rows, name in ((mix, "a"), (learning, "b"))]
     with pytest.raises(ValueError, match="reference must be of the model 'a', as the outputs are, got 'b'"):
         truing.fit_contrast(*named)
     with pytest.raises(ValueError, match="calibration must hold other rows than outputs, got the same rows"):
-        truing.fit_contrast(mix, known, calibration=mix)
+        truing.fit_contrast(mix, learning, calibration=mix)
     with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, got int"):
         truing.fit_contrast(mix, inside[:400], rng=3)
 
 
-def test_a_fit_keeps_its_own_head_and_bank(job, rng):
-    mix, known, held = job
+def test_a_fit_keeps_copies_of_its_head_and_reference(job, rng):
+    mix, learning, calibration = job
     weight, bias = rng.normal(size=(10, 64)), rng.normal(size=10)
-    features = known.features.copy()
-    own = truing.Outputs(features, known.logits)
+    features = learning.features.copy()
+    own = truing.Outputs(features, learning.logits)
     for fit in (
-        truing.fit_contrast(mix, known, calibration=held, base="scale", head=(weight, bias)),
-        truing.fit_contrast(mix, own, calibration=held, base="knn"),
+        truing.fit_contrast(mix, learning, calibration=calibration, base="scale", head=(weight, bias)),
+        truing.fit_contrast(mix, own, calibration=calibration, base="knn"),
     ):
         before = fit.predict(mix)
         weight *= 3
@@ -353,25 +329,20 @@ def test_a_fit_keeps_its_own_head_and_bank(job, rng):
         np.testing.assert_array_equal(fit.predict(mix), before)
 
 
-def test_a_base_score_that_tells_known_rows_from_the_others_without_fail_is_no_trouble(rng):
-    rows = truing.Outputs(rng.normal(size=(90, 3)), scores=np.repeat([5.0, 0.0, 0.0], 30) + 1e-3 * rng.normal(size=90))
-    fit = truing.fit_contrast(rows[30:], rows[:15], calibration=rows[15:30], base="given")
-    assert (truing.p_values(fit.scores_in, fit.predict(rows[30:])) <= 1 / 16).all()
-
-
-def test_dead_units_and_constant_columns_change_nothing(job):
-    mix, known, held = job
+def test_dead_units_and_constant_columns_do_not_matter(job):
+    mix, learning, calibration = job
 
     def with_dead(rows):
         dead = np.column_stack((rows.features, np.zeros(len(rows)), np.full(len(rows), 7.5)))
         return truing.Outputs(dead, rows.logits)
 
-    one = truing.fit_contrast(mix, known, calibration=held)
-    other = truing.fit_contrast(with_dead(mix), with_dead(known), calibration=with_dead(held))
+    one = truing.fit_contrast(mix, learning, calibration=calibration)
+    other = truing.fit_contrast(with_dead(mix), with_dead(learning), calibration=with_dead(calibration))
     np.testing.assert_allclose(other.predict(with_dead(mix)), one.predict(mix), rtol=1e-6, atol=1e-7)
 
 
-def test_with_a_head_the_base_score_is_chosen_by_the_rows_at_hand(bank):
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
+def test_with_a_head_the_base_score_is_chosen_by_the_test_rows(bank):
     """On CLINC150, fdbd puts more out-of-scope sentences into the tail than gen does. Without out rows gen stays."""
     rows = {name: _plain(bank("clinc150-minilm", name)) for name in ("val", "test", "oos-test")}
     head = np.load(DATA / "banks" / "clinc150-minilm" / "head.npz")
@@ -384,9 +355,9 @@ def test_with_a_head_the_base_score_is_chosen_by_the_rows_at_hand(bank):
     assert truing.detect(mix, rows["val"], false_alarm=0.05).base == "gen"
 
 
-def test_a_fit_says_what_it_found(job):
-    mix, known, held = job
-    fit = truing.fit_contrast(mix, known, calibration=held)
+def test_the_repr_and_the_notes_describe_the_fit(job):
+    mix, learning, calibration = job
+    fit = truing.fit_contrast(mix, learning, calibration=calibration)
     assert repr(fit).startswith("ContrastFit(750 rows against 200 reference rows, base gen, trust ")
     assert (fit.rows, fit.reference_rows) == (750, 200)
     assert "few rows look out: rows are ranked mostly by gen" in " ".join(replace(fit, trust=0.2, shift=0.0).notes())

@@ -24,7 +24,7 @@ def streamed(sizes, width=1, **options):
     return sample
 
 
-def test_keys_are_uniform_and_belong_to_the_number_of_a_row():
+def test_keys_are_uniform_and_depend_on_the_row_number_only():
     keys = row_keys(np.arange(200_000))
     assert np.abs(np.histogram(keys, 50, (0, 1))[0] / 4000 - 1).max() < 0.07
     assert abs(np.corrcoef(keys[:-1], keys[1:])[0, 1]) < 0.01
@@ -56,7 +56,7 @@ def test_wide_rows_are_kept_in_fewer_numbers():
     assert len(sample) > 700
 
 
-def test_added_samples_hold_rows_of_both_by_their_numbers():
+def test_the_sum_of_two_samples_has_rows_of_both_in_proportion():
     one, other = streamed([20_000]), streamed([5_000])
     both = one + other
     assert both.share == one.share

@@ -1,4 +1,4 @@
-"""A stream under contrast: a sum, restored to the bit, shared by threads, and as good as the whole job at its end."""
+"""A stream with contrast: batches, saving and restoring, threads, merging, and agreement with whole jobs."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import truing
 from truing.contrast import RowSample, split
-from truing.scores.rows import ScoredRows
 from truing.steps import Sums, score_rows, sum_rows
 
 
@@ -22,14 +21,14 @@ def rows() -> truing.Outputs:
 
 
 @pytest.fixture(scope="module")
-def known() -> truing.Outputs:
-    held = truing.sample("cifar10-test")[5000:5600]
-    return truing.Outputs(held.features, held.logits)
+def reference() -> truing.Outputs:
+    calibration = truing.sample("cifar10-test")[5000:5600]
+    return truing.Outputs(calibration.features, calibration.logits)
 
 
-def detector_of(known, **options) -> truing.Detector:
+def detector_of(reference, **options) -> truing.Detector:
     detector = truing.Detector(method="contrast", **options)
-    detector.calibrate(known)
+    detector.calibrate(reference)
     return detector
 
 
@@ -37,9 +36,9 @@ OPTIONS = [{}, {"components": 12}, {"base": "knn"}, {"base": "energy"}]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_fit_is_that_of_the_learned_rows_against_one_half_of_the_reference(rows, known, options):
-    """Renewed whenever the learned rows have grown by a quarter."""
-    detector = detector_of(known, **options)
+def test_a_fit_compares_the_learned_rows_with_the_learning_half(rows, reference, options):
+    """The fit is renewed when the number of learned rows has grown by a quarter."""
+    detector = detector_of(reference, **options)
     for start in range(0, 800, 80):
         detector.learn(rows[start : start + 80])
     learned = 640  # Renewed at 80, 160, 240, 320, 480 and 640 rows.
@@ -50,9 +49,9 @@ def test_the_fit_is_that_of_the_learned_rows_against_one_half_of_the_reference(r
     assert detector.moments.rows == 800
 
 
-def test_a_batch_is_decided_by_the_fit_before_it(rows, known):
+def test_a_batch_is_decided_by_the_fit_before_it(rows, reference):
     """This fit contains neither the batch nor the reference rows that decide, so p-values are valid."""
-    one, other = detector_of(known), detector_of(known)
+    one, other = detector_of(reference), detector_of(reference)
     for start in range(0, 600, 50):
         batch = rows[start : start + 50]
         decision = one.learn_and_decide(batch, false_alarm=0.1)
@@ -63,41 +62,41 @@ def test_a_batch_is_decided_by_the_fit_before_it(rows, known):
         other.learn(batch)
 
 
-def test_one_batch_learned_and_decided_is_the_whole_job(rows, known):
-    decision = detector_of(known).learn_and_decide(rows, false_alarm=0.05)
-    found = truing.detect(rows, known, false_alarm=0.05)
+def test_one_batch_learned_and_decided_is_the_whole_job(rows, reference):
+    decision = detector_of(reference).learn_and_decide(rows, false_alarm=0.05)
+    found = truing.detect(rows, reference, false_alarm=0.05)
     assert found.method == "contrast"
     np.testing.assert_array_equal(decision.is_out, found.is_out)
     np.testing.assert_array_equal(decision.p_values, found.p_values)
 
 
-def test_a_batch_larger_than_everything_before_it_is_decided_as_a_whole_job(rows, known):
-    detector = detector_of(known)
+def test_a_batch_larger_than_everything_before_it_is_decided_as_a_whole_job(rows, reference):
+    detector = detector_of(reference)
     detector.learn(rows[:100])
     decision = detector.learn_and_decide(rows[100:], false_alarm=0.05)
-    found = truing.detect(rows, known, method="contrast", false_alarm=0.05)
+    found = truing.detect(rows, reference, method="contrast", false_alarm=0.05)
     np.testing.assert_allclose(decision.p_values, found.p_values[100:])
 
 
-def test_rows_not_learned_are_decided_against_the_other_half_of_the_reference(rows, known):
-    detector = detector_of(known)
+def test_rows_are_decided_against_the_calibration_half(rows, reference):
+    detector = detector_of(reference)
     detector.learn(rows[:800])
     decision = detector.decide(rows[800:], false_alarm=0.05)
-    _, to_decide = split(known)
+    _, to_decide = split(reference)
     fit = detector.current_fit
     np.testing.assert_array_equal(decision.scores, fit.predict(rows[800:]))
     np.testing.assert_allclose(decision.p_values, truing.p_values(fit.predict(to_decide), decision.scores))
 
 
-def test_a_first_batch_is_decided_by_the_base_score_with_a_note(rows, known):
-    detector = detector_of(known)
+def test_a_first_batch_is_decided_by_the_base_score_with_a_note(rows, reference):
+    detector = detector_of(reference)
     decision = detector.decide(rows[:1], false_alarm=0.05)
-    _, held = split(known)
+    _, calibration = split(reference)
     halves = detector.reference
     near = halves.standard.distances(halves.calibration) <= halves.standard.limit
     assert near.mean() > 0.99
-    scores_in = np.where(near, truing.gen(held.logits), -np.inf)  # More distant rows have the lowest scores.
-    expected = (1 + (scores_in <= truing.gen(rows.logits[:1])).sum()) / (len(held) + 1)
+    scores_in = np.where(near, truing.gen(calibration.logits), -np.inf)  # More distant rows have the lowest scores.
+    expected = (1 + (scores_in <= truing.gen(rows.logits[:1])).sum()) / (len(calibration) + 1)
     np.testing.assert_allclose(decision.p_values, expected)
     assert "nothing learned yet: rows are ranked by gen alone" in decision.notes
     with pytest.raises(ValueError, match="nothing learned yet"):
@@ -106,8 +105,8 @@ def test_a_first_batch_is_decided_by_the_base_score_with_a_note(rows, known):
         _ = detector.current_fit
 
 
-def test_decay_weighs_each_batch_by_its_age(rows, known):
-    detector = detector_of(known, decay=0.5)
+def test_decay_weighs_each_batch_by_its_age(rows, reference):
+    detector = detector_of(reference, decay=0.5)
     for start in range(0, 300, 100):
         detector.learn(rows[start : start + 100])
     assert detector.moments.rows == pytest.approx(100 * (1 + 0.5 + 0.25))
@@ -115,16 +114,16 @@ def test_decay_weighs_each_batch_by_its_age(rows, known):
     assert detector.current_fit.reference_rows == 300  # The reference is never decayed.
 
 
-def test_what_is_missing_or_comes_too_late_is_said_and_changes_nothing(rows, known):
+def test_invalid_calls_are_rejected_and_change_nothing(rows, reference):
     detector = truing.Detector(method="contrast")
     with pytest.raises(ValueError, match="contrast needs in-distribution rows before it learns: call calibrate first"):
         detector.learn(rows)
     with pytest.raises(ValueError, match="call calibrate first"):
         detector.learn_and_decide(rows, fdr=0.1)
     with pytest.raises(ValueError, match="reference must have at least 4 rows"):
-        detector.calibrate(known[:2])
+        detector.calibrate(reference[:2])
     assert detector.moments is None
-    detector.calibrate(known[:100])
+    detector.calibrate(reference[:100])
     detector.learn(rows[:50])
     state = detector.state
     for call, message in (
@@ -140,8 +139,8 @@ def test_what_is_missing_or_comes_too_late_is_said_and_changes_nothing(rows, kno
         truing.Detector(method="tea")
 
 
-def test_a_detector_says_what_it_holds(rows, known):
-    detector = detector_of(known)
+def test_the_repr_describes_the_detector(rows, reference):
+    detector = detector_of(reference)
     assert repr(detector) == "Detector(contrast, base gen, 64 features, nothing learned, 600 reference rows)"
     detector.learn(rows)
     assert "1,000 rows learned" in repr(detector)
@@ -149,12 +148,12 @@ def test_a_detector_says_what_it_holds(rows, known):
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_restored_stream_goes_on_to_the_bit(data, rows, known, tmp_path):
-    """Generated sequences: of two detectors that see the same, one is saved and restored now and then."""
+def test_a_restored_stream_continues_with_the_same_bits(data, rows, reference, tmp_path):
+    """Two detectors see the same batches, and one of them is saved and restored at random times."""
     options = data.draw(
         st.sampled_from([{}, {"decay": 0.97}, {"window": 70}, {"base": "knn"}, {"components": 5}, {"base": "msp"}])
     )
-    plain, restored = detector_of(known, **options), detector_of(known, **options)
+    plain, restored = detector_of(reference, **options), detector_of(reference, **options)
     for _ in range(data.draw(st.integers(1, 5))):
         start = data.draw(st.integers(0, 990))
         batch = rows[start : start + data.draw(st.integers(1, 60))]
@@ -169,8 +168,8 @@ def test_a_restored_stream_goes_on_to_the_bit(data, rows, known, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"base": "knn"}, {"components": 7}])
-def test_a_fit_is_saved_and_restored_to_the_bit(rows, known, options, tmp_path):
-    fit = truing.fit_contrast(rows, known, **options)
+def test_a_restored_fit_has_the_same_bits(rows, reference, options, tmp_path):
+    fit = truing.fit_contrast(rows, reference, **options)
     truing.save(fit, tmp_path / "fit.npz")
     back = truing.load(tmp_path / "fit.npz")
     assert repr(back) == repr(fit)
@@ -179,10 +178,10 @@ def test_a_fit_is_saved_and_restored_to_the_bit(rows, known, options, tmp_path):
     np.testing.assert_array_equal(back.explain(rows).features, fit.explain(rows).features)
 
 
-def test_a_head_is_saved_with_what_needs_it(rows, known, rng, tmp_path):
+def test_a_head_is_saved_with_the_fit_or_detector(rows, reference, rng, tmp_path):
     head = (rng.normal(size=(10, 64)), rng.normal(size=10))
-    fit = truing.fit_contrast(rows, known, base="scale", head=head)
-    detector = detector_of(known, base="scale", head=head)
+    fit = truing.fit_contrast(rows, reference, base="scale", head=head)
+    detector = detector_of(reference, base="scale", head=head)
     detector.learn(rows)
     for thing, name in ((fit, "fit.npz"), (detector, "detector.npz")):
         truing.save(thing, tmp_path / name)
@@ -190,15 +189,15 @@ def test_a_head_is_saved_with_what_needs_it(rows, known, rng, tmp_path):
     np.testing.assert_array_equal(truing.load(tmp_path / "detector.npz").score(rows), detector.score(rows))
 
 
-def test_a_function_as_base_score_is_not_saved(rows, known, tmp_path):
+def test_a_function_as_base_score_is_not_saved(rows, reference, tmp_path):
     score = lambda outputs: truing.energy(outputs.logits)  # noqa: E731
-    for thing in (truing.fit_contrast(rows, known, base=score), detector_of(known, base=score)):
+    for thing in (truing.fit_contrast(rows, reference, base=score), detector_of(reference, base=score)):
         with pytest.raises(TypeError, match="of a named base score"):
             truing.save(thing, tmp_path / "x.npz")
 
 
-def test_threads_lose_no_rows(rows, known):
-    detector = detector_of(known)
+def test_threads_lose_no_rows(rows, reference):
+    detector = detector_of(reference)
     detector.learn(rows[:10])
 
     def work(number: int) -> int:
@@ -213,44 +212,35 @@ def test_threads_lose_no_rows(rows, known):
     assert len(detector.moments) == 10 + learned
 
 
-def test_a_reference_changed_afterwards_changes_nothing(rows, known):
-    features = known.features.copy()
-    detector = detector_of(truing.Outputs(features, known.logits))
+def test_a_reference_changed_afterwards_changes_nothing(rows, reference):
+    features = reference.features.copy()
+    detector = detector_of(truing.Outputs(features, reference.logits))
     detector.learn(rows)
     before = detector.score(rows)
     features[:] = 0
     np.testing.assert_array_equal(detector.score(rows), before)
 
 
-def test_a_batch_that_cannot_be_scored_is_not_learned(rows, known):
-    detector = detector_of(known)
-    detector.learn(rows[:50])
-    state = detector.state
-    with pytest.raises(ValueError, match="outputs must have 10 logits, as the reference has, got none"):
-        detector.learn_and_decide(truing.Outputs(rows.features[:9]), accept=0.9)
-    assert detector.state is state
-
-
-def test_a_detector_is_calibrated_again_and_keeps_what_it_learned(rows, known):
-    detector = detector_of(known[:300], drift_alarm=0.01)
+def test_a_detector_is_calibrated_again_and_keeps_what_it_learned(rows, reference):
+    detector = detector_of(reference[:300], drift_alarm=0.01)
     for start in range(0, 1000, 100):
         detector.learn_and_decide(rows[start : start + 100], false_alarm=0.1)
     assert detector.drift.rows == 1000
-    detector.calibrate(known[300:])
+    detector.calibrate(reference[300:])
     assert detector.drift.rows == 0
     assert detector.moments.rows == 1000
-    other = detector_of(known[300:])
+    other = detector_of(reference[300:])
     other.learn(rows)
     np.testing.assert_array_equal(detector.score(rows), other.score(rows))
-    forgetful = detector_of(known[:300], base="knn")
+    forgetful = detector_of(reference[:300], base="knn")
     forgetful.learn(rows)
-    forgetful.calibrate(known[300:])
+    forgetful.calibrate(reference[300:])
     assert forgetful.moments is None
     assert "nothing learned yet" in " ".join(forgetful.decide(rows, false_alarm=0.1).notes)
 
 
-def test_samples_of_two_detectors_are_merged(rows, known, tmp_path):
-    one, other, whole = (detector_of(known) for _ in range(3))
+def test_samples_of_two_detectors_are_merged(rows, reference, tmp_path):
+    one, other, whole = (detector_of(reference) for _ in range(3))
     one.learn(rows[:500])
     other.learn(rows[500:])
     truing.save(other.moments, tmp_path / "sample.npz")
@@ -260,9 +250,9 @@ def test_samples_of_two_detectors_are_merged(rows, known, tmp_path):
     assert one.moments.rows == 1000
 
 
-@pytest.mark.parametrize("factor", [1e3, 1e10, 1e30, 1e90])
-def test_a_garbage_row_is_decided_counted_and_not_learned(rows, known, rng, factor, tmp_path):
-    plain, shown = detector_of(known), detector_of(known)
+@pytest.mark.parametrize("factor", [1e3, 1e90])
+def test_a_garbage_row_is_decided_counted_and_not_learned(rows, reference, rng, factor, tmp_path):
+    plain, shown = detector_of(reference), detector_of(reference)
     garbage = truing.Outputs(factor * rng.normal(size=(1, 64)), rng.normal(size=(1, 10)))
     for detector in (plain, shown):
         detector.learn(rows[:300])
@@ -278,50 +268,40 @@ def test_a_garbage_row_is_decided_counted_and_not_learned(rows, known, rng, fact
         np.testing.assert_array_equal(one.is_out, other.is_out)
 
 
-def test_a_large_first_batch_with_garbage_is_restored(rows, known, rng, tmp_path):
-    detector = detector_of(known)
-    garbage = truing.Outputs(1e10 * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
-    detector.learn_and_decide(truing.Outputs.concatenate([rows, garbage]), false_alarm=0.05)
-    truing.save(detector, tmp_path / "detector.npz")
-    back = truing.load(tmp_path / "detector.npz")
-    np.testing.assert_array_equal(back.score(rows), detector.score(rows))
-    assert (back.skipped_rows, back.moments.rows) == (2, 1000)
-
-
-def test_a_calibrated_detector_is_pickled(rows, known):
+def test_a_calibrated_detector_is_pickled(rows, reference):
     """A process pool sends detectors to its workers."""
-    detector = detector_of(known)
+    detector = detector_of(reference)
     detector.learn(rows)
     back = pickle.loads(pickle.dumps(detector))
     np.testing.assert_array_equal(back.score(rows), detector.score(rows))
 
 
-def test_samples_of_base_scores_that_need_a_reference_are_not_merged(rows, known):
-    one, other = detector_of(known[:300], base="knn"), detector_of(known[300:], base="knn")
+def test_samples_of_base_scores_that_need_a_reference_are_not_merged(rows, reference):
+    one, other = detector_of(reference[:300], base="knn"), detector_of(reference[300:], base="knn")
     other.learn(rows)
     with pytest.raises(ValueError, match="moments of the base score knn depend on the reference and cannot be merged"):
         one.merge(other.moments)
     with pytest.raises(ValueError, match="moments must weigh more than 0 rows, got 0"):
-        detector_of(known).merge(RowSample())
+        detector_of(reference).merge(RowSample())
 
 
-def test_auto_is_contrast_if_calibrated_first_and_dlr_otherwise(rows, known, tmp_path):
+def test_auto_is_contrast_if_calibrated_first_and_dlr_otherwise(rows, reference, tmp_path):
     calibrated, learning, small = truing.Detector(), truing.Detector(), truing.Detector()
-    calibrated.calibrate(known)
+    calibrated.calibrate(reference)
     learning.learn(rows)
-    learning.calibrate(known)
-    small.calibrate(known[:199])
+    learning.calibrate(reference)
+    small.calibrate(reference[:199])
     for detector, method, base in ((calibrated, "contrast", "gen"), (learning, "dlr", "msp"), (small, "dlr", "msp")):
         assert (detector.settings.method, detector.base) == (method, base)
         truing.save(detector, tmp_path / "detector.npz")
         assert truing.load(tmp_path / "detector.npz").settings.method == method
     truing.save(truing.Detector(), tmp_path / "detector.npz")
     opened = truing.load(tmp_path / "detector.npz")
-    opened.calibrate(known)
+    opened.calibrate(reference)
     assert opened.settings.method == "contrast"
 
 
-def test_what_a_detector_cannot_be_is_refused():
+def test_invalid_settings_are_rejected():
     with pytest.raises(ValueError, match=r"the head's weight must be 2-D \(n, d\), got shape \(\)"):
         truing.Detector(head=(3, 4))
     with pytest.raises(ValueError, match="method must be contrast for base knn"):
@@ -330,9 +310,9 @@ def test_what_a_detector_cannot_be_is_refused():
         truing.Detector(method="contrast", intercept=False)
 
 
-def test_scores_of_a_stream_have_the_same_bits_however_rows_lie_in_memory(rows, known):
+def test_scores_do_not_depend_on_the_memory_layout(rows, reference):
     def scored(lay):
-        detector = detector_of(truing.Outputs(lay(known.features), lay(known.logits)))
+        detector = detector_of(truing.Outputs(lay(reference.features), lay(reference.logits)))
         for start in (0, 30, 60):
             batch = rows[start : start + 30]
             detector.learn(truing.Outputs(lay(batch.features), lay(batch.logits)))
@@ -355,12 +335,12 @@ def sums_of(detector: truing.Detector, rows: truing.Outputs, share: float = 1.0,
 
 
 @pytest.mark.parametrize("options", [{}, {"base": "knn"}, {"base": "energy", "components": 7}])
-def test_a_detector_of_the_sums_of_a_job_continues_like_one_that_learned_its_rows(rows, known, rng, options, tmp_path):
-    learned = detector_of(known, **options)
+def test_a_detector_of_the_sums_of_a_job_equals_one_that_learned_its_rows(rows, reference, rng, options, tmp_path):
+    learned = detector_of(reference, **options)
     garbage = truing.Outputs(1e10 * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
     sums = sums_of(learned, truing.Outputs.concatenate([rows[:600], garbage]), first=len(learned.reference.calibration))
     learned.learn(rows[:600])
-    made = truing.Detector.of_sums(sums, known, method="contrast", **options)
+    made = truing.Detector.of_sums(sums, reference, method="contrast", **options)
     assert (made.moments.rows, made.skipped_rows) == (600, 2)
     truing.save(made, tmp_path / "detector.npz")
     for each in (made, truing.load(tmp_path / "detector.npz")):
@@ -368,27 +348,3 @@ def test_a_detector_of_the_sums_of_a_job_continues_like_one_that_learned_its_row
         found, wanted = (one.decide(rows[600:], false_alarm=0.05) for one in (each, learned))
         np.testing.assert_array_equal(found.p_values, wanted.p_values)
         assert found.notes == wanted.notes
-
-
-def test_a_detector_of_the_sums_of_a_large_job_has_a_uniform_sample_of_its_rows(known, rng):
-    detector = detector_of(known)
-    numbers = np.arange(50_000)
-    rows = ScoredRows(np.repeat(rng.normal(size=(500, 64)), 100, axis=0), numbers.astype(np.float64))
-    share = 0.6
-    sums = sum_rows(rows, detector.reference.guard, numbers, with_moments=False, share=share)
-    made = truing.Detector.of_sums(sums, known, share=share, method="contrast").moments
-    assert (made.rows, made.seen, made.share) == (50_000, 50_000, share / 4)
-    kept = made.joined().scores
-    assert len(kept) == pytest.approx(50_000 * made.share, rel=0.05)
-    assert len(kept) <= 8_192
-    tenths = np.histogram(kept, 10, (0, 50_000))[0] / len(kept)
-    np.testing.assert_allclose(tenths, 0.1, atol=0.02)
-
-
-def test_garbage_rows_are_left_out_of_the_sample(rows, known, rng):
-    one, other = detector_of(known), detector_of(known)
-    garbage = truing.Outputs(1e10 * rng.normal(size=(2, 64)), rng.normal(size=(2, 10)))
-    one.learn(truing.Outputs.concatenate([rows[:30], garbage, rows[30:60]]))
-    other.learn(rows[:60])
-    np.testing.assert_array_equal(one.moments.joined().features, other.moments.joined().features)
-    assert (one.moments.rows, one.moments.seen) == (60, 60)

@@ -1,4 +1,4 @@
-"""The method of a contrast: an independent computation of its formulas, and what it makes of mixtures and shifts."""
+"""The learning algorithm of contrast against an independent computation, and on shifted rows."""
 
 import numpy as np
 import pytest
@@ -15,21 +15,21 @@ from truing.scores.rows import ScoredRows
 
 @st.composite
 def scores_of_two(draw):
-    """Reference scores and scores at hand, with many ties."""
+    """Reference scores and test scores, with many ties."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     m, n = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     return rng.integers(0, draw(st.integers(1, 30)), m) / 4.0, rng.integers(-3, 20, n) / 4.0
 
 
 @given(scores_of_two())
-def test_tail_weights_are_their_definition(both):
+def test_tail_weights_agree_with_their_definition(both):
     scores_in, scores = both
     expected = [1 - min(1.0, np.mean(scores_in <= s) / np.mean(scores <= s)) for s in scores]
     np.testing.assert_allclose(tail_weights(scores_in, scores), expected, atol=1e-12)
 
 
 @given(scores_of_two())
-def test_tail_excess_is_its_definition(both):
+def test_tail_excess_agrees_with_its_definition(both):
     scores_in, scores = both
     m, n = len(scores_in), len(scores)
     levels = np.array([0.002, 0.005, 0.01])
@@ -40,8 +40,7 @@ def test_tail_excess_is_its_definition(both):
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), rows=st.integers(10, 60), columns=st.integers(1, 70))
-def test_folded_solutions_are_those_of_dense_solves(seed, rows, columns):
-    """Through the rows where there are more columns, through the columns elsewhere."""
+def test_folded_solutions_agree_with_dense_solves(seed, rows, columns):
     rng = np.random.default_rng(seed)
     features, scores = rng.normal(size=(rows, columns)), rng.normal(size=rows)
     covariance = FoldedCovariance.of(features, scores)
@@ -107,12 +106,12 @@ def real():
     return halves, halves.standard.scored(truing.Outputs.concatenate(parts))
 
 
-def test_learning_is_what_the_formulas_say_on_real_rows(real):
+def test_learning_from_real_rows_agrees_with_the_formulas(real):
     halves, rows = real
     reference = ScoredRows(halves.standard.features(halves.learning), halves.standard.base_scores(halves.learning))
-    at_hand = ScoredRows(halves.standard.features(rows), halves.standard.base_scores(rows))
-    learned = learn(reference, at_hand, FoldedCovariance.of(reference.features, reference.scores))
-    coef, gain, shift = independent(reference, at_hand)
+    test_rows = ScoredRows(halves.standard.features(rows), halves.standard.base_scores(rows))
+    learned = learn(reference, test_rows, FoldedCovariance.of(reference.features, reference.scores))
+    coef, gain, shift = independent(reference, test_rows)
     np.testing.assert_allclose(learned.coef, coef, rtol=1e-6, atol=1e-9)
     assert learned.gain == pytest.approx(gain, abs=1e-9)
     assert learned.shift == pytest.approx(shift, abs=1e-6)
@@ -129,8 +128,8 @@ def test_components_confine_the_learned_part_to_leading_components(real):
     np.testing.assert_allclose(leading.T @ (leading @ fit.coef), fit.coef, atol=1e-9)
 
 
-def test_rows_that_differ_as_a_whole_are_noted_and_not_taken_for_out_rows():
-    """Moving every feature by a twentieth of its deviation is a shift; the learned part gets next to no weight."""
+def test_a_shift_of_all_rows_gets_a_note_and_little_weight():
+    """Moving every feature by a twentieth of its deviation is a shift."""
     inside = truing.sample("cifar10-test")
     deviation = inside.features.std(axis=0) * np.sign(np.sin(np.arange(inside.features.shape[1])))
     moved = truing.Outputs(inside.features[4000:8000] + 0.05 * deviation, inside.logits[4000:8000])

@@ -191,7 +191,7 @@ def test_a_part_without_what_is_needed_says_what_it_holds(tmp_path, layout):
     columns = made(9, 4, np.float32)
     part = LAYOUTS[layout](tmp_path, columns, 5)
     wanted = (
-        r"no file .*x_scores\.npy beside x_features\.npy"
+        r"no file .*x_scores\.npy next to x_features\.npy"
         if "set" in layout
         else r"x\.\w+ must hold scores, got features, logits, labels$"
     )
@@ -209,7 +209,7 @@ def test_columns_of_different_lengths_are_refused(tmp_path, layout):
 
 def test_what_is_no_row_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", features=np.float64(3))
-    with pytest.raises(ValueError, match=r"x\.npz must hold rows of features, got one number"):
+    with pytest.raises(ValueError, match=r"x\.npz must hold an array of features, got one number"):
         next(read_blocks(tmp_path / "x.npz", 4))
     truing.save(truing.fit_direct(np.eye(3), [1.0, 2.0, 4.0]), tmp_path / "fit.npz")
     for read in (lambda part: next(read_blocks(part, 4)), layout_of):
@@ -377,7 +377,7 @@ def test_a_pattern_names_the_lists_and_the_missing_values_that_it_matches(tmp_pa
     with pytest.raises(ValueError, match=r"f\* must match only arrays with one number per row, got f1, f2"):
         layout_of(tmp_path / "x.npz", ["f*"])
     np.savez(tmp_path / "x.npz", f0=np.ones(5), f1=np.ones(1))  # NumPy would repeat the one number.
-    lengths = r"x\.npz must have the same length, got 5 of f0, 1 of f1"
+    lengths = r"x\.npz must have the same number of rows, got 5 of f0, 1 of f1"
     with pytest.raises(ValueError, match=lengths):
         next(read_blocks(tmp_path / "x.npz", 4, ["f*"], "f*"))
     with pytest.raises(ValueError, match=lengths):
@@ -453,7 +453,7 @@ def test_ids_that_are_missing_or_used_for_something_else_are_an_error(tmp_path, 
     for wanted, ids, refused in (
         (["features"], "id", r"x\.\w+ must hold id, got features, id1, f0$"),
         (["features"], "id*", r"x\.\w+ must hold id\*, got features, id1, f0$"),
-        (["features"], "features", r"x\.\w+ must have a column of ids of its own, got features, which is read as"),
+        (["features"], "features", r"x\.\w+ must have a separate column of row identifiers, got features"),
         (["[if]?*[0-9]", "features"], "id1", r"x\.\w+ .*must match no column that has another use, got id1"),
     ):
         for read in (
@@ -491,7 +491,7 @@ def test_a_set_of_npy_files_has_no_names_to_give(tmp_path):
         (lambda: layout_of(part, ["emb"]).columns, "emb"),
         (lambda: layout_of(part, ["f*"]).matched["f*"], r"f\*"),
     ):
-        with pytest.raises(ValueError, match=rf"x_features\.npy .* fixed names, got the name {name}"):
+        with pytest.raises(ValueError, match=rf"fixed names, got the name {name} for .*x_features\.npy"):
             read()
 
 
@@ -520,7 +520,7 @@ def test_a_table_whose_metadata_miscounts_its_rows_is_an_error(tmp_path):
             lambda: list(read_blocks(tmp_path / "x.parquet", 6, needed="scores")),
             lambda: list(read_score_blocks(tmp_path / "x.parquet")),
         ):
-            with pytest.raises(ValueError, match=rf"x\.parquet must have {rows} rows, as its metadata says, got 20"):
+            with pytest.raises(ValueError, match=rf"x\.parquet must have {rows} rows, as in its metadata, got 20"):
                 read()
 
 
@@ -806,7 +806,7 @@ def test_a_folder_that_links_make_appear_twice_is_an_error_and_not_walked_again(
     ("names", "refused"),
     [
         (["a.parquet", "notes.txt"], r"notes\.txt must end in \.npz, \.parquet, \.arrow, \.feather, or be an \.npy"),
-        (["a.parquet", "scores.npy"], r"scores\.npy must end in .* or be an \.npy with features in its name"),
+        (["a.parquet", "scores.npy"], r"scores\.npy must end in .* or be an \.npy file with features in its name"),
         (["a.parquet", "more/again/notes.txt"], r"more/again/notes\.txt must end in \.npz, \.parquet"),
     ],
 )
@@ -820,10 +820,10 @@ def test_where_there_are_no_parts_it_is_said_what_there_is(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     touch(tmp_path, "empty/_SUCCESS", "more/a.parquet", "more/b.parquet")
     for path, text in {
-        "empty": r"no parts of a table in the folder empty, which holds _SUCCESS",
-        "more/*.npz": r"no file matches more/\*\.npz: the folder more holds a\.parquet, b\.parquet",
+        "empty": r"no parts of a table in the folder empty, which contains _SUCCESS",
+        "more/*.npz": r"no file matches more/\*\.npz: the folder more contains a\.parquet, b\.parquet",
         "none/*.npz": r"no file matches none/\*\.npz: there is no folder none",
-        "*.npz": r"no file matches \*\.npz: the folder \. holds empty, more",
+        "*.npz": r"no file matches \*\.npz: the folder \. contains empty, more",
         "none.npz": r"there is no file none\.npz",
         "none_features.npy": r"there is no file none_features\.npy",
     }.items():

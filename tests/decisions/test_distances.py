@@ -29,11 +29,6 @@ def test_distances_are_root_mean_squares_in_units_of_deviations(typical, seed):
     np.testing.assert_allclose(RowScale.of(typical).distances(features), expected, rtol=1e-9)
 
 
-def test_distances_of_many_rows_agree_with_whole_columns(rng):
-    typical, features = rng.gamma(1.0, size=(30_000, 40)), rng.gamma(2.0, size=(50_000, 40)).astype(np.float32)
-    np.testing.assert_allclose(RowScale.of(typical).distances(features), expected_distances(typical, features))
-
-
 @given(unit=units, offset=st.sampled_from([0.0, 1.0, -1e6]), seed=st.integers(0, 99))
 def test_distances_do_not_depend_on_units_and_offsets_of_columns(unit, offset, seed):
     rng = np.random.default_rng(seed)
@@ -43,8 +38,8 @@ def test_distances_do_not_depend_on_units_and_offsets_of_columns(unit, offset, s
     np.testing.assert_allclose(other.distances(own * (features + offset)), scale.distances(features), rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [1e30, 1e300, 1.7e308])
-@pytest.mark.parametrize("unit", [1e-140, 1.0, 1e100])
+@pytest.mark.parametrize("size", [1e30, 1.7e308])
+@pytest.mark.parametrize("unit", [1e-140, 1e100])
 def test_distances_of_extreme_rows_are_finite_and_far(rng, size, unit):
     scale = RowScale.of(unit * rng.normal(size=(50, 4)))
     distances = scale.distances(np.array([[size, 0, 0, 0], [-size, size, -size, size]]))
@@ -53,7 +48,7 @@ def test_distances_of_extreme_rows_are_finite_and_far(rng, size, unit):
 
 
 def test_a_constant_column_is_measured_in_units_of_the_others(rng):
-    """The mean of many rows of 0.1 differs from 0.1 by rounding, which is no deviation."""
+    """The mean of many rows of 0.1 differs from 0.1 by rounding, which must not count as deviation."""
     typical = np.column_stack((rng.normal(0, 2.0, size=10_001), np.full(10_001, 0.1)))
     row = np.array([[typical[:, 0].mean(), 0.1 + 6.0]])
     expected = 6.0 / typical[:, 0].std() / np.sqrt(2)
@@ -86,8 +81,8 @@ def test_medians_ignore_garbage_rows(rng):
 
 
 @pytest.mark.parametrize("offset", [0.0, 7.0])
-def test_rows_that_vary_are_no_garbage_after_rows_that_hardly_do(rng, offset):
-    """A camera with a closed lens gives equal rows, perhaps zeros. Other rows are then no garbage."""
+def test_varying_rows_are_not_garbage_after_nearly_equal_rows(rng, offset):
+    """A camera with a closed lens gives equal rows, perhaps zeros. Other rows are not garbage then."""
     alike = np.full((100, 6), offset) + 1e-9 * rng.normal(size=(100, 6)) * (offset > 0)
     rows = offset + rng.normal(size=(60, 6))
     guard = RowGuard.of_learned(truing.Moments.of(alike, alike[:, 0]))
@@ -109,27 +104,14 @@ def test_garbage_is_recognised_by_features_or_by_the_base_score(rng):
         assert is_garbage(rows, their_scores, guard).tolist() == [False, True, True, False]
 
 
-def test_a_sure_network_does_not_make_garbage_of_unsure_rows(rng):
+def test_uncertain_rows_are_not_garbage_after_certain_rows(rng):
     sure = 1 - 1e-7 * rng.random(100)
     unsure = rng.uniform(0.1, 0.9, size=50)
     guard = RowGuard.of_reference(rng.normal(size=(100, 5)), sure)
     assert not is_garbage(rng.normal(size=(50, 5)), unsure, guard).any()
 
 
-def test_without_a_guard_no_row_is_garbage(rng):
-    assert not is_garbage(1e30 * rng.normal(size=(50, 3)), np.ones(50), None).any()
-
-
-def test_a_guard_without_a_scale_of_scores_looks_at_features_only(rng):
-    features = rng.normal(size=(100, 5))
-    guard = RowGuard(RowScale.of(features), None)
-    assert is_garbage(np.stack((features[0], 1e10 * features[1])), np.array([1e50, 1.0]), guard).tolist() == [
-        False,
-        True,
-    ]
-
-
-def test_few_rows_are_no_guard(rng):
+def test_too_few_rows_give_no_guard(rng):
     features = rng.normal(size=(FEWEST_TO_SCALE - 1, 3))
     scores = features[:, 0]
     assert RowGuard.of_reference(features, scores) is None
@@ -137,8 +119,8 @@ def test_few_rows_are_no_guard(rng):
     assert RowGuard.of_medians(features, scores) is None
 
 
-def test_a_reference_row_is_at_most_the_root_of_their_number_away(rng):
-    """Reference rows are never skipped. With fewer than 10,000 of them, none would be."""
+def test_the_distance_of_a_reference_row_is_at_most_the_root_of_their_number(rng):
+    """So none of fewer than 10,000 reference rows can be garbage."""
     features = rng.standard_cauchy(size=(2000, 3)) ** 5
     assert RowScale.of(features).distances(features).max() <= np.sqrt(2000)
 
@@ -155,9 +137,9 @@ def test_a_reference_row_is_at_most_the_root_of_their_number_away(rng):
     ],
 )
 def test_real_rows_are_far_from_being_garbage(bank, network, inside, outside):
-    known = bank(network, inside)
+    reference_rows = bank(network, inside)
     rows = [bank(network, name) for name in (inside, *outside)]
-    for reference in (known, known[:100]):
+    for reference in (reference_rows, reference_rows[:100]):
         scale = RowScale.of(reference.features)
         assert max(scale.distances(other.features).max() for other in rows) < GARBAGE_DISTANCE / 3
     for some in rows:  # Without a reference, the rows of any set may come first.

@@ -85,18 +85,14 @@ def test_the_alarm_is_rarely_raised_on_a_steady_stream(rng, out_share):
     )  # A correct alarm exceeds 9 of 40 with probability below 1/200.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("out_share", [0.0, 0.05, 0.2])
-def test_the_false_alarm_rate_holds_over_long_streams(rng, out_share):
-    raised = alarms(200, 3000, rng, false_alarm=0.1, out_share=out_share)
-    assert raised <= 20 + 2 * np.sqrt(200 * 0.1 * 0.9)
-
-
 CHANGES = {
     "a burst of out rows": (lambda p, rng: np.where(rng.random(len(p)) < 0.2, 0.004, p), "all rows"),
-    "rows that are less at home": (lambda p, rng: p**1.5, None),
-    "rows that are more at home": (lambda p, rng: p**0.6, None),
-    "a change of the middle alone": (lambda p, rng: np.where(p > 0.05, 0.05 + 0.95 * p**2, p), "in-distribution rows"),
+    "lower p-values": (lambda p, rng: p**1.5, None),
+    "higher p-values": (lambda p, rng: p**0.6, None),
+    "a change of in-distribution rows only": (
+        lambda p, rng: np.where(p > 0.05, 0.05 + 0.95 * p**2, p),
+        "in-distribution rows",
+    ),
 }
 
 
@@ -133,15 +129,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_different_bits(rng):
     assert after(0).martingale == after(0).martingale
     assert (after(0).of_in.log_bets == after(0).of_in.log_bets).all()
     assert after(0).martingale != after(1).martingale
-
-
-def test_the_alarm_takes_constant_memory(rng):
-    def numbers(alarm):
-        parts = (alarm.of_all, alarm.of_in)
-        return sum(part.counts.size + part.log_bets.size for part in parts) + alarm.recent_bins.size
-
-    start = truing.DriftAlarm()
-    assert numbers(start.updated(1 - rng.random(20_000))) == numbers(start)
 
 
 def test_the_report_describes_the_change(rng):

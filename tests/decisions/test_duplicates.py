@@ -20,7 +20,7 @@ ORDINARY = [
 ]
 
 
-def films(outputs, count, frames, noise, rng):
+def videos(outputs, count, frames, noise, rng):
     """Return `frames` noisy copies of each of `count` real rows; `noise` is in within-class standard deviations."""
     features, classes = outputs.features.astype(float), outputs.logits.argmax(axis=1)
     sums = np.zeros((outputs.logits.shape[1], features.shape[1]))
@@ -32,32 +32,32 @@ def films(outputs, count, frames, noise, rng):
 
 
 @pytest.mark.parametrize(("network", "name"), ORDINARY)
-@pytest.mark.parametrize("rows", [60, 300, 1000, None])
+@pytest.mark.parametrize("rows", [60, None])
 def test_references_of_independent_rows_get_no_note(bank, rng, network, name, rows):
     features = bank(network, name).features
     some = features if rows is None else features[rng.choice(len(features), rows, replace=False)]
     assert on_near_duplicates(some) == []
 
 
-@pytest.mark.parametrize(("count", "frames"), [(30, 10), (100, 30), (200, 10), (500, 4)])
-@pytest.mark.parametrize("noise", [0.05, 0.2])
+@pytest.mark.parametrize(("count", "frames"), [(30, 10), (500, 4)])
+@pytest.mark.parametrize("noise", [0.2])
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_films_get_a_note(rng, count, frames, noise, is_shuffled):
-    features = films(truing.sample(), count, frames, noise, rng)
+def test_videos_get_a_note(rng, count, frames, noise, is_shuffled):
+    features = videos(truing.sample(), count, frames, noise, rng)
     (note,) = on_near_duplicates(rng.permutation(features) if is_shuffled else features)
     assert "% of the reference rows have a near-duplicate" in note
     assert "groups=" in note
 
 
 @pytest.mark.parametrize(("network", "name"), ORDINARY)
-def test_films_of_every_network_get_a_note(bank, rng, network, name):
-    assert on_near_duplicates(films(bank(network, name), 200, 10, 0.35, rng))
+def test_videos_of_every_network_get_a_note(bank, rng, network, name):
+    assert on_near_duplicates(videos(bank(network, name), 200, 10, 0.35, rng))
 
 
-def test_films_of_a_large_reference_get_a_note_though_few_rows_are_read(rng):
-    assert on_near_duplicates(films(truing.sample(), 5000, 10, 0.2, rng))
-    # One in six frames is read, so most shuffled films keep a single pair, which must be closer to be noticed.
-    assert on_near_duplicates(rng.permutation(films(truing.sample(), 5000, 10, 0.05, rng)))
+def test_videos_in_a_large_reference_get_a_note(rng):
+    assert on_near_duplicates(videos(truing.sample(), 5000, 10, 0.2, rng))
+    # One in six frames is read, so most shuffled videos keep a single pair, which must be closer to be noticed.
+    assert on_near_duplicates(rng.permutation(videos(truing.sample(), 5000, 10, 0.05, rng)))
 
 
 def test_exact_copies_get_a_note_that_states_their_share():
@@ -75,8 +75,8 @@ def test_few_copies_get_no_note():
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5])
-def test_one_row_that_is_common_gets_no_note(rng, share):
-    """Dead units and blank frames are rows of the population. They are no groups."""
+def test_one_common_row_gets_no_note(rng, share):
+    """Blank frames and rows of dead units are not groups."""
     rows = truing.sample()[:2000].features.copy()
     is_blank = rng.random(len(rows)) < share
     for blank in (np.zeros(rows.shape[1]), truing.sample()[5000:5001].features[0]):
@@ -112,7 +112,7 @@ def test_independent_rows_of_a_table_get_no_note(rng, table):
     assert on_near_duplicates(table(rng).astype(float)) == []
 
 
-def test_a_garbage_row_hides_no_copies(rng):
+def test_copies_are_noticed_beside_a_garbage_row(rng):
     rows = np.repeat(truing.sample()[:500].features.astype(float), 2, axis=0)
     rows[7] = 1e10 * rng.normal(size=rows.shape[1])
     assert on_near_duplicates(rows)
@@ -120,7 +120,7 @@ def test_a_garbage_row_hides_no_copies(rng):
 
 @pytest.mark.parametrize("unit", [1e-250, 1e-20, 1e20, 1e90])
 def test_extreme_units_do_not_matter(rng, unit):
-    features = films(truing.sample(), 30, 10, 0.2, rng)
+    features = videos(truing.sample(), 30, 10, 0.2, rng)
     assert on_near_duplicates(features * unit) == on_near_duplicates(features) != []
 
 

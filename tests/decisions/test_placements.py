@@ -52,7 +52,7 @@ def test_class_weights_cancel_a_difference_in_class_frequencies():
     assert weighted.chance == pytest.approx(0.5, abs=1e-12)
 
 
-def test_known_rows_get_equal_weights_if_no_row_has_their_classes():
+def test_reference_rows_get_equal_weights_if_no_row_has_their_classes():
     np.testing.assert_array_equal(weights_to_mix(np.array([0, 1]), np.array([0, 0, 2])), [1.0, 1.0])
 
 
@@ -60,9 +60,9 @@ def test_the_standard_error_agrees_with_the_spread_over_random_draws():
     """This is DeLong's standard error, for one score and for the difference of two correlated scores."""
     rng, chances, errors = np.random.default_rng(0), [], []
     for _ in range(400):
-        known, rows = rng.normal(0.3, 1, 80), rng.normal(0, 1, 120)
-        before = placements(known, rows, [np.ones(80)])[0]
-        after = placements(known + rng.normal(0, 0.5, 80), rows + rng.normal(0, 0.5, 120), [np.ones(80)])[0]
+        reference, rows = rng.normal(0.3, 1, 80), rng.normal(0, 1, 120)
+        before = placements(reference, rows, [np.ones(80)])[0]
+        after = placements(reference + rng.normal(0, 0.5, 80), rows + rng.normal(0, 0.5, 120), [np.ones(80)])[0]
         chances.append((before.chance, (after - before).chance))
         errors.append((before.standard_error, (after - before).standard_error))
     spread, error = np.std(chances, axis=0), np.mean(errors, axis=0)

@@ -37,13 +37,13 @@ def test_the_threshold_is_the_largest_that_accepts_the_share(scores_in, accept):
     assert np.mean(~truing.is_out(scores_in, threshold)) >= accept - 1e-9
 
 
-def test_a_score_at_the_threshold_is_in():
+def test_a_score_at_the_threshold_is_accepted():
     assert truing.is_out([1.0, 2.0, 3.0], 2.0).tolist() == [True, False, False]
 
 
 @given(rows=scores, scores_in=scores)
-def test_p_values_count_known_scores_at_or_below(rows, scores_in):
-    expected = [(1 + sum(known <= row for known in scores_in)) / (len(scores_in) + 1) for row in rows]
+def test_p_values_count_reference_scores_at_or_below(rows, scores_in):
+    expected = [(1 + sum(rows_in <= row for rows_in in scores_in)) / (len(scores_in) + 1) for row in rows]
     np.testing.assert_allclose(truing.p_values(scores_in, rows), expected)
 
 
@@ -57,11 +57,6 @@ def test_selection_agrees_with_the_benjamini_hochberg_definition(p, fdr):
     passing = [rank for rank, line in enumerate(lines, 1) if ordered[rank - 1] <= line]
     cut = ordered[max(passing) - 1] if passing else -1
     assert truing.benjamini_hochberg(p, fdr=fdr).tolist() == [value <= cut for value in p]
-
-
-@given(p=arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1)), fdr=st.floats(0.01, 0.5))
-def test_a_larger_rate_selects_no_fewer_rows(p, fdr):
-    assert (truing.benjamini_hochberg(p, fdr=fdr) <= truing.benjamini_hochberg(p, fdr=2 * fdr)).all()
 
 
 def test_p_values_of_exchangeable_rows_are_valid_at_every_level(rng):
@@ -93,31 +88,17 @@ def test_p_values_outside_zero_to_one_are_rejected():
 
 
 def test_the_bound_on_the_out_share_has_its_confidence_over_all_orders_of_the_rows():
-    """Enumerate all orders of a few known and in-distribution rows. The out rows are below all of them."""
-    for known, rows, out in ((4, 3, 0), (5, 4, 2), (3, 5, 1)):
+    """Enumerate all orders of a few reference and in-distribution rows. The out rows are below all of them."""
+    for rows_in, rows, out in ((4, 3, 0), (5, 4, 2), (3, 5, 1)):
         bounds = []
         inside = rows - out
-        for places in combinations(range(known + inside), known):  # Positions of the known rows.
-            ranks = np.ones(known + inside, dtype=bool)
+        for places in combinations(range(rows_in + inside), rows_in):  # Positions of the reference rows.
+            ranks = np.ones(rows_in + inside, dtype=bool)
             ranks[list(places)] = False
             scores_in, scores = np.flatnonzero(~ranks), np.flatnonzero(ranks)
             p = truing.p_values(scores_in, np.concatenate((scores, np.full(out, -1))))
-            bounds.append(out_share_at_least(p, rows_in=known, confidence=0.7, levels=(0.5,)))
+            bounds.append(out_share_at_least(p, rows_in=rows_in, confidence=0.7, levels=(0.5,)))
         assert np.mean(np.array(bounds) > out / rows + 1e-12) <= 0.3
-
-
-@pytest.mark.parametrize("out", [0, 10, 60])
-@pytest.mark.parametrize("level", [0.05, 0.2])
-def test_the_out_share_is_at_least_its_bound_with_the_stated_confidence(rng, out, level):
-    misses, bounds = 0, []
-    for _ in range(400):
-        scores_in, inside = rng.normal(size=99), rng.normal(size=100 - out)
-        p = truing.p_values(scores_in, np.concatenate((inside, rng.normal(-4, 1, size=out))))
-        bounds.append(out_share_at_least(p, rows_in=99, confidence=0.9, levels=(level,)))
-        misses += bounds[-1] > out / 100
-    assert misses / 400 <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 400)
-    if out == 60:
-        assert np.mean(bounds) > 0.4  # The bound is not trivial.
 
 
 few_values = arrays(np.float64, st.integers(1, 30), elements=st.sampled_from([-2.0, 0.0, 0.5, 1.0, 3.0, 1e9]))
@@ -133,9 +114,9 @@ def test_the_threshold_of_a_false_alarm_rate_agrees_with_the_p_values(scores_in,
     decided = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores))
     assert decided.is_out.tolist() == (scores < decided.threshold).tolist() == (decided.p_values <= level).tolist()
     # The reference rows themselves are decided by exact ranks.
-    of_known = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores_in))
-    np.testing.assert_array_equal(of_known.is_out, truing.p_values(scores_in, scores_in) <= level)
-    assert of_known.threshold == decided.threshold
+    of_reference = decide_at(Rate("false_alarm", level), Ranks(scores_in, scores_in))
+    np.testing.assert_array_equal(of_reference.is_out, truing.p_values(scores_in, scores_in) <= level)
+    assert of_reference.threshold == decided.threshold
 
 
 @given(scores_in=few_values, scores=few_values, rate=rates)
@@ -225,7 +206,7 @@ def test_the_kernels_agree_on_all_rows_with_ties(seed, width, ties, rate):
     np.testing.assert_array_equal(scores[compiled][1] < decided[0].threshold, decided[0].is_out)
 
 
-def test_a_reference_of_fewest_rows_can_call_a_row_out():
+def test_a_reference_of_the_fewest_rows_can_refuse_a_row():
     for rate in (Rate("accept", 0.95), Rate("false_alarm", 0.05), Rate("fdr", 0.1), Rate("false_alarm", 0.01)):
         fewest = rate.fewest_rows()
         decided = decide_at(rate, Ranks(np.arange(float(fewest)), np.array([-1.0])))
@@ -239,9 +220,9 @@ def test_a_reference_of_fewest_rows_can_call_a_row_out():
 def test_the_bound_on_the_out_share_holds_with_95_percent_confidence(share, levels):
     rng, holds, bounds = np.random.default_rng(0), 0, []
     for _ in range(500):
-        known, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
+        rows_in, inside = rng.normal(size=150), rng.normal(size=round(100 * (1 - share)))
         rows = np.concatenate((inside, rng.normal(-2, 1, 100 - len(inside))))
-        bounds.append(out_share_at_least(p_values(known, rows), rows_in=150, levels=levels))
+        bounds.append(out_share_at_least(p_values(rows_in, rows), rows_in=150, levels=levels))
         holds += bounds[-1] <= share
     assert holds / 500 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 500)
     assert np.mean(bounds) >= 0.4 * share
@@ -265,13 +246,13 @@ def test_no_bound_on_the_out_share_is_above_the_share_of_rows_up_to_the_highest_
 @given(counts=arrays(np.int64, st.integers(2, 30), elements=st.integers(0, 12)), level=st.floats(0.01, 1.0))
 def test_the_bound_on_the_out_share_agrees_with_the_hypergeometric_distribution(counts, level):
     assume(counts.any())
-    known, rows = len(counts) - 1, int(counts.sum())
-    j = max(1, int(level * (known + 1) + 1e-9))
+    rows_in, rows = len(counts) - 1, int(counts.sum())
+    j = max(1, int(level * (rows_in + 1) + 1e-9))
     low = int(counts[:j].sum())
 
     def chance(out):
         lowest = low - out + j - 1
-        return 1.0 if low == out else hypergeom.cdf(j - 1, known + rows - out, known, lowest)
+        return 1.0 if low == out else hypergeom.cdf(j - 1, rows_in + rows - out, rows_in, lowest)
 
     chances = [chance(out) for out in range(low + 1)]
     assume(not any(0.04999 < one < 0.05001 for one in chances))  # Rounding decides near 0.05.

@@ -12,7 +12,9 @@ from truing.regression.robust import fit_robust_sweep, trust_order
 from .literal_lasso import literal_lasso
 
 fits = pytest.mark.parametrize("fit", [truing.fit_direct, truing.fit_robust])
-shapes = pytest.mark.parametrize("shape", [{}, {"intercept": False}, {"components": 3}])
+shapes = pytest.mark.parametrize(
+    "shape", [{}, {"intercept": False}, {"components": 3}, {"intercept": False, "components": 3}]
+)
 
 
 def rows_with_outliers(rng, n=120, d=6):
@@ -70,16 +72,6 @@ def test_the_robust_fit_is_least_squares_on_the_trusted_rows(rng, shape):
     np.testing.assert_allclose(fit.predict(features), expected, atol=1e-9)
 
 
-def test_the_robust_fit_without_an_intercept_centres_components_on_all_rows(rng):
-    features, scores = rows_with_outliers(rng)
-    trusted = trusted_rows(features, scores, intercept=False, components=3)
-    fit = truing.fit_robust(features, scores, intercept=False, components=3)
-    centred = features - features.mean(axis=0)
-    design = centred @ np.linalg.svd(centred, full_matrices=False)[2][:3].T
-    expected = design @ np.linalg.lstsq(design[trusted], scores[trusted], rcond=None)[0]
-    np.testing.assert_allclose(fit.predict(features), expected, atol=1e-9)
-
-
 @shapes
 def test_keeping_every_row_is_the_direct_fit(rng, shape):
     features, scores = rows_with_outliers(rng)
@@ -118,8 +110,10 @@ def test_shared_features_give_every_score_the_same_fit_as_alone(data, intercept,
         np.testing.assert_array_equal(robust.predict(features), alone.predict(features))
 
 
-def check_columns_far_below_the_components(data, fit, intercept):
-    """Check that columns many powers of ten below the others do not affect the leading components."""
+@fits
+@given(data=st.data(), intercept=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_columns_many_powers_of_ten_below_the_components_have_no_effect(fit, data, intercept):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     large, small, n = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(8, 30))
     size = data.draw(st.integers(-60, 97))
@@ -132,11 +126,11 @@ def check_columns_far_below_the_components(data, fit, intercept):
     found = fit(whole, scores, components=large, intercept=intercept)
     assert np.isfinite(found.coef).all()
     assert found.collinear == 0
-    known = fit(features, scores, components=large, intercept=intercept)
-    assert found.rank == known.rank
+    alone = fit(features, scores, components=large, intercept=intercept)
+    assert found.rank == alone.rank
     # The robust regression has a unique solution only with an intercept and at least two large columns.
     if fit is truing.fit_direct or (intercept and large > 1):
-        np.testing.assert_allclose(found.predict(whole), known.predict(features), atol=1e-6)
+        np.testing.assert_allclose(found.predict(whole), alone.predict(features), atol=1e-6)
     more = fit(whole, scores, components=large + small, intercept=intercept) if large + small <= n else found
     assert np.isfinite(more.coef).all()
     assert (more.rank, more.collinear) == (large, 0)
@@ -151,21 +145,6 @@ def test_one_component_fits_two_rows_of_columns_hundreds_of_powers_of_ten_apart(
 
 
 @fits
-@given(data=st.data(), intercept=st.booleans())
-@settings(max_examples=20, deadline=None)
-def test_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
-    check_columns_far_below_the_components(data, fit, intercept)
-
-
-@pytest.mark.slow
-@fits
-@given(data=st.data(), intercept=st.booleans())
-@settings(max_examples=2000, deadline=None)
-def test_over_thousands_of_sizes_columns_far_below_the_components_have_no_part_in_them(fit, data, intercept):
-    check_columns_far_below_the_components(data, fit, intercept)
-
-
-@fits
 @shapes
 def test_row_order_never_changes_a_fit(rng, fit, shape):
     features, scores = rows_with_outliers(rng)
@@ -176,20 +155,9 @@ def test_row_order_never_changes_a_fit(rng, fit, shape):
         np.testing.assert_allclose(other.coef, one.coef, atol=1e-9)
 
 
-def test_row_order_never_changes_the_fit_when_many_rows_tie(rng):
-    # Half of the rows lie exactly on a plane. Their γ is 0, and |residual| breaks the tie.
-    features = rng.normal(size=(60, 3))
-    scores = features @ [1.0, 2.0, 3.0] + np.where(np.arange(60) < 30, 0, 0.003 * rng.normal(size=60))
-    one = truing.fit_robust(features, scores, penalty=0.01, keep=0.6)
-    for _ in range(5):
-        order = rng.permutation(60)
-        other = truing.fit_robust(features[order], scores[order], penalty=0.01, keep=0.6)
-        np.testing.assert_allclose(other.coef, one.coef, atol=1e-9)
-
-
 HARD_TIES = {
     "interpolated": lambda rng: (rng.normal(size=(30, 40)), rng.normal(size=30)),
-    "a little less": lambda rng: (rng.normal(size=(30, 29)), rng.normal(size=30)),
+    "one column fewer than rows": lambda rng: (rng.normal(size=(30, 29)), rng.normal(size=30)),
     "exactly linear": lambda rng: (lambda z: (z, unit(z) @ np.ones(5)))(rng.normal(size=(60, 5))),
     "whole numbers": lambda rng: (rng.integers(0, 3, (80, 4)).astype(float), rng.integers(0, 3, 80).astype(float)),
     "repeated rows": lambda rng: (np.repeat(rng.normal(size=(12, 4)), 5, axis=0), np.repeat(rng.normal(size=12), 5)),
@@ -205,40 +173,6 @@ def test_row_order_never_changes_the_fit_of_tied_rows(rng, make, penalty):
         order = rng.permutation(len(scores))
         other = truing.fit_robust(features[order], scores[order], penalty=penalty).predict(features)
         np.testing.assert_allclose(other, one, atol=1e-8)
-
-
-@pytest.mark.parametrize("base", [truing.msp, truing.energy])
-def test_row_order_never_changes_the_fit_of_few_real_rows(bank, rng, base):
-    outputs = bank("cifar10-resnet56", "cifar10-test")[:60]
-    features, scores = outputs.features, base(outputs.logits)
-    one = truing.fit_robust(features, scores).predict(features)
-    for _ in range(4):
-        order = rng.permutation(60)
-        np.testing.assert_allclose(truing.fit_robust(features[order], scores[order]).predict(features), one, atol=1e-7)
-
-
-@settings(max_examples=25)
-@given(
-    features=arrays(np.float64, (20, 3), elements=st.floats(-10, 10)),
-    noise=arrays(np.float64, 20, elements=st.floats(-1, 1)),
-    factor=st.floats(0.01, 100),
-)
-def test_scaling_scores_and_penalty_scales_the_robust_fit(features, noise, factor):
-    scores = noise + 0.1 * np.sin(7.0 * np.arange(20))
-    one = truing.huber(features, scores, 0.05)
-    other = truing.huber(features, scores * factor, 0.05 * factor)
-    value = _objective(features, scores, one, 0.05)
-    assert _objective(features, scores * factor, other, 0.05 * factor) == pytest.approx(
-        value * factor**2, rel=1e-7, abs=1e-12 * factor**2
-    )
-
-
-@pytest.mark.parametrize("factor", [1e-3, 10.0])
-def test_scaling_scores_and_penalty_scales_rlr(rng, factor):
-    features, scores = rows_with_outliers(rng)
-    one = truing.fit_robust(features, scores, penalty=0.01)
-    other = truing.fit_robust(features, scores * factor, penalty=0.01 * factor)
-    np.testing.assert_allclose(other.coef, one.coef * factor, rtol=1e-8)
 
 
 def zeros_among(rng):
@@ -338,9 +272,7 @@ def test_gross_outliers_move_the_direct_fit_but_not_the_robust_fit(rng):
         (truing.fit_direct, "energy", "imagenet-efficientnet-lite0", "dtd10", {}, 45.1, 86.8),
     ],
 )
-def test_fits_of_real_features_reproduce_the_figures_of_the_prototype(
-    bank, fit, base, network, outside, shape, fpr95, auroc
-):
+def test_fits_of_real_features_have_the_stored_metrics(bank, fit, base, network, outside, shape, fpr95, auroc):
     name = "cifar10-test" if network.startswith("cifar10") else "imagenet-val-5000"
     rows_in, rows_out = bank(network, name), bank(network, outside)
     score = truing.SCORES[base]
@@ -373,14 +305,9 @@ def test_components_of_rows_in_several_blocks_are_the_components_of_all_rows(rng
     np.testing.assert_allclose(rows @ coef + constant, centred @ coef + fit.intercept, atol=1e-8)
 
 
-def test_a_keep_that_leaves_no_row_is_rejected():
+def test_a_share_to_keep_of_less_than_one_row_is_rejected():
     with pytest.raises(ValueError, match=r"keep must keep at least one of 3 rows, got 0.2"):
         truing.fit_robust(np.eye(3), [1, 2, 3], keep=0.2)
-
-
-def _objective(features, scores, fit, penalty):
-    size = np.abs(scores - features @ fit.coef - fit.intercept)
-    return np.where(size <= penalty, size**2 / 2, penalty * size - penalty**2 / 2).sum()
 
 
 def test_identical_feature_rows_have_no_components_and_are_trusted_by_their_scores():

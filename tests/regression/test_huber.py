@@ -115,6 +115,6 @@ def test_a_gap_above_the_tolerance_is_an_error():
         check_solved(np.nan, np.ones(2), 0.0)
 
 
-def test_coefficients_beyond_the_largest_double_are_an_error():
+def test_coefficients_beyond_the_largest_float64_number_are_an_error():
     with pytest.raises(ArithmeticError, match="coefficients beyond the largest float64 number"):
         huber([[0.0], [1e-300], [2e-300]], [0.0, 1e90, 2e90], 1e-3)

@@ -15,7 +15,7 @@ from truing.regression.moments import Moments
 SEEDS = st.integers(0, 10**6)
 
 HARD = {
-    "as they are": lambda z: z,
+    "ordinary": lambda z: z,
     "one row": lambda z: z[:1],
     "dead units": lambda z: z * (np.arange(z.shape[1]) % 3 > 0),
     "all dead": lambda z: z * 0,
@@ -38,7 +38,7 @@ def expected_fit(features, scores, intercept):
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("rows", [2, 6, 7, 8, 9, 10, 11, 12, 40])
+@pytest.mark.parametrize("rows", [2, 7, 8, 9, 10, 40])
 @pytest.mark.parametrize("make", HARD.values(), ids=HARD)
 def test_solve_is_the_minimum_norm_least_squares_fit(rng, make, rows, intercept):
     features = make(rng.normal(size=(rows, 8)))
@@ -123,7 +123,7 @@ def test_whole_numbers_in_any_unit_agree_with_sixty_digits(rows, columns, copies
 
 @pytest.mark.parametrize("rows", [3, 12])
 @pytest.mark.parametrize("power", [1, 3, 5, 6])
-def test_nearly_collinear_columns_are_fitted_as_sixty_digits_do(rows, power):
+def test_fits_of_nearly_collinear_columns_agree_with_sixty_digits(rows, power):
     """The sums resolve columns that differ by more than 1e-7 of their size."""
     rng = np.random.default_rng(power)
     features = rng.normal(size=(rows, 3))
@@ -169,9 +169,8 @@ def check_units(features, scores, rng, dependent):
 
 @pytest.mark.parametrize("rows", [50, 2000])
 @pytest.mark.parametrize("dependent", [False, True])
-@pytest.mark.parametrize("network", ["cifar10-resnet56", "cifar100-resnet14", "cifar10-wrn40-2"])
-def test_predictions_do_not_depend_on_units_of_measurement(bank, network, dependent, rows):
-    outputs = bank(network, "cifar100-test" if "100" in network else "cifar10-test")
+def test_predictions_do_not_depend_on_units_of_measurement(bank, dependent, rows):
+    outputs = bank("cifar100-resnet14", "cifar100-test")
     features, scores = outputs.features[:rows].astype(np.float64), truing.energy(outputs.logits[:rows])
     if dependent:
         features = np.column_stack((features, features[:, :5] + features[:, 5:10], features[:, :3]))
@@ -188,22 +187,6 @@ def test_an_id_column_does_not_hide_real_features(bank):
         beside = Moments.of(np.column_stack((features, ids[:rows])), scores).solve()
         assert beside.rank == (plain.rank + 1 if rows > 64 else plain.rank)
     assert beside.explained == pytest.approx(plain.explained, abs=1e-3)
-
-
-@settings(max_examples=60)
-@given(seed=SEEDS, rows=st.integers(2, 60), intercept=st.booleans())
-def test_dependent_columns_get_the_minimum_norm_in_any_row_order(seed, rows, intercept):
-    rng = np.random.default_rng(seed)
-    independent = rng.integers(1, 12)
-    features = rng.normal(size=(rows, independent)) * 3 + rng.choice([0, 1, 5])
-    mix = rng.choice([0, 1, -1, 0.5, 2], size=(independent, rng.integers(1, 8)))
-    features = np.column_stack((features, features @ mix, np.full(rows, 0.3), np.zeros(rows)))
-    scores = rng.normal(size=rows) + features[:, 0]
-    coef, rank, _ = expected_fit(features, scores, intercept)
-    for order in (np.arange(rows)[::-1], rng.permutation(rows)):
-        fit = Moments.of(features[order], scores[order]).solve(intercept)
-        assert fit.rank == rank
-        np.testing.assert_allclose(fit.coef, coef, atol=1e-6 * max(1e-12, np.abs(coef).max()))
 
 
 @pytest.mark.parametrize("power", [-150, -12, 12, 90])
@@ -327,19 +310,6 @@ def test_leading_components_of_wide_features_capture_as_much_as_dense_eigenvecto
     np.testing.assert_allclose(variances, values[:used], atol=1e-9 * values[0])
 
 
-@pytest.mark.parametrize("rows", [500, 3000])
-def test_components_of_real_wide_features_fit_as_dense_eigenvectors_do(bank, rows):
-    outputs = bank("imagenet-efficientnet-lite0", "imagenet-val-5000")
-    features, scores = outputs.features[:rows].astype(np.float64), truing.energy(outputs.logits[:rows])
-    fit = Moments.of(features, scores).solve(components=64)
-    centred = features - features.mean(axis=0)
-    axes = np.linalg.eigh(centred.T @ centred)[1][:, -64:]
-    reduced = centred @ axes
-    expected = reduced @ np.linalg.lstsq(reduced, scores - scores.mean(), rcond=None)[0] + scores.mean()
-    assert np.abs(fit.predict(features) - expected).max() <= 1e-8 * scores.std()
-    assert fit.rank == 64
-
-
 @settings(max_examples=150)
 @given(
     sizes=st.lists(st.sampled_from([-300, -150, -100, -10, 0, 30, 93, 99]), min_size=1, max_size=6),
@@ -433,7 +403,7 @@ def test_features_that_do_not_vary_give_the_mean_score(columns):
     assert fit.notes() == ["the features do not vary: every row gets the same score"]
 
 
-def test_notes_name_what_limits_a_fit():
+def test_notes_name_the_limits_of_a_fit():
     assert LinearFit(np.zeros(9), 0.0, 100.0, 9, 0.5).notes(9) == []
     assert "leaves 7 out" in LinearFit(np.zeros(9), 0.0, 100.0, 2, 0.5, collinear=7).notes()[0]
     assert "nearly collinear" in LinearFit(np.zeros(9), 0.0, 100.0, 9, 0.5, rounding=1e-3).notes()[0]

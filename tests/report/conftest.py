@@ -6,12 +6,12 @@ import truing
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
-    """A folder with real rows in a mixture, known ones, and an image of each row."""
+    """A folder with 200 real test rows, 1,000 reference rows, and an image for each test row."""
     image = pytest.importorskip("PIL.Image", reason="needs Pillow: pip install '.[networks]'")
     folder = tmp_path_factory.mktemp("job")
     inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
     truing.Outputs.concatenate([inside[:150], outside[:50]]).save(folder / "test.npz")
-    inside[5000:6000].save(folder / "held.npz")
+    inside[5000:6000].save(folder / "reference.npz")
     (folder / "images").mkdir()
     rng = np.random.default_rng(0)
     for row in range(200):
@@ -22,5 +22,5 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def job(files):
-    """The rows of that folder, and the known ones."""
-    return truing.Outputs.load(files / "test.npz"), truing.Outputs.load(files / "held.npz")
+    """The test rows and the reference rows of that folder."""
+    return truing.Outputs.load(files / "test.npz"), truing.Outputs.load(files / "reference.npz")

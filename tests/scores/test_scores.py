@@ -15,8 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 
 import truing
 from tests.conftest import DATA, ROOT
-from truing import _check
-from truing.scores import NEEDS, base_scores, exponentials, heads
+from truing.scores import NEEDS, base_scores
 
 every_score = pytest.mark.parametrize("name", truing.SCORES)
 of_logits = pytest.mark.parametrize(
@@ -27,25 +26,27 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @every_score
-def test_a_row_the_network_is_sure_of_scores_higher_than_one_it_knows_nothing_of(name):
+def test_a_confident_row_scores_higher_than_an_uncertain_row(name):
     features = np.array([[0.1, 0.1, 0.1], [9.0, 0.1, 0.0]])
-    known = np.repeat([[9.0, 0.2, 0.1], [8.0, 0.0, 0.1], [0.1, 9.0, 0.0], [0.0, 0.1, 9.0]], [3, 3, 1, 1], axis=0)
-    head = np.eye(3), np.zeros(3)  # So that features are logits.
+    reference = np.repeat([[9.0, 0.2, 0.1], [8.0, 0.0, 0.1], [0.1, 9.0, 0.0], [0.0, 0.1, 9.0]], [3, 3, 1, 1], axis=0)
+    head = np.eye(3), np.zeros(3)  # Features are logits.
     outputs = truing.Outputs(features, features, scores=[0, 1])
-    flat, peaked = base_scores(outputs, name, head=head, reference=truing.Outputs(known, known))
+    flat, peaked = base_scores(outputs, name, head=head, reference=truing.Outputs(reference, reference))
     assert peaked > flat
 
 
 class Network:
-    """Rows that a random head makes logits of, and a reference of similar rows."""
+    """Random features, a random linear head, and a reference of similar rows."""
 
-    def __init__(self, rng, rows=None, d=None, c=None, bank_rows=None, dtype=np.float64):
-        rows, bank_rows = rows or int(rng.integers(1, 260)), bank_rows or int(rng.integers(20, 200))
+    def __init__(self, rng, rows=None, d=None, c=None, reference_rows=None, dtype=np.float64):
+        rows, reference_rows = rows or int(rng.integers(1, 260)), reference_rows or int(rng.integers(20, 200))
         d, c = d or int(rng.integers(2, 40)), c or int(rng.integers(2, 30))
-        self.head = rng.normal(size=(c, d)), rng.normal(size=c) + 20  # Largest logits are above 0, as ViM wants them.
-        self.outputs, self.reference = (self.say(np.abs(rng.normal(size=(n, d))), dtype) for n in (rows, bank_rows))
+        self.head = rng.normal(size=(c, d)), rng.normal(size=c) + 20  # ViM requires largest logits above 0.
+        self.outputs, self.reference = (
+            self.outputs_of(np.abs(rng.normal(size=(n, d))), dtype) for n in (rows, reference_rows)
+        )
 
-    def say(self, features, dtype=np.float64):
+    def outputs_of(self, features, dtype=np.float64):
         weight, bias = self.head
         logits = features @ weight.T + bias
         return truing.Outputs(features.astype(dtype), logits.astype(dtype), scores=logits.sum(axis=1))
@@ -55,7 +56,10 @@ class Network:
         return base_scores(outputs, name, head=self.head, reference=self.reference, **settings)
 
 
-def check_rows_do_not_feel_one_another(name, seed):
+@every_score
+@settings(max_examples=25)
+@given(seed=seeds)
+def test_a_row_has_bitwise_the_same_score_among_any_other_rows(name, seed):
     rng = np.random.default_rng(seed)
     network = Network(rng, dtype=rng.choice([np.float16, np.float32, np.float64]))
     whole = network.score(name)
@@ -65,22 +69,18 @@ def check_rows_do_not_feel_one_another(name, seed):
     np.testing.assert_array_equal(network.score(name, some), whole[chosen])
     in_columns = truing.Outputs(np.asfortranarray(some.features), np.asfortranarray(some.logits), scores=some.scores)
     np.testing.assert_array_equal(network.score(name, in_columns), whole[chosen])
-    if NEEDS.get(name) != ("head", "reference"):  # Those sum up their bank in blocks, and a sum's order has a last bit.
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_check, "BLOCK_NUMBERS", 64)
-            np.testing.assert_array_equal(network.score(name), whole)
 
 
 OF_LOGITS = ("msp", "energy", "kl_uniform", "max_logit", "gen")
 OF_BOTH = ("gradnorm", "fdbd", "nci")
 
 
-@pytest.mark.parametrize("classes", [3, 2100])  # Of more than 2,048 fdbd finds the distances a block at a time.
+@pytest.mark.parametrize("classes", [3, 2100])
 @pytest.mark.parametrize(
     ("name", "given"),
     [(name, "logits") for name in OF_LOGITS + OF_BOTH] + [(name, "features") for name in OF_BOTH],
 )
-def test_a_number_that_is_not_finite_is_refused_by_its_row_wherever_it_is(name, given, classes, rng):
+def test_an_invalid_number_is_rejected_with_its_row(name, given, classes, rng):
     arrays = {"logits": rng.normal(size=(800, classes))}
     if name in OF_BOTH:
         arrays["features"] = rng.normal(size=(800, 200))
@@ -93,34 +93,9 @@ def test_a_number_that_is_not_finite_is_refused_by_its_row_wherever_it_is(name, 
         arrays[given][row, column] = right
 
 
-@pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.gen])
-def test_logits_at_both_ends_of_float32_warn_of_nothing(score):
-    ends = np.array([[3e38, -3e38, 0.0]], dtype=np.float32)
-    np.testing.assert_array_equal(score(ends), score(ends.astype(np.float64)))
-
-
-@every_score
-@settings(max_examples=25)
-@given(seed=seeds)
-def test_a_row_has_the_same_score_to_the_bit_beside_any_other_rows(name, seed):
-    check_rows_do_not_feel_one_another(name, seed)
-
-
-@pytest.mark.slow
-@every_score
-@settings(max_examples=500)
-@given(seed=seeds)
-def test_a_row_has_the_same_score_to_the_bit_beside_any_other_rows_at_length(name, seed):
-    check_rows_do_not_feel_one_another(name, seed)
-
-
-# Scores that are sums of exponentials of the logits.
-SUMMED = {"msp": truing.msp, "energy": truing.energy, "kl_uniform": truing.kl_uniform, "gen": truing.gen}
-
-
 @every_score
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_rows_of_fewer_digits_are_scored_in_double(name, dtype, rng):
+def test_narrow_types_are_scored_in_float64(name, dtype, rng):
     network = Network(rng, rows=300, dtype=dtype)
     found = network.score(name)
     wide = (
@@ -146,14 +121,14 @@ def test_scores_stay_finite_and_keep_their_bounds(logits, temperature):
 
 
 @given(logits=many_logits)
-def test_msp_and_kl_do_not_see_a_shift_and_energy_moves_with_it(logits):
+def test_a_shift_of_all_logits_changes_the_energy_only(logits):
     np.testing.assert_allclose(truing.msp(logits + 3), truing.msp(logits), rtol=1e-9)
     np.testing.assert_allclose(truing.kl_uniform(logits + 3), truing.kl_uniform(logits), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(truing.energy(logits + 3), truing.energy(logits) + 3, rtol=1e-9, atol=1e-9)
 
 
 @of_logits
-def test_logits_of_one_class_and_probabilities_are_refused(score, rng):
+def test_logits_of_one_class_and_probabilities_are_rejected(score, rng):
     with pytest.raises(
         ValueError, match=r"logits must have at least two columns, one for each class, got shape \(2, 1\)"
     ):
@@ -164,8 +139,16 @@ def test_logits_of_one_class_and_probabilities_are_refused(score, rng):
         with pytest.raises(ValueError, match="logits must be outputs of the last layer before its softmax"):
             score(probabilities.astype(dtype))
     np.testing.assert_allclose(truing.msp(np.log(probabilities)), truing.msp(logits))
-    score(probabilities[:5])  # Too few rows to tell.
-    score(np.vstack((probabilities, [2.0, 0, 0, 0, 0])))
+    for rows in (1, 5):
+        with pytest.raises(ValueError, match="got probabilities"):
+            score(probabilities[:rows].astype(np.float32))
+    for logits in (
+        np.vstack((probabilities, [2.0, 0, 0, 0, 0])),
+        [[0.0, 1.0, 0.0]],
+        [[0.25, 0.75]],
+        [[0.2, 0.3, 0.51]],
+    ):
+        assert np.isfinite(score(logits)).all()
 
 
 def test_scores_equal_their_formulas_by_hand():
@@ -195,14 +178,8 @@ def test_gradnorm_is_the_norm_of_the_numeric_gradient_of_the_kl_to_uniform(rng, 
         assert found[row] == pytest.approx(total, rel=1e-7)
 
 
-def test_half_precision_logits_are_scored_as_in_single(bank):
-    half = bank("imagenet-efficientnet-lite0", "scenes").logits
-    assert half.dtype == np.float16
-    np.testing.assert_array_equal(truing.energy(half), truing.energy(half.astype(np.float32)))
-
-
 @pytest.mark.parametrize("name", ["max_logit", "given", "fdbd", "nci", "vim", "knn"])
-def test_a_score_without_a_temperature_refuses_one(name, rng):
+def test_a_score_without_a_temperature_rejects_one(name, rng):
     with pytest.raises(ValueError, match=f"temperature must be 1 for {name}"):
         Network(rng).score(name, temperature=2.0)
 
@@ -211,14 +188,14 @@ LOGITS_MISSING = [(name, "logits") for name in truing.SCORES if name not in ("sc
 
 
 @pytest.mark.parametrize(("name", "missing"), [*LOGITS_MISSING, ("given", "scores")])
-def test_a_score_names_the_field_it_misses(name, missing, rng):
+def test_a_score_names_the_missing_field(name, missing, rng):
     network = Network(rng)
     bare = truing.Outputs(network.outputs.features)
     with pytest.raises(ValueError, match=re.escape(f"the score {name} needs {missing}, got {bare!r}")):
         network.score(name, bare)
 
 
-# Each score once more, a row at a time, as its paper writes it.
+# Each score of one row, literally as in its paper.
 
 
 def log_sum_exp(values):
@@ -270,7 +247,7 @@ def literal_knn(features, features_in, neighbours):
 
 
 def literal_vim(features, logits, head, features_in, logits_in, dimensions):
-    """By projectors onto singular vectors of the bank itself, in place of eigenvectors of its moments."""
+    """ViM with singular vectors of the reference instead of eigenvectors of its moments."""
     weight, bias = head
     origin = -np.linalg.pinv(weight) @ bias
     principal = np.linalg.svd(features_in - origin)[2][:dimensions]
@@ -284,10 +261,10 @@ def literal_vim(features, logits, head, features_in, logits_in, dimensions):
 
 
 @settings(max_examples=20)
-@given(seed=seeds, gamma=st.sampled_from([0.1, 0.5, 1.0, 2.0]), top=st.sampled_from([1, 3, 100]))
-def test_gen_is_the_generalised_entropy_however_sure_the_network_is(seed, gamma, top):
+@given(seed=seeds, gamma=st.sampled_from([0.1, 0.5, 1.0, 2.0]), top=st.sampled_from([1, 3, 40, 100]))
+def test_gen_is_the_generalised_entropy_for_logits_of_any_size(seed, gamma, top):
     rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(8, rng.integers(2, 12))) * rng.choice([0.1, 1.0, 10.0, 100.0], size=(8, 1))
+    logits = rng.normal(size=(8, rng.integers(2, 50))) * rng.choice([0.1, 1.0, 10.0, 100.0], size=(8, 1))
     found = truing.gen(logits, gamma=gamma, top=top)
     np.testing.assert_allclose(found, [literal_gen(row, gamma, top) for row in logits], rtol=1e-11)
 
@@ -305,7 +282,7 @@ def test_scale_and_ash_are_the_energy_of_the_shaped_features(seed, percentile, t
 
 @settings(max_examples=20)
 @given(seed=seeds, shared=st.sampled_from([0.0, 1e4]))
-def test_fdbd_and_nci_are_their_formulas_a_row_at_a_time(seed, shared):
+def test_fdbd_and_nci_agree_with_their_formulas(seed, shared):
     network = Network(np.random.default_rng(seed), rows=8)
     z, f, weight = network.outputs.features, network.outputs.logits, network.head[0] + shared
     mean = network.reference.features.mean(axis=0)
@@ -315,14 +292,13 @@ def test_fdbd_and_nci_are_their_formulas_a_row_at_a_time(seed, shared):
     np.testing.assert_allclose(truing.nci(z, f, weight, mean, alpha=0.01), nci, rtol=1e-9)
 
 
-def test_fdbd_of_many_classes_has_the_bits_of_few(rng, monkeypatch):
-    z, f, weight = rng.normal(size=(300, 5)), rng.normal(size=(300, 110)), rng.normal(size=(110, 5))
-    by_table = truing.fdbd(z, f, weight, np.ones(5))
-    monkeypatch.setattr(heads, "_MANY_CLASSES", 100)
-    np.testing.assert_array_equal(truing.fdbd(z, f, weight, np.ones(5)), by_table)
+def test_fdbd_of_thousands_of_classes_agrees_with_its_formula(rng):
+    z, f, weight = rng.normal(size=(5, 4)), rng.normal(size=(5, 2100)), rng.normal(size=(2100, 4))
+    expected = [literal_fdbd(*row, weight, np.ones(4)) for row in zip(z, f, strict=True)]
+    np.testing.assert_allclose(truing.fdbd(z, f, weight, np.ones(4)), expected, rtol=1e-11)
 
 
-def test_fdbd_sees_boundaries_between_classes_of_nearly_equal_weights(rng):
+def test_fdbd_is_accurate_for_classes_of_nearly_equal_weights(rng):
     network = Network(rng, rows=200, d=5, c=6)
     weight = network.head[0].copy()
     weight[1] = weight[0] * (1 + 1e-9)
@@ -334,96 +310,100 @@ def test_fdbd_sees_boundaries_between_classes_of_nearly_equal_weights(rng):
 
 @settings(max_examples=20)
 @given(seed=seeds)
-def test_knn_is_the_distance_to_the_kth_of_all_known_rows(seed):
+def test_knn_is_the_distance_to_the_kth_nearest_reference_row(seed):
     rng = np.random.default_rng(seed)
-    z, known = rng.normal(size=(5, 3)), rng.normal(size=(rng.integers(3, 30), 3))
-    z[0], known[1] = 0, 0
-    known[2] = 1e-170 * z[1]
-    k = int(rng.integers(1, len(known) + 1))
-    found = truing.knn(z, known, neighbours=k)
-    np.testing.assert_allclose(found, [literal_knn(list(row), known.tolist(), k) for row in z], atol=1e-7)
-    alone = truing.knn(known, known, neighbours=k - 1 or 1, leave_out=True)
-    for row in range(len(known)):
-        others = np.delete(known, row, axis=0)
-        np.testing.assert_allclose(alone[row], truing.knn(known[[row]], others, neighbours=k - 1 or 1)[0], atol=1e-7)
+    z, reference = rng.normal(size=(5, 3)), rng.normal(size=(rng.integers(3, 30), 3))
+    z[0], reference[1] = 0, 0
+    reference[2] = 1e-170 * z[1]
+    k = int(rng.integers(1, len(reference) + 1))
+    found = truing.knn(z, reference, neighbours=k)
+    np.testing.assert_allclose(found, [literal_knn(list(row), reference.tolist(), k) for row in z], atol=1e-7)
+    alone = truing.knn(reference, reference, neighbours=k - 1 or 1, leave_out=True)
+    for row in range(len(reference)):
+        others = np.delete(reference, row, axis=0)
+        np.testing.assert_allclose(
+            alone[row], truing.knn(reference[[row]], others, neighbours=k - 1 or 1)[0], atol=1e-7
+        )
 
 
-def test_knn_looks_at_every_known_row_of_many(rng):
-    known, z = rng.normal(size=(5000, 6)), rng.normal(size=(100, 6))
-    units, known_units = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (z, known))
-    distances, _ = NearestNeighbors(n_neighbors=50).fit(known_units).kneighbors(units)
-    np.testing.assert_allclose(truing.knn(z, known), -distances[:, -1], atol=1e-9)
+def test_knn_of_many_reference_rows_agrees_with_scikit_learn(rng):
+    reference, z = rng.normal(size=(5000, 6)), rng.normal(size=(100, 6))
+    units, units_in = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (z, reference))
+    distances, _ = NearestNeighbors(n_neighbors=50).fit(units_in).kneighbors(units)
+    np.testing.assert_allclose(truing.knn(z, reference), -distances[:, -1], atol=1e-9)
 
 
 @pytest.mark.parametrize(("rows", "k"), [(1, 1), (99, 1), (250, 2), (4999, 49), (9000, 50)])
-def test_knn_takes_one_in_a_hundred_known_rows_and_fifty_at_most(rng, rows, k):
-    z, known = rng.normal(size=(20, 4)), rng.normal(size=(rows, 4))
-    np.testing.assert_array_equal(truing.knn(z, known), truing.knn(z, known, neighbours=k))
+def test_the_default_k_of_knn_is_one_in_a_hundred_reference_rows_and_at_most_fifty(rng, rows, k):
+    z, reference = rng.normal(size=(20, 4)), rng.normal(size=(rows, 4))
+    np.testing.assert_array_equal(truing.knn(z, reference), truing.knn(z, reference, neighbours=k))
 
 
 @settings(max_examples=20)
 @given(seed=seeds)
-def test_vim_is_the_energy_less_the_virtual_logit(seed):
+def test_vim_is_the_energy_minus_the_virtual_logit(seed):
     rng = np.random.default_rng(seed)
     network = Network(rng, rows=8)
-    z, f, known = network.outputs.features, network.outputs.logits, network.reference
-    k = int(rng.integers(1, min(known.features.shape)))
-    assume(truing.max_logit(known.logits).mean() > 0)
-    found = truing.vim(z, f, *network.head, known.features, known.logits, dimensions=k)
-    expected = [literal_vim(*row, network.head, known.features, known.logits, k) for row in zip(z, f, strict=True)]
+    z, f, reference = network.outputs.features, network.outputs.logits, network.reference
+    k = int(rng.integers(1, min(reference.features.shape)))
+    assume(truing.max_logit(reference.logits).mean() > 0)
+    found = truing.vim(z, f, *network.head, reference.features, reference.logits, dimensions=k)
+    expected = [
+        literal_vim(*row, network.head, reference.features, reference.logits, k) for row in zip(z, f, strict=True)
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("d", "rows", "k"), [(64, 900, 32), (65, 900, 32), (64, 40, 20), (800, 2000, 512)])
-def test_vim_takes_its_authors_dimensions_and_half_of_the_known_rows_at_most(rng, d, rows, k):
-    network = Network(rng, rows=20, d=d, c=5, bank_rows=rows)
+def test_the_default_dimensions_of_vim_are_its_authors_and_at_most_half_of_the_reference_rows(rng, d, rows, k):
+    network = Network(rng, rows=20, d=d, c=5, reference_rows=rows)
     arguments = network.outputs.features, network.outputs.logits, *network.head
-    known = network.reference.features, network.reference.logits
-    np.testing.assert_array_equal(truing.vim(*arguments, *known), truing.vim(*arguments, *known, dimensions=k))
+    reference = network.reference.features, network.reference.logits
+    np.testing.assert_array_equal(truing.vim(*arguments, *reference), truing.vim(*arguments, *reference, dimensions=k))
 
 
-# Known rows that are scored themselves.
+# Reference rows that are scored themselves.
 
 
-def test_known_rows_that_leave_themselves_out_are_scored_by_the_others(rng):
-    network = Network(rng, d=6, c=4, bank_rows=60)
-    known = network.reference
+def test_with_leave_out_a_reference_row_is_scored_by_the_others(rng):
+    network = Network(rng, d=6, c=4, reference_rows=60)
+    reference = network.reference
     for name in ("fdbd", "nci", "knn"):
-        found = network.score(name, known, leave_out=True)
-        for row in range(len(known)):
-            others = known[np.arange(len(known)) != row]
-            alone = base_scores(known[row], name, head=network.head, reference=others)
+        found = network.score(name, reference, leave_out=True)
+        for row in range(len(reference)):
+            others = reference[np.arange(len(reference)) != row]
+            alone = base_scores(reference[row], name, head=network.head, reference=others)
             np.testing.assert_allclose(found[row], alone[0], rtol=1e-9)
 
 
-def test_known_rows_do_not_give_vim_its_directions_within_their_own_tenth(rng):
-    network = Network(rng, d=6, c=4, bank_rows=63)
-    known = network.reference
-    found = network.score("vim", known, leave_out=True)
-    plain = network.score("vim", known)
+def test_with_leave_out_vim_scores_a_reference_row_by_the_other_nine_tenths(rng):
+    network = Network(rng, d=6, c=4, reference_rows=63)
+    reference = network.reference
+    found = network.score("vim", reference, leave_out=True)
+    plain = network.score("vim", reference)
     weight, bias = network.head
     origin = -np.linalg.pinv(weight) @ bias
-    energy = truing.energy(known.logits)
+    energy = truing.energy(reference.logits)
 
     def lengths(z, of):
         residual = np.linalg.svd(of - origin)[2][3:]
         return np.linalg.norm((z - origin) @ residual.T, axis=1)
 
-    alpha = ((energy - plain) / lengths(known.features, known.features)).mean()
-    for row in range(len(known)):
-        others = known.features[np.arange(len(known)) % 10 != row % 10]
-        expected = energy[row] - alpha * lengths(known.features[[row]], others)
+    alpha = ((energy - plain) / lengths(reference.features, reference.features)).mean()
+    for row in range(len(reference)):
+        others = reference.features[np.arange(len(reference)) % 10 != row % 10]
+        expected = energy[row] - alpha * lengths(reference.features[[row]], others)
         np.testing.assert_allclose(found[row], expected[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["fdbd", "nci", "vim", "knn"])
-def test_on_real_rows_known_and_unknown_ones_score_alike_when_the_known_leave_themselves_out(name, bank):
+def test_with_leave_out_real_reference_rows_score_like_new_rows(name, bank):
     inside = bank("cifar10-resnet56", "cifar10-test")
-    known, fresh = inside[:200], inside[200:]
+    reference, fresh = inside[:200], inside[200:]
     with np.load(DATA / "banks" / "cifar10-resnet56" / "head.npz") as file:
-        given = {"head": (file["weight"], file["bias"]), "reference": known}
-    chance = truing.auroc(base_scores(known, name, **given, leave_out=True), base_scores(fresh, name, **given))
-    assert abs(chance - 0.5) < 3 * (1 / 12 / 200) ** 0.5  # ViM that has seen the known rows has 0.7 here, KNN 0.8.
+        given = {"head": (file["weight"], file["bias"]), "reference": reference}
+    chance = truing.auroc(base_scores(reference, name, **given, leave_out=True), base_scores(fresh, name, **given))
+    assert abs(chance - 0.5) < 3 * (1 / 12 / 200) ** 0.5  # Without leave_out, ViM has 0.7 and KNN 0.8.
 
 
 FIELD = {"SCALE": "scale", "ASH": "ash", "fDBD": "fdbd", "ViM": "vim", "KNN": "knn"}
@@ -432,7 +412,7 @@ FIELD = {"SCALE": "scale", "ASH": "ash", "fDBD": "fdbd", "ViM": "vim", "KNN": "k
 @pytest.mark.parametrize(
     "detector", [pytest.param(name, marks=pytest.mark.slow) if name == "KNN" else name for name in FIELD]
 )
-def test_real_rows_have_the_auroc_that_pytorch_ood_has_of_them(detector, bank):
+def test_scores_of_real_rows_have_the_auroc_of_pytorch_ood(detector, bank):
     rows = map(json.loads, (ROOT / "docs" / "results" / "field.jsonl").read_text().splitlines())
     wanted = ("cifar10-resnet56", detector, "pytorch-ood")
     found = [row for row in rows if (row["bank"], row["detector"], row["library"]) == wanted]
@@ -452,32 +432,19 @@ def test_real_rows_have_the_auroc_that_pytorch_ood_has_of_them(detector, bank):
 
 
 @every_score
-def test_no_wide_copy_of_the_rows_is_made(name, rng):
+def test_no_float64_copy_of_all_rows_is_made(name, rng):
     network = Network(rng, rows=50_000, d=32, c=10, dtype=np.float32)
-    network.score(name, network.outputs[:99])  # What is loaded once is not counted.
+    network.score(name, network.outputs[:99])  # Load libraries first.
     tracemalloc.start()
     try:
         network.score(name)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < network.outputs.features.size * 8 / 1.2  # What a copy in double would take, and less.
+    assert peak < network.outputs.features.size * 8 / 1.2  # A float64 copy would take more.
 
 
-@pytest.mark.parametrize("name", ["gradnorm", "nci"])
-def test_no_wide_copy_of_a_few_long_rows_is_made(name, rng):
-    network = Network(rng, rows=96, d=20_000, c=3, bank_rows=2, dtype=np.float32)
-    network.score(name, network.outputs[:2])
-    tracemalloc.start()
-    try:
-        network.score(name)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < network.outputs.features.size * 8 / 2
-
-
-def test_a_head_or_a_bank_is_needed_or_ignored_as_the_table_says(rng):
+def test_a_score_uses_head_and_reference_as_the_table_of_needs_says(rng):
     network = Network(rng)
     for name, score in truing.SCORES.items():
         given = {"head": network.head, "reference": network.reference}
@@ -493,13 +460,13 @@ def test_a_head_or_a_bank_is_needed_or_ignored_as_the_table_says(rng):
                 base_scores(network.outputs, name, **rest)
 
 
-def test_scale_and_ash_of_a_row_of_zeros_is_the_energy_of_the_bias(rng):
+def test_scale_and_ash_of_a_row_of_zeros_are_the_energy_of_the_bias(rng):
     weight, bias = rng.normal(size=(4, 6)), rng.normal(size=4)
     for score in (truing.scale, truing.ash):
         np.testing.assert_allclose(score(np.zeros((3, 6)), weight, bias), truing.energy([bias] * 3))
 
 
-def test_equal_activations_are_kept_alike():
+def test_ash_keeps_equal_activations_in_any_order():
     weight, features = np.diag([1.0, 2.0, 3.0]), [[1.0, 1.0, 1.0]]
     for columns in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         found = truing.ash(features, weight[:, columns], np.zeros(3), percentile=0.65)
@@ -550,7 +517,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "wrong", "message"), WRONG)
-def test_what_a_score_cannot_take_is_named(name, wrong, message):
+def test_invalid_arguments_are_rejected_by_name(name, wrong, message):
     score = getattr(truing, name)
     wanted = [key for key in inspect.signature(score).parameters if key in arrays_of()]
     given = {key: value for key, value in arrays_of().items() if key in wanted}
@@ -580,8 +547,11 @@ KINDS = [
 ]
 
 
-def check_numbers_of_any_size(name, seed):
-    """Equal, constant, tiny and huge numbers give finite scores or one clear line; any warning is an error."""
+@every_score
+@settings(max_examples=60)
+@given(seed=seeds)
+def test_numbers_of_any_size_give_finite_scores_or_a_clear_error(name, seed):
+    """The numbers are equal, constant, tiny or huge. Warnings are errors."""
     rng = np.random.default_rng(seed)
     n, m, d, c = rng.integers([1, 1, 1, 2], 7)
 
@@ -594,28 +564,13 @@ def check_numbers_of_any_size(name, seed):
         try:
             found = base_scores(rows, name, head=head, reference=bank, leave_out=leave_out)
         except ValueError as error:
-            assert re.match("(features|features_in|weight|logits_in) must ", str(error)), error  # noqa: PT017
+            assert re.match("(features|features_in|weight|logits|logits_in) must ", str(error)), error  # noqa: PT017
         else:
             assert np.isfinite(found).all()
             assert len(found) == len(rows)
 
 
-@every_score
-@settings(max_examples=60)
-@given(seed=seeds)
-def test_numbers_of_any_size_give_finite_scores_or_one_clear_line(name, seed):
-    check_numbers_of_any_size(name, seed)
-
-
-@pytest.mark.slow
-@every_score
-@settings(max_examples=1000)
-@given(seed=seeds)
-def test_numbers_of_any_size_give_finite_scores_or_one_clear_line_at_length(name, seed):
-    check_numbers_of_any_size(name, seed)
-
-
-def test_a_bank_or_head_that_is_none_is_told_by_name(rng):
+def test_an_invalid_head_or_reference_is_rejected_by_name(rng):
     network = Network(rng, d=5, c=3)
     head = network.head
     with pytest.raises(TypeError, match=r"head must be a pair \(weight, bias\) of arrays, got ndarray"):
@@ -633,9 +588,6 @@ def test_a_bank_or_head_that_is_none_is_told_by_name(rng):
     named = [truing.Outputs(np.ones((3, 2)), model=name) for name in ("a", "b")]
     with pytest.raises(ValueError, match="reference must be of the model 'a', as the outputs are, got 'b'"):
         base_scores(named[0], "knn", reference=named[1])
-
-
-# Exponentials, block by block.
 
 
 def literal_softmax_scores(logits, temperature):
@@ -670,19 +622,9 @@ def test_sums_of_exponentials_agree_with_scipy_to_twelve_digits(seed, classes, s
     assert (np.abs(kl - expected["kl_uniform"]) <= 1e-12 * (1 + np.abs(expected["kl_uniform"])) + rounding).all()
 
 
-@pytest.mark.parametrize("score", [truing.msp, truing.energy, truing.kl_uniform, truing.gen])
-@pytest.mark.parametrize("classes", [2, 10, 32, 33])
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_row_has_the_same_score_alone_among_few_and_among_many(rng, score, classes, kind):
-    logits = (rng.normal(size=(300, classes)) * 9).astype(kind)
-    many = score(logits)
-    np.testing.assert_array_equal(np.concatenate([score(row[None]) for row in logits]), many)
-    np.testing.assert_array_equal(np.concatenate([score(part) for part in np.split(logits, 5)]), many)
-
-
 @pytest.mark.parametrize("classes", [2, 10, 100])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_rows_nearly_uniform_keep_the_digits_of_their_divergence(rng, classes, dtype):
+def test_the_divergence_of_nearly_uniform_rows_is_accurate(rng, classes, dtype):
     """It is half of the logits' variance, to second order, and never negative."""
     logits = (10 + 0.01 * rng.normal(size=(200, classes))).astype(dtype)
     divergence = truing.kl_uniform(logits)
@@ -692,46 +634,8 @@ def test_rows_nearly_uniform_keep_the_digits_of_their_divergence(rng, classes, d
 
 
 @given(below=st.floats(1.0, 700.0))
-def test_an_energy_near_zero_keeps_its_digits(below):
-    """The logarithm of 1 + 1e-13 has three digits, that of the sum beside the largest has all."""
+def test_an_energy_near_zero_is_accurate(below):
     assert truing.energy([[0.0, -below]]) == pytest.approx([math.log1p(math.exp(-below))], rel=1e-14)
-
-
-@settings(max_examples=30)
-@given(seed=seeds, top=st.sampled_from([1, 2, 5, 40]), scale=st.sampled_from([1.0, 30.0, 400.0]))
-def test_gen_of_many_classes_is_the_entropy_of_the_largest(seed, top, scale):
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(3, rng.choice([20, 50]))) * scale
-    found = truing.gen(logits, top=top)
-    np.testing.assert_allclose(found, [literal_gen(row, top=top) for row in logits], rtol=1e-11)
-
-
-# The kernels, and the formulas they stand for.
-
-LAYOUTS = [
-    lambda rows: rows,
-    np.asfortranarray,
-    lambda rows: rows[::-1],
-    lambda rows: np.repeat(rows, 2, axis=1)[:, ::2],
-    lambda rows: np.vstack([rows, rows])[: len(rows), ::-1],
-    lambda rows: rows.astype(rows.dtype.newbyteorder(">")),
-]
-
-
-def rows_of_any_kind(rng, classes):
-    """Rows of ordinary, extreme, equal and nearly equal logits, of any type and layout."""
-    kind = rng.choice(["f2", "f4", "f8"])
-    largest = {"f2": 6e4, "f4": 3e38, "f8": 1e100}[kind]
-    size = rng.choice([1e-6, 1.0, 10.0, 500.0, 3e4, largest / 9], size=(int(rng.integers(1, 40)), 1))
-    rows = np.clip(rng.normal(size=(len(size), classes)) * size, -largest, largest)
-    some = rng.random((6, len(rows))) < 0.2
-    rows[some[0]] = rows[some[0]].round()  # Equal ones among them.
-    rows[some[1]] = rows[some[1], :1]  # All equal.
-    rows[some[2], rng.integers(classes)] = largest
-    rows[some[3], rng.integers(classes)] = -largest
-    rows[some[4], 0] = rows[some[4], -1] = rows[some[4]].max(axis=1)  # Two largest ones.
-    rows[some[5]] = rng.choice([0.0, -0.0, 6e-8, -3e-6, 5e-324], size=(some[5].sum(), classes))
-    return LAYOUTS[rng.integers(len(LAYOUTS))](rows.astype(kind))
 
 
 def test_scores_of_extreme_logits_are_their_limits():
@@ -748,86 +652,15 @@ def test_scores_of_extreme_logits_are_their_limits():
     assert truing.gen([[1e100, 1e100]], 1e-100, gamma=0.5) == pytest.approx([-1.0], rel=1e-15)
 
 
-@pytest.mark.parametrize("classes", [2, 10, 150])
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_equal_rows_have_equal_scores_with_any_number_of_threads(rng, classes, kind):
-    logits = (rng.normal(size=(2**20 // classes, classes)) * 9).astype(kind)
-    places = rng.integers(0, len(logits), 50)
-    logits[places] = logits[0]
-    for score in SUMMED.values():
-        found = []
-        for count in (1, 2, 3, 8):
-            truing.threads(count)
-            found.append(score(logits))
-            truing.threads(None)
-        assert (found[0][places] == found[0][0]).all()
-        for other in found[1:]:
-            np.testing.assert_array_equal(other, found[0])
-
-
-@of_logits
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f4"])
-def test_logits_that_are_not_finite_are_refused_with_their_row(rng, score, bad, kind):
-    logits = rng.normal(size=(40, 130)).astype(kind)
-    for row, column in ((0, 0), (7, 129), (39, 64)):
-        wrong = logits.copy()
-        wrong[row, column] = bad
-        with pytest.raises(
-            ValueError, match=f"logits must be finite and at most 1e.100 in size, got {bad} in row {row}"
-        ):
-            score(wrong)
-    too_large = logits.astype(np.float64)
-    too_large[3, 3] = -1.1e100
-    with pytest.raises(ValueError, match=r"logits must be finite and at most 1e\+100 in size, got -1.1e\+100 in row 3"):
-        score(too_large)
-
-
-@settings(max_examples=50)
-@given(seed=seeds, classes=st.sampled_from([2, 3, 10, 65, 300]))
-def test_the_class_predicted_is_the_first_of_the_largest_logits(seed, classes):
-    logits = rows_of_any_kind(np.random.default_rng(seed), classes)
-    outputs = truing.Outputs(np.ones((len(logits), 1)), logits)
-    expected = logits.astype(np.float64).argmax(axis=1)
-    np.testing.assert_array_equal(outputs._predicted_classes(), expected)
-    np.testing.assert_array_equal(truing.max_logit(logits), logits.astype(np.float64).max(axis=1))
-
-
-@pytest.mark.parametrize("gamma", [1e-50, 0.1, 0.37, 1.0, 1.5, 1000.0])
-def test_powers_of_what_a_probability_leaves_are_a_polynomial_to_rounding(gamma):
-    coefficients, squarings = exponentials._power_of_rest(gamma)
-    p = np.linspace(0, 0.5, 1001)
-    exact = [float((1 - mpmath.mpf(value)) ** (mpmath.mpf(gamma) / 2**squarings)) for value in p]
-    np.testing.assert_allclose(np.polyval(coefficients, 4 * p - 1), exact, rtol=5e-15)
-    assert 2 ** (squarings - 1) < gamma <= 2**squarings or squarings == 0
-
-
-def test_an_unknown_base_score_is_refused_by_name():
+def test_an_unknown_base_score_is_rejected():
     with pytest.raises(ValueError, match=r"base must be one of msp, energy, .*, got 'zzz'"):
         truing.scores.base_scores(truing.Outputs(features=np.ones((2, 2)), logits=np.ones((2, 2))), "zzz")
 
 
-@pytest.mark.parametrize("classes", [255, 256, 257, 1000])
-def test_no_bit_of_a_score_depends_on_the_rows_beside_it_whatever_the_number_of_classes(rng, classes):
+@pytest.mark.parametrize("classes", [256, 1000])
+def test_a_row_of_many_classes_has_the_same_score_alone_and_among_others(rng, classes):
     logits = rng.normal(0, 3, (37, classes)).astype(np.float32)
     for score in (truing.msp, truing.energy, truing.kl_uniform, truing.gen, truing.max_logit):
         together = score(logits)
         alone = np.concatenate([score(row[None]) for row in logits])
         np.testing.assert_array_equal(together, alone)
-
-
-def test_a_matrix_has_a_shape_that_its_owner_cannot_set(rng):
-    """Another thread may set the shape of its array while C reads it."""
-    given = rng.normal(size=(6, 4))
-    matrix = _check.as_matrix(given, "logits")
-    given.shape = (3, 8)
-    assert matrix.shape == (6, 4)
-    assert np.shares_memory(matrix, given)
-
-
-def test_numbers_that_change_while_they_are_checked_are_refused_as_such(monkeypatch):
-    logits = np.zeros((300, 100))
-    monkeypatch.setattr(_check, "_FEW_NUMBERS", 0)
-    monkeypatch.setattr(_check, "_are_finite", lambda block: False)  # What it saw is gone again.
-    with pytest.raises(ValueError, match="logits must not change while truing reads them"):
-        _check.check_finite(logits, "logits")

@@ -4,7 +4,7 @@ import pytest
 import truing
 
 
-def test_react_without_reach_gives_the_networks_own_logits(bank):
+def test_react_with_a_clip_above_all_activations_gives_the_original_logits(bank):
     outputs = bank("cifar10-resnet56", "svhn")
     head = _head(bank)
     logits = truing.react(outputs.features, head["weight"], head["bias"], clip=outputs.features.max())
@@ -18,12 +18,12 @@ def test_react_clips_then_applies_the_head(rng):
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
-def test_the_clip_leaves_the_stated_share_of_activations_alone(rng, share):
+def test_the_clip_keeps_the_stated_share_of_activations(rng, share):
     features = rng.normal(size=(200, 30)).astype(np.float32)
     assert np.mean(features <= truing.react_clip(features, share=share)) == pytest.approx(share, abs=1 / 6000)
 
 
-def test_a_head_of_another_width_is_refused():
+def test_a_head_of_another_width_is_rejected():
     with pytest.raises(ValueError, match=r"weight must have shape \(c, d\) = \(2, 3\)"):
         truing.react(np.ones((4, 3)), np.ones((2, 5)), np.ones(2), clip=1.0)
 

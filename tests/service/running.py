@@ -75,6 +75,10 @@ class Running:
         return code
 
 
+# Of a child process that runs truing.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
+
+
 def command(state: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "truing", "serve", "--state", str(state), "--port", "0", *options]
 
@@ -88,7 +92,7 @@ def begin(state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES,
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])},
+        env=ENVIRONMENT,
     )
     line = process.stdout.readline()
     if not line:

@@ -3,11 +3,9 @@
 import http.client
 import io
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import truing
-
 from .batches import CLASSES, FEATURES, batch
+from .running import ENVIRONMENT, command
 
 SECONDS = 60
 BROKEN = (ConnectionError, http.client.HTTPException, TimeoutError)
@@ -51,11 +48,7 @@ class Server:
         """Start the process, and do not wait until it serves."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "truing", "serve", "--state", str(self.state), "--port", "0", *self._options],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])},
+                command(self.state, *self._options), stdout=subprocess.PIPE, stderr=log, text=True, env=ENVIRONMENT
             )
 
     def start(self) -> None:

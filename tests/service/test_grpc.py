@@ -41,12 +41,6 @@ FIELDS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
 }
-STATUS = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    404: grpc.StatusCode.NOT_FOUND,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
 
 
 class Client:
@@ -153,14 +147,22 @@ def raw(rows: truing.Outputs) -> dict[str, Any]:
     }
 
 
+def typed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a request with raw tensors as a request with typed contents. FP16 becomes FP32."""
+    inputs = []
+    for one, data in zip(fields["inputs"], fields["raw_input_contents"], strict=True):
+        datatype = one["datatype"] if one["datatype"] in FIELDS else "FP32"
+        numbers = np.frombuffer(data, protocol.DATATYPES[one["datatype"]]).tolist()
+        inputs.append({**one, "datatype": datatype, "contents": {FIELDS[datatype]: numbers}})
+    return {**fields, "inputs": inputs, "raw_input_contents": []}
+
+
 def as_http(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the request of a message with raw tensors for an HTTP client, which asks for bytes."""
     contents = fields["raw_input_contents"]
+    sizes = [{"parameters": {"binary_data_size": len(data)}} for data in contents]
     header = {
-        "inputs": [
-            {**one, "parameters": {"binary_data_size": len(data)}}
-            for one, data in zip(fields["inputs"], contents, strict=True)
-        ],
+        "inputs": [one | size for one, size in zip(fields["inputs"], sizes, strict=True)],
         "outputs": [{**one, "parameters": {"binary_data": True}} for one in fields.get("outputs", ())],
         "parameters": {"binary_data_output": True, **values(fields.get("parameters", {}))},
     }
@@ -199,68 +201,34 @@ def inferences(draw) -> dict[str, Any]:
     rows = draw(st.integers(1, 4))
     inputs, contents = [], []
     for name, columns in draw(st.permutations([("features", FEATURES), ("logits", CLASSES)])):
-        datatype = draw(st.sampled_from(sorted(protocol.DATATYPES)))
+        datatype = draw(st.sampled_from(["FP16", *FIELDS]))
         numbers = draw(st.lists(st.integers(1, 100), min_size=rows * columns, max_size=rows * columns))
-        array = np.array(numbers, np.float32 if datatype == "BF16" else protocol.DATATYPES[datatype])
-        if datatype == "BF16":
-            array = (array.view("<u4") >> 16).astype("<u2")
-        inputs.append(tensor(name, datatype, array.reshape(rows, columns)))
+        array = np.array(numbers, protocol.DATATYPES[datatype]).reshape(rows, columns)
+        inputs.append(tensor(name, datatype, array))
         contents.append(array.tobytes())
-    outputs = draw(st.lists(st.sampled_from(sorted(protocol.OUTPUTS)), unique=True))
-    return {
-        "inputs": inputs,
-        "raw_input_contents": contents,
-        "outputs": [{"name": name} for name in outputs],
-        **learn_is(draw(st.booleans())),
-    }
+    outputs = [{"name": name} for name in draw(st.lists(st.sampled_from(sorted(protocol.OUTPUTS)), unique=True))]
+    return {"inputs": inputs, "raw_input_contents": contents, "outputs": outputs, **learn_is(draw(st.booleans()))}
 
 
-def as_typed(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a request with raw tensors as a request with typed contents. FP16 and BF16 become FP32."""
-    inputs = []
-    for one, data in zip(fields["inputs"], fields["raw_input_contents"], strict=True):
-        datatype, numbers = one["datatype"], np.frombuffer(data, protocol.DATATYPES[one["datatype"]])
-        if datatype == "BF16":
-            numbers = (numbers.astype("<u4") << 16).view("<f4")
-        datatype = datatype if datatype in FIELDS else "FP32"
-        inputs.append({**one, "datatype": datatype, "contents": {FIELDS[datatype]: numbers.tolist()}})
-    return {**fields, "inputs": inputs, "raw_input_contents": []}
-
-
-@given(inferences())
-@settings(max_examples=60)
-def test_an_answer_over_grpc_equals_the_answer_over_http_bit_by_bit(service, fields):
+@given(inferences(), st.booleans())
+@settings(max_examples=30)
+def test_an_answer_to_raw_or_typed_tensors_equals_the_answer_over_http_bit_by_bit(service, fields, is_typed):
     over_http = service.http("POST", "/v2/models/cats/infer", **as_http(fields))
-    over_grpc = service.client.call("ModelInfer", model_name="dogs", **fields)
+    over_grpc = service.client.call("ModelInfer", model_name="dogs", **(typed(fields) if is_typed else fields))
     assert outputs_of(over_grpc) == outputs_of_http(over_http)
     assert service.rows("cats") == service.rows("dogs")
-
-
-@given(inferences())
-@settings(max_examples=40)
-def test_typed_tensors_are_the_same_rows_as_raw_tensors(service, fields):
-    fields |= learn_is(False)
-    in_bytes, typed = (
-        service.client.call("ModelInfer", model_name="cats", **one) for one in (fields, as_typed(fields))
-    )
-    assert outputs_of(typed)[0] == outputs_of(in_bytes)[0]
-    in_bytes, typed = (np.frombuffer(outputs_of(one)[1], np.uint8) for one in (in_bytes, typed))
-    np.testing.assert_array_equal(in_bytes, typed)
 
 
 def test_rows_with_an_id_are_learned_once(service):
     rows, before = batch("once", 7), service.rows()
     first, again = (service.client.infer(rows, id="once") for _ in range(2))
     assert (first.id, first.model_name, first.model_version) == ("once", "cats", "1")
-    assert values(first.parameters) == {"learned": True, "repeated": False}
-    assert values(again.parameters) == {"learned": True, "repeated": True}
+    assert [values(answer.parameters)["repeated"] for answer in (first, again)] == [False, True]
     assert service.rows() == before + 7
-    status, text = service.client.error("ModelInfer", model_name="cats", id="once", **raw(batch("other", 7)))
-    assert (status, "id must be new for other rows" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     service.client.infer(rows, "dogs", id="once")  # The models stay equal for the other tests.
 
 
-def test_metadata_and_index_say_what_http_says(service):
+def test_metadata_and_index_equal_those_of_http(service):
     def fields(call: str, **request: Any) -> dict[str, Any]:
         response = service.client.call(call, **request)
         return MessageToDict(response, always_print_fields_with_no_presence=True)
@@ -269,13 +237,8 @@ def test_metadata_and_index_say_what_http_says(service):
         return json.loads(re.sub(r"-?\d+(?=[,\]])", r'"\g<0>"', json.dumps(described)))
 
     assert fields("ServerMetadata") == service.http("GET", "/v2").json()
-    for version in ("", "1"):
-        described = service.http("GET", "/v2/models/cats").json()
-        assert fields("ModelMetadata", name="cats", version=version) == as_text(described)
-    for request in ({}, {"ready": True}):
-        listed = service.http("POST", "/v2/repository/index", json=request).json()
-        assert fields("RepositoryIndex", **request)["models"] == listed
-    assert [model["name"] for model in listed] == ["cats", "dogs"]
+    assert fields("ModelMetadata", name="cats") == as_text(service.http("GET", "/v2/models/cats").json())
+    assert fields("RepositoryIndex")["models"] == service.http("GET", "/v2/repository/index").json()
 
 
 def test_a_model_is_ready_if_it_exists_and_can_be_used(tmp_path):
@@ -284,11 +247,9 @@ def test_a_model_is_ready_if_it_exists_and_can_be_used(tmp_path):
     (tmp_path / "state" / "dogs.sqlite3").write_bytes(b"no database" * 1000)
     with running(tmp_path) as service:
         client = service.client
-        assert client.call("ServerLive").live
         assert client.call("ServerReady").ready
-        ready = {name: client.call("ModelReady", name=name).ready for name in ("cats", "dogs", "birds", "")}
-        assert ready == {"cats": True, "dogs": False, "birds": False, "": False}
-        assert client.call("ModelReady", name="cats", version="1").ready
+        ready = {name: client.call("ModelReady", name=name).ready for name in ("cats", "dogs", "birds")}
+        assert ready == {"cats": True, "dogs": False, "birds": False}
         assert not client.call("ModelReady", name="cats", version="2").ready
         assert [one.name for one in client.call("RepositoryIndex", ready=True).models] == ["cats"]
         status, text = client.error("ModelInfer", model_name="dogs", **raw(batch("a")))
@@ -297,7 +258,6 @@ def test_a_model_is_ready_if_it_exists_and_can_be_used(tmp_path):
 
 
 ROWS = raw(batch("a"))
-FEATURES_ONLY = {"inputs": ROWS["inputs"][:1], "raw_input_contents": ROWS["raw_input_contents"][:1]}
 PARAMETER = message("InferParameter", string_param="no")
 
 
@@ -311,47 +271,30 @@ def with_features(**fields: Any) -> dict[str, Any]:
     [
         {**ROWS, "parameters": {"lern": PARAMETER}},
         {**ROWS, "parameters": {"learn": PARAMETER}},
-        {**ROWS, "id": "x" * 129},
-        {**ROWS, "outputs": [{"name": "score"}]},
-        {**ROWS, "outputs": [{"name": "scores"}, {"name": "scores"}]},
-        {"inputs": [], "raw_input_contents": []},
-        FEATURES_ONLY,
-        {name: part[::-1][:1] for name, part in ROWS.items()},
-        with_features(name="feature"),
-        with_features(name="logits"),
+        {name: part[:1] for name, part in ROWS.items()},
         with_features(datatype="BYTES"),
-        with_features(datatype="FP16"),
-        with_features(datatype=""),
-        with_features(shape=[6]),
-        with_features(shape=[0, FEATURES]),
-        with_features(shape=[-1, FEATURES]),
-        with_features(shape=[6, FEATURES + 1]),
         with_features(shape=[2**40, FEATURES]),
         {**ROWS, "raw_input_contents": [b"1234", ROWS["raw_input_contents"][1]]},
         {**ROWS, "raw_input_contents": [b"\xff" * 120, ROWS["raw_input_contents"][1]]},
     ],
 )
-def test_an_invalid_request_is_refused_with_the_text_of_http(service, fields):
+def test_an_invalid_request_is_rejected_with_the_text_of_http(service, fields):
     before = service.rows()
     over_http = service.http("POST", "/v2/models/cats/infer", **as_http(fields))
-    status, text = service.client.error("ModelInfer", model_name="cats", **fields)
-    assert status == STATUS[over_http.status_code]
-    assert text == over_http.json()["error"]
+    error = service.client.error("ModelInfer", model_name="cats", **fields)
+    assert error == (grpc.StatusCode.INVALID_ARGUMENT, over_http.json()["error"])
     assert service.rows() == before
 
 
 @pytest.mark.parametrize(
     ("path", "call", "fields"),
     [
-        ("/v2/models/birds", "ModelMetadata", {"name": "birds"}),
-        ("/v2/models/birds", "ModelInfer", {"model_name": "birds"}),
-        ("/v2/models/cats/versions/2", "ModelMetadata", {"name": "cats", "version": "2"}),
+        ("/v2/models/cat", "ModelMetadata", {"name": "cat"}),
         ("/v2/models/cats/versions/2", "ModelInfer", {"model_name": "cats", "model_version": "2"}),
     ],
 )
 def test_an_unknown_model_or_version_is_not_found(service, path, call, fields):
     over_http = service.http("GET", path)
-    assert over_http.status_code == 404
     assert service.client.error(call, **fields) == (grpc.StatusCode.NOT_FOUND, over_http.json()["error"])
 
 
@@ -364,67 +307,49 @@ def test_an_unknown_model_or_version_is_not_found(service, path, call, fields):
             {"inputs": with_features(contents={"fp64_contents": [1.0] * 30})["inputs"]},
             "'features' of datatype FP32 must come in fp32_contents, got fp64_contents",
         ),
-        (
-            {"inputs": with_features(datatype="BF16", contents={"fp32_contents": [1.0] * 30})["inputs"]},
-            "'features' of datatype BF16 must come in raw_input_contents, got fp32_contents",
-        ),
-        (
-            {"inputs": with_features(contents={"fp32_contents": [1.0] * 29})["inputs"]},
-            f"the data of features must be 30 numbers for [6, {FEATURES}], got 29",
-        ),
         ({"inputs": ROWS["inputs"]}, f"the data of features must be 30 numbers for [6, {FEATURES}], got 0"),
-        (with_features(parameters={"classification": PARAMETER}), "parameters of features may have"),
     ],
 )
-def test_tensors_in_the_wrong_place_are_refused_with_the_right_place(service, fields, expected):
+def test_tensors_in_the_wrong_place_are_rejected_with_the_right_place(service, fields, expected):
     status, text = service.client.error("ModelInfer", model_name="cats", **fields)
-    assert status == grpc.StatusCode.INVALID_ARGUMENT
-    assert expected in text
+    assert (status, expected in text) == (grpc.StatusCode.INVALID_ARGUMENT, True), text
 
 
 @given(st.data())
-@settings(max_examples=150)
-def test_any_bytes_are_answered_or_refused_as_the_fault_of_the_client(service, data):
+@settings(max_examples=60)
+def test_any_bytes_are_answered_or_rejected_as_the_fault_of_the_client(service, data):
     valid = message("ModelInferRequest", model_name="cats", **ROWS, **learn_is(False)).SerializeToString()
     start = data.draw(st.integers(0, len(valid)))
     end = data.draw(st.integers(start, min(start + 8, len(valid))))
     damaged = valid[:start] + data.draw(st.binary(max_size=8)) + valid[end:]
-    future = service.client.send("ModelInfer", damaged)
-    error = future.exception()
-    refusals = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
-    assert error is None or error.code() in refusals, error
+    error = service.client.send("ModelInfer", damaged).exception()
+    assert error is None or error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), error
 
 
 def test_a_token_opens_its_model_and_nothing_else(tmp_path):
+    calls = {
+        "ServerLive": {},
+        "ServerMetadata": {},
+        "RepositoryIndex": {},
+        "ModelReady": {"name": "cats"},
+        "ModelInfer": {"model_name": "cats", **ROWS},
+    }
     with running(tmp_path, tokens=f"{TOKEN}\ncats: {CATS_TOKEN}\n") as service:
-        calls = {
-            "ServerLive": {},
-            "ServerReady": {},
-            "ServerMetadata": {},
-            "RepositoryIndex": {},
-            "ModelReady": {"name": "cats"},
-            "ModelMetadata": {"name": "cats"},
-            "ModelInfer": {"model_name": "cats", **ROWS},
-        }
-        dogs = {"ModelReady": {"name": "dogs"}, "ModelInfer": {"model_name": "dogs", **ROWS}}
-        models = {"ModelReady", "ModelMetadata", "ModelInfer"}
-        health = {"ServerLive", "ServerReady"}
 
-        def allowed(token: str, calls: dict[str, Any]) -> set[str]:
+        def rejected(token: str, calls: dict[str, Any]) -> dict[str, grpc.StatusCode]:
             futures = {call: service.client.start(call, token=token, **fields) for call, fields in calls.items()}
-            errors = {call: future.exception() for call, future in futures.items()}
-            assert {error.code() for error in errors.values() if error} <= {grpc.StatusCode.UNAUTHENTICATED}
-            return {call for call, error in errors.items() if error is None}
+            return {call: error.code() for call, one in futures.items() if (error := one.exception()) is not None}
 
-        assert allowed(TOKEN, calls) == set(calls)
-        assert allowed(CATS_TOKEN, calls) == health | models
-        assert allowed(CATS_TOKEN, dogs) == set()
-        assert allowed("", calls) == allowed("wrong-token-0123456789", calls) == health
+        denied, unknown = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+        assert rejected(TOKEN, calls) == {}
+        assert rejected(CATS_TOKEN, calls) == {"ServerMetadata": denied, "RepositoryIndex": denied}
+        assert rejected(CATS_TOKEN, {"ModelInfer": {"model_name": "dogs", **ROWS}}) == {"ModelInfer": denied}
+        everything = dict.fromkeys([*calls][1:], unknown)
+        assert rejected("", calls) == rejected("wrong-token-0123456789", calls) == everything
         assert service.rows("dogs") == 0
-        for token in ("", "wrong-token-0123456789"):
-            headers = {"Authorization": f"Bearer {token}"} if token else {}
-            over_http = service.http("GET", "/v2", headers=headers).json()["error"]
-            assert service.client.error("ServerMetadata", token=token)[1] == over_http
+        future, done = stalled(service.client)  # The token is checked before the message arrives.
+        assert failure(future)[0] == unknown
+        done.set()
 
 
 def stalled(client: Client, call: str = "ModelInfer") -> tuple[grpc.Future, threading.Event]:
@@ -438,20 +363,11 @@ def stalled(client: Client, call: str = "ModelInfer") -> tuple[grpc.Future, thre
     return client.channel.stream_unary(f"/{SERVICE}/{call}").future(nothing(), timeout=SECONDS), done
 
 
-def test_a_call_without_a_valid_token_is_refused_before_its_message_arrives(tmp_path):
-    with running(tmp_path, tokens=TOKEN) as service:
-        future, done = stalled(service.client)
-        assert failure(future)[0] == grpc.StatusCode.UNAUTHENTICATED
-        done.set()
-
-
 def test_a_message_must_arrive_in_time_and_health_calls_need_none(tmp_path):
     with running(tmp_path, body_seconds=0.2) as service:
         future, done = stalled(service.client)
-        assert failure(future) == (
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-            "the message must arrive within 0.2 seconds",
-        )
+        text = "the message must arrive within 0.2 seconds"
+        assert failure(future) == (grpc.StatusCode.DEADLINE_EXCEEDED, text)
         done.set()
         future, done = stalled(service.client, "ServerLive")
         assert future.result() == message("ServerLiveResponse", live=True).SerializeToString()
@@ -460,7 +376,7 @@ def test_a_message_must_arrive_in_time_and_health_calls_need_none(tmp_path):
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-def test_a_message_above_the_limit_is_refused_before_and_after_decompression(tmp_path, compression):
+def test_a_message_above_the_limit_is_rejected_before_and_after_decompression(tmp_path, compression):
     with running(tmp_path, body_bytes=100_000) as service:
         data = message("ModelInferRequest", raw_input_contents=[bytes(1_000_000)]).SerializeToString()
         status, _ = failure(service.client.send("ModelInfer", data, compression=compression))
@@ -483,29 +399,20 @@ class Gate:
             self.opened.wait(SECONDS)
 
 
-def test_calls_that_have_begun_are_finished_when_the_server_stops(tmp_path):
+def test_health_calls_are_answered_while_all_calls_are_in_flight_and_a_stop_waits_for_them(tmp_path):
     gate = Gate()
     with ThreadPoolExecutor() as threads:
-        with running(tmp_path, listeners=[gate], seconds_to_finish=SECONDS) as service:
+        with running(tmp_path, listeners=[gate], requests=1, seconds_to_finish=SECONDS) as service:
             client = Client(service.port)
             future = client.start("ModelInfer", model_name="cats", **ROWS)
             assert gate.reached.wait(SECONDS)
+            busy = grpc.StatusCode.UNAVAILABLE, "busy: 1 requests are being answered"
+            assert client.error("ModelMetadata", name="cats") == busy
+            assert client.call("ServerReady").ready
             threads.submit(lambda: (time.sleep(0.5), gate.opened.set()))
         assert values(future.result().parameters)["learned"]
         assert client.error("ServerLive")[0] == grpc.StatusCode.UNAVAILABLE
         client.close()
-
-
-def test_health_calls_are_answered_whatever_the_number_of_other_calls(tmp_path):
-    gate = Gate()
-    with running(tmp_path, listeners=[gate], requests=1) as service:
-        future = service.client.start("ModelInfer", model_name="cats", **ROWS)
-        assert gate.reached.wait(SECONDS)
-        status, text = service.client.error("ModelMetadata", name="cats")
-        assert (status, text) == (grpc.StatusCode.UNAVAILABLE, "busy: 1 requests are being answered")
-        assert service.client.call("ServerReady").ready
-        gate.opened.set()
-        future.result()
 
 
 def test_calls_are_counted_like_requests(tmp_path):
@@ -513,11 +420,8 @@ def test_calls_are_counted_like_requests(tmp_path):
         service.client.infer(batch("a"))
         service.client.error("ModelInfer", model_name="cats")
         service.client.error("ModelInfer", model_name="birds")
-        service.client.call("ServerLive")
-        assert counted(service, "ModelInfer", 200) == 1
-        assert counted(service, "ModelInfer", 400) == 1
+        assert counted(service, "ModelInfer", 200) == counted(service, "ModelInfer", 400) == 1
         assert counted(service, "ModelInfer", 404, model="") == 1
-        assert counted(service, "ServerLive", 200, model="") == 1
         engine, now = service.models.find("cats").running(), time.time()
         service.history.sample(engine.status(), engine.contents, now=now)
         current = service.history.current(now=now)

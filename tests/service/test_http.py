@@ -186,14 +186,6 @@ def check_same(model: Model, detector: truing.Detector, rows: truing.Outputs) ->
     np.testing.assert_array_equal(model.infer(rows)["p_values"], expected.p_values)
 
 
-def test_a_reference_in_groups_is_that_of_a_detector(service):
-    rows, films = batch(120), np.repeat([f"film {number}" for number in range(24)], 5)
-    model, detector = Model(service, method="contrast"), truing.Detector(method="contrast")
-    model.calibrate(rows, groups=films)
-    detector.calibrate(rows, groups=films)
-    check_same(model, detector, batch(10, 1))
-
-
 def test_a_contrast_asks_for_its_reference_and_takes_another_at_any_time(service):
     model, detector = Model(service, method="contrast"), truing.Detector(method="contrast")
     for learn in (True, False):
@@ -266,27 +258,22 @@ def test_moments_since_a_change_are_those_of_the_later_rows(service, tmp_path):
     assert (gone.status_code, "the model was reset or restored" in gone.json()["error"]) == (410, True)
 
 
-def test_moments_of_another_kind_or_width_are_refused(service):
+def test_moments_of_another_kind_are_rejected(service):
     methods = {method: Model(service, method=method) for method in ("dlr", "contrast", "rlr")}
-    narrow = Model(service, method="dlr", features=FEATURES - 1)
-    narrow.infer(batch(20, sizes=(FEATURES - 1, CLASSES)))
     for model in methods.values():
         model.calibrate(batch(60, seed=9))
         model.infer(batch(20))
     contents = {method: methods[method].request("GET", "/moments").content for method in ("dlr", "contrast")}
-    contents["narrow"] = narrow.request("GET", "/moments").content
     rlr = "moments need method dlr or contrast, got a model with method rlr"
     assert methods["rlr"].request("GET", "/moments").json() == {"error": rlr}
     for target, source, message in (
         ("dlr", "contrast", "got a sample"),
         ("contrast", "dlr", "got moments"),
-        ("dlr", "narrow", f"moments must have {FEATURES} features, got {FEATURES - 1}"),
         ("rlr", "dlr", rlr),
     ):
-        status = methods[target].status()
         response = methods[target].request("POST", "/moments", content=contents[source])
         assert (response.status_code, message in response.json()["error"]) == (400, True), response.text
-        assert methods[target].status() == status
+        assert methods[target].status()["rows"] == 20
 
 
 def test_restore_brings_back_an_earlier_state_and_forgets_later_ids(service):
@@ -314,14 +301,12 @@ def test_restore_brings_back_an_earlier_state_and_forgets_later_ids(service):
 
 
 def test_a_reset_forgets_rows_and_ids_and_keeps_the_reference_and_the_rate(service):
-    model = Model(service)
+    model = Model(service, rate={"accept": 0.9})
     model.calibrate(batch(50))
-    model.request("PUT", "/rate", json={"accept": 0.9})
     model.infer(batch(12), id="x")
     assert model.request("POST", "/reset").json() == {"rows": 0}
-    status = model.status()
-    assert [status[name] for name in ("rows", "rows_learned", "batches", "reference_rows")] == [0, 0, 0, 50]
-    assert model.request("GET", "/rate").json() == {"accept": 0.9}
+    names = ("rows", "rows_learned", "batches", "reference_rows", "rate")
+    assert [model.status()[name] for name in names] == [0, 0, 0, 50, {"accept": 0.9}]
     assert not model.post(batch(12), id="x").json()["parameters"]["repeated"]
 
 
@@ -340,45 +325,33 @@ def test_a_backup_is_a_database_that_another_server_serves_with_the_same_answers
         assert again["parameters"]["repeated"]
 
 
-def test_garbage_rows_are_reported_and_restore_brings_the_state_back(service):
-    model, garbage = Model(service, method="contrast"), batch(200, seed=5)
-    model.calibrate(batch(900, seed=9))
-    model.infer(batch(100, seed=1))
-    before = model.status()
+def test_garbage_rows_are_reported_and_not_learned(service):
+    model, detector, garbage = Model(service, method="contrast"), truing.Detector(method="contrast"), batch(200, seed=5)
     garbage = truing.Outputs(garbage.features * np.float32(1e12), garbage.logits)
-    detector = truing.Detector(method="contrast")
+    model.calibrate(batch(900, seed=9))
     detector.calibrate(batch(900, seed=9))
     for rows in (batch(100, seed=1), garbage):
         detector.learn(rows)
-    answer = model.post(garbage)
-    assert answer.status_code == 200
+        answer = model.post(rows)
     assert model.status()["skipped_rows"] == detector.skipped_rows > 0
     assert f"{detector.skipped_rows}" in answer.json()["parameters"]["notes"]
-    restored = model.request("POST", "/restore", json={"sequence": before["sequence"]}).json()
-    assert (restored["rows"], restored["skipped_rows"]) == (before["rows"], 0)
 
 
 def test_the_protocol_lists_models_and_their_only_version(service):
     model = Model(service)
     index = {"name": model.name, "version": "1", "state": "READY", "reason": ""}
-    for method in ("GET", "POST"):
-        assert index in service.client.request(method, "/v2/repository/index").json()
+    assert index in service.client.get("/v2/repository/index").json()
     assert index in service.client.post("/v2/repository/index", json={"ready": True}).json()
     path = f"/v2/models/{model.name}"
     assert service.client.get(path).json() == service.client.get(f"{path}/versions/1").json()
-    assert service.client.get(f"{path}/ready").json() == {"ready": True}
     assert service.client.get(f"{path}/versions/1/ready").json() == {"ready": True}
     answer = service.client.post(f"{path}/versions/1/infer", json=as_json(batch(5), model_version="1"))
     assert (answer.json()["model_name"], answer.json()["model_version"]) == (model.name, "1")
-    for response in (
-        service.client.get(f"{path}/versions/2"),
-        service.client.get(f"{path}/versions/2/ready"),
-        service.client.post(f"{path}/versions/2/infer", json=as_json(batch(5))),
-    ):
+    for method, end in (("GET", ""), ("GET", "/ready"), ("POST", "/infer")):
+        response = service.client.request(method, f"{path}/versions/2{end}", json=as_json(batch(5)))
         assert (response.status_code, response.json()["error"]) == (404, "model_version must be 1, got '2'")
     assert model.status()["rows"] == 5
-    metadata = service.client.get("/v2").json()
-    assert (metadata["name"], metadata["extensions"]) == ("truing", ["binary_tensor_data", "model_repository"])
+    assert service.client.get("/v2").json()["extensions"] == ["binary_tensor_data", "model_repository"]
 
 
 def zipped_zeros() -> bytes:
@@ -579,32 +552,28 @@ def test_other_requests_are_answered_while_a_large_one_is_computed(tmp_path):
 
 def test_a_broken_database_affects_no_other_model(tmp_path):
     with serving(tmp_path) as running:
-        broken, directory = Model(running), Model(running)
-        for name in (broken.name, directory.name, "truing"):
+        broken = Model(running)
+        for name in (broken.name, "truing"):
             from_json(running.client.post(f"/v2/models/{name}/infer", json=as_json(batch(40))))
         scores = from_json(running.client.post(INFER, json=as_json(batch(5), parameters={"learn": False})))["scores"]
-    path, unreadable = (tmp_path / f"{model.name}.sqlite3" for model in (broken, directory))
+    path = tmp_path / f"{broken.name}.sqlite3"
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xa5" * (len(content) - 4096))
-    unreadable.unlink()
-    unreadable.mkdir()
     with serving(tmp_path) as running:
         assert running.client.get("/v2/health/ready").json() == {"ready": True}
         answer = from_json(running.client.post(INFER, json=as_json(batch(5), parameters={"learn": False})))
         np.testing.assert_array_equal(answer["scores"], scores)
-        assert running.metric("truing_ready") == 1
-        for name in (broken.name, directory.name):
-            problem = running.status(name)["problem"]
-            assert problem.startswith(f"{name}.sqlite3")
-            assert running.metric("truing_ready", name) == 0
-            for method, route in (
-                *(("POST", f"/v2/models/{name}/infer"), ("GET", f"/v2/models/{name}/ready")),
-                *(("PUT", f"/models/{name}"), ("POST", f"/models/{name}/reset"), ("GET", f"/models/{name}/backup")),
-            ):
-                response = running.client.request(method, route, json={"features": FEATURES})
-                assert (response.status_code, response.headers["retry-after"]) == (503, "1"), route
-                assert problem in response.json()["error"]
-                assert str(tmp_path) not in response.text
+        problem = running.status(broken.name)["problem"]
+        assert problem.startswith(f"{broken.name}.sqlite3")
+        assert (running.metric("truing_ready"), running.metric("truing_ready", broken.name)) == (1, 0)
+        for method, route in (
+            *(("POST", f"/v2/models/{broken.name}/infer"), ("GET", f"/v2/models/{broken.name}/ready")),
+            *(("PUT", f"/models/{broken.name}"), ("GET", f"/models/{broken.name}/backup")),
+        ):
+            response = running.client.request(method, route, json={"features": FEATURES})
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1"), route
+            assert problem in response.json()["error"]
+            assert str(tmp_path) not in response.text
         index = running.client.post("/v2/repository/index", json={"ready": True}).json()
         assert [model["name"] for model in index] == ["truing"]
         assert running.client.delete("/models/truing").status_code == 200

@@ -15,7 +15,7 @@ from truing.service.openapi import document
 from .running import SECONDS, serving
 
 ROOT = Path(__file__).parents[2]
-PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("service", "durability", "operations")}
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("service", "monitoring", "operations")}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -65,27 +65,27 @@ def test_the_json_request_of_the_page_is_answered(service):
     assert [output["name"] for output in answer["outputs"]] == ["scores", "is_out"]
 
 
-def test_the_commands_to_go_back_and_to_back_up_work(service):
-    listing, restore = (line for line in blocks("durability", "sh")[0].splitlines() if line.startswith("curl"))
+def test_the_commands_to_go_back_work(service):
+    listing, shown, restore = blocks("service", "sh")[2].splitlines()
     listed = json.loads(run(service, "sh", "-ec", code=listing))
-    assert set(listed) == set(json.loads(_shown_listing())) == {"snapshots", "sequence", "restorable_from"}
+    on_page = json.loads(shown.removeprefix("# ").replace(", …", ""))
+    assert set(listed) == set(on_page) == {"snapshots", "sequence", "restorable_from"}
     code = restore.replace("480", str(listed["sequence"]))
     assert json.loads(run(service, "sh", "-ec", code=code))["sequence"] == listed["sequence"] + 1
-    run(service, "sh", "-ec", code=blocks("durability", "sh")[1])
+
+
+def test_the_commands_to_back_up_work(service):
+    (code,) = (block for block in blocks("operations", "sh") if block.startswith("truing serve backup"))
+    run(service, "sh", "-ec", code=code)
     copies = [service.folder / "truing.sqlite3", *service.folder.glob("backup-*/truing.sqlite3")]
     assert [copy.read_bytes()[:15] for copy in copies] == [b"SQLite format 3"] * 2
 
 
-def _shown_listing() -> str:
-    """Return the JSON on the page, with its omission filled in."""
-    (shown,) = (line for line in blocks("durability", "sh")[0].splitlines() if line.startswith("#"))
-    return shown.removeprefix("# ").replace(", …", "")
-
-
-def test_the_python_of_the_page_prints_what_it_shows(service):
-    (code,) = blocks("durability", "python")
-    printed = run(service, sys.executable, "-c", code=code.replace('Path("state")', 'Path("own")'))
-    assert printed.splitlines() == re.findall(r"# (\S+)$", code, re.MULTILINE)
+def test_the_commands_to_read_the_data_of_the_live_page_work(service):
+    models, history = blocks("monitoring", "sh")[0].splitlines()
+    listed = [model["name"] for model in json.loads(run(service, "sh", "-ec", code=models))["models"]]
+    assert "truing" in listed
+    assert {"current", "series", "next"} <= set(json.loads(run(service, "sh", "-ec", code=history)))
 
 
 def test_the_page_lists_every_route_and_every_status():
@@ -114,5 +114,5 @@ def test_the_page_lists_every_setting_of_a_model():
 
 def test_the_page_lists_every_metric(service):
     metrics = set(re.findall(r"^# TYPE (truing_\w+) ", service.client.get("/metrics").text, re.MULTILINE))
-    missing = {name for name in metrics if name not in PAGES["operations"] and not name.endswith("_created")}
+    missing = {name for name in metrics if name not in PAGES["monitoring"] and not name.endswith("_created")}
     assert missing == set()

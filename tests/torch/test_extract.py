@@ -268,12 +268,12 @@ REFUSED = {
         ValueError,
         r"1×1 convolution .* got kernel \(3, 3\)",
     ),
-    "one column": (lambda: extract(nn.Linear(3, 1), [ROWS]), ValueError, "each class, at least 2, got 1 column"),
+    "one column": (lambda: extract(nn.Linear(3, 1), [ROWS]), ValueError, "per class, at least 2, got 1 column"),
     "tuple from the head": (lambda: extract(Pair(3, 2), [ROWS]), TypeError, "must return one tensor, got tuple"),
     "rows that are not images": (
         lambda: extract(nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 3)), nn.Linear(3, 2)), [torch.ones(4, 6)]),
         ValueError,
-        "one row per image, got 8 rows for 4 images in batch 0",
+        "one row per input, got 8 rows for 4 inputs in batch 0",
     ),
     "empty loader": (lambda: extract(nn.Linear(3, 2), []), ValueError, "at least one batch of images, got none"),
     "empty batches": (lambda: extract(nn.Linear(3, 2), [ROWS[:0]]), ValueError, "at least one batch of images"),
@@ -283,11 +283,15 @@ REFUSED = {
         TypeError,
         "must give batches, got TensorDataset: put it in a torch.utils.data.DataLoader",
     ),
-    "bare tensor": (lambda: extract(nn.Linear(3, 2), ROWS), TypeError, "must give batches, got Tensor: one .* a list"),
+    "bare tensor": (
+        lambda: extract(nn.Linear(3, 2), ROWS),
+        TypeError,
+        "got Tensor: put a single batch into a list",
+    ),
     "bare dict": (
         lambda: extract(nn.Linear(3, 2), {"image": ROWS}),
         TypeError,
-        "must give batches, got dict: one batch belongs in a list",
+        "must give batches, got dict: put a single batch into a list",
     ),
     "unknown device": (
         lambda: extract(nn.Linear(3, 2), [ROWS], device="abacus"),
@@ -303,7 +307,7 @@ REFUSED = {
     "unknown keys": (
         lambda: extract(nn.Linear(3, 2), [{"picture": ROWS, "id": 3}]),
         ValueError,
-        "key of image, images, .*, got picture, id in batch 0",
+        "one of the keys input_ids, .*, got picture, id in batch 0",
     ),
     "numpy images": (lambda: extract(nn.Linear(3, 2), [ROWS.numpy()]), TypeError, "got ndarray in batch 0"),
     "empty tuple": (lambda: extract(nn.Linear(3, 2), [()]), TypeError, "got NoneType in batch 0"),
@@ -316,7 +320,7 @@ REFUSED = {
     "label too many": (
         lambda: extract(nn.Linear(3, 2), [(ROWS, LABELS)]),
         ValueError,
-        "one per image, got 20 for 4 images in batch 0",
+        "one per input, got 20 for 4 inputs in batch 0",
     ),
     "not finite": (
         lambda: extract(nn.Linear(3, 2), [ROWS, ROWS * torch.nan]),
@@ -367,7 +371,7 @@ def test_running_out_of_memory_names_the_batch_and_asks_for_a_smaller_one(error)
 def test_an_error_of_the_models_names_the_batch():
     with pytest.raises(RuntimeError, match="cannot be multiplied") as failure:
         extract(nn.Linear(3, 2), [ROWS, torch.ones(5, 4)])
-    assert failure.value.__notes__ == ["in batch 1 of 5 images, shape (5, 4), torch.float32"]
+    assert failure.value.__notes__ == ["in batch 1 of 5 inputs, shape (5, 4), torch.float32"]
 
 
 def test_without_torch_the_error_says_what_to_install():

@@ -123,7 +123,9 @@ def test_where_several_outputs_are_returned_the_one_called_logits_is_taken():
 
 def test_where_no_output_is_returned_the_last_layer_called_is_taken_and_said():
     model = forward(lambda self, x: self.a(self.b(x)).argmax(dim=1), nn.Linear(5, 3), nn.Linear(6, 5))
-    with pytest.warns(UserWarning, match=r"last one called .* a \(5 → 3\) of b \(6 → 5\), a \(5 → 3\); give head="):
+    with pytest.warns(
+        UserWarning, match=r"last one called is taken as its head: a \(5 → 3\) of b \(6 → 5\), a \(5 → 3\); give head="
+    ):
         outputs = extract(model, [IMAGES])
     assert outputs.features.shape == (4, 5)
     assert extract(model, [IMAGES], head="a").features.shape == (4, 5)  # Said by the caller: nothing to say.
@@ -131,15 +133,13 @@ def test_where_no_output_is_returned_the_last_layer_called_is_taken_and_said():
 
 def test_one_layer_alone_is_taken_and_said_where_its_output_is_not_returned():
     model = forward(lambda self, x: SimpleNamespace(label=self.a(x).argmax(dim=1)), nn.Linear(6, 3))
-    with pytest.warns(UserWarning, match=r"taken as its head, a \(6 → 3\) of a \(6 → 3\); give head= to be sure"):
+    with pytest.warns(UserWarning, match=r"taken as its head: a \(6 → 3\) of a \(6 → 3\); give head= to be sure"):
         assert extract(model, [IMAGES]).logits.shape == (4, 3)
 
 
 # Ways from a stem (n, 8) to logits (n, 5) by a layer that the hooks do not see with 2-D output, or do not see at all.
 UNSEEN = {
-    "one token": lambda self, z: self.head(z.view(-1, 1, 8)).squeeze(1),
-    "the mean of tokens": lambda self, z: self.head(z.view(-1, 1, 8).expand(-1, 3, -1)).mean(1),
-    "the first token": lambda self, z: self.head(z.view(-1, 1, 8).expand(-1, 3, -1))[:, 0],
+    "the mean of tokens": lambda self, z: self.head(torch.stack((z, 2 * z, 4 * z), dim=1)).mean(1),
     "the weight alone": lambda self, z: functional.linear(z, self.head.weight),
     "a cosine": lambda self, z: functional.normalize(z) @ functional.normalize(self.head.weight).T,
     "a convolution": lambda self, z: self.conv(z[:, :, None, None]).flatten(1),
@@ -241,7 +241,7 @@ def test_a_layer_that_is_never_called_is_not_guessed():
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_a_scripted_model_is_refused():
-    with pytest.raises(TypeError, match=r"plain torch\.nn\.Module, got a scripted one .* pass the plain one"):
+    with pytest.raises(TypeError, match=r"plain torch\.nn\.Module, got a scripted one .* pass the plain model"):
         extract(torch.jit.script(nn.Sequential(nn.Linear(6, 3))), [IMAGES])
 
 

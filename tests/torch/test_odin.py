@@ -120,7 +120,11 @@ REFUSED = {
     "features": ({"features": "both"}, ValueError, "features must be one of clean, perturbed, got 'both'"),
     "std of 0": ({"epsilon": 0.1, "std": [1.0, 0.0, 1.0]}, ValueError, "std must be above 0, got 0"),
     "std of 2": ({"epsilon": 0.1, "std": [1.0, 1.0]}, ValueError, "one for each of 3 channels, got 2"),
-    "whole numbers": ({"epsilon": 0.1, "loader": [ROWS.long()]}, TypeError, "floating .* got torch.int64 in batch 0"),
+    "whole numbers": (
+        {"epsilon": 0.1, "loader": [ROWS.long()]},
+        TypeError,
+        "numbers, got torch.int64 in batch 0",
+    ),
     "detached": ({"epsilon": 0.1, "model": Detached(3, 2)}, ValueError, "pass gradients"),
     "not finite": ({"epsilon": 0.1, "loader": [ROWS * torch.inf]}, ValueError, "of batch 0 must be finite"),
     "empty": ({"epsilon": 0.1, "loader": []}, ValueError, "at least one batch"),

@@ -1,16 +1,23 @@
-"""The embedded bank: what one real network says of CIFAR-10's test images and of nine other sets.
+"""The embedded bank: outputs of one network for the CIFAR-10 test images and nine other sets, and of one for text.
 
-Every file is an `Outputs` file like any other. data/README.md says where each set came from and what it is not.
+Every file is an ordinary outputs file. samples/README.md describes each set and its origin.
 """
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..outputs import Outputs
-from ..sample import DATA, INSIDE, OUTSIDE
+from ..sample import DATA, INSIDE, OUTSIDE, TEXT
+
+# The text sets: the file of each set, and which rows to take (every third sentence and so on).
+TEXT_SOURCES = dict(zip(TEXT, (("test", 4), ("val", 3), ("oos-test", 2)), strict=True))
+# Text features and logits are rounded to these steps, so that the compressed files are small.
+FEATURE_STEP, LOGIT_STEP = 1 / 8, 1 / 4
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Bank:
 
 
 def bank(folder: Path = DATA) -> Bank:
-    """Return the bank in `folder`, the embedded one unless told otherwise.
+    """Return the bank of images in `folder`, by default the embedded one.
 
     >>> bank().outside["svhn"]
     Outputs(2,000 rows: features 64, logits 10)
@@ -34,9 +41,9 @@ def bank(folder: Path = DATA) -> Bank:
 
 
 def build(source: Path, target: Path = DATA) -> None:
-    """Write the bank in `source` to `target` in its embedded form: features in float16, the rest untouched.
+    """Write the bank of images in `source` to `target` in its embedded form, with features in float16.
 
-    Float16 halves the size. The logits stay in float32, so no base score changes at all.
+    Float16 halves the size. The logits stay in float32, so the base scores do not change.
     """
     for name in (INSIDE, *OUTSIDE):
         whole = Outputs.load(source / f"{name}.npz")
@@ -44,5 +51,24 @@ def build(source: Path, target: Path = DATA) -> None:
         half.save(target / f"{name}.npz")
 
 
+def build_text(source: Path, target: Path = DATA) -> None:
+    """Write the bank of text in `source` to `target` in its embedded form: some rows, rounded and compressed."""
+    for name, (stem, every) in TEXT_SOURCES.items():
+        rows = Outputs.load(source / f"{stem}.npz")[::every]
+        columns: dict[str, Any] = {
+            "features": _rounded(rows.features, FEATURE_STEP),
+            "logits": _rounded(rows._need("logits"), LOGIT_STEP),
+        }
+        if rows.labels is not None:
+            columns["labels"] = rows.labels
+        np.savez_compressed(target / f"{name}.npz", **columns)
+
+
+def _rounded(values: NDArray[np.floating], step: float) -> NDArray[np.float16]:
+    return (np.round(values.astype(np.float64) / step) * step).astype(np.float16)
+
+
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    images, text = map(Path, sys.argv[1:])
+    build(images)
+    build_text(text)

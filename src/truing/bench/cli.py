@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -30,6 +30,7 @@ from .inputs.request import FEATURES, check_numbers, images_of, noise_seed, odin
 from .progress import log, show_progress
 
 if TYPE_CHECKING:
+    from .experiments.own import Own
     from .experiments.tasks import Locate
 
 EPOCHS = 100
@@ -143,79 +144,87 @@ def run_extract(args: argparse.Namespace) -> None:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    """Run the paper's experiments on the outputs at hand; what is done already is not done again."""
+    """Run the paper's experiments on outputs files. Finished jobs are not repeated."""
     as_count(args.workers, "--workers")
     if args.output.exists() and not args.output.is_dir():
         raise NotADirectoryError(f"-o must be a folder for rows, got the file {args.output}")
     named = [name for name, case in CASES.items() if not case.slow] if ALL in args.cases else []
     cases = [case for name, case in CASES.items() if name in {*named, *args.cases}]
+    if args.method and not any(case.has_own_methods for case in cases):
+        usable = ", ".join(name for name, case in CASES.items() if case.has_own_methods)
+        raise ValueError(f"--method must be used with at least one of the cases {usable}")
     failed, ran = list[str](), 0
-    for setting, locate in _settings(args):
+    for setting, locate, own in _settings(args):
         for case in cases:
             try:
-                ran += _run_case(args, case, setting, locate)
+                ran += _run_case(args, case, setting, locate, own)
             except KeyboardInterrupt:
                 show_progress("")
-                print("what is done is kept: the same command goes on from there", file=sys.stderr)
+                print("finished jobs are kept: repeat the command to continue", file=sys.stderr)
                 raise
             except (ValueError, ArithmeticError, ImportError) as error:
                 failed.append(f"{setting.name}, {case.name}: {error}")
     if failed:
-        raise ValueError("not everything could be run. " + "; ".join(failed))
+        raise ValueError("some cases failed. " + "; ".join(failed))
     if not ran:
-        raise FileNotFoundError("nothing could be run: see what is missing above")
+        raise FileNotFoundError("no case could be run: the files listed above are missing")
 
 
-def _run_case(args: argparse.Namespace, case: Case, setting: Setting, locate: "Locate") -> bool:
-    """Run one case on one setting, say what came of it, and return whether there were files for any of it."""
+def _run_case(args: argparse.Namespace, case: Case, setting: Setting, locate: "Locate", own: "Own") -> bool:
+    """Run one case on one setting, print the result, and return whether any of its jobs had all files."""
     from .experiments.run import run
     from .experiments.tasks import tasks
 
     label = f"{setting.name}, {case.name}"
-    asked = tasks(case, setting, locate, args.conventions)
-    if not asked:
-        print(f"{label}: not part of this setting as {args.conventions}", flush=True)
+    wanted = tasks(case, setting, locate, args.conventions, own=own)
+    if not wanted:
+        print(f"{label}: not part of this setting by the conventions {args.conventions}", flush=True)
         return False
     start = perf_counter()
-    options = {"conventions": args.conventions, "workers": args.workers, "progress": _progress}
-    done = run(case, setting, locate, args.output, **options)
+    options = {"conventions": args.conventions, "workers": args.workers, "progress": _progress, "own": own}
+    result = run(case, setting, locate, args.output, **options)
     show_progress("")
-    anew = f"; {done.anew} jobs of other code run anew" if done.anew else ""
-    print(f"{label}: {perf_counter() - start:.1f} s{anew}{_without(done.missing)}", flush=True)
-    return any(task.is_ready for task in asked)
+    repeated = f"; {result.repeated} outdated jobs repeated" if result.repeated else ""
+    print(f"{label}: {perf_counter() - start:.1f} s{repeated}{_without(result.missing)}", flush=True)
+    return any(task.is_ready for task in wanted)
 
 
-def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate"]]:
-    """Return the settings that a command asks for, each with a function that finds its files."""
+def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate", "Own"]]:
+    """Return the settings that the command names, each with a function that finds its files, and own scores."""
+    from .experiments.own import Own, check_methods
     from .experiments.own_setting import read_setting
     from .experiments.tasks import in_folders
 
-    own = [name for name in args.setting or () if Path(name).suffix == ".toml"]
-    known = [name for name in args.setting or () if name not in own]
-    for name in known:
+    files = [name for name in args.setting or () if Path(name).suffix == ".toml"]
+    names = [name for name in args.setting or () if name not in files]
+    for name in names:
         if name not in SETTINGS:
             choices = ", ".join(SETTINGS)
-            raise ValueError(f"--setting must be a .toml file of your own or one of {choices}, got {name!r}")
-    found = [read_setting(Path(name)) for name in own]
-    names = [setting.name for setting, _ in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"--setting must name settings apart from one another, got two of the name {max(names)}")
-    if known or not own:
+            raise ValueError(f"--setting must be a .toml file or one of {choices}, got {name!r}")
+    found = [read_setting(Path(name)) for name in files]
+    own_names = [setting.name for setting, *_ in found]
+    if len(set(own_names)) < len(own_names):
+        raise ValueError(f"--setting must name settings with different names, got {max(own_names)} twice")
+    if names or not files:
         folders = tuple(args.banks)
         for folder in folders:
             if not folder.is_dir():
                 raise FileNotFoundError(f"--banks must name folders of SETTING/SET.npz, got {folder}")
         present = [name for name in SETTINGS if any((folder / name).is_dir() for folder in folders)]
-        absent = [name for name in known if name not in present]
+        absent = [name for name in names if name not in present]
         if absent or not present:
             wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
             raise FileNotFoundError(f"there is no folder {wanted} in {where}: it holds a file SET.npz for each set")
-        found += [(SETTINGS[name], in_folders(folders, SETTINGS[name])) for name in known or present]
-    return found
+        found += [(SETTINGS[name], in_folders(folders, SETTINGS[name]), Own()) for name in names or present]
+    here = str(Path.cwd())
+    methods = check_methods(args.method or [], here)
+    return [
+        (setting, locate, replace(own, methods=methods, folder=own.folder or here)) for setting, locate, own in found
+    ]
 
 
 def run_report(args: argparse.Namespace) -> None:
-    """Write a report of the rows at hand: one HTML page that loads nothing, and the tables as Markdown."""
+    """Write a report of stored rows: one self-contained HTML page, and the tables as Markdown."""
     from .experiments.records import read
     from .report import page
     from .report.tables import markdown_of
@@ -297,12 +306,14 @@ def _add_extract(command: AddCommand) -> None:
 def _add_run(command: AddCommand) -> None:
     part = command(run_run, "truing bench run table online --setting cifar10-resnet56 --banks banks")
     slow = ", ".join(name for name, case in CASES.items() if case.slow)
-    about = f"{', '.join(CASES)}; {ALL} is every one but {slow}, which take minutes"
+    about = f"{', '.join(CASES)}; {ALL} means all cases except {slow}, which take minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
     sets = f"{', '.join(SETTINGS)}, or a .toml file of your own (default: those with files)"
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
+    own = "a method of your own, features and base scores to a function of features; can be repeated"
+    part.add_argument("--method", action="append", metavar="MODULE:FUNCTION", help=own)
     part.add_argument("--as", dest="conventions", default=CONVENTIONS[0], choices=CONVENTIONS, help="whose conventions")
     cores = os.cpu_count() or 1
     part.add_argument("--workers", type=int, default=cores, metavar="N", help="jobs at a time (default: %(default)s)")

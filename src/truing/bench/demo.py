@@ -7,7 +7,7 @@ from ..report.writing import check_page, write_text
 from ..sample import DATA, INSIDE, OUTSIDE
 from .code import code_version
 from .experiments.cases import CONVENTIONS, DEMO, SEED, Case
-from .experiments.provenance import facts
+from .experiments.provenance import describe_file
 from .experiments.records import About, Results, Row, about
 from .experiments.run import choices, run_task
 from .experiments.settings import Setting
@@ -55,7 +55,7 @@ def measure(cases: list[Case], folder: Path = DATA) -> Results:
         for number, task in enumerate(wanted, 1):
             show_progress(f"{case.title}: {number} of {len(wanted)}, {task.name}")
             rows += [{**names, **row} for row in run_task(task)[1]]
-        data = {name: facts(path) for task in wanted for name, path in task.paths.items() if path is not None}
+        data = {name: describe_file(path) for task in wanted for name, path in task.paths.items() if path is not None}
         chosen = choices(case, SETTING, CONVENTIONS[0]) | {"repeats": 1}
         abouts.append(about(chosen, SETTING, data, code_version("truing.bench.experiments.run")))
     return Results(rows, abouts, {SETTING.name: SETTING})

@@ -23,15 +23,15 @@ def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
-def refuse(args: argparse.Namespace, options: Sequence[str], unfit: bool, with_what: str) -> None:
-    """Reject options that would have no effect."""
+def refuse(args: argparse.Namespace, options: Sequence[str], is_unused: bool, wanted: str) -> None:
+    """Reject options that would have no effect, and say what they need."""
     for name in options:
-        if unfit and getattr(args, name) is not None:
-            raise ValueError(f"{spelling(name)} goes with {with_what}")
+        if is_unused and getattr(args, name) is not None:
+            raise ValueError(f"{spelling(name)} needs {wanted}")
 
 
 def own_path(args: argparse.Namespace, output: str, *others: str) -> Path:
-    """Return the output path of an argument. Raise an error if it is a file of one of the other arguments."""
+    """Return the path of an output. Raise an error if another argument names the same file."""
     path: Path = getattr(args, output)
     for other in others:
         value = getattr(args, other)
@@ -42,7 +42,7 @@ def own_path(args: argparse.Namespace, output: str, *others: str) -> Path:
 
 
 def check_target(path: Path) -> None:
-    """Reject a name of an output that is surely a mistake."""
+    """Reject an output name that cannot be intended, such as `.csv`."""
     if str(path) == "-":
         raise ValueError("- is not a file name: truing writes to files, not to standard output")
     if path.name.startswith(".") and path.name.lower() in ENDINGS:
@@ -52,7 +52,7 @@ def check_target(path: Path) -> None:
 def check_apart(name: str, path: Path, other: str, files: Sequence[Path]) -> None:
     """Raise an error if a path is one of the files of another argument."""
     if real_path(path) in map(real_path, files):
-        raise ValueError(f"{name} must be a file of its own, got {path}, which {other} names too")
+        raise ValueError(f"{name} and {other} must be different files, got {path} for both")
 
 
 def spelling(name: str) -> str:

@@ -1,7 +1,7 @@
 """Commands on rows: detect, decide, learn, score, fit, apply, and merge for moments.
 
-Rows are one or more files, folders of parts, or globs. `detect` works in memory on the rows of one file, unless the
-results go to a folder. Everything else reads blocks of rows.
+Rows are files, folders of parts, or globs. `detect` loads the rows of one file into memory, unless the results go to a
+folder. All other commands read blocks of rows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .. import parts
 from .._check import check_same_rows, counted
 from .._display.frames import columns
 from .._display.json import as_json
+from .._warnings import warn
 from ..contrast import ContrastFit
 from ..data.blocks import TABLES, check_ending
 from ..data.columns import files_of, read_columns, read_groups, read_ids, write_columns
@@ -57,11 +58,11 @@ TABLE_OPTIONS = ("skip_bad_rows", "skip_bad_parts", "workers", "scheduler")
 
 
 def run_detect(args: argparse.Namespace) -> None:
-    """Score every row and, given in-distribution rows, decide which rows are out-of-distribution."""
+    """Score every row and, with a reference, decide which rows are out-of-distribution."""
     refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
     refuse(args, ("batch", "order"), args.method != "online", "--method online")
     refuse(args, ("groups", "same_mix", "save"), args.reference is None, "--reference")
-    if not _chooses_base(args):
+    if not _may_choose_base(args):
         _check_needs(args, "head")
     if args.save is not None:
         check_named(own_path(args, "save", "outputs", "reference", "head"), ".npz")
@@ -69,7 +70,7 @@ def run_detect(args: argparse.Namespace) -> None:
     if _is_table(args):
         _detect_table(args, options)
         return
-    refuse(args, TABLE_OPTIONS, True, "a table in parts: give a folder, a glob or several files, or -o a folder")
+    refuse(args, TABLE_OPTIONS, True, "a table in parts: several files, a folder or a glob, or -o a folder")
     refuse(args, ("id",), args.output is None, "-o")
     if args.output is not None:
         check_ending(own_path(args, "output", "outputs", "reference", "head", "save"))
@@ -77,34 +78,37 @@ def run_detect(args: argparse.Namespace) -> None:
     path: Path = args.outputs[0]
     if args.save is not None:
         check_replaceable(args.save, Table.of(path, features=args.features, logits=args.logits))
+    _check_reference_apart(args, files_of(path))
     outputs, reference = _rows(args, path), _reference(args)
+    _check_scores_are_used(args, outputs.scores is not None)
     ids = _ids(args, path, outputs)
     images = _images(args.images, len(outputs))
     options |= {"head": _head(args.head), "with_detector": args.save is not None}
-    found, detector = detect_and_learn(outputs, reference, progress=args.progress, **options)
+    detection, detector = detect_and_learn(outputs, reference, progress=args.progress, **options)
     if args.output is not None:
-        write_columns(args.output, ids | columns(found))
+        write_columns(args.output, ids | columns(detection))
     if detector is not None:
         table = Table.of(path, features=args.features, logits=args.logits)
         write(args.save, "detector", detector, {"learned": table.stamps_by_path()})
     if args.report is not None:
-        found = _reported(args, found, outputs, reference, images)
-    _print_summary(args, summary.facts(found, outputs.features.shape[1], args.output, args.report))
+        detection = _reported(args, detection, outputs, reference, images)
+    _print_summary(args, summary.summarize(detection, outputs.features.shape[1], args.output, args.report))
 
 
 def run_decide(args: argparse.Namespace) -> None:
-    """Decide the rows of new parts by a saved detector. Parts that are done are skipped."""
+    """Decide the rows of new parts with a saved detector. Parts that were decided before are skipped."""
     _check_folder(args)
     with _changing(args.detector) if args.learn else nullcontext():
         detector, learned = _read_detector(args.detector)
         table = _table(args)
+        _warn_of_unused_scores(detector.base, "scores" in table.widths)
         _check_elsewhere("-o", args.output, args.outputs, table)
         args.resumable = True
         with _runner(args) as runner:
             rate = given(args, "accept", "false_alarm", "fdr") or {"accept": 0.95}
             common = {"runner": runner, "progress": args.progress}
-            found = parts.decide(detector, table, args.output, **rate, learned=learned, **common)
-        _print_summary(args, summary.facts(found, table.widths["features"], args.output))
+            detection = parts.decide(detector, table, args.output, **rate, learned=learned, **common)
+        _print_summary(args, summary.summarize(detection, table.widths["features"], args.output))
         if args.learn:
             lines = _learn_new(args, detector, learned, table)
             if not args.json:
@@ -112,31 +116,33 @@ def run_decide(args: argparse.Namespace) -> None:
 
 
 def run_learn(args: argparse.Namespace) -> None:
-    """Add the rows of new parts to a saved detector. Parts that it has learned are skipped."""
+    """Add the rows of new parts to a saved detector. Parts that the detector has learned are skipped."""
     check_named(own_path(args, "detector", "outputs"), ".npz")
     with _changing(args.detector):
         detector, learned = _read_detector(args.detector)
         table = _table(args)
+        _warn_of_unused_scores(detector.base, "scores" in table.widths)
         print("\n".join(_learn_new(args, detector, learned, table)))
 
 
 def _learn_new(args: argparse.Namespace, detector: Detector, learned: dict[str, Any], table: Table) -> list[str]:
-    """Learn the parts that are new to a detector, and save it. Return what was done, in lines of text."""
+    """Learn the parts that are new to a detector, and save the detector. Return the summary in lines of text."""
     new = table.only([number for number, path in enumerate(table.paths()) if path not in learned])
-    kept = f"{counted(len(table) - len(new), 'part')} learned before"
+    before = f"{counted(len(table) - len(new), 'part')} learned before"
     if not len(new):
         args.wipe_progress()
-        return [f"learned    no new parts, {kept}"]
-    lessons = parts.learn(detector, new, args.progress)
-    write(args.detector, "detector", lessons.detector, {"learned": learned | lessons.table.stamps_by_path()})
+        return [f"learned    no new parts, {before}"]
+    learning = parts.learn(detector, new, args.progress)
+    write(args.detector, "detector", learning.detector, {"learned": learned | learning.table.stamps_by_path()})
     args.wipe_progress()
-    lines = [
-        f"learned    {counted(lessons.rows)} in {counted(len(lessons.table), 'new part')}, {kept}",
-        f"detector   {counted(lessons.detector.state.rows)} learned",
+    if skipped := sum(learning.table.part_rows) - learning.rows:
+        warn(f"{counted(skipped)} with a NaN or an infinity skipped")
+    for reason in learning.table.unreadable:
+        warn(f"unreadable part skipped: {reason}")
+    return [
+        f"learned    {counted(learning.rows)} in {counted(len(learning.table), 'new part')}, {before}",
+        f"detector   {counted(learning.detector.state.rows)} learned",
     ]
-    if skipped := sum(lessons.table.part_rows) - lessons.rows:
-        lines.append(f"note       {counted(skipped)} with a NaN or an infinity skipped")
-    return lines + [f"note       unreadable part skipped: {reason}" for reason in lessons.table.unreadable]
 
 
 def run_score(args: argparse.Namespace) -> None:
@@ -144,14 +150,16 @@ def run_score(args: argparse.Namespace) -> None:
     _check_needs(args, "head", "reference")
     own_path(args, "output", "outputs", "head", "reference")
     table = _table(args)
+    _check_scores_are_used(args, "scores" in table.widths)
+    _check_reference_apart(args, table.files())
     reference = None if args.reference is None else _rows(args, args.reference)
-    base = args.base or ("msp" if "logits" in table.widths else "given")
+    base = args.base or ("given" if "scores" in table.widths else "msp")
     score = BaseScore(base, args.temperature, _head(args.head), reference)
     _write_scores(args, table, ApplyPart(score.of), parts.score, score)
 
 
 def run_apply(args: argparse.Namespace) -> None:
-    """Write the trued score of every row by an earlier fit."""
+    """Write the trued score of every row, computed with an earlier fit."""
     own_path(args, "output", "fit", "outputs")
     fit = load(args.fit)
     if not isinstance(fit, LinearFit | ContrastFit):
@@ -159,22 +167,24 @@ def run_apply(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.fit} must hold a LinearFit or a ContrastFit, got {type(fit).__name__}{hint}")
     table = _table(args)
     check_width(fit, table)
+    if isinstance(fit, ContrastFit):  # A linear fit needs only the features.
+        _warn_of_unused_scores(fit.standard.base, "scores" in table.widths)
     _write_scores(args, table, ApplyPart.of(fit), parts.apply, fit)
 
 
 def run_fit(args: argparse.Namespace) -> None:
-    """Fit the base score on the features, or contrast the rows with reference rows, and write the fit."""
+    """Fit base scores on features, or contrast the rows with a reference, and write the fit."""
     if args.method == "auto":
         args.method = method_of_fit(has_reference=args.reference is not None)
     refuse(args, ("reference", "groups"), args.method != "contrast", "--method contrast")
     if args.method == "contrast" and args.reference is None:
         raise ValueError("--method contrast needs --reference: in-distribution rows")
     if args.method == "contrast" and not args.intercept:
-        raise ValueError("--no-intercept does not go with --method contrast")
+        raise ValueError("--no-intercept cannot be used with --method contrast")
     refuse(args, ("keep", "penalty"), args.method != "rlr", "--method rlr")
-    refuse(args, ("moments",), args.method != "dlr", "--method dlr: a robust fit is not a sum over all rows")
+    refuse(args, ("moments",), args.method != "dlr", "--method dlr: only this fit depends on sums over all rows")
     refuse(args, ("model",), args.moments is None, "--moments")
-    if not _chooses_base(args):
+    if not _may_choose_base(args):
         _check_needs(args, "head")
     check_named(own_path(args, "output", "outputs", "reference", "head", "moments"), ".npz")
     if args.moments is not None:
@@ -183,6 +193,8 @@ def run_fit(args: argparse.Namespace) -> None:
         _fit_moments(args)
         return
     table = _table(args)
+    _check_scores_are_used(args, "scores" in table.widths)
+    _check_reference_apart(args, table.files())
     for name in ("output", "moments"):
         if getattr(args, name) is not None:
             _check_elsewhere(spelling(name), getattr(args, name), args.outputs, table)
@@ -202,7 +214,7 @@ def run_fit(args: argparse.Namespace) -> None:
 
 
 def run_merge(args: argparse.Namespace) -> None:
-    """Add the moments of several places, and subtract others."""
+    """Add moments that were computed in several places, and subtract others."""
     check_named(args.output, ".npz")
     for path in (*args.moments, *args.minus):
         check_apart("-o", args.output, "MOMENTS", [path])
@@ -213,19 +225,21 @@ def run_merge(args: argparse.Namespace) -> None:
 
 
 def _detect_table(args: argparse.Namespace, options: dict[str, Any]) -> None:
-    """Run the whole job on a table and write a file of results for each part."""
-    refuse(args, ("report", "images"), True, "rows in one file and -o a file, got a table in parts")
-    refuse(args, ("batch", "order"), True, "rows in one file")
+    """Run `detect` on a table and write a file of results for each part."""
+    refuse(args, ("report", "images"), True, "the rows in one file and -o a file, got a table in parts")
+    refuse(args, ("batch", "order"), True, "the rows in one file")
     _check_folder(args)
     table = _table(args)
     for name in ("output", "save"):
         if getattr(args, name) is not None:
             _check_elsewhere(spelling(name), getattr(args, name), args.outputs, table)
+    _check_reference_apart(args, table.files())
+    _check_scores_are_used(args, "scores" in table.widths)
     args.resumable = True
     options |= {"head": _head(args.head), "detector": args.save}
     with _runner(args) as runner:
-        found = parts.detect(table, args.output, _reference(args), **options, runner=runner, progress=args.progress)
-    _print_summary(args, summary.facts(found, table.widths["features"], args.output))
+        detection = parts.detect(table, args.output, _reference(args), **options, runner=runner, progress=args.progress)
+    _print_summary(args, summary.summarize(detection, table.widths["features"], args.output))
 
 
 def _is_table(args: argparse.Namespace) -> bool:
@@ -243,7 +257,7 @@ def _is_folder_of_parts(path: Path) -> bool:
 def _check_folder(args: argparse.Namespace) -> None:
     """Require a folder for the results of a table in parts."""
     if args.output is None or (args.output.suffix and not args.output.is_dir()):
-        raise ValueError("-o must name a folder for the results of a table in parts, a file for each part")
+        raise ValueError(f"-o must be a folder for the results of a table in parts, got {args.output or 'no -o'}")
 
 
 def _write_scores(args: argparse.Namespace, table: Table, work: ApplyPart, to_folder: Any, score: Any) -> None:
@@ -258,7 +272,7 @@ def _write_scores(args: argparse.Namespace, table: Table, work: ApplyPart, to_fo
         return
     if len(table) > 1 or _is_folder_of_parts(args.outputs[0]):
         raise ValueError(f"-o must be a folder for the scores of a table in parts, got {args.output}")
-    refuse(args, ("workers", "scheduler"), True, "a folder of results")
+    refuse(args, ("workers", "scheduler"), True, "a folder of results, such as -o scores")
     check_ending(args.output)
     job = Job(table, progress=args.progress)
     if args.output.suffix.lower() == ".npz":
@@ -270,25 +284,29 @@ def _write_scores(args: argparse.Namespace, table: Table, work: ApplyPart, to_fo
     else:
         rows = next(iter(job.results("scores", WritePart(work, (args.output,))))).rows
     if not rows:
-        raise ValueError(f"{args.outputs[0]} must have a row that can be read, got none")
+        raise ValueError(f"{args.outputs[0]} must have at least one readable row, got none")
 
 
-def _print_summary(args: argparse.Namespace, facts: dict[str, Any]) -> None:
+def _print_summary(args: argparse.Namespace, values: dict[str, Any]) -> None:
+    """Print the summary of a detection, and its notes as warnings."""
     args.wipe_progress()
-    print(as_json(facts) if args.json else summary.text(facts))
+    print(as_json(values) if args.json else summary.text(values), flush=True)
+    for note in values["notes"]:
+        warn(note)
 
 
 def _read_detector(path: Path) -> tuple[Detector, dict[str, Any]]:
-    """Read a saved detector, and the parts that it has learned."""
+    """Read a saved detector, and the stamps of the parts that the detector has learned."""
     _, detector, about = read(path)
     if not isinstance(detector, Detector):
-        raise ValueError(f"{path} must hold a detector, as detect --save writes, got a {type(detector).__name__}")
+        received = type(detector).__name__
+        raise ValueError(f"{path} must hold a detector, which truing detect --save writes, got a {received}")
     return detector, learned_parts(about)
 
 
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
-    """Lock a file against other commands that change it."""
+    """Lock a file during the block against other commands that change the file."""
     target = real_path(check_readable(path))
     store = Store(target.with_name(f".{target.name}.partial"))
     with locked(store.folder):
@@ -307,8 +325,8 @@ def _holds_moments(path: Path) -> bool:
 
 def _fit_moments(args: argparse.Namespace) -> None:
     """Solve saved moments and write the fit."""
-    refuse(args, ("base", "head", "moments", "features", "logits"), True, "rows, and OUTPUTS holds moments")
-    refuse(args, TABLE_OPTIONS, True, "a table in parts, and OUTPUTS holds moments")
+    refuse(args, ("base", "head", "moments", "features", "logits"), True, "rows, but OUTPUTS holds moments")
+    refuse(args, TABLE_OPTIONS, True, "a table in parts, but OUTPUTS holds moments")
     if args.method != "dlr":
         raise ValueError(f"--method must be dlr for moments, got {args.method}")
     moments, _ = read_moments(args.outputs[0])
@@ -316,8 +334,8 @@ def _fit_moments(args: argparse.Namespace) -> None:
 
 
 def _origin(args: argparse.Namespace, table: Table) -> Origin:
-    """Return the origin of the scores behind moments."""
-    default = "msp" if "logits" in table.widths else "given"
+    """Return how the scores of the moments were computed."""
+    default = "given" if "scores" in table.widths else "msp"
     return Origin(args.base or default, args.temperature, args.model)
 
 
@@ -338,7 +356,7 @@ def _rows(args: argparse.Namespace, path: Path) -> Outputs:
 
 
 def _reference(args: argparse.Namespace) -> Outputs | None:
-    """Read the reference rows. A file that truing saved has its own column names."""
+    """Read the reference rows. Columns may have the names given by options, or the standard names."""
     path: Path | None = args.reference
     if path is None:
         return None
@@ -346,12 +364,31 @@ def _reference(args: argparse.Namespace) -> Outputs | None:
         raise ValueError(f"--reference must be one file, got the folder {path}")
     names = {"features": args.features, "logits": args.logits}
     if any(names.values()) and path.suffix.lower() in (".npz", *TABLES) and path.is_file():
-        held = layout_of(path, ["features"]).held
-        names = {
-            name: None if own in (None, name) or (name in held and own not in held) else own
-            for name, own in names.items()
-        }
+        existing = layout_of(path, ["features"]).all_columns
+        for name, given_name in names.items():
+            if given_name == name or (name in existing and given_name not in existing):
+                names[name] = None
     return Outputs.load(path, **names)
+
+
+def _check_reference_apart(args: argparse.Namespace, files: Sequence[Path]) -> None:
+    """Raise an error if the reference is one of the files of the rows. The jobs reject identical rows."""
+    if args.reference is not None and not _is_folder_of_parts(args.reference):
+        for file in files_of(args.reference):
+            check_apart("--reference", file, "OUTPUTS", files)
+
+
+def _check_scores_are_used(args: argparse.Namespace, has_scores: bool) -> None:
+    """Reject a head that a column of scores makes useless, and warn if --base replaces this column."""
+    if has_scores and args.base is None and args.head is not None:
+        raise ValueError("--head needs --base, because OUTPUTS has a column scores, which is the base score otherwise")
+    _warn_of_unused_scores(args.base, has_scores)
+
+
+def _warn_of_unused_scores(base: Any, has_scores: bool) -> None:
+    """Warn if the rows have a column of scores, but a named base score is computed instead."""
+    if has_scores and isinstance(base, str) and base != "given":
+        warn(f"the column scores is not used: the base score is {base}")
 
 
 def _groups(args: argparse.Namespace) -> Any:
@@ -359,7 +396,7 @@ def _groups(args: argparse.Namespace) -> Any:
 
 
 def _ids(args: argparse.Namespace, path: Path, outputs: Outputs) -> dict[str, Any]:
-    """Return the row identifiers, if requested, as the first column of a result."""
+    """Return the row identifiers as the first column of a result, if --id is given."""
     if args.id is None:
         return {}
     ids = read_ids(path, args.id)
@@ -373,27 +410,27 @@ def _head(path: Path | None) -> tuple[Any, Any] | None:
         return None
     arrays = read_columns(path, needed="weight", wanted=("weight", "bias"))
     if "bias" not in arrays:
-        raise ValueError(f"{path} must hold weight and bias, got weight")
+        raise ValueError(f"{path} must hold weight and bias, got only weight")
     return arrays["weight"], arrays["bias"]
 
 
 def _check_needs(args: argparse.Namespace, *options: str) -> None:
-    """Reject a head or a reference that the base score does not use, and require one that it needs."""
+    """Reject a head or a reference that the base score does not use, and require them if the base score needs them."""
     for name in options:
         users = [base for base, needed in NEEDS.items() if name in needed]
         refuse(args, (name,), args.base not in users, f"--base {', '.join(users[:-1])} or {users[-1]}")
         if args.base in users and getattr(args, name) is None:
-            meaning = {"head": "the weight and bias of the last layer", "reference": "known in-distribution rows"}
+            meaning = {"head": "the weight and bias of the last layer", "reference": "in-distribution rows"}
             raise ValueError(f"--base {args.base} needs --{name}: {meaning[name]}")
 
 
-def _chooses_base(args: argparse.Namespace) -> bool:
-    """Return whether a contrast may choose a base score that uses the head."""
+def _may_choose_base(args: argparse.Namespace) -> bool:
+    """Return whether a contrast may choose between base scores, one of which uses the head."""
     return args.base is None and args.reference is not None and args.method in ("auto", "contrast")
 
 
 def _check_report(args: argparse.Namespace) -> None:
-    """Check that a report can be written before doing any work."""
+    """Check before any work that a report can be written."""
     refuse(args, ("images",), args.report is None, "--report")
     if args.report is not None:
         from ..report.figures import figure_class
@@ -412,7 +449,11 @@ def _images(path: Path | None, rows: int) -> list[Path] | None:
 
 
 def _reported(
-    args: argparse.Namespace, found: Detection, outputs: Outputs, reference: Outputs | None, images: list[Path] | None
+    args: argparse.Namespace,
+    detection: Detection,
+    outputs: Outputs,
+    reference: Outputs | None,
+    images: list[Path] | None,
 ) -> Detection:
     """Write the report of a detection. Return the detection with notes on images that cannot be shown."""
     import shlex
@@ -425,25 +466,25 @@ def _reported(
 
     shown = None
     if images is not None:
-        listed = (int(row) for rows in listed_rows(found).values() for row in rows)
+        listed = (int(row) for rows in listed_rows(detection).values() for row in rows)
         shown = pictures(images, listed)
-        found = replace(found, notes=(*found.notes, *notes(shown)))
+        detection = replace(detection, notes=(*detection.notes, *notes(shown)))
     commands = [shlex.join(["truing", *args.words])]
     if args.output is None:
         commands.append(shlex.join(["truing", *args.words, "-o", "scores.csv"]))
-    write_text(args.report, render(found, PageJob(args.outputs[0].name, outputs, reference, shown, commands)))
-    return found
+    write_text(args.report, render(detection, PageJob(args.outputs[0].name, outputs, reference, shown, commands)))
+    return detection
 
 
 def _check_elsewhere(name: str, path: Path, outputs: Sequence[Path], table: Table) -> None:
     """Reject an output that would overwrite rows, or that the next run would read as rows."""
     place = real_path(path)
-    files = {real_path(file) for part in table.parts for file in files_of(part)}
-    made = [place] if path.suffix else [place / f"x{ending}" for ending in (".npz", *RESULTS)]
+    files = set(map(real_path, table.files()))
+    written = [place] if path.suffix else [place / f"x{ending}" for ending in (".npz", *RESULTS)]
     for rows in outputs:
-        is_among = rows.is_dir() and place.is_relative_to(real_path(rows))
-        if place in files or is_among or any(_is_matched(file, rows) for file in made):
-            raise ValueError(f"{name} must lie elsewhere than the rows, got {path}")
+        is_inside = rows.is_dir() and place.is_relative_to(real_path(rows))
+        if place in files or is_inside or any(_is_matched(file, rows) for file in written):
+            raise ValueError(f"{name} must not be among the rows {rows}, got {path}")
 
 
 def _is_matched(file: Path, pattern: Path) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._check import Floats, counted
+from .._warnings import Alert
 from ..outputs import Outputs, as_outputs
 from ..scores.rows import ScoredRows
 from .standard import Standard
@@ -100,8 +101,10 @@ class ContrastFit:
             notes.append(f"only {self.rows:,.10g} rows to learn from: contrast needs hundreds")
         if self.shift > _CLEAR_SHIFT and self.trust < _LITTLE_TRUST:
             notes.append(
-                "the rows differ from the reference as a whole, but few look like outliers: check that the reference "
-                "still matches production"
+                Alert(
+                    "the rows differ from the reference as a whole, but few look like outliers: check that the "
+                    "reference still matches production"
+                )
             )
         elif self.trust < _LITTLE_TRUST:
             notes.append(

@@ -22,10 +22,10 @@ def read_columns(
 ) -> Arrays:
     """Read the wanted columns of a file, without converting their types.
 
-    `named` maps columns to their names in the file, where the names differ. A name such as `f*` that matches several
-    columns of numbers joins them in natural order. The column `needed` and all columns in `named` must be in the file.
-    A folder, or an `.npy` file with `features` in its name, stands for a set of `.npy` files whose names differ only in
-    that word. The files of a set are memory-mapped.
+    `named` maps columns to their names in the file, where the names differ. A pattern such as `f*` joins all matching
+    columns of numbers, in natural order. The file must have the column `needed` and all columns in `named`. A folder,
+    or an `.npy` file with `features` in its name, is a set of `.npy` files whose names differ only in that word. The
+    files of a set are memory-mapped.
     """
     path = Path(path)
     if path.is_dir() or path.suffix.lower() == ".npy":
@@ -34,9 +34,9 @@ def read_columns(
         return _read_set(_features_of(path), needed, wanted)
     if path.suffix.lower() == ".npy" and "features" in path.name:
         return _read_set(check_readable(path), needed, wanted)
-    called = {name: (named or {}).get(name, name) for name in wanted}
-    arrays = read_part(path, list(called.values()), [called[needed], *(named or {}).values()])
-    return {name: arrays[own] for name, own in called.items() if own in arrays}
+    in_file = {name: (named or {}).get(name, name) for name in wanted}
+    arrays = read_part(path, list(in_file.values()), [in_file[needed], *(named or {}).values()])
+    return {name: arrays[column] for name, column in in_file.items() if column in arrays}
 
 
 def read_ids(path: AnyPath, name: str) -> NDArray[Any]:
@@ -45,7 +45,7 @@ def read_ids(path: AnyPath, name: str) -> NDArray[Any]:
 
 
 def read_groups(path: AnyPath, name: str) -> NDArray[Any]:
-    """Read the column of reference rows that the option --groups names: one group label per row (n,)."""
+    """Read the column of the option --groups: one group label per reference row (n,)."""
     try:
         return read_ids(path, name)
     except (TypeError, ValueError) as error:
@@ -78,14 +78,14 @@ def write_columns(path: AnyPath, columns: Arrays) -> None:
 def _features_of(folder: Path) -> Path:
     path = folder / "features.npy"
     if not path.exists():
-        held = listing(sorted(file.name for file in folder.iterdir()))
-        raise FileNotFoundError(f"there is no features.npy in the folder {folder}, which holds {held}")
+        names = listing(sorted(file.name for file in folder.iterdir()))
+        raise FileNotFoundError(f"there is no features.npy in the folder {folder}, which contains {names}")
     return path
 
 
 def _read_set(features: Path, needed: str, wanted: Sequence[str]) -> Arrays:
     files = {name: file for name, file in set_of(features).items() if file.exists()}
     if needed not in files:
-        held = listing([file.name for file in files.values()])
-        raise FileNotFoundError(f"there is no file {set_of(features)[needed]} beside {held}")
+        others = listing([file.name for file in files.values()])
+        raise FileNotFoundError(f"there is no file {set_of(features)[needed]} next to {others}")
     return {name: read_npy(file) for name, file in files.items() if name in wanted}

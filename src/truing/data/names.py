@@ -1,4 +1,4 @@
-"""Names of columns: the order of names with numbers, and patterns that stand for several columns."""
+"""Names of columns: natural order of names with numbers, and patterns that match several columns."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 NAMES = ("features", "logits", "labels", "scores")
 
 Chosen = dict[str, list[str]]
-"""The columns that each wanted name stands for: the column of this name, or those that it matches as a pattern."""
+"""Maps each wanted name to the column of this name, or to all columns that match the name as a pattern."""
 
 MAX_NAMES_LISTED = 12
 
@@ -25,20 +25,20 @@ def natural(name: str) -> list[Any]:
     return [key for pair in zip(pieces[::2], [*numbers, ()], strict=True) for key in pair]
 
 
-def columns_called(name: str, held: Sequence[str]) -> list[str]:
-    """Return the columns that a name stands for: the column of this name, or all that match it as a pattern."""
-    if name in held:
+def matching_columns(name: str, columns: Sequence[str]) -> list[str]:
+    """Return the column of this name, or all columns that match the name as a pattern."""
+    if name in columns:
         return [name]
-    return sorted({column for column in held if fnmatchcase(column, name)}, key=natural) if has_magic(name) else []
+    return sorted({column for column in columns if fnmatchcase(column, name)}, key=natural) if has_magic(name) else []
 
 
-def choose_columns(wanted: Sequence[str], held: Sequence[str], ids: str | None = None) -> Chosen:
-    """Return the columns of each wanted name, and of the exact name `ids`, that a file has.
+def choose_columns(wanted: Sequence[str], all_columns: Sequence[str], ids: str | None = None) -> Chosen:
+    """Return the columns of a file that each wanted name matches, and the column with the exact name `ids`.
 
-    A pattern that matches a column with another use is an error.
+    A pattern must not match a column with another use.
     """
-    chosen = {name: columns for name in wanted if (columns := columns_called(name, held))}
-    if ids is not None and ids in held:
+    chosen = {name: columns for name in wanted if (columns := matching_columns(name, all_columns))}
+    if ids is not None and ids in all_columns:
         chosen[ids] = [ids]
     for name, columns in chosen.items():
         if columns == [name]:
@@ -50,7 +50,7 @@ def choose_columns(wanted: Sequence[str], held: Sequence[str], ids: str | None =
 
 
 def common_dtypes(chosen: Chosen, dtype_of: Callable[[str], np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
-    """Return the common type of the columns of each pattern, given a function that returns the type of a column."""
+    """Return the common type of the columns of each pattern. `dtype_of` returns the type of a column."""
     patterns = {name: columns for name, columns in chosen.items() if columns != [name]}
     return {name: np.result_type(*set(map(dtype_of, columns))) for name, columns in patterns.items()}
 
@@ -58,9 +58,9 @@ def common_dtypes(chosen: Chosen, dtype_of: Callable[[str], np.dtype[Any]]) -> d
 def gather(
     chosen: Chosen, dtypes: Mapping[str, np.dtype[Any]], read: Callable[[str], NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Return an array for each chosen name, given the types of patterns and a function that reads a column.
+    """Return an array for each chosen name. `dtypes` are the types of patterns, and `read` reads one column.
 
-    The columns (n,) of a pattern have the same length, and become one array (n, d). They are read one at a time.
+    The columns (n,) of a pattern are read one at a time and become one array (n, d).
     """
     arrays: dict[str, NDArray[Any]] = {}
     for name, columns in chosen.items():
@@ -73,14 +73,16 @@ def gather(
     return arrays
 
 
-def check_contains(path: object, needed: str, held: Sequence[str], *, exact: bool = False) -> None:
-    """Raise an error if a file has no column that the needed name stands for, or none of this exact name."""
-    if needed not in held and (exact or not columns_called(needed, held)):
-        wanted = f"columns that match {needed}" if has_magic(needed) and not exact else needed
-        raise ValueError(f"{path} must hold {wanted}, got {listing(held)}")
+def check_contains(path: object, needed: str, columns: Sequence[str], *, exact: bool = False) -> None:
+    """Raise an error if a file has no column of this name and, unless `exact`, no column that matches the name."""
+    if needed in columns or (not exact and matching_columns(needed, columns)):
+        return
+    wanted = f"columns that match {needed}" if has_magic(needed) and not exact else needed
+    advice = ": give the name of this column (features= or --features)" if needed == "features" else ""
+    raise ValueError(f"{path} must hold {wanted}, got {listing(columns)}{advice}")
 
 
 def listing(names: Sequence[str]) -> str:
-    """Return the names in one line, or the first `MAX_NAMES_LISTED` of many names."""
+    """Return at most `MAX_NAMES_LISTED` names in one line, and the number of other names."""
     more = len(names) - MAX_NAMES_LISTED
     return ", ".join(names[:MAX_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "") or "nothing"

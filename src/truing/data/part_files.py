@@ -1,4 +1,4 @@
-"""Find the parts of a table that is larger than one file or than memory, and read their rows in blocks.
+"""Find the parts of a table that does not fit in one file or in memory, and read their rows in blocks.
 
 A part is an `.npz`, Parquet or Arrow file, or a set of `.npy` files. A set is a folder that contains `features.npy`, or
 an `.npy` file with `features` in its name, together with the files that have another column's name in that place.
@@ -39,14 +39,15 @@ _ROWS_AT_ONCE = 2**14
 class Layout:
     """Metadata of a part.
 
-    `rows` is the number of rows. `columns` maps each wanted name that the part has to its type and row shape. `matched`
-    maps it to the columns that it stands for: itself, or those that it matches as a pattern. `held` lists all columns.
+    `rows` is the number of rows. `columns` maps each wanted name in the part to a type and a row shape. `matched` maps
+    each wanted name to the column of this name, or to the columns that match the name as a pattern. `all_columns` lists
+    the names of all columns.
     """
 
     rows: int
     columns: dict[str, Column]
     matched: Chosen
-    held: list[str]
+    all_columns: list[str]
 
 
 def parts_of(path: AnyPath) -> list[Path]:
@@ -79,8 +80,8 @@ def read_blocks(
 ) -> Iterator[Arrays]:
     """Yield the wanted columns of a part in blocks of `rows` rows; the last block may be shorter.
 
-    Every block has the same columns, with the types and widths of `layout_of`. A part without rows yields no
-    blocks. Damage may be detected after some blocks, at the latest when the blocks end.
+    Every block has the same columns, with the types and widths of `layout_of`. A part without rows yields no blocks.
+    Damage may be detected only after some blocks, at the latest when the blocks end.
 
     Parameters
     ----------
@@ -89,18 +90,18 @@ def read_blocks(
     rows
         Number of rows of a block.
     wanted
-        The columns to read, if the part has them. A pattern such as `f*` must match at least one column; all columns of
-        numbers (n,) that it matches are read as one array (n, d), in natural order.
+        The columns to read, if the part has them. A pattern such as `f*` must match at least one column; all matching
+        columns of numbers (n,) are read as one array (n, d), in natural order.
     needed
         A column that the part must have.
     ids
-        A column of row identifiers that the part must have: integers or words. Words are arrays of strings.
+        A column of row identifiers that the part must have: integers or strings.
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
     part = Path(part)
     layout = layout_of(part, wanted, ids)
-    _check_holds(part, needed, layout.held)
+    _check_has(part, needed, layout.all_columns)
     if layout.rows and (layout.columns or ids):
         yield from _counted(part, _blocks_of(part, list(layout.columns), rows, ids), layout.rows)
 
@@ -112,21 +113,21 @@ def layout_of(part: Path, wanted: Sequence[str] = NAMES, ids: str | None = None)
     """
     part = Path(part)
     if ids in wanted:
-        raise ValueError(f"{part} must have a column of ids of its own, got {ids}, which is read as numbers too")
+        raise ValueError(f"{part} must have a separate column of row identifiers, got {ids}, which is read as numbers")
     layout = _read_layout(part, wanted, ids)
     for name in wanted:
         if has_magic(name):
-            check_contains(part, name, layout.held)
+            check_contains(part, name, layout.all_columns)
     if ids is not None:
-        check_contains(part, ids, layout.held, exact=True)
+        check_contains(part, ids, layout.all_columns, exact=True)
     return layout
 
 
 def read_part(part: Path, wanted: Sequence[str], needed: Sequence[str], ids: str | None = None) -> Arrays:
-    """Read the wanted columns and the ids of a part whole. It must have the columns `needed`, and rows."""
+    """Read all rows of the wanted columns and the ids of a part, which must have rows and the columns `needed`."""
     layout = layout_of(part, wanted, ids)
     for name in needed:
-        _check_holds(part, name, layout.held)
+        _check_has(part, name, layout.all_columns)
     if not layout.rows:
         raise ValueError(f"{part} must have at least one row, got none")
     arrays: Arrays = {}
@@ -151,15 +152,15 @@ def _empty_columns(part: Path, layout: Layout) -> Arrays:
 
 
 def set_of(features: Path) -> dict[str, Path]:
-    """Return the paths of a set of `.npy` files by column, given its features. Some may not exist."""
+    """Return the paths of a set of `.npy` files by column, given the file of features. Some may not exist."""
     head, _, tail = features.name.rpartition("features")
     return {name: features.with_name(f"{head}{name}{tail}") for name in NAMES}
 
 
 def refuse_names(path: Path, names: Sequence[str]) -> None:
-    """Raise an error if columns of a set of `.npy` files are called by names."""
+    """Raise an error if columns of a set of `.npy` files are given by name."""
     if names:
-        raise ValueError(f"{path} is an .npy file, whose columns have fixed names, got the name {', '.join(names)}")
+        raise ValueError(f"the columns of .npy files have fixed names, got the name {', '.join(names)} for {path}")
 
 
 def _is_set(path: Path) -> bool:
@@ -176,18 +177,18 @@ def _is_glob(path: Path) -> bool:
 
 def _parts_below(folder: Path) -> list[Path]:
     """Return the parts in a folder and the folders in it, at any depth."""
-    found: list[Path] = []
+    candidates: list[Path] = []
     waiting, visited = [folder], dict[Path, Path]()
     while waiting:
-        here = waiting.pop()
-        _check_new(here, visited)
-        for path in sorted(here.iterdir()):
-            if not _is_passed_over(path.name):
-                (waiting if path.is_dir() and not _is_set(path) else found).append(path)
-    parts = _parts_among(found)
+        current = waiting.pop()
+        _check_new(current, visited)
+        for path in sorted(current.iterdir()):
+            if not _is_ignored(path.name):
+                (waiting if path.is_dir() and not _is_set(path) else candidates).append(path)
+    parts = _parts_among(candidates)
     if not parts:
         raise FileNotFoundError(
-            f"there are no parts of a table in the folder {folder}, which holds {_names_in(folder)}"
+            f"there are no parts of a table in the folder {folder}, which contains {_names_in(folder)}"
         )
     return parts
 
@@ -206,23 +207,23 @@ def _matches(pattern: Path) -> list[Path]:
     if not root.is_dir():
         raise FileNotFoundError(f"no file matches {pattern}: there is no folder {root}")
     names = root.glob(str(pattern.relative_to(root)))
-    found = [path for path in names if not any(map(_is_passed_over, path.relative_to(root).parts))]
-    folders = {path for path in found if path.is_dir() and not _is_set(path)}
-    parts = _parts_among([path for path in found if path not in folders])
+    matches = [path for path in names if not any(map(_is_ignored, path.relative_to(root).parts))]
+    folders = {path for path in matches if path.is_dir() and not _is_set(path)}
+    parts = _parts_among([path for path in matches if path not in folders])
     if not parts and folders:
         parts = _parts_among([part for folder in folders for part in _parts_below(folder)])
     if not parts:
-        raise FileNotFoundError(f"no file matches {pattern}: the folder {root} holds {_names_in(root)}")
+        raise FileNotFoundError(f"no file matches {pattern}: the folder {root} contains {_names_in(root)}")
     return parts
 
 
-def _parts_among(found: list[Path]) -> list[Path]:
-    """Return the parts, in order, among files and folders that each are a part or belong to a set."""
-    in_folders = [path / "features.npy" for path in found if path.is_dir()]
-    in_files = [path for path in found if _is_features(path)]
-    of_sets = {file for features in (*in_folders, *in_files) for file in set_of(features).values()}
-    stand_for_sets = set(in_files) - set(in_folders)
-    parts = [path for path in found if path not in of_sets or path in stand_for_sets]
+def _parts_among(paths: list[Path]) -> list[Path]:
+    """Return the parts, in order, among files and folders. Each path is a part or belongs to a set."""
+    in_folders = [path / "features.npy" for path in paths if path.is_dir()]
+    in_files = [path for path in paths if _is_features(path)]
+    files_of_sets = {file for features in (*in_folders, *in_files) for file in set_of(features).values()}
+    parts_of_sets = set(in_files) - set(in_folders)
+    parts = [path for path in paths if path not in files_of_sets or path in parts_of_sets]
     for part in parts:
         _check_part(part)
     return sorted(parts, key=lambda part: [natural(name) for name in part.parts])
@@ -234,11 +235,14 @@ def _check_part(path: Path) -> None:
         check_readable(path)  # Raises an error for a loop of links.
     if _is_set(path):
         return
+    if path.suffix.lower() == ".csv":
+        advice = "convert it, for example with pandas.read_csv(…).to_parquet(…)"
+        raise ValueError(f"{path} must be an .npz, .npy, Parquet or Arrow file to hold rows, got .csv: {advice}")
     if path.suffix.lower() not in (".npz", *TABLES):
-        raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)}, or be an .npy with features in its name")
+        raise ValueError(f"{path} must end in .npz, {', '.join(TABLES)}, or be an .npy file with features in its name")
 
 
-def _is_passed_over(name: str) -> bool:
+def _is_ignored(name: str) -> bool:
     is_hidden = name.startswith((".", "_")) and name != ".."
     return is_hidden or name.endswith((".tmp", ".crc"))
 
@@ -264,9 +268,9 @@ def _read_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layout:
 
 
 def _read_npz_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layout:
-    chosen, headers, held = read_npz_headers(part, (*wanted, ABOUT, *([ids] if ids else [])))
+    chosen, headers, all_columns = read_npz_headers(part, (*wanted, ABOUT, *([ids] if ids else [])))
     if chosen.pop(ABOUT, None) and (saved := kind_of(read_npz(part, [ABOUT]))) is not None:
-        raise ValueError(f"{part} must hold rows, got a {saved} that truing.save wrote: truing.load reads it")
+        raise ValueError(f"{part} must hold rows, got a {saved} that truing.save wrote: read the file with truing.load")
     headers.pop(ABOUT, None)
     if ids in headers:
         header = headers[ids]
@@ -274,36 +278,36 @@ def _read_npz_layout(part: Path, wanted: Sequence[str], ids: str | None) -> Layo
             received = f"{header.dtype} of shape {header.shape}"
             raise TypeError(f"{ids} must be integers or strings (n,), got {received} in {part}")
         del chosen[ids]
-    return _layout_by_headers(part, chosen, headers, held)
+    return _layout_by_headers(part, chosen, headers, all_columns)
 
 
-def _layout_by_headers(part: Path, chosen: Chosen, headers: dict[str, Header], held: list[str]) -> Layout:
+def _layout_by_headers(part: Path, chosen: Chosen, headers: dict[str, Header], all_columns: list[str]) -> Layout:
     for name, header in headers.items():
         if not header.shape:
-            raise ValueError(f"{part} must hold rows of {name}, got one number")
+            raise ValueError(f"{part} must hold an array of {name}, got one number")
     rows: dict[int, str] = {}
     for name, header in headers.items():
         rows.setdefault(header.shape[0], name)
     if len(rows) > 1:
         counts = ", ".join(f"{count} of {name}" for count, name in rows.items())
-        raise ValueError(f"all columns of {part} must have the same length, got {counts}")
+        raise ValueError(f"all columns of {part} must have the same number of rows, got {counts}")
     dtypes = {name: header.dtype.newbyteorder("=") for name, header in headers.items()}
     common = common_dtypes(chosen, dtypes.__getitem__)
     columns: dict[str, Column] = {
-        name: (dtypes[name], headers[name].shape[1:]) if its == [name] else (common[name], (len(its),))
-        for name, its in chosen.items()
+        name: (dtypes[name], headers[name].shape[1:]) if names == [name] else (common[name], (len(names),))
+        for name, names in chosen.items()
     }
-    return Layout(max(rows, default=0), columns, chosen, held)
+    return Layout(max(rows, default=0), columns, chosen, all_columns)
 
 
-def _check_holds(part: Path, needed: str, held: list[str]) -> None:
+def _check_has(part: Path, needed: str, all_columns: list[str]) -> None:
     if not _is_set(part):
-        check_contains(part, needed, held)
-    elif needed not in held:
+        check_contains(part, needed, all_columns)
+    elif needed not in all_columns:
         refuse_names(part, [needed] if needed not in NAMES else [])
         files = set_of(_features_of(part))
-        beside = listing([files[name].name for name in held])
-        raise FileNotFoundError(f"there is no file {files[needed]} beside {beside}")
+        others = listing([files[name].name for name in all_columns])
+        raise FileNotFoundError(f"there is no file {files[needed]} next to {others}")
 
 
 def _blocks_of(part: Path, names: Sequence[str], rows: int, ids: str | None) -> Iterator[Arrays]:
@@ -317,14 +321,14 @@ def _blocks_of(part: Path, names: Sequence[str], rows: int, ids: str | None) -> 
 
 
 def _counted(part: Path, blocks: Iterator[Arrays], total: int) -> Iterator[Arrays]:
-    """Yield the blocks. Raise an error if they have another number of rows than the metadata says."""
+    """Yield the blocks. Raise an error if their number of rows differs from the metadata."""
     count = 0
     for block in blocks:
         count += len(next(iter(block.values())))
         if count <= total:
             yield block
     if count != total:
-        raise ValueError(f"{part} must have {total} rows, as its metadata says, got {count}")
+        raise ValueError(f"{part} must have {total} rows, as in its metadata, got {count}")
 
 
 def _set_blocks(part: Path, names: Sequence[str], rows: int) -> Iterator[Arrays]:

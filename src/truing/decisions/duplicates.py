@@ -10,6 +10,7 @@ exponentially distributed with mean 1.
 import numpy as np
 
 from .._check import Bools, Floats, Matrix
+from .._warnings import Alert
 from ..regression.least_squares import row_products
 
 # The most numbers and rows to read. Rows are read in runs of `_RUN`, because rows of a group are usually adjacent.
@@ -51,13 +52,12 @@ def on_near_duplicates(features: Matrix) -> list[str]:
     advice = "if rows come in groups (frames, tiles, users), pass groups=, one label per reference row"
     if np.mean(is_copied) * _share_beyond_chance(distinct, is_copied) >= _COPIED:
         share = counts[is_copied].sum() / len(rows)
-        return [
-            f"{share:.0%} of the reference rows have an exact copy in the reference, so {rates}: drop the copies; "
-            f"{advice}"
-        ]
+        copied = f"{share:.0%} of the reference rows have an exact copy in the reference"
+        return [Alert(f"{copied}, so {rates}: drop the copies; {advice}")]
     share = _share_with_gap(distinct)
     if share >= _WITH_GAP:
-        return [f"about {share:.0%} of the reference rows have a near-duplicate in the reference, so {rates}: {advice}"]
+        near = f"about {share:.0%} of the reference rows have a near-duplicate in the reference"
+        return [Alert(f"{near}, so {rates}: {advice}")]
     return []
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._check import counted
+from .._warnings import Alert
+from ..outputs import Outputs
 from ..regression.least_squares import LinearFit
 from .distances import GARBAGE_DISTANCE
 from .thresholds import out_share_at_most, out_share_of_counts
@@ -23,9 +25,10 @@ _FEW_ROWS = 3
 _NEARLY_ALL = 0.9
 _LEVELS = (0.05, 0.25, 0.5)
 
-# The fewest rows whose order is compared, and the number of standard errors that makes a difference clear.
+# The fewest rows whose order is compared, and the numbers of standard errors that make a difference clear, and certain.
 ROWS_TO_COMPARE = 20
 _CLEAR = 2.0
+_CERTAIN = 4.0
 
 # The difference in predicted class frequencies that causes a note, as a share of the rows beyond sampling error.
 _CLASS_SHIFT = 0.1
@@ -33,8 +36,11 @@ _CLASS_SHIFT = 0.1
 # Tolerance for rounding errors of a probability.
 _ROUNDED_CHANCE = 1e-6
 
+# A network that classifies this many rows without an error may have been trained on them.
+_MANY_RIGHT = 100
+
 NO_REFERENCE = "there are scores but no decisions: pass in-distribution rows as reference to get decisions"
-ALL_EQUAL = "all base scores are equal, so truing cannot improve them"
+ALL_EQUAL = Alert("all base scores are equal, so truing cannot improve them")
 
 
 class Chance(Protocol):
@@ -62,13 +68,23 @@ def on_few_rows(few: int, fit: LinearFit) -> str:
     )
 
 
+def on_training_rows(reference: Outputs) -> list[str]:
+    """Return a note if labels show that the network classifies every row of a large reference correctly."""
+    if reference.labels is None or reference.logits is None or len(reference) < _MANY_RIGHT:
+        return []
+    if not np.array_equal(reference._predicted_classes(), reference.labels):
+        return []
+    rows = f"all {len(reference):,} reference rows"
+    return [Alert(f"the network classifies {rows} correctly: pass rows that it was not trained on")]
+
+
 def on_out_share(counts: NDArray[np.integer[Any]]) -> Iterator[str]:
     """Yield a note if nearly all rows look out. `counts` is the number of rows with each of the m + 1 p-values."""
     if out_share_at_most(counts, _LEVELS) < _NEARLY_ALL:  # Skip the lower bound, which is slower to compute.
         return
     bound = out_share_of_counts(counts, levels=_LEVELS)
     if bound >= _NEARLY_ALL:
-        yield (
+        yield Alert(
             f"at least {math.floor(100 * bound)} % of the rows look out: check that the reference comes from the same "
             "network and data source, and that the network was not trained on it"
         )
@@ -111,11 +127,17 @@ def on_order(before: Sequence[Chance], after: Sequence[Chance], rises: Sequence[
     fall into few classes change the second.
     """
     chance = before[0].chance
-    if all(then.chance < 0.5 - _ROUNDED_CHANCE - _CLEAR * then.standard_error for then in before):
-        yield (
+    if _is_low(before, _CLEAR):
+        note = (
             f"the rows score higher than the reference (with probability {1 - chance:.3f}): check that outputs and "
             "reference are not swapped, and that a higher score means in-distribution"
         )
+        yield Alert(note) if _is_low(before, _CERTAIN) else note
     if all(rise.chance < -_CLEAR * rise.standard_error for rise in rises):
         chances = f"{chance:.3f} before truing, {after[0].chance:.3f} after"
         yield f"truing hurts here: a reference row outscores a test row with probability {chances}"
+
+
+def _is_low(before: Sequence[Chance], errors: float) -> bool:
+    """Return whether all chances are below one half by this number of standard errors."""
+    return all(then.chance < 0.5 - _ROUNDED_CHANCE - errors * then.standard_error for then in before)

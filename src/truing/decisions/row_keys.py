@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 
 from .._check import Floats, Matrix
+from .._warnings import Alert
 from ..regression.least_squares import row_products
 
 # The most rows to look up, the share of shared rows that causes a note, and the share of reference keys that must be
@@ -49,7 +50,8 @@ class RowKeys:
         share = shared / looked_up
         if not self.are_distinct or share < _SHARED:
             return []
-        return [f"{share:.0%} of the rows are reference rows: p-values and error rates are valid only for the others"]
+        valid = "p-values and error rates are valid only for the others"
+        return [Alert(f"{share:.0%} of the rows are reference rows: {valid}")]
 
 
 def stride_of(rows: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._check import Bools, Floats, as_count, as_number, as_share, as_vector
+from .._warnings import Alert
 from .ranks import Ranks
 
 # A note is given if the expected share of rejected in-distribution rows exceeds the requested share by this factor.
@@ -212,9 +213,8 @@ class Rate:
             ]
         if smallest <= self.value:
             return []
-        return [
-            f"no row can be refused at this rate: {rows_in:,} reference rows give p-values of at least {smallest:.2g}"
-        ]
+        least = f"{rows_in:,} reference rows give p-values of at least {smallest:.2g}"
+        return [Alert(f"no row can be refused at this rate: {least}")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from .. import _linalg
 from .._check import BLOCK_NUMBERS, Bools, Floats, Matrix, as_matrix_unchecked, check_finite, row_blocks
 from .._kernels import KERNEL_NUMBERS, kernels, readable
 from .._threads import map_blocks
+from .._warnings import Alert
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -79,7 +80,7 @@ class LinearFit:
     def notes(self, components: int | None = None) -> list[str]:
         """Return warnings about this fit. `components` is the requested number of principal components."""
         if self.rows and self.rank == 0 and not self.collinear:
-            return ["the features do not vary: every row gets the same score"]
+            return [Alert("the features do not vary: every row gets the same score")]
         notes = []
         if self.collinear > self.rank:
             notes.append(

@@ -15,10 +15,10 @@ from .shapes import GRID, kernel_density, principal_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TAIL = 0.001  # The share of rows at either end that a density leaves out.
-SMOOTHED = 50_000  # The largest random sample of rows for a density,
-TURNED = 10_000  # for the principal components (test and reference rows each),
-DOTS = 600  # and for a scatter plot.
+TAIL = 0.001  # Share of rows at either end that a density omits.
+SMOOTHED = 50_000  # Random rows for a density, at most.
+PROJECTED = 10_000  # Random test rows, and reference rows, for the principal components, at most.
+DOTS = 600  # Random rows for a scatter plot, at most.
 SEED = 0
 
 
@@ -31,28 +31,28 @@ def densities(detection: Detection) -> Iterator[Panel]:
 
 
 def plane(detection: Detection, outputs: Outputs, reference: Outputs | None) -> list[Panel]:
-    """Return a scatter plot on the two leading principal components; none if the features have fewer than two."""
+    """Return a scatter plot on the two leading principal components, or no plot if the features have fewer than two."""
     rng = np.random.default_rng(SEED)
-    rows = _some(len(outputs), TURNED, rng)
-    known = None if reference is None else reference.features[_some(len(reference), TURNED, rng)]
-    parts = [outputs.features[rows], *([] if known is None else [known])]
+    rows = _some(len(outputs), PROJECTED, rng)
+    drawn = None if reference is None else reference.features[_some(len(reference), PROJECTED, rng)]
+    parts = [outputs.features[rows], *([] if drawn is None else [drawn])]
     features = np.concatenate(parts).astype(np.float64)
     if features.shape[1] < 2 or not np.ptp(features, axis=0).any():
         return []
     places, shares = principal_axes(features, 2)
-    rows_drawn, known_drawn = rows[:DOTS], np.arange(len(rows), len(places))[:DOTS]
-    colours = _colours(detection)[rows_drawn]
+    test_rows, reference_rows = rows[:DOTS], np.arange(len(rows), len(places))[:DOTS]
+    colours = _colours(detection)[test_rows]
 
     def draw(axes: "Axes") -> None:
-        dots(axes, places[known_drawn], np.full(len(known_drawn), f"{INK}80"), 1)
-        dots(axes, places[: len(rows_drawn)], colours, 2)
+        dots(axes, places[reference_rows], np.full(len(reference_rows), f"{INK}80"), 1)
+        dots(axes, places[: len(test_rows)], colours, 2)
         axes.set(xlabel=f"component 1 ({shares[0]:.0%} of the variance)", ylabel=f"component 2 ({shares[1]:.0%})")
         axes.set(xticks=[], yticks=[])
 
-    words = f"{len(rows_drawn):,} of {len(outputs):,} rows"
+    words = f"{len(test_rows):,} of {len(outputs):,} rows"
     if reference is not None:
-        words += f" and {len(known_drawn):,} of {len(reference):,} reference rows, grey, behind them"
-    caption = f"Features on their two leading principal components: {words}"
+        words += f" and {len(reference_rows):,} of {len(reference):,} reference rows (grey)"
+    caption = f"Features on two principal components: {words}"
     return [Panel(svg(draw, "plane"), caption, f"{caption}; scatter.")]
 
 
@@ -60,9 +60,10 @@ def _scores(detection: Detection) -> Panel:
     rng = np.random.default_rng(SEED)
     rows = _some(len(detection.scores), SMOOTHED, rng)
     scores, colours = detection.scores[rows], _colours(detection)[rows]
-    known = None if detection.scores_in is None else detection.scores_in[_some(len(detection.scores_in), SMOOTHED, rng)]
+    scores_in = detection.scores_in
+    scores_in = None if scores_in is None else scores_in[_some(len(scores_in), SMOOTHED, rng)]
     threshold = detection.threshold if detection.threshold is not None and isfinite(detection.threshold) else None
-    ends = [part for part in (scores, known) if part is not None]
+    ends = [part for part in (scores, scores_in) if part is not None]
     grid = _grid([np.quantile(part, (TAIL, 1 - TAIL)) for part in ends], threshold)
     heights = kernel_density(scores, grid)
     label = detection.base if detection.method == "none" else f"{detection.base} + {detection.method}"
@@ -76,14 +77,14 @@ def _scores(detection: Detection) -> Panel:
                 places = np.sort(np.append(grid[side], threshold))
                 _fill(axes, places, np.interp(places, grid, np.where(grid == threshold, at, heights)), colour)
             axes.axvline(threshold, color=INK, linewidth=1, linestyle="dashed")
-        if known is not None:
-            axes.plot(grid, kernel_density(known, grid), color=INK, linewidth=1.6)
+        if scores_in is not None:
+            axes.plot(grid, kernel_density(scores_in, grid), color=INK, linewidth=1.6)
         label_density(axes, label, grid[0], grid[-1])
 
-    caption = f"{label}: density of the rows’ scores"
-    caption += "" if known is None else "; the line is the reference’s"
-    caption += "" if threshold is None else f", dashed the threshold, {threshold:.6g}"
-    return Panel(svg(draw, "scores", margins=DENSITY_MARGINS), caption, f"{caption}.")
+    caption = f"Scores ({label})"
+    caption += "" if scores_in is None else "; solid line: reference"
+    caption += "" if threshold is None else f"; dashed line: threshold {threshold:.6g}"
+    return Panel(svg(draw, "scores", margins=DENSITY_MARGINS), caption, f"{caption}; density.")
 
 
 def _base_scores(detection: Detection) -> Panel:
@@ -95,9 +96,9 @@ def _base_scores(detection: Detection) -> Panel:
         _fill_by_colour(axes, grid, scores, colours)
         label_density(axes, detection.base, grid[0], grid[-1])
 
-    caption = f"{detection.base}, the base score: density of the rows’ scores"
-    caption += "" if detection.is_out is None else " by what was decided"
-    return Panel(svg(draw, "base-scores", margins=DENSITY_MARGINS), caption, f"{caption}.")
+    caption = f"Base scores ({detection.base})"
+    caption += "" if detection.is_out is None else " of accepted and refused rows"
+    return Panel(svg(draw, "base-scores", margins=DENSITY_MARGINS), caption, f"{caption}; density.")
 
 
 def _some(rows: int, most: int, rng: np.random.Generator) -> Any:

@@ -65,7 +65,7 @@ class Panel:
     alternative: str
 
 
-def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
+def dots(axes: Any, places: Floats, colours: Any, order: int, size: float = 3.4) -> None:
     """Draw points as lines of zero length with round ends, which need a quarter of the bytes of markers."""
     gap = np.full(places.shape[1], np.nan)
     for start in range(0, len(places), RUN):
@@ -73,7 +73,7 @@ def dots(axes: Any, places: Floats, colours: Any, order: int) -> None:
         for colour in sorted(set(colours.tolist())):
             own = places[some][colours[some] == colour]
             strokes = np.array([line for place in own for line in (place, place, gap)]).reshape(-1, places.shape[1])
-            axes.plot(*strokes.T, color=colour, alpha=0.65, linewidth=3.4, solid_capstyle="round", zorder=order)
+            axes.plot(*strokes.T, color=colour, alpha=0.65, linewidth=size, solid_capstyle="round", zorder=order)
 
 
 def label_density(axes: "Axes", label: str, low: float, high: float) -> None:

@@ -12,7 +12,7 @@ from ..detection import Detection
 from ..regression.least_squares import LinearFit
 
 
-def facts(
+def summarize(
     detection: Detection | TableDetection, dimensions: int, output: Path | None, report: Path | None = None
 ) -> dict[str, Any]:
     """Return the summary of a detection as plain values."""
@@ -25,7 +25,7 @@ def facts(
         "dimensions": dimensions,
         "base": detection.base,
         "method": detection.method,
-        "fit": _facts_of_fit(detection.fit),
+        "fit": _summary_of_fit(detection.fit),
         "reference_rows": detection.reference_rows,
         "rate": None if detection.rate is None else {detection.rate.name: detection.rate.value},
         "threshold": detection.threshold,
@@ -38,30 +38,29 @@ def facts(
     }
 
 
-def text(facts: dict[str, Any]) -> str:
-    """Return the summary as a few lines of text."""
-    if facts["rows"] == 0:
-        lines = [f"rows       no new rows; {counted(facts['kept_parts'], 'part')} done before"]
-        return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
-    trued = "" if facts["method"] == "none" else f", trued by {facts['method']}"
+def text(summary: dict[str, Any]) -> str:
+    """Return the summary as a few lines of text, without the notes."""
+    if summary["rows"] == 0:
+        return f"rows       no new rows; {counted(summary['kept_parts'], 'part')} done before"
+    trued = "" if summary["method"] == "none" else f", trued by {summary['method']}"
     lines = [
-        f"rows       {facts['rows']:,} of {counted(facts['dimensions'], 'feature')}",
-        f"score      {facts['base']}{trued}",
+        f"rows       {summary['rows']:,} of {counted(summary['dimensions'], 'feature')}",
+        f"score      {summary['base']}{trued}",
     ]
-    if facts["fit"] is not None:
-        lines.append(f"fit        {_fit_in_words(facts['fit'])}")
-    if facts["refused"] is not None:
-        (rate, level), threshold = next(iter(facts["rate"].items())), facts["threshold"]
-        reference = counted(facts["reference_rows"], "reference row")
+    if summary["fit"] is not None:
+        lines.append(f"fit        {_fit_in_words(summary['fit'])}")
+    if summary["refused"] is not None:
+        (rate, level), threshold = next(iter(summary["rate"].items())), summary["threshold"]
+        reference = counted(summary["reference_rows"], "reference row")
         at = "" if threshold is None or not isfinite(threshold) else f", threshold {threshold:.6g}"
         lines.append(f"decided    {rate.replace('_', '-')} {level:g} by {reference}{at}")
-        lines.append(f"refused    {counted(facts['refused'])}, {facts['refused'] / facts['rows']:.1%}")
-        if facts["out_share_at_least"]:
-            lines.append(f"out rows   {facts['out_share_at_least']:.1%} at least, with 95% confidence")
-    if facts.get("kept_parts"):
-        lines.append(f"kept       {counted(facts['kept_parts'], 'part')} done before")
-    lines += [f"wrote      {facts[name]}" for name in ("output", "report") if facts[name] is not None]
-    return "\n".join(lines + [f"note       {note}" for note in facts["notes"]])
+        lines.append(f"refused    {counted(summary['refused'])}, {summary['refused'] / summary['rows']:.1%}")
+        if summary["out_share_at_least"]:
+            lines.append(f"out rows   {summary['out_share_at_least']:.1%} at least, with 95% confidence")
+    if summary.get("kept_parts"):
+        lines.append(f"kept       {counted(summary['kept_parts'], 'part')} done before")
+    lines += [f"wrote      {summary[name]}" for name in ("output", "report") if summary[name] is not None]
+    return "\n".join(lines)
 
 
 def _name(path: Path | None) -> str | None:
@@ -69,7 +68,7 @@ def _name(path: Path | None) -> str | None:
     return None if path is None else fsencode(path).decode(errors="backslashreplace")
 
 
-def _facts_of_fit(fit: LinearFit | ContrastFit | None) -> dict[str, Any] | None:
+def _summary_of_fit(fit: LinearFit | ContrastFit | None) -> dict[str, Any] | None:
     if fit is None:
         return None
     if isinstance(fit, LinearFit):

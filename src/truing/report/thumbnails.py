@@ -27,7 +27,7 @@ def image_files(path: Path, rows: int) -> list[Path]:
         raise ValueError(f"{path} must have an image for each of {counted(rows)}, got {counted(len(files), 'image')}")
     missing = [file for file in files if not file.is_file()]
     if missing:
-        raise ValueError(f"{path} must name files that are there, got {missing[0]}")
+        raise ValueError(f"{path} must name existing files, got {missing[0]}")
     return files
 
 
@@ -48,17 +48,17 @@ def notes(shown: Mapping[int, Picture]) -> Iterator[str]:
     """Yield a note if any of the pictures cannot be read."""
     unread = [row for row, picture in shown.items() if picture.source is None]
     if unread:
-        first = f"that of row {unread[0]}, {shown[unread[0]].name}, for one"
-        yield f"{len(unread)} of the {counted(len(shown), 'image')} in the report cannot be read: {first}"
+        first = f"the first is {shown[unread[0]].name} of row {unread[0]}"
+        yield f"{len(unread)} of the {counted(len(shown), 'image')} in the report cannot be read; {first}"
 
 
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file or folder of images {path}")
+        raise FileNotFoundError(f"images must be an existing file or folder, got {path}")
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"{path} must be a folder of images, or a text with the path of one on each line") from None
+        raise ValueError(f"images must be a folder or a text file with one path per line, got {path}") from None
 
 
 def thumbnail(path: Path) -> str | None:

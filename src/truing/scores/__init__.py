@@ -121,7 +121,7 @@ def _of_features_and_head(name: str, score: Callable[..., Floats]) -> Callable[.
     def by_name(
         outputs: Outputs, temperature: float = 1.0, head: Head | None = None, reference: Outputs | None = None
     ) -> Floats:
-        weight, bias = _as_head(name, head)
+        weight, bias = _as_head(name, head, outputs)
         return score(outputs.features, weight, bias, temperature=temperature)
 
     return by_name
@@ -156,7 +156,7 @@ def _fdbd(
     leave_out: bool = False,
 ) -> Floats:
     _check_no_temperature("fdbd", temperature)
-    logits, (weight, _) = _logits(outputs, "fdbd"), _as_head("fdbd", head)
+    logits, (weight, _) = _logits(outputs, "fdbd"), _as_head("fdbd", head, outputs)
     reference = _as_reference("fdbd", outputs, reference, leave_out)
     scores = fdbd(outputs.features, logits, weight, mean_of(reference.features))
     # A row is m / (m - 1) times farther from the mean of the other m - 1 rows.
@@ -171,7 +171,7 @@ def _nci(
     leave_out: bool = False,
 ) -> Floats:
     _check_no_temperature("nci", temperature)
-    logits, (weight, _) = _logits(outputs, "nci"), _as_head("nci", head)
+    logits, (weight, _) = _logits(outputs, "nci"), _as_head("nci", head, outputs)
     # Leaving a row out does not change the direction to the mean, so the score stays the same.
     reference = _as_reference("nci", outputs, reference, leave_out)
     return nci(outputs.features, logits, weight, mean_of(reference.features))
@@ -185,7 +185,7 @@ def _vim(
     leave_out: bool = False,
 ) -> Floats:
     _check_no_temperature("vim", temperature)
-    logits, (weight, bias) = _logits(outputs, "vim"), _as_head("vim", head)
+    logits, (weight, bias) = _logits(outputs, "vim"), _as_head("vim", head, outputs)
     reference = _as_reference("vim", outputs, reference, leave_out)
     if reference.logits is None:
         raise ValueError(f"reference must have logits for the score vim, got {reference!r}")
@@ -237,10 +237,15 @@ def _logits(outputs: Outputs, name: str) -> Matrix:
     return logits
 
 
-def _as_head(name: str, head: Head | None) -> tuple[ArrayLike, ArrayLike]:
+def _as_head(name: str, head: Head | None, outputs: Outputs) -> tuple[ArrayLike, ArrayLike]:
     if head is None:
         raise ValueError(f"the score {name} needs head, the (weight, bias) of the network's last layer, got None")
-    return as_pair(head)
+    weight, bias = as_pair(head)
+    widths = outputs.features.shape[1], 0 if outputs.logits is None else outputs.logits.shape[1]
+    if np.shape(weight) == widths != widths[::-1]:
+        columns = f"got {widths[0]} features and {widths[1]} logits"
+        raise ValueError(f"outputs must match the head's weight {widths}, {columns}: are features and logits swapped?")
+    return weight, bias
 
 
 def as_pair(head: Head) -> tuple[ArrayLike, ArrayLike]:

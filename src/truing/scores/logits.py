@@ -91,8 +91,10 @@ def gen_energy_msp(logits: ArrayLike, names: Sequence[str]) -> tuple[Floats, NDA
     return np.column_stack([scores[name](f) for name in names]), largest_of_rows(f, "logits")[1]
 
 
-# At least so many rows that all sum to one are rejected as probabilities.
-_MIN_PROBABILITY_ROWS = 16
+# In a batch of at least this many rows, sums of probabilities may differ from 1 by the first tolerance, which covers
+# rounding to float16. In a small batch, logits may come that close by chance, so the tolerance is rounding to float32.
+_LARGE_BATCH = 16
+_NEARLY_ONE, _EXACTLY_ONE = 1e-2, 1e-5
 
 
 def as_logits(values: ArrayLike, name: str = "logits") -> Matrix:
@@ -107,11 +109,7 @@ def as_logits_unchecked(values: ArrayLike, name: str = "logits") -> Matrix:
     logits = as_matrix_unchecked(values, name)
     if logits.shape[1] < 2:
         raise ValueError(f"{name} must have at least two columns, one for each class, got shape {logits.shape}")
-    if (
-        len(logits) >= _MIN_PROBABILITY_ROWS
-        and _are_probabilities(logits[:_MIN_PROBABILITY_ROWS])
-        and all(_are_probabilities(block) for _, block in blocks(logits))
-    ):
+    if _are_probabilities(logits):
         raise ValueError(
             f"{name} must be outputs of the last layer before its softmax, got probabilities: rows of numbers in "
             "[0, 1] that sum to 1 (pass the logits; for msp and gen, logarithms of the probabilities serve as well)"
@@ -124,6 +122,15 @@ def as_temperature(temperature: float) -> float:
     return as_number(temperature, "temperature", at_least=1e-100)
 
 
-def _are_probabilities(rows: Matrix) -> bool:
+def _are_probabilities(logits: Matrix) -> bool:
+    """Return whether all rows look like probabilities. In a small batch, whole numbers and a single pair do not."""
+    if len(logits) >= _LARGE_BATCH:
+        first = logits[:_LARGE_BATCH]
+        return _sum_to_one(first, _NEARLY_ONE) and all(_sum_to_one(block, _NEARLY_ONE) for _, block in blocks(logits))
+    return logits.size > 2 and _sum_to_one(logits, _EXACTLY_ONE) and bool((logits % 1 != 0).any())
+
+
+def _sum_to_one(rows: Matrix, tolerance: float) -> bool:
+    """Return whether no number is negative and every row sums to 1."""
     wide = rows.astype(np.float64, copy=False)
-    return bool(wide.min() >= 0 and wide.max() <= 1.01 and np.abs(wide.sum(axis=1) - 1).max() <= 1e-2)
+    return bool(wide.min(initial=0.0) >= 0 and np.abs(wide.sum(axis=1) - 1).max(initial=0.0) <= tolerance)

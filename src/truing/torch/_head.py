@@ -1,12 +1,17 @@
-"""The head of a model: the one layer whose input is the features and whose output is the logits.
+"""The head of a model: the layer whose input is the features and whose output is the logits.
 
-Where it is not given it is looked for on the first batch, among the `nn.Linear` layers that the model calls:
-1. the one whose output the model returns, alone or within a tuple, a dict or an object (under the name `logits`
-   where there is that name), as it is or through a softmax, a log-softmax or a sigmoid; several are an error;
-2. where there is none, the last one called, with a warning; an error where matrices are returned, none of its shape.
+If no head is given, it is searched on the first batch among the `nn.Linear` layers that the model calls:
+
+1. It is the layer whose output the model returns: alone or within a tuple, a dict or an object (under the name
+   `logits` if there is one), unchanged or through a softmax, a log-softmax or a sigmoid. Several such layers are an
+   error.
+2. If there is no such layer, it is the last layer called, with a warning. It is an error if the model returns
+   matrices and none of them has the shape of that layer's output.
+
+A head may run on every token, (n, t, d) -> (n, t, c), if the model returns the logits of one token of each row, as
+language models with a classification head do. Features and logits are then those of that token.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from threading import Lock, local
@@ -16,23 +21,24 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from .._warnings import warn
 from ..data.npz import Arrays
 
-# How many names an error lists: the head is among the last.
+# Error messages list this many names, from the end, because the head is one of the last layers.
 _LISTED = 12
 
-# How deep the logits may lie within what the model returns.
+# Largest depth at which logits are searched within the model's return value.
 _DEPTH = 4
 
-# What models make of their logits before they return them, and how near that must come in any precision.
+# Functions that models apply to their logits before they return them, and the tolerance for recognising the result.
 _ENDINGS = (lambda logits: logits.softmax(dim=1), lambda logits: logits.log_softmax(dim=1), torch.sigmoid)
 _NEAR = 1e-3
 
 
 class Head:
-    """A model whose head is watched, by module or dotted name, or else found when it first runs. Close it after use.
+    """A model with hooks on its head, or on every possible head until the first call. Close it after use.
 
-    It may be shared among threads: each call sees what it caused itself.
+    Threads may share a `Head`: each call sees only the layers that it called itself.
     """
 
     def __init__(self, model: nn.Module, head: nn.Module | str | None = None) -> None:
@@ -45,19 +51,19 @@ class Head:
 
     @property
     def name(self) -> str | None:
-        """The dotted name of the head, "" where it is the model itself, or None as long as it is not found."""
+        """The dotted name of the head, "" if the head is the model itself, None before the head is found."""
         return None if self._module is None else self._names[self._module]
 
     def run(self, *args: Any, **kwargs: Any) -> tuple[Any, Tensor, Tensor]:
-        """Call the model; return what it returned, and features (n, d) and logits (n, c) with their gradients."""
+        """Call the model; return its return value, features (n, d) and logits (n, c), with their gradients."""
         calls: list[_Call] = []
         outer, self._current.calls = getattr(self._current, "calls", None), calls
         try:
             returned = self._model(*args, **kwargs)
         finally:
             self._current.calls = outer
-        module = self._found(calls, returned) if self._module is None else self._module
-        return returned, *self._read(module, [call for call in calls if call.module is module])
+        module = self._find(calls, returned) if self._module is None else self._module
+        return returned, *self._read(module, [call for call in calls if call.module is module], returned)
 
     def __str__(self) -> str:
         return "no head yet" if self.name is None else f"head {self.name or 'the model itself'}"
@@ -68,16 +74,18 @@ class Head:
             hook.remove()
 
     def see(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
-        """Note a call of a candidate, if it is within a call of this model in this thread."""
-        calls = getattr(self._current, "calls", None)
+        """Record a call of a candidate during a call of this model in this thread."""
+        calls: list[_Call] | None = getattr(self._current, "calls", None)
         if calls is None:
-            return  # Not a call of ours: someone else uses the model as well.
+            return  # The model was called by other code.
         given = next(iter((*inputs, *named.values())), None)
-        of_candidate = self._module is None
-        calls.append(_Call(module, _copied(given, of_candidate), _copied(output, of_candidate), _reference(output)))
+        if self._module is None:
+            # Only the last layer that runs on tokens can be the head. Copies of the others would take much memory.
+            calls[:] = [call.without_tokens() for call in calls]
+        calls.append(_Call(module, _copied(given), _copied(output), _reference(output)))
 
-    def _found(self, calls: list["_Call"], returned: Any) -> nn.Module:
-        """Return the head by what the model called and returned, and watch no other from now on."""
+    def _find(self, calls: list["_Call"], returned: Any) -> nn.Module:
+        """Return the head, and remove the hooks from all other candidates."""
         if not calls:
             raise ValueError(
                 f"none of the model's nn.Linear layers was seen to be called: give head=, the layer in use ({_UNSEEN})"
@@ -91,7 +99,7 @@ class Head:
                         hook.remove()
             return found if self._module is None else self._module
 
-    def _read(self, module: nn.Module, calls: list["_Call"]) -> tuple[Tensor, Tensor]:
+    def _read(self, module: nn.Module, calls: list["_Call"], returned: Any) -> tuple[Tensor, Tensor]:
         name = self._names[module]
         if len(calls) != 1:
             raise ValueError(
@@ -99,25 +107,33 @@ class Head:
                 + ("" if calls else f": name the layer in use ({_UNSEEN})")
             )
         features, logits = calls[0].features, calls[0].logits
-        for tensor, wanted in ((features, "be given a tensor first"), (logits, "return one tensor")):
+        for tensor, wanted in ((features, "get a tensor as its first argument"), (logits, "return one tensor")):
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"head {name!r} must {wanted}, got {type(tensor).__name__}")
         if isinstance(module, nn.Conv2d) and features.ndim == 4:
             check_pointwise(name, module)
             features, logits = features.mean(dim=(2, 3)), logits.mean(dim=(2, 3))
+        if features.ndim == logits.ndim == 3:
+            tokens = calls[0].returned_tokens(_logits_within(returned))
+            if tokens is not None:
+                rows = torch.arange(len(features), device=features.device)
+                features, logits = features[rows, tokens], logits[rows, tokens]
         for tensor, wanted in ((features, "input must be 2-D (n, d)"), (logits, "output must be 2-D (n, c)")):
             if tensor.ndim != 2:
-                raise ValueError(f"head {name!r}: its {wanted}, got shape {tuple(tensor.shape)}")
+                raise ValueError(
+                    f"head {name!r}: its {wanted}, got shape {tuple(tensor.shape)}"
+                    + (_TOKENS if tensor.ndim == 3 else "")
+                )
         if logits.shape[1] < 2:
             raise ValueError(
-                f"head {name!r} must give a logit for each class, at least 2, got {logits.shape[1]} column: "
-                "a sigmoid of f is a softmax of -f/2 and f/2, make a head of these two"
+                f"head {name!r} must give one logit per class, at least 2, got {logits.shape[1]} column: "
+                "replace a sigmoid of f by a softmax of the two columns -f/2 and f/2"
             )
         return features, logits
 
 
 class _Hook:
-    """What a module holds of a watching head: not the head itself, and nothing in a copy of the module."""
+    """A forward hook with a weak reference to its `Head`. A copy of the module gets a hook that does nothing."""
 
     def __init__(self, head: Head | None = None) -> None:
         self._head = None if head is None else ref(head)
@@ -131,12 +147,16 @@ class _Hook:
         return _Hook, ()
 
 
-_UNSEEN = "within a compiled, scripted or data-parallel model none can be seen: pass the plain one"
+_UNSEEN = "hooks do not run within compiled, scripted or data-parallel models: pass the plain model"
+_TOKENS = (
+    "; a head that runs on every token needs a model that returns the logits of one token of each row: otherwise wrap "
+    "the model so that the head gets pooled features"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """One call of a candidate: copies of its input and output, and the output itself as long as anyone holds it."""
+    """One call of a candidate: copies of its input and output, and a weak reference to the output itself."""
 
     module: nn.Module
     features: Any
@@ -152,25 +172,44 @@ class _Call:
     def rows(self) -> int:
         return len(self.logits) if isinstance(self.logits, Tensor) and self.logits.ndim else 0
 
-    def was_given(self, tensor: Tensor) -> bool:
-        """Tell whether this is the input."""
+    def without_tokens(self) -> "_Call":
+        """Return the call without the numbers of arrays that are not 2-D."""
+        features, logits = (_shape_only(value) for value in (self.features, self.logits))
+        return _Call(self.module, features, logits, self.output)
+
+    def has_input(self, tensor: Tensor) -> bool:
+        """Return whether `tensor` equals the input."""
         given = self.features
         if not isinstance(given, Tensor) or given.shape != tensor.shape or given.is_meta or tensor.is_meta:
             return False
         with torch.no_grad():
             return torch.equal(given, tensor.to(given.dtype))
 
-    def may_have_given(self, tensor: Tensor) -> bool:
-        """Tell whether this has the numbers of the output, as it left the layer or after one of the usual endings."""
-        if not self.is_flat or self.logits.shape != tensor.shape:
-            return False
+    def explains(self, tensor: Tensor) -> bool:
+        """Return whether `tensor` equals the output, the output of one token of each row, or a softmax of it."""
         if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
+            return False
+        if self.returned_tokens([tensor]) is not None:
+            return True
+        if not self.is_flat or self.logits.shape != tensor.shape:
             return False
         with torch.no_grad():
             if torch.equal(self.logits, tensor.to(self.logits.dtype)):
                 return True
             logits, found = self.logits.detach().float(), tensor.detach().float()
             return any(torch.allclose(ending(logits), found, rtol=_NEAR, atol=_NEAR) for ending in _ENDINGS)
+
+    def returned_tokens(self, tensors: Sequence[Tensor]) -> Tensor | None:
+        """Return the number (n,) of the token of each row whose output is a row of a returned matrix, or None."""
+        logits = self.logits
+        if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.is_meta or not logits.numel():
+            return None
+        for tensor in tensors:
+            if tuple(tensor.shape) == (logits.shape[0], logits.shape[2]):
+                is_equal = (logits.detach() == tensor.detach()[:, None].to(logits.dtype)).all(dim=2)
+                if is_equal.any(dim=1).all():
+                    return is_equal.int().argmax(dim=1)
+        return None
 
 
 def columns(features: Tensor, logits: Tensor) -> Arrays:
@@ -179,7 +218,7 @@ def columns(features: Tensor, logits: Tensor) -> Arrays:
 
 
 def candidates(model: nn.Module, head: nn.Module | str | None) -> dict[nn.Module, str]:
-    """Return the head by itself where it is given, or else every layer that may be it, with their names."""
+    """Return the given head, or all `nn.Linear` layers, with their dotted names."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -205,8 +244,7 @@ def candidates(model: nn.Module, head: nn.Module | str | None) -> dict[nn.Module
 
 
 def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str]) -> nn.Module:
-    within = list(_tensors(returned))
-    tensors = [tensor for name, tensor in within if name == "logits"] or [tensor for _, tensor in within]
+    tensors = _logits_within(returned)
     found = list(dict.fromkeys(call.module for tensor in tensors for call in _sources(calls, tensor)))
     if len(found) > 1:
         raise ValueError(
@@ -218,23 +256,28 @@ def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str
     return _last(calls, tensors, names)
 
 
+def _logits_within(returned: Any) -> list[Tensor]:
+    """Return the tensors named `logits` within the model's return value, or all its tensors if none has this name."""
+    within = list(_tensors(returned))
+    return [tensor for name, tensor in within if name == "logits"] or [tensor for _, tensor in within]
+
+
 def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.Module, str]) -> nn.Module:
-    """Return the last layer called with 2-D output, if what is returned may have been made of it."""
+    """Return the last layer called with 2-D output, if a returned matrix has the shape of its output."""
     last = ([call for call in calls if call.is_flat] or calls)[-1]
     called = described(list(dict.fromkeys(call.module for call in calls)), names)
     taken = described([last.module], names)
     shapes = [tuple(tensor.shape) for tensor in tensors if tensor.is_floating_point() and tensor.ndim > 1]
     if shapes and isinstance(last.logits, Tensor) and tuple(last.logits.shape) not in shapes:
         raise ValueError(
-            f"model returns {', '.join(map(str, shapes[:_LISTED]))}, the output of none of its nn.Linear layers, and "
-            f"the last with 2-D output, {taken}, gives {tuple(last.logits.shape)}: give head=, the layer that makes "
-            f"the logits, which may be one of {called} or of another kind"
+            f"model returns {', '.join(map(str, shapes[:_LISTED]))}, which no nn.Linear layer gave, and the last "
+            f"layer with 2-D output, {taken}, gives {tuple(last.logits.shape)}: give head=, the layer that makes the "
+            f"logits, which may be one of {called} or of another type"
         )
     if last.rows:
-        warnings.warn(
-            f"model returns the output of none of its nn.Linear layers: the last one called is taken as its head, "
-            f"{taken} of {called}; give head= to be sure",
-            stacklevel=2,
+        warn(
+            f"model does not return the output of an nn.Linear layer, so the last one called is taken as its head: "
+            f"{taken} of {called}; give head= to be sure"
         )
     return last.module
 
@@ -242,26 +285,25 @@ def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.M
 def _warn_of_others(
     calls: Sequence[_Call], tensors: Sequence[Tensor], head: nn.Module, names: Mapping[nn.Module, str]
 ) -> None:
-    """Say so where a matrix is returned that no layer was given or gave: it may be the logits, and not the head's."""
+    """Warn if the model returns another matrix that may be the logits: no layer has it as its input or output."""
     rows = next(call.rows for call in calls if call.module is head)
     for tensor in tensors:
         is_matrix = tensor.is_floating_point() and tensor.ndim == 2 and len(tensor) == rows > 0
-        if is_matrix and not _sources(calls, tensor) and not any(call.was_given(tensor) for call in calls):
-            warnings.warn(
-                f"model returns {tuple(tensor.shape)} that none of its nn.Linear layers gave, beside the output of "
-                f"{described([head], names)}, which is taken as its head; give head= to be sure",
-                stacklevel=2,
+        if is_matrix and not _sources(calls, tensor) and not any(call.has_input(tensor) for call in calls):
+            warn(
+                f"model returns a matrix {tuple(tensor.shape)} that no nn.Linear layer gave, next to the output of "
+                f"{described([head], names)}, which is taken as its head; give head= to be sure"
             )
 
 
 def _sources(calls: Sequence[_Call], tensor: Tensor) -> list[_Call]:
-    """Return the calls that gave this very tensor, or else those whose output it may have been made of."""
+    """Return the calls whose output is this very tensor, or else the calls whose output explains it."""
     same = [call for call in calls if call.output is not None and call.output() is tensor]
-    return same or [call for call in calls if call.may_have_given(tensor)]
+    return same or [call for call in calls if call.explains(tensor)]
 
 
 def described(modules: Sequence[nn.Module], names: Mapping[nn.Module, str]) -> str:
-    """Return the names of layers and their sizes, the last ones where there are many."""
+    """Return the names and sizes of layers, only the last ones if there are many."""
     sizes = [f"{names[module] or 'the model itself'}{_size(module)}" for module in modules]
     return ("… " if len(sizes) > _LISTED else "") + ", ".join(sizes[-_LISTED:])
 
@@ -275,7 +317,7 @@ def _size(module: nn.Module) -> str:
 
 
 def _tensors(returned: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors within what a model returned, each with the name it has there or ""."""
+    """Yield the tensors within a model's return value, each with its name there or ""."""
     if isinstance(returned, Tensor):
         yield name, returned
     elif depth < _DEPTH:
@@ -296,8 +338,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def check_pointwise(name: str, conv: nn.Conv2d) -> None:
-    """Refuse a convolution that is not a linear layer of each pixel."""
-    # Only then do pooling and the layer commute, and the pooled output is the layer of the pooled input.
+    """Reject a convolution that mixes pixels: it does not commute with pooling."""
     if conv.kernel_size != (1, 1) or conv.stride != (1, 1) or conv.padding not in ((0, 0), "valid"):
         raise ValueError(
             f"head {name!r} must be linear or a 1×1 convolution of stride 1 without padding, "
@@ -310,13 +351,14 @@ def _listed(modules: Mapping[str, nn.Module]) -> str:
     return ("… " if len(names) > _LISTED else "") + ", ".join(names[-_LISTED:] or ["no modules in it"])
 
 
-def _copied(value: Any, of_candidate: bool) -> Any:
-    """Return a copy, because a model may go on to change a tensor in place; only the shape where it cannot be used."""
-    if not isinstance(value, Tensor):
-        return value
-    if of_candidate and value.ndim != 2:
-        return torch.empty_like(value, device="meta")
-    return value.clone()
+def _copied(value: Any) -> Any:
+    """Return a copy of a tensor, because the model may change the tensor in place later."""
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _shape_only(value: Any) -> Any:
+    is_matrix = not isinstance(value, Tensor) or value.ndim == 2 or value.is_meta
+    return value if is_matrix else torch.empty_like(value, device="meta")
 
 
 def _reference(output: Any) -> "ref[Tensor] | None":

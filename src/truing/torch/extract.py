@@ -55,11 +55,11 @@ def extract(
 
         def one(batch: Batch) -> Arrays:
             with batch.naming_errors():
-                _, features, logits = watched.run(batch.images)
+                _, features, logits = batch.inputs.call(watched.run)
                 check_unchanged()
                 return batch.columns(columns(features, logits))
 
-        numbered = batches(loader, where, title=lambda: f"extract, {watched}", progress=progress)
+        numbered = batches(model, loader, where, title=lambda: f"extract, {watched}", progress=progress)
         # Not inference_mode: what a model caches under it could never be trained with again.
         with torch.no_grad(), torch.autocast(where.type) if autocast else nullcontext(), closing(numbered) as each:
             return gather(map(one, each), folder)

@@ -65,7 +65,7 @@ def odin(
     with closing(Head(model, head)) as watched, restored(model, device) as check_unchanged:
         each = _Perturbation(watched, check_unchanged, T, epsilon / scale, perturbed)
         where = device_of(model, device)
-        with closing(batches(loader, where, title=lambda: f"odin, {watched}", progress=progress)) as found:
+        with closing(batches(model, loader, where, title=lambda: f"odin, {watched}", progress=progress)) as found:
             return gather(map(each.columns, found))
 
 
@@ -84,24 +84,28 @@ class _Perturbation:
         with batch.naming_errors():
             with torch.inference_mode(False), torch.enable_grad():
                 images = _differentiable(batch)
-                still = self._run(images)
+                still = self._run(batch, images)
                 gradient = _gradient(still[1], images, self.temperature)
             clean = batch.columns(columns(*still))
             with torch.no_grad():
-                shifted = self._run(_moved(images, _step(self.steps, images), gradient, batch.number))
+                shifted = self._run(batch, _moved(images, _step(self.steps, images), gradient, batch.number))
         moved = batch.columns(columns(*shifted))
         return {**(moved if self.perturbed else clean), "scores": msp(moved["logits"], self.temperature)}
 
-    def _run(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        _, features, logits = self.watched.run(images)
+    def _run(self, batch: Batch, images: Tensor) -> tuple[Tensor, Tensor]:
+        _, features, logits = batch.inputs.call(self.watched.run, images)
         self.check_unchanged()
         return features, logits
 
 
 def _differentiable(batch: Batch) -> Tensor:
-    if not batch.images.is_floating_point():
-        raise TypeError(f"images must be floating to be moved, got {batch.images.dtype} in batch {batch.number}")
-    return batch.images.detach().clone().requires_grad_()
+    images = batch.inputs.main
+    if not images.is_floating_point():
+        raise TypeError(
+            f"odin moves its inputs along a gradient, so they must be floating-point numbers, got {images.dtype} in "
+            f"batch {batch.number}; for tokens give inputs_embeds, or use epsilon=0"
+        )
+    return images.detach().clone().requires_grad_()
 
 
 def _gradient(logits: Tensor, images: Tensor, T: float) -> Tensor:

@@ -11,7 +11,7 @@ from truing.cli.command import run as main
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """The rows of an official setting whose files say that they come from another network than its name does."""
+    """The rows of an official setting whose files name another network than the setting does."""
     folder = tmp_path_factory.mktemp("made")
     rng = np.random.default_rng(0)
     (folder / "banks" / "official-cifar10").mkdir(parents=True)
@@ -34,12 +34,12 @@ def test_the_page_names_the_network_that_the_files_name(ran, capsys):
         assert "resnet20, 10 classes, weights mine.pt (SHA-256 begins with abababababababab)" in text
     assert "In-distribution: cifar10-test, 60 of 10,000 rows." in tables.read_text()
     assert "| SVHN (12 of 26,032 rows) |" in tables.read_text()
-    shown = re.sub(r"<details>.*?</details>", "", page.read_text(), flags=re.DOTALL)  # What the settings not run need.
+    shown = re.sub(r"<details>.*?</details>", "", page.read_text(), flags=re.DOTALL)
     assert "energy_ood" not in shown
     assert "energy_ood" not in tables.read_text()
 
 
-def test_the_page_counts_the_rows_of_every_file_and_marks_those_shorter_than_the_official_set(ran):
+def test_the_page_counts_the_rows_of_every_file_and_marks_sets_smaller_than_the_official_set(ran):
     table = sets_table(read(ran / "rows"), "official-cifar10")
     lines = {line[0]: dict(zip(table.heads, line, strict=True)) for line in table.lines}
     assert {name: (line["rows"], line["official rows"]) for name, line in lines.items()} == {
@@ -51,7 +51,7 @@ def test_the_page_counts_the_rows_of_every_file_and_marks_those_shorter_than_the
     assert lines["svhn.npz"]["made by"] == "resnet20, svhn"
 
 
-def test_a_record_names_the_code_and_other_code_runs_its_jobs_anew(ran, tmp_path, capsys):
+def test_jobs_of_other_code_are_repeated(ran, tmp_path, capsys):
     line = ["bench", "run", "table", "--banks", str(ran / "banks"), "--workers", "1", "-o", str(tmp_path)]
     source = next((ran / "rows").rglob("table.jsonl"))
     target = tmp_path / source.relative_to(ran / "rows")
@@ -60,10 +60,10 @@ def test_a_record_names_the_code_and_other_code_runs_its_jobs_anew(ran, tmp_path
     known = json.loads(text.splitlines()[0])["about"]["code"]["sha256"]
     target.write_text(text.replace(known, "0" * 16))
     assert main(line) == 0
-    assert "2 jobs of other code run anew" in capsys.readouterr().out
+    assert "2 outdated jobs repeated" in capsys.readouterr().out
     assert codes(read(tmp_path), "official-cifar10") == codes(read(ran / "rows"), "official-cifar10")
     assert main(line) == 0
-    assert "anew" not in capsys.readouterr().out
+    assert "repeated" not in capsys.readouterr().out
 
 
 def test_files_of_two_networks_are_not_mixed(ran, tmp_path, capsys):
@@ -79,7 +79,7 @@ def test_files_of_two_networks_are_not_mixed(ran, tmp_path, capsys):
     assert "got wrn40-2" in said
 
 
-def test_files_that_do_not_say_are_named_by_their_setting_and_that_is_said():
+def test_without_notes_in_the_files_the_page_names_the_network_of_the_setting():
     about = {
         "settings": {"setting": "official-cifar10", "case": "table", "conventions": "truing"},
         "data": {"svhn": "0123456789abcdef"},

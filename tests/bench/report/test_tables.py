@@ -202,7 +202,7 @@ def with_reference(case, base="msp", method="none", **more):
     return row("dtd10", method, case=case, base=base, detected=0.3, false_alarms=0.049, **more)
 
 
-def test_with_known_rows_a_table_says_what_was_found_and_whose_method_contrast_is():
+def test_with_a_reference_a_table_shows_the_detected_share_and_says_that_contrast_is_not_the_papers():
     rows = [with_reference("contrast"), with_reference("contrast", "gen", "contrast", fpr95=0.2)]
     mean, *by_set = tables_of(rows)["truing", "cifar10-resnet56", "contrast"]
     assert mean.heads == ("base, method", "FPR95", "AUROC", "detected", "false alarms", "repeats")
@@ -237,11 +237,11 @@ def test_a_table_by_value_has_a_column_for_each_value_with_the_mean_over_the_set
     assert [table.lines[0][1] for table in (fpr95, found, alarms)] == ["50.0", "30.0", "4.9"]
 
 
-def test_the_means_with_known_rows_stand_below_the_summary():
+def test_the_summary_lists_the_means_with_a_reference_last():
     titles = [table.title for table in summary(Results([row("dtd10"), with_reference("contrast")]))]
     assert titles == [
         "cifar10-resnet56: mean over the sets",
-        "cifar10-resnet56: mean over the sets, with known rows",
+        "cifar10-resnet56: mean over the sets, with a reference",
     ]
 
 

@@ -157,7 +157,7 @@ def test_invalid_dask_arrays_are_rejected():
         ArrayTable.of_arrays(features, logits)
     with pytest.raises(ValueError, match="features must have 2 dimensions of known length"):
         ArrayTable.of_arrays(features[features[:, 0] > 0])
-    with pytest.raises(ValueError, match="needs a runner on their cluster"):
+    with pytest.raises(ValueError, match="needs a runner on the cluster of the arrays"):
         parts.fit(ArrayTable.of_arrays(features, features))
 
 

@@ -1,7 +1,7 @@
-"""What to run, as plain values: the cases, each a question put to a setting.
+"""The cases: experiments that can be run on any setting, as plain values.
 
-A case carries everything that is decided by which case it is: how it is run, which tables are made of its rows, where
-the paper prints it. No other module knows a case by its name.
+A case defines how it is run, which tables are made of its rows, and where the paper prints the same experiment. No
+other module depends on the name of a case.
 """
 
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from .settings import Setting
 SEED = 0
 REPEATS = 10
 Seed = int | tuple[int, ...]
-SEEDS: tuple[Seed, ...] = tuple((SEED, repeat) for repeat in range(REPEATS))  # One for each repeat.
+SEEDS: tuple[Seed, ...] = tuple((SEED, repeat) for repeat in range(REPEATS))  # One per repeat.
 IN_PER_OUT = 5  # In-distribution rows for each row of the other set.
 PENALTY, KEEP = 1e-5, 0.8
-KNOWN_SHARE = 0.25  # Of the in-distribution rows: known ones to learn from, and as many to decide against.
-FALSE_ALARM = 0.05  # At which rows are refused where some are known.
-POOL = "all sets"  # What all of a setting's sets together are called.
+REFERENCE_SHARE = 0.25  # Share of in-distribution rows in each half of the reference.
+FALSE_ALARM = 0.05  # False-alarm rate of cases with a reference.
+POOL = "all sets"  # The name of all sets of a setting together.
 
 CONVENTIONS = ("truing", "authors")
 HEAD = "head"
 ODIN = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}
-"""Base scores with files of their own, and the folders of these."""
+"""Base scores with files of their own, and the folders of these files."""
 
 METHOD_ORDER = (
     "none",
@@ -36,15 +36,15 @@ METHOD_ORDER = (
     "ReAct + DLR, clipped",
     "contrast",
 )
-"""The order in which tables name what was done to a base score."""
+"""The order of methods in tables."""
 
 CONTRAST = "contrast"
-"""The method that learns from known rows. It is not the paper's."""
+"""The method that learns from a reference. It is not in the paper."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve is drawn against: its name, and its scale (linear, log, or ordinal: values stand evenly)."""
+    """The x-axis of a curve: its name and its scale (linear, log, or ordinal: evenly spaced values)."""
 
     name: str
     scale: str = "linear"
@@ -52,42 +52,44 @@ class Axis:
 
 @dataclass(frozen=True)
 class Case:
-    """A question: which base scores, on which sets, at which values of what is varied, and what is made of the rows."""
+    """An experiment: its base scores, methods and sets, the values of the varied quantity, and its tables."""
 
     name: str
     title: str
     bases: tuple[str, ...]
-    protocol: str = "compare"  # How it is run: a name in protocols.PROTOCOLS.
-    methods: tuple[str, ...] | None = ("DLR",)  # None is every method that methods.METHODS says to compare.
+    protocol: str = "compare"  # A name in protocols.PROTOCOLS.
+    methods: tuple[str, ...] | None = ("DLR",)  # None means all compared methods in methods.METHODS.
     values: tuple[float, ...] = ()
     varied: str = ""
-    sets: str = "single"  # Or noise-sets, subsets, single-and-pool.
-    wide: bool = True  # Whether it is run where features are confined to principal components, too.
-    by_authors: bool = False  # Whether the authors' conventions say anything else of it.
-    has_reference: bool = False  # Whether some in-distribution rows are known, so that methods can refuse rows.
-    needs_logits: bool = False  # Whether it reads the logits if there are any; a case with a reference always does.
-    needs_head: bool = False  # Whether it reads the weight and bias of the network's last layer.
-    slow: bool = False  # Minutes where the others take seconds.
-    is_main: bool = False  # Whether its means are the summary.
-    is_beside_main: bool = False  # Whether its means stand below the summary.
-    about: str = ""  # What its tables say below them.
-    tables: tuple[str, ...] = ("means",)  # And pool, by-set, means-of-each-set, by-subset, by-value.
-    beside: str = ""  # The case whose rows stand in its table too, in place of its own base scores.
-    counts: str = "fewer"  # Which numbers of rows are noted below a table: of fewer ones, the total, or none.
-    axis: Axis | None = None  # Of the curves over its values, where these are drawn.
-    paper_tables: tuple[str, ...] = ()  # In paper.csv, the first that has a number counts.
-    paper_inside: tuple[str, ...] = ()  # The in-distribution sets that the paper prints it for; none named is all.
+    sets: str = "single"  # single, noise-sets, subsets or single-and-pool.
+    wide: bool = True  # Whether it is also run on settings with principal components.
+    by_authors: bool = False  # Whether the authors' conventions give other numbers.
+    has_reference: bool = False  # Whether methods get a reference and refuse rows.
+    needs_logits: bool = False  # Whether it uses logits, if there are any.
+    needs_head: bool = False  # Whether it needs the weight and bias of the network's last layer.
+    has_own_scores: bool = True  # Whether the user's base scores are added.
+    has_own_methods: bool = False  # Whether the user's methods are added.
+    slow: bool = False  # Whether it takes minutes instead of seconds.
+    is_main: bool = False  # Whether its means are the summary table.
+    is_beside_main: bool = False  # Whether its means follow the summary table.
+    about: str = ""  # A note below its tables.
+    tables: tuple[str, ...] = ("means",)  # means, pool, by-set, means-of-each-set, by-subset, by-value.
+    beside: str = ""  # The case whose rows replace its own base scores in the table.
+    counts: str = "fewer"  # Which row counts the notes give: fewer, total or none.
+    axis: Axis | None = None  # The axis of its curves, if any.
+    paper_tables: tuple[str, ...] = ()  # Tables of paper.csv; the first with a number is used.
+    paper_inside: tuple[str, ...] = ()  # The in-distribution sets in the paper; empty means all.
 
 
 PAPER_BASES = ("msp", "energy", "odin", "odin-perturbed", "kl_uniform")
 _MAIN_TABLES = ("cifar", "imagenet", "cifar-detail", "imagenet-detail")
 _IMAGENET = ("ImageNet-1k",)
-_KNOWN = (
-    "Contrast is not the paper’s method. Half of the in-distribution rows are known, drawn anew for each repeat. Base"
-    " scores, trued or not, are decided against all known rows, which join the fits. Contrast learns from half of the"
-    " known rows and decides against the other half. The remaining in-distribution rows and the other set are the rows"
-    " at hand. Found: the share of out rows refused at 5 % false alarms, by p-values. False alarms: the share of"
-    " in-distribution rows refused."
+_REFERENCE = (
+    "Contrast is not the paper’s method. Protocol: in each of ten splits, a random half of the in-distribution rows is"
+    " the reference. Base scores, before and after truing, are decided against the whole reference, which joins the"
+    " fits. Contrast, knn and vim learn from one half of the reference and decide against the other half. The remaining"
+    " in-distribution rows and the out-of-distribution set are the test rows. Detected: the share of out rows refused"
+    " by p-values at 5 % false alarms. False alarms: the share of in-distribution test rows refused."
 )
 
 CASES = {
@@ -96,8 +98,9 @@ CASES = {
         Case(
             "table",
             "Every base score, before and after truing",
-            (*PAPER_BASES, "gradnorm"),
+            (*PAPER_BASES, "gradnorm", "gen", "ash"),
             methods=None,
+            has_own_methods=True,
             by_authors=True,
             is_main=True,
             tables=("means", "by-set"),
@@ -108,6 +111,7 @@ CASES = {
             "Isolation Forest, LOF and Gaussian mixtures",
             ("features",),
             "detect outliers",
+            has_own_scores=False,
             slow=True,
             tables=("means", "by-set"),
             paper_tables=_MAIN_TABLES,
@@ -163,20 +167,21 @@ CASES = {
         ),
         Case(
             "samples",
-            "DLR by the number of in-distribution rows, five to one",
+            "DLR by the number of in-distribution rows, five per out row",
             ("msp", "energy"),
             "vary sample size",
             values=(10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000),
             varied="rows",
             wide=False,
             counts="none",
-            axis=Axis("in-distribution rows, five for one other", "log"),
+            axis=Axis("in-distribution rows, five per out row", "log"),
         ),
         Case(
             "combinations",
             "DLR on every combination of sets",
             ("msp", "energy"),
             sets="subsets",
+            has_own_methods=True,
             tables=("by-subset",),
         ),
         Case(
@@ -184,18 +189,20 @@ CASES = {
             "DLR on noise",
             ("msp", "odin", "odin-perturbed"),
             sets="noise-sets",
+            has_own_methods=True,
             tables=("means-of-each-set",),
             paper_tables=("noise",),
             paper_inside=_IMAGENET,
         ),
         Case(
             "react",
-            "ReAct and DLR, by ReAct's share",
+            "ReAct and DLR by ReAct's share",
             ("msp", "odin"),
             "vary ReAct's share",
             values=(0.8, 0.85, 0.9, 0.95, 0.99),
             varied="share",
             needs_head=True,
+            has_own_scores=False,
             axis=Axis("share of in-distribution features below ReAct's clip"),
             paper_tables=("react",),
             paper_inside=_IMAGENET,
@@ -205,77 +212,84 @@ CASES = {
             "With and without an intercept",
             ("msp", "energy", "kl_uniform"),
             methods=("DLR, no intercept", "RLR, no intercept"),
+            has_own_scores=False,
             beside="table",
         ),
         Case(
             "contrast",
-            "Contrast, beside the others with the same known rows (not the paper’s method)",
-            ("msp", "energy", "gen"),
-            "decide with known rows",
+            "With a reference: contrast and other methods on the same rows (contrast is not the paper’s method)",
+            ("msp", "energy", "gen", "ash", "knn", "vim"),
+            "decide with a reference",
             ("DLR", "RLR", CONTRAST),
             has_reference=True,
+            has_own_methods=True,
             is_beside_main=True,
-            about=_KNOWN,
+            about=_REFERENCE,
             tables=("means", "by-set"),
         ),
         Case(
             "out-share",
-            "With known rows, by the share of out rows (contrast is not the paper’s method)",
+            "With a reference: by the share of out rows (contrast is not the paper’s method)",
             ("msp", "energy", "gen"),
             "vary out share",
             ("DLR", "RLR", CONTRAST),
             (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8),
             "out share",
             has_reference=True,
+            has_own_methods=True,
             slow=True,
-            about=f"{_KNOWN} Each set contributes as many rows as the share allows.",
+            about=f"{_REFERENCE} Each set contributes as many rows as the share allows.",
             tables=("by-value",),
             counts="none",
-            axis=Axis("share of out rows at hand", "log"),
+            axis=Axis("share of out rows", "log"),
         ),
         Case(
             "test-rows",
-            "With known rows, by the number of rows at hand (contrast is not the paper’s method)",
+            "With a reference: by the number of test rows (contrast is not the paper’s method)",
             ("msp", "energy", "gen"),
-            "vary rows at hand",
+            "vary test rows",
             ("DLR", "RLR", CONTRAST),
             (50, 100, 200, 500, 1000, 2000, 5000),
             "rows",
             has_reference=True,
+            has_own_methods=True,
             slow=True,
-            about=f"{_KNOWN} One row in five is out.",
+            about=f"{_REFERENCE} One row in five is out.",
             tables=("by-value",),
             counts="none",
-            axis=Axis("rows at hand, one in five out", "log"),
+            axis=Axis("test rows, one in five out", "log"),
         ),
         Case(
             "class-subset",
-            "With known rows, three in ten classes at hand (contrast is not the paper’s method)",
+            "With a reference: test rows of three in ten classes (contrast is not the paper’s method)",
             ("energy", "gen"),
             "drop classes",
             ("DLR", CONTRAST),
             has_reference=True,
-            about=f"{_KNOWN} The in-distribution rows at hand are of three in ten classes, drawn anew for each repeat."
-            " The known rows are of all classes.",
+            has_own_methods=True,
+            about=f"{_REFERENCE} The in-distribution test rows belong to three in ten classes, redrawn for each split."
+            " The reference has all classes.",
             tables=("means", "by-set"),
         ),
         Case(
             "class-frequencies",
-            "With known rows, class shares at hand from a Dirichlet(0.3) (contrast is not the paper’s method)",
+            "With a reference: test rows with other class shares (contrast is not the paper’s method)",
             ("energy", "gen"),
             "draw class shares",
             ("DLR", CONTRAST),
             has_reference=True,
-            about=f"{_KNOWN} Three in ten of the in-distribution rows at hand are kept, by class shares drawn from a"
-            " Dirichlet(0.3) for each repeat. The known rows have the class shares of the whole set.",
+            has_own_methods=True,
+            about=f"{_REFERENCE} Three in ten of the in-distribution test rows are kept, with class shares drawn from a"
+            " Dirichlet(0.3) for each split. The reference has the class shares of the whole set.",
             tables=("means", "by-set"),
         ),
         Case(
             "pictures",
-            "What features and scores look like",
+            "Features and scores in figures",
             ("msp", "energy"),
             "draw points and densities",
             None,
+            has_own_methods=True,
             needs_logits=True,
             tables=(),
         ),
@@ -284,13 +298,13 @@ CASES = {
 MAIN = next(case for case in CASES.values() if case.is_main)
 DEMO = (
     *(replace(CASES[name], bases=("msp", "energy")) for name in ("table", "online", "pictures")),
-    replace(CASES["contrast"], methods=("DLR", CONTRAST)),
+    replace(CASES["contrast"], bases=("msp", "energy", "gen"), methods=("DLR", CONTRAST)),
 )
-"""What the demo runs on the embedded bank."""
+"""The cases of the demo."""
 
 
 def method_place(method: str) -> tuple[int, str]:
-    """Return where a method stands in tables: as METHOD_ORDER has it, and behind these by name.
+    """Return the sort key of a method in tables: METHOD_ORDER first, then other methods by name.
 
     >>> sorted(["mine", "RLR", "DLR"], key=method_place)
     ['DLR', 'RLR', 'mine']
@@ -299,28 +313,28 @@ def method_place(method: str) -> tuple[int, str]:
 
 
 def is_run(case: Case, setting: Setting, conventions: str) -> bool:
-    """Whether a case is part of a setting by these conventions."""
+    """Return whether a case is run on a setting by these conventions."""
     is_narrow = setting.components is None or case.wide
     return is_narrow and (conventions == CONVENTIONS[0] or case.by_authors) and bool(sets_of(case, setting))
 
 
 def folders_of(case: Case, setting: Setting) -> list[str]:
-    """Return the folders of a case's files below the setting's own, "" for that itself: ODIN has its own files."""
-    if case.needs_head:  # A perturbation is not defined for a head that was changed afterwards.
+    """Return the subfolders of a setting that a case reads. ODIN's files have subfolders; "" is the setting itself."""
+    if case.needs_head:  # ODIN's perturbation is not defined for a changed head.
         return [""]
     kinds = {ODIN[base] for base in case.bases if base in ODIN and setting.odin_temperature is None}
     return ["", *sorted(kinds)]
 
 
 def files_of_case(case: Case, setting: Setting) -> list[str]:
-    """Return the names of all files that a case reads on a setting, without their endings."""
+    """Return the names, without their endings, of all files that a case reads on a setting."""
     sets = dict.fromkeys((setting.inside, *(name for some in sets_of(case, setting) for name in some)))
     names = [f"{folder}/{name}" if folder else name for folder in folders_of(case, setting) for name in sets]
     return [*names, HEAD] if case.needs_head else names
 
 
 def sets_of(case: Case, setting: Setting) -> list[tuple[str, ...]]:
-    """Return the other sets of each run of a case, a tuple of files each.
+    """Return the out-of-distribution sets of each run of a case, as tuples of file names.
 
     >>> from truing.bench.experiments.settings import SETTINGS
     >>> len(sets_of(CASES["combinations"], SETTINGS["cifar10-resnet56"]))
@@ -335,7 +349,7 @@ def sets_of(case: Case, setting: Setting) -> list[tuple[str, ...]]:
 
 
 def display_name(setting: Setting, files: tuple[str, ...]) -> str:
-    """Return the name that tables print for sets that were taken together."""
+    """Return the name of one or several sets in tables."""
     if len(files) > 1 and set(files) == set(setting.outside):
         return POOL
     return " + ".join(setting.outside.get(file, file) for file in files)

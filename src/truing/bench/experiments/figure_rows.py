@@ -10,51 +10,51 @@ from ...data.extras import install
 from ...decisions.thresholds import threshold_at
 from ...regression.fits import SharedFeatures, fit_direct
 from ...report.shapes import GRID, kernel_density, principal_axes
-from .cases import CONTRAST, KNOWN_SHARE, SEED
-from .methods import methods_of, metrics, principal_coordinates
+from .cases import CONTRAST, REFERENCE_SHARE, SEED
+from .methods import metrics, principal_coordinates
 from .mixes import Mix
 from .protocols import Job
 from .records import Row
-from .reference import BASE, Reference, contrasted
+from .reference import BASE, Reference, contrast
 
 PROTOCOL = "draw points and densities"
-POINTS = 150  # Of each set.
-CURVE = 80  # Thresholds of a ROC curve from the rows of each set.
-DRAWN = "energy"  # The score of the paper's first figure.
+POINTS = 150  # Number of points of each set.
+CURVE = 80  # Number of thresholds of a ROC curve, from each set.
+DRAWN = "energy"  # The score in the paper's first figure.
 
 
 def figure_rows(job: Job) -> Iterator[Row]:
     """Yield the points of one mix, and densities and ROC curves of its scores before and after truing.
 
-    Contrast is drawn if the mix has logits. Its curve stands beside the methods of every base score.
+    Contrast is included if the mix has logits. Its ROC curve is part of the figure of every base score.
     """
     components = job.setting.components
     yield _points(job.mix, components)
-    methods = methods_of(job.case, job.setting, job.conventions)
+    methods = job.methods()
     features = SharedFeatures(job.mix.features, components)
-    contrast = None if job.mix.logits is None else _contrast(job)
+    by_contrast = None if job.mix.logits is None else _contrast(job)
     for base, scores in job.mix.scores.items():
         trued = {"none": scores}
         trued |= {name: fit(features, scores)(job.mix.features) for name, fit in methods.items()}
         parts = {method: job.mix.split(values) for method, values in trued.items()}
         for method, (scores_in, scores_out) in parts.items():
             yield {"picture": "densities", "base": base, "method": method, **_densities(scores_in, scores_out)}
-        parts |= {} if contrast is None else {CONTRAST: contrast}
+        parts |= {} if by_contrast is None else {CONTRAST: by_contrast}
         curves = {method: _rounded(np.array(roc_points(*pair)), 4) for method, pair in parts.items()}
         yield {"picture": "roc", "base": base, "curves": curves}
-    if contrast is not None:
-        yield {"picture": "densities", "base": BASE, "method": CONTRAST, **_densities(*contrast)}
+    if by_contrast is not None:
+        yield {"picture": "densities", "base": BASE, "method": CONTRAST, **_densities(*by_contrast)}
 
 
 def _contrast(job: Job) -> tuple[Floats, Floats]:
     """Return (scores_in, scores_out) by contrast on the test rows of the first repeat of the contrast case."""
     mix, rng, _ = next(job.repeats())
-    learning, calibration, rest = mix.with_known(rng, KNOWN_SHARE)
-    return rest.split(contrasted(rest, Reference(learning, calibration))[1])
+    learning, calibration, rest = mix.with_reference(rng, REFERENCE_SHARE)
+    return rest.split(contrast(rest, Reference(learning, calibration))[1])
 
 
 def roc_points(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
-    """Return the shares of (out, in) rows accepted at thresholds at even quantiles of both sets."""
+    """Return the accepted shares of (out, in) rows at thresholds that are evenly spaced quantiles of both sets."""
     shares = np.linspace(0, 1, CURVE)
     spread = [np.quantile(scores, shares, method="nearest") for scores in (scores_in, scores_out)]
     thresholds = np.unique(np.concatenate([*spread, [np.inf]]))
@@ -112,17 +112,17 @@ def _discriminant(features: Matrix, is_out: np.ndarray[Any, np.dtype[np.bool_]])
 
 
 def _densities(scores_in: Floats, scores_out: Floats) -> dict[str, Any]:
-    """Return both densities between the 0.1 % and 99.9 % quantiles, the threshold at 95 % accepted, and the metrics."""
+    """Return both densities between the 0.1 % and 99.9 % quantiles, the threshold at 95 % recall, and the metrics."""
     low, high = np.quantile(np.concatenate([scores_in, scores_out]), [0.001, 0.999])
     grid = np.linspace(low, high, GRID)
-    found = metrics(scores_in, scores_out)
+    measured = metrics(scores_in, scores_out)
     return {
         "ends": [float(f"{low:.6g}"), float(f"{high:.6g}")],
         "density_in": _significant(kernel_density(scores_in, grid)),
         "density_out": _significant(kernel_density(scores_out, grid)),
         "threshold": float(f"{threshold_at(scores_in, accept=0.95):.6g}"),
-        "fpr95": round(found["fpr95"], 6),
-        "auroc": round(found["auroc"], 6),
+        "fpr95": round(measured["fpr95"], 6),
+        "auroc": round(measured["auroc"], 6),
     }
 
 

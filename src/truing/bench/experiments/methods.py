@@ -1,9 +1,9 @@
-"""The methods: from the features and base scores of a mix to a function that scores rows, seen before or not.
+"""The methods: functions from features and base scores to a scorer of seen and unseen rows.
 
-All of them are the library's own fits, so a number here is what a user of truing gets.
+All methods are the library's own fits, so users of truing get the same numbers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,7 @@ from .settings import Setting
 
 Scorer = Callable[[Matrix], Floats]
 Fit = Callable[[SharedFeatures, Floats], Scorer]
-"""From features, with the components they are confined to, and their base scores to a function that scores features."""
+"""Maps features, perhaps confined to principal components, and base scores to a function that scores features."""
 
 Measurement = tuple[tuple[str, str, str], dict[str, float]]
 """(base score, method, "fitted" or "unseen" rows), and the metrics of one run."""
@@ -37,24 +37,24 @@ def robust(features: SharedFeatures, scores: Floats, *, intercept: bool = True) 
 
 
 def robust_as_authors(features: SharedFeatures, scores: Floats, *, keep: float = KEEP) -> Scorer:
-    """Return RLR as the authors' code has it: their order of the rows, and a refit on the raw features."""
+    """Return RLR as in the authors' code: rows in the order of their lasso, and a refit on the raw features."""
     kept = trusted_by_authors(features, scores)[: kept_rows(keep, len(scores))]
     return fit_direct(features.matrix[kept], scores[kept]).predict
 
 
 def trusted_by_authors(features: SharedFeatures, scores: Floats) -> Index:
-    """Return the rows from the most to the least trusted by the authors' lasso, solved as a Huber regression.
+    """Return the rows, most trusted first, by the authors' lasso, solved as a Huber regression.
 
-    Their columns have unit variance and scikit-learn's lasso divides by n, so their λ weighs like √n λ here. Their
-    projector has no constant, and the lasso centres its columns: on principal components, whose mean is
-    zero, that is an intercept, and on raw features next to nothing.
+    The authors scale columns to unit variance and scikit-learn's lasso divides by n, so their λ corresponds to √n λ
+    here. Their projection has no constant column, but the lasso centres its columns. On principal components, which
+    have zero mean, this equals an intercept; on raw features it has almost no effect.
     """
     penalty = PENALTY * len(scores) ** 0.5
     return features.trust_order(scores, penalty=penalty, intercept=features.components is not None)
 
 
 def kept_rows(keep: float, rows: int) -> int:
-    """Return how many rows a kept share is.
+    """Return the number of rows of a kept share.
 
     >>> kept_rows(0.7, 10)
     7
@@ -64,39 +64,41 @@ def kept_rows(keep: float, rows: int) -> int:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to true a base score, and where it is used."""
+    """A way to true a base score, and the cases that use it."""
 
     fit: Fit
-    is_compared: bool = False  # Whether the cases that compare methods have it without naming it.
-    by_authors: Fit | None = None  # How the authors' conventions have it, where otherwise.
-    with_components: bool = True  # Whether it has an answer on centred principal components.
+    is_compared: bool = False  # Whether cases without a list of methods run it.
+    by_authors: Fit | None = None  # The version by the authors' conventions, if it differs.
+    with_components: bool = True  # Whether it has a unique solution on centred components.
 
 
 METHODS = {
     "DLR": Method(direct, is_compared=True),
     "RLR": Method(robust, is_compared=True, by_authors=robust_as_authors),
     "DLR, no intercept": Method(partial(direct, intercept=False)),
-    # On centred components any fit that stays below all scores is as good as another.
+    # On centred components, many fits have the same objective.
     "RLR, no intercept": Method(partial(robust, intercept=False), with_components=False),
 }
 
 
-def methods_of(case: Case, setting: Setting, conventions: str) -> dict[str, Fit]:
-    """Return the methods of a case by their names, as the conventions have them."""
-    asked = case.methods or [name for name, method in METHODS.items() if method.is_compared]
-    names = [name for name in asked if name != CONTRAST]  # Contrast is not a fit of a base score.
-    found = {name: METHODS[name] for name in names if setting.components is None or METHODS[name].with_components}
+def methods_of(case: Case, setting: Setting, conventions: str, own: Mapping[str, Fit] | None = None) -> dict[str, Fit]:
+    """Return the methods of a case by name, under the given conventions. `own` holds the user's methods."""
+    methods = METHODS | {name: Method(fit) for name, fit in (own or {}).items()}
+    names = case.methods or [name for name, method in METHODS.items() if method.is_compared]
+    chosen = {name: methods[name] for name in names if name != CONTRAST}  # Contrast is not a fit of a base score.
+    if setting.components is not None:
+        chosen = {name: method for name, method in chosen.items() if method.with_components}
     if conventions == CONVENTIONS[0]:
-        return {name: method.fit for name, method in found.items()}
-    return {name: method.by_authors or method.fit for name, method in found.items()}
+        return {name: method.fit for name, method in chosen.items()}
+    return {name: method.by_authors or method.fit for name, method in chosen.items()}
 
 
 def compare(
     mix: Mix, methods: dict[str, Fit], components: int | None, rng: np.random.Generator, *, fitted: bool = True
 ) -> Iterator[Measurement]:
-    """Yield the metrics of the rows that a method is fitted on, and of one half by its fit of the other.
+    """Yield the metrics of each method on the rows it is fitted on, and on one half after a fit to the other half.
 
-    Without `fitted` the first are left out.
+    `fitted=False` skips the former.
     """
     seen, unseen = mix.halves(rng)
     all_features, seen_features = SharedFeatures(mix.features, components), SharedFeatures(seen.features, components)
@@ -112,7 +114,7 @@ def compare(
 
 
 def metrics(scores_in: Floats, scores_out: Floats) -> dict[str, float]:
-    """Return what rows report, FPR95 by both conventions."""
+    """Return the metrics that rows store, with FPR95 by both conventions."""
     report = evaluate(scores_in, scores_out)
     nearest = fpr_at_tpr(scores_in, scores_out, convention="paper")
     return {
@@ -126,7 +128,7 @@ def metrics(scores_in: Floats, scores_out: Floats) -> dict[str, float]:
 
 
 def principal_coordinates(features: Matrix, components: int | None) -> Callable[[Matrix], Matrix]:
-    """Return the map of rows to the leading principal components of these; without components, to themselves."""
+    """Return the projection to the leading principal components, or the identity without components."""
     if components is None:
         return lambda rows: rows
     principal = Moments.of(features, np.zeros(len(features))).principal_components(components)

@@ -1,4 +1,4 @@
-"""A mix: rows of an in-distribution set and of another, with their base scores; drawn and split."""
+"""A mix: in-distribution rows and out-of-distribution rows with their base scores, and ways to split it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,9 @@ Index = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Rows of two sets, the in-distribution ones first, and each base score of them.
+    """Rows of two sets, the in-distribution rows first, and their base scores.
 
-    Where a case wants them there are `logits`, and `labels` (rows_in,), the true classes of the in-distribution rows.
+    `logits`, and `labels` (rows_in,), the true classes of the in-distribution rows, are present if the case needs them.
     """
 
     features: Matrix
@@ -27,11 +27,11 @@ class Mix:
 
     @property
     def rows_out(self) -> int:
-        """Number of rows of the other set."""
+        """Number of out-of-distribution rows."""
         return len(self.features) - self.rows_in
 
     def take(self, inside: Index, outside: Index) -> "Mix":
-        """Return those rows of each set."""
+        """Return the selected rows of each set."""
         rows = np.concatenate([inside, self.rows_in + outside])
         return Mix(
             self.features[rows],
@@ -42,34 +42,34 @@ class Mix:
         )
 
     def sample(self, rng: np.random.Generator, rows_in: int, rows_out: int) -> "Mix":
-        """Return that many rows of each set, at random and without replacement."""
+        """Return a random sample of each set, without replacement."""
         return self.take(rng.permutation(self.rows_in)[:rows_in], rng.permutation(self.rows_out)[:rows_out])
 
     def halves(self, rng: np.random.Generator) -> tuple["Mix", "Mix"]:
-        """Return both halves of each set, split at random."""
+        """Return two random halves of the mix."""
         inside, outside = rng.permutation(self.rows_in), rng.permutation(self.rows_out)
         middles = len(inside) // 2, len(outside) // 2
         return self.take(inside[: middles[0]], outside[: middles[1]]), self.take(
             inside[middles[0] :], outside[middles[1] :]
         )
 
-    def with_known(self, rng: np.random.Generator, share: float) -> tuple["Mix", "Mix", "Mix"]:
-        """Return a share of the in-distribution rows, another as large, and a mix of all other rows, at random."""
+    def with_reference(self, rng: np.random.Generator, share: float) -> tuple["Mix", "Mix", "Mix"]:
+        """Return two halves of a random reference, each a `share` of the in-distribution rows, and the other rows."""
         inside, outside, none = rng.permutation(self.rows_in), rng.permutation(self.rows_out), np.arange(0)
         each = int(share * self.rows_in)
-        known, held, others = inside[:each], inside[each : 2 * each], inside[2 * each :]
-        return self.take(known, none), self.take(held, none), self.take(others, outside)
+        learning, calibration, others = inside[:each], inside[each : 2 * each], inside[2 * each :]
+        return self.take(learning, none), self.take(calibration, none), self.take(others, outside)
 
     def first(self, rows_in: int, rows_out: int) -> "Mix":
         """Return the first rows of each set."""
         return self.take(np.arange(rows_in), np.arange(rows_out))
 
     def outputs(self) -> Outputs:
-        """Return what the network says of these rows."""
+        """Return the features and logits of these rows."""
         return Outputs(self.features, self.logits)
 
     def classes(self) -> NDArray[np.integer[Any]]:
-        """Return the class of each in-distribution row (rows_in,): its label, or else the largest logit."""
+        """Return the class of each in-distribution row (rows_in,): its label, or without labels its predicted class."""
         if self.labels is not None:
             return self.labels
         predicted: Index = self.outputs()._need("logits")[: self.rows_in].argmax(axis=1)

@@ -1,18 +1,23 @@
-"""A setting of your own: a TOML file that names a network and the outputs files of its sets.
+"""A user's setting: a TOML file that names a network, the outputs files of its sets, and scores of the user's own.
 
-    name = "my-network"                # what tables and folders of rows call it
-    network = "ResNet-18, ours"        # in words; files made by `truing bench extract` say it themselves
+    name = "my-network"                # used in tables and as the folder of rows
+    network = "ResNet-18, ours"        # free text; files from `truing bench extract` name their network themselves
     inside = "outputs/test.npz"        # the in-distribution set
-    head = "outputs/head.npz"          # perhaps: weight and bias of the last layer, for ReAct
-    components = 64                    # perhaps: principal components, for wide features
+    head = "outputs/head.npz"          # optional: weight and bias of the last layer, for ash, vim and ReAct
+    components = 64                    # optional: principal components, for wide features
 
-    [outside]                          # the other sets, by the names that tables print
+    [outside]                          # the out-of-distribution sets, by the names that tables print
     svhn = "outputs/svhn.npz"
 
-Perhaps also `paper` (the paper's in-distribution set to print beside: CIFAR-10, CIFAR-100 or ImageNet-1k), `draws`
-(false: all rows of every other set, and not one for five), `odin_temperature` (ODIN without a perturbation), `mixture`,
-and tables like [outside] called [noise], [odin-clean] and [odin-perturbed], the last two with the in-distribution
-set's file as `inside`. Paths are relative to the file.
+    [scores]                           # optional: base scores of your own, higher = more in-distribution
+    cosine = "my_scores:cosine"        # a function of truing.Outputs that returns one score per row
+    mine = "scores"                    # or the name of a column of every outputs file
+
+Other optional keys: `paper` (the paper's in-distribution set to compare with: CIFAR-10, CIFAR-100 or ImageNet-1k),
+`draws` (false: use all rows of every out-of-distribution set instead of one for five in-distribution rows),
+`odin_temperature` (ODIN without a perturbation), `mixture`, and tables like [outside] called [noise], [odin-clean] and
+[odin-perturbed]; in the last two, `inside` names the in-distribution set. Paths are relative to the TOML file, and
+modules are searched in its folder first.
 """
 
 import re
@@ -23,6 +28,7 @@ from typing import Any
 
 from ..._check import as_choice
 from .cases import HEAD, ODIN, POOL
+from .own import Own, check_score
 from .settings import SETTINGS, Setting
 from .tasks import Locate
 
@@ -35,6 +41,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "outside": (dict, "a table of names and paths"),
     "head": (str, "the path of a file"),
     "noise": (dict, "a table of names and paths"),
+    "scores": (dict, "a table of names and columns or functions"),
     "components": (int, "a whole number"),
     "paper": (str, "text"),
     "draws": (bool, "true or false"),
@@ -42,98 +49,117 @@ _KINDS: dict[str, tuple[type, str]] = {
     "odin_temperature": (float, "a number"),
     **dict.fromkeys(ODIN.values(), (dict, "a table of names and paths")),
 }
-_NEEDED = ("name", "network", "inside", "outside")
+_REQUIRED = ("name", "network", "inside", "outside")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_COMBINED = 4  # Sets that are also taken together, in every combination.
+_COMBINED = 4  # Number of sets whose combinations are run as well.
 
 
-def read_setting(path: Path) -> tuple[Setting, Locate]:
-    """Return the setting that a TOML file tells, and a function that finds its files."""
+def read_setting(path: Path) -> tuple[Setting, Locate, Own]:
+    """Return the setting in a TOML file, a function that finds its files, and the user's scores."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # No TOML, or no UTF-8.
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # Neither TOML nor UTF-8.
         raise ValueError(f"{path} must be a TOML file: {error}") from None
     try:
-        _check(told)
-        files = _files(told)
-        setting = _setting(told)
+        _check(table)
+        files = {name: path.parent / file for name, file in _files(table).items()}
+        _check_different(_inside(table), files)
+        setting, own = _setting(table), Own(tuple(table.get("scores", {}).items()), folder=str(path.parent.resolve()))
+        for name, source in own.scores:
+            check_score(name, source, own.folder)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{path}: {error}") from None
-    for name, place in files.items():
-        if not (path.parent / place).is_file():
-            raise FileNotFoundError(f"{path}: there is no file {path.parent / place} for {name}")
-    found = {name: path.parent / place for name, place in files.items()}
-    return setting, found.get
+    for name, file in files.items():
+        if not file.is_file():
+            raise FileNotFoundError(f"{path}: there is no file {file} for {name}")
+    return setting, files.get, own
 
 
-def _check(told: Mapping[str, Any]) -> None:
-    for name, value in told.items():
+def _check(table: Mapping[str, Any]) -> None:
+    for name, value in table.items():
         kind, words = as_choice(name, "a setting's key", _KINDS)
         number = kind is float and isinstance(value, int) and not isinstance(value, bool)
         if not number and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
             raise TypeError(f"{name} must be {words}, got {value!r}")
-        for key, place in value.items() if kind is dict else ():
-            if not isinstance(place, str):
-                raise TypeError(f"{name}.{key} must be the path of a file, got {place!r}")
-    missing = [name for name in _NEEDED if not told.get(name)]
+        for key, entry in value.items() if kind is dict else ():
+            if not isinstance(entry, str):
+                words = "a column or module:function" if name == "scores" else "the path of a file"
+                raise TypeError(f"{name}.{key} must be {words}, got {entry!r}")
+    missing = [name for name in _REQUIRED if not table.get(name)]
     if missing:
-        raise ValueError(f"a setting must have {', '.join(_NEEDED)}, got no {missing[0]}")
-    if not _NAME.fullmatch(told["name"]) or told["name"] in SETTINGS:
+        raise ValueError(f"a setting must have {', '.join(_REQUIRED)}, got no {missing[0]}")
+    _check_names(table)
+    if table.get("components", 1) < 1:
+        raise ValueError(f"components must be at least 1, got {table['components']}")
+    if not table.get("odin_temperature", 1) > 0:
+        raise ValueError(f"odin_temperature must be above 0, got {table['odin_temperature']}")
+    for name, choices in (("paper", PAPERS), ("mixture", MIXTURES)):
+        if name in table and table[name] not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(filter(None, choices))}, got {table[name]!r}")
+
+
+def _check_names(table: Mapping[str, Any]) -> None:
+    if not _NAME.fullmatch(table["name"]) or table["name"] in SETTINGS:
         raise ValueError(
-            "name must be of letters, digits, dots, dashes and underscores, and not one of the settings that there are,"
-            f" got {told['name']!r}"
+            "name must consist of letters, digits, dots, dashes and underscores, and differ from the built-in"
+            f" settings, got {table['name']!r}"
         )
-    for name in (*told["outside"], *told.get("noise", {})):
-        if not _NAME.fullmatch(name) or name in (POOL, HEAD, _inside(told)):
+    for name in (*table["outside"], *table.get("noise", {})):
+        if not _NAME.fullmatch(name) or name in (POOL, HEAD, _inside(table)):
             raise ValueError(
-                f"a set must have a name of letters, digits, dots, dashes and underscores that is not {HEAD!r} or the"
-                f" in-distribution file's own, got {name!r}"
+                f"the name of a set must consist of letters, digits, dots, dashes and underscores, and differ from"
+                f" {HEAD!r} and from the in-distribution file, got {name!r}"
             )
-    both = set(told["outside"]) & set(told.get("noise", {}))
+    for name in table.get("scores", {}):
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"the name of a score must consist of letters, digits, dots, dashes and underscores, got {name!r}"
+            )
+    both = set(table["outside"]) & set(table.get("noise", {}))
     if both:
         raise ValueError(f"a set must be in outside or in noise, got {min(both)} in both")
-    if told.get("components", 1) < 1:
-        raise ValueError(f"components must be at least 1, got {told['components']}")
-    if not told.get("odin_temperature", 1) > 0:
-        raise ValueError(f"odin_temperature must be above 0, got {told['odin_temperature']}")
-    for name, choices in (("paper", PAPERS), ("mixture", MIXTURES)):
-        if name in told and told[name] not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(filter(None, choices))}, got {told[name]!r}")
 
 
-def _setting(told: Mapping[str, Any]) -> Setting:
+def _check_different(inside: str, files: Mapping[str, Path]) -> None:
+    """Reject a path that is both the in-distribution set and another set, also through a link."""
+    for name, file in files.items():
+        if name not in (inside, HEAD) and "/" not in name and file.resolve() == files[inside].resolve():
+            raise ValueError(f"{name} must be another file than inside, got {file} for both")
+
+
+def _setting(table: Mapping[str, Any]) -> Setting:
     return Setting(
-        told["name"],
-        told.get("paper", ""),
-        told["network"],
-        _inside(told),
-        {name: name for name in told["outside"]},
-        noise_sets=tuple(told.get("noise", {})),
-        combined=tuple(told["outside"])[:_COMBINED],
-        components=told.get("components"),
-        mixture=told.get("mixture", MIXTURES[0]),
-        odin_temperature=float(told["odin_temperature"]) if "odin_temperature" in told else None,
-        draws=told.get("draws", True),
+        table["name"],
+        table.get("paper", ""),
+        table["network"],
+        _inside(table),
+        {name: name for name in table["outside"]},
+        noise_sets=tuple(table.get("noise", {})),
+        combined=tuple(table["outside"])[:_COMBINED],
+        components=table.get("components"),
+        mixture=table.get("mixture", MIXTURES[0]),
+        odin_temperature=float(table["odin_temperature"]) if "odin_temperature" in table else None,
+        draws=table.get("draws", True),
     )
 
 
-def _files(told: Mapping[str, Any]) -> dict[str, str]:
-    """Return the path of every file by the name that tasks ask for it."""
-    inside = _inside(told)
-    files = {inside: told["inside"], **told["outside"], **told.get("noise", {})}
-    if "head" in told:
-        files[HEAD] = told["head"]
+def _files(table: Mapping[str, Any]) -> dict[str, str]:
+    """Return the path of every file by the name that jobs use."""
+    inside = _inside(table)
+    files = {inside: table["inside"], **table["outside"], **table.get("noise", {})}
+    if "head" in table:
+        files[HEAD] = table["head"]
     for folder in ODIN.values():
-        for name, place in told.get(folder, {}).items():
-            known = inside if name == "inside" else name
-            if known not in files:
+        for name, file in table.get(folder, {}).items():
+            own = inside if name == "inside" else name
+            if own not in files:
                 raise ValueError(f"{folder} must name sets of outside and noise, or inside, got {name}")
-            files[f"{folder}/{known}"] = place
+            files[f"{folder}/{own}"] = file
     return files
 
 
-def _inside(told: Mapping[str, Any]) -> str:
-    """Return what the in-distribution set is called: its file's name, without the ending."""
-    return Path(told["inside"]).stem or "in-distribution"
+def _inside(table: Mapping[str, Any]) -> str:
+    """Return the name of the in-distribution set: the name of its file without the ending."""
+    return Path(table["inside"]).stem or "in-distribution"

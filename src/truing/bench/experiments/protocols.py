@@ -1,7 +1,7 @@
-"""The protocols: how a case is run on one mix. A protocol yields (value, measured) and knows no files.
+"""The protocols: how a case is run on one mix. A protocol yields (value, measurement) and reads no files.
 
-`value` is that of what the case varies, or None. Repeats differ in what is drawn: rows of the other set where it has
-more than are used, halves of the mix, the order of a stream, the seed of a classical detector.
+`value` is the value of the varied quantity, or None. Repeats differ in random draws: the rows of a large
+out-of-distribution set, the halves of the mix, the order of a stream, the seed of a classical detector.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +13,12 @@ from ..._check import Floats, Matrix
 from ...detector import Detector
 from ...outputs import Outputs
 from ...regression.fits import SharedFeatures, fit_direct
+from ...scores import Head
 from ...scores.shaping import react_clip
-from .cases import CONVENTIONS, IN_PER_OUT, KNOWN_SHARE, PENALTY, SEED, SEEDS, Case, Seed
+from .cases import CONVENTIONS, IN_PER_OUT, PENALTY, REFERENCE_SHARE, SEED, SEEDS, Case, Seed
 from .classical import CLASSICAL
 from .methods import (
+    Fit,
     Measurement,
     Scorer,
     compare,
@@ -28,15 +30,16 @@ from .methods import (
     trusted_by_authors,
 )
 from .mixes import Index, Mix
+from .own import NOTHING_OWN, Own
 from .reference import Reference, compare_with_reference
 from .settings import Setting
 
 RATE_ROWS = 5000
-SAMPLED_ROWS = 20_000  # In-distribution rows of all samples of one size together.
-OUT_SHARE = 0.2  # Of the rows at hand, where their number is varied.
-CLASSES_LEFT = 0.3  # The share of classes at hand, or of rows where class shares are drawn.
-CONCENTRATION = 0.3  # Of the Dirichlet distribution that class shares are drawn from.
-UNTRUED = ("gradnorm",)  # Base scores that are measured as they are.
+SAMPLED_ROWS = 20_000  # Total in-distribution rows of all samples of one size.
+OUT_SHARE = 0.2  # Share of out rows if the number of test rows is varied.
+CLASSES_LEFT = 0.3  # Share of classes, or of rows, that remain among the test rows.
+CONCENTRATION = 0.3  # Parameter of the Dirichlet distribution of class shares.
+UNTRUED = ("gradnorm",)  # Base scores that are not trued.
 
 Value = float | None
 Measurements = Iterator[tuple[Value, Measurement]]
@@ -44,9 +47,9 @@ Measurements = Iterator[tuple[Value, Measurement]]
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One mix under one case; `reacted` gives the base scores of features that ReAct clips at a value.
+    """One mix under one case. `reacted` returns the base scores of features that ReAct clips at a value.
 
-    There is a repeat for each seed.
+    There is one repeat per seed.
     """
 
     setting: Setting
@@ -55,9 +58,15 @@ class Job:
     conventions: str = CONVENTIONS[0]
     reacted: Callable[[Matrix, float], dict[str, Floats]] | None = None
     seeds: tuple[Seed, ...] = SEEDS
+    head: Head | None = None
+    own: Own = NOTHING_OWN
+
+    def methods(self) -> dict[str, Fit]:
+        """Return the methods of the case, with the user's among them."""
+        return methods_of(self.case, self.setting, self.conventions, self.own.fits(self.setting.components))
 
     def repeats(self) -> Iterator[tuple[Mix, np.random.Generator, bool]]:
-        """Yield the mix of each repeat, its randomness, and whether the mix is a new one."""
+        """Yield the mix of each repeat, its random generator, and whether the mix differs from the previous one."""
         used = self.mix.rows_in // IN_PER_OUT if self.setting.draws else self.mix.rows_out
         for repeat, seed in enumerate(self.seeds):
             rng = np.random.default_rng(seed)
@@ -68,18 +77,18 @@ class Job:
 
 
 def compare_methods(job: Job) -> Measurements:
-    """Compare the base scores with each method of the case; GradNorm stays as it is."""
-    methods = methods_of(job.case, job.setting, job.conventions)
+    """Compare every base score with its trued versions. GradNorm is not trued."""
+    methods = job.methods()
     for mix, rng, new in job.repeats():
         trued = replace(mix, scores={base: scores for base, scores in mix.scores.items() if base not in UNTRUED})
-        for measured in compare(trued, methods, job.setting.components, rng, fitted=new):
-            yield None, measured
+        for measurement in compare(trued, methods, job.setting.components, rng, fitted=new):
+            yield None, measurement
         for base in mix.scores.keys() & set(UNTRUED) if new else ():
             yield None, ((base, "none", "fitted"), metrics(*mix.split(mix.scores[base])))
 
 
 def stream(job: Job) -> Measurements:
-    """Run streams: every batch is learnt and then scored, and beside it scored before it is learnt."""
+    """Run Online DLR on a stream, and score every batch both after and before it is learned."""
     for mix, rng, new in job.repeats():
         order, features = rng.permutation(len(mix.features)), SharedFeatures(mix.features)
         for base, scores in mix.scores.items():
@@ -97,7 +106,7 @@ def stream(job: Job) -> Measurements:
 
 
 def vary_kept_share(job: Job) -> Measurements:
-    """Run RLR at every kept share; rows are ordered once."""
+    """Run RLR at every kept share. The rows are ordered once."""
     for mix, rng, new in job.repeats():
         seen, unseen = mix.halves(rng)
         for fitted, scored, name in ((mix, mix, "fitted"), (seen, unseen, "unseen")):
@@ -112,7 +121,7 @@ def vary_kept_share(job: Job) -> Measurements:
 
 
 def _sweep(job: Job, features: SharedFeatures, scores: Floats) -> list[Scorer]:
-    """Return RLR at each kept share, by the conventions of the job."""
+    """Return RLR at each kept share by the conventions of the job."""
     if job.conventions == CONVENTIONS[0]:
         return [fit.predict for fit in features.fit_robust_sweep(scores, job.case.values, penalty=PENALTY)]
     order = trusted_by_authors(features, scores)
@@ -121,19 +130,19 @@ def _sweep(job: Job, features: SharedFeatures, scores: Floats) -> list[Scorer]:
 
 
 def vary_rate(job: Job) -> Measurements:
-    """Run DLR on as many rows in all, at every share of in-distribution ones."""
+    """Run DLR at every share of in-distribution rows, with a constant total number of rows."""
     mix = job.mix
     total = min(RATE_ROWS, int(mix.rows_out / (1 - job.case.values[0])))
     for seed in job.seeds:
         for share in job.case.values:
             rng = np.random.default_rng(seed)
             part = mix.sample(rng, round(share * total), total - round(share * total))
-            for measured in compare(part, {"DLR": direct}, job.setting.components, rng):
-                yield share, measured
+            for measurement in compare(part, {"DLR": direct}, job.setting.components, rng):
+                yield share, measurement
 
 
 def vary_sample_size(job: Job) -> Measurements:
-    """Run DLR on samples of every size; the unseen rows are those of the next sample."""
+    """Run DLR on samples of every size. The next sample provides the unseen rows."""
     for size in map(int, job.case.values):
         if job.mix.rows_in >= size and job.mix.rows_out >= size // IN_PER_OUT:
             yield from _sampled(job.mix, size)
@@ -141,7 +150,7 @@ def vary_sample_size(job: Job) -> Measurements:
 
 def _sampled(mix: Mix, size: int) -> Measurements:
     sizes = (size, size // IN_PER_OUT)
-    count = 1 if sizes == (mix.rows_in, mix.rows_out) else SAMPLED_ROWS // size  # Of all rows there is one sample.
+    count = 1 if sizes == (mix.rows_in, mix.rows_out) else SAMPLED_ROWS // size  # There is only one sample of all rows.
     for shuffle in samples(mix, sizes, count, np.random.default_rng([SEED, size])):
         for number, sample in enumerate(shuffle):
             following = shuffle[(number + 1) % len(shuffle)]
@@ -150,12 +159,12 @@ def _sampled(mix: Mix, size: int) -> Measurements:
                 scorer = direct(features, scores)
                 yield size, ((base, "none", "fitted"), metrics(*sample.split(scores)))
                 yield size, ((base, "DLR", "fitted"), metrics(*sample.split(scorer(sample.features))))
-                if len(shuffle) > 1:  # Samples of one shuffle share no row.
+                if len(shuffle) > 1:  # Samples of one shuffle have no rows in common.
                     yield size, ((base, "DLR", "unseen"), metrics(*following.split(scorer(following.features))))
 
 
 def samples(mix: Mix, sizes: tuple[int, int], count: int, rng: np.random.Generator) -> Iterator[list[Mix]]:
-    """Yield shuffles of a mix, each cut into disjoint samples with so many rows of each set; `count` samples in all."""
+    """Yield shuffles of a mix, each cut into disjoint samples of `sizes` rows; `count` samples in total."""
     each = min(mix.rows_in // sizes[0], mix.rows_out // sizes[1])
     for done in range(0, count, each):
         inside, outside = rng.permutation(mix.rows_in), rng.permutation(mix.rows_out)
@@ -166,9 +175,9 @@ def samples(mix: Mix, sizes: tuple[int, int], count: int, rng: np.random.Generat
 
 
 def vary_react_share(job: Job) -> Measurements:
-    """Run ReAct at every share, alone and with DLR on raw and on clipped features.
+    """Run ReAct at every share: alone, and with DLR on raw and on clipped features.
 
-    The clip is that of the in-distribution rows that are fitted: their labels are known to it, as ReAct wants.
+    As ReAct requires, the clip is computed from the in-distribution rows of the fit.
     """
     if job.reacted is None:
         return
@@ -183,7 +192,7 @@ def vary_react_share(job: Job) -> Measurements:
 
 
 def _reacted(job: Job, fitted: Mix, scored: Mix, kind: str) -> Measurements:
-    """Run ReAct at every share, fitted on some rows and asked for others, or for the same."""
+    """Run ReAct at every share: fit it to `fitted` and measure it on `scored`."""
     assert job.reacted is not None
     components = job.setting.components
     raw = SharedFeatures(fitted.features, components)
@@ -192,15 +201,15 @@ def _reacted(job: Job, fitted: Mix, scored: Mix, kind: str) -> Measurements:
         clipped = SharedFeatures(np.minimum(fitted.features, clip), components)
         pairs = {"raw": (raw, scored.features), "clipped": (clipped, np.minimum(scored.features, clip))}
         for base, scores in job.reacted(fitted.features, clip).items():
-            for name, (known, asked) in pairs.items():
-                trued = direct(known, scores)(asked)
+            for name, (learned, rows) in pairs.items():
+                trued = direct(learned, scores)(rows)
                 yield share, ((base, f"ReAct + DLR, {name}", kind), metrics(*scored.split(trued)))
             if kind == "fitted":
                 yield share, ((base, "ReAct", kind), metrics(*fitted.split(scores)))
 
 
 def detect_outliers(job: Job) -> Measurements:
-    """Run the traditional detectors, fitted on the mix itself and, beside it, on one half for the other."""
+    """Run the traditional detectors, fitted to the mix itself, and to one half to score the other half."""
     for mix, split, new in job.repeats():
         if not new:
             continue
@@ -213,65 +222,66 @@ def detect_outliers(job: Job) -> Measurements:
             yield None, ((name, "none", "unseen"), metrics(*unseen.split(scores)))
 
 
-def decide_with_known_rows(job: Job) -> Measurements:
-    """Give every method the same known rows, and the rest to decide."""
-    for rest, reference, _ in _with_known(job):
-        yield from _decided(job, None, rest, reference)
+def decide_with_reference(job: Job) -> Measurements:
+    """Give every method the same reference and let it decide the remaining rows."""
+    for rest, reference, _ in _with_reference(job):
+        yield from _decide(job, None, rest, reference)
 
 
 def vary_out_share(job: Job) -> Measurements:
-    """Decide with known rows at every share of out rows, on as many rows as there are for it."""
-    for rest, reference, _ in _with_known(job):
+    """Decide at every share of out rows, on as many rows as the share allows."""
+    for rest, reference, _ in _with_reference(job):
         for share in job.case.values:
             total = min(rest.rows_in / (1 - share), rest.rows_out / share)
             part = rest.first(round((1 - share) * total), max(1, round(share * total)))
-            yield from _decided(job, share, part, reference)
+            yield from _decide(job, share, part, reference)
 
 
-def vary_rows_at_hand(job: Job) -> Measurements:
-    """Decide with known rows on every number of rows at hand that there are enough for."""
-    for rest, reference, _ in _with_known(job):
+def vary_test_rows(job: Job) -> Measurements:
+    """Decide every number of test rows. Numbers that need more rows than there are get skipped."""
+    for rest, reference, _ in _with_reference(job):
         for size in map(int, job.case.values):
             rows_out = round(OUT_SHARE * size)
             if size - rows_out <= rest.rows_in and rows_out <= rest.rows_out:
-                yield from _decided(job, size, rest.first(size - rows_out, rows_out), reference)
+                yield from _decide(job, size, rest.first(size - rows_out, rows_out), reference)
 
 
 def drop_classes(job: Job) -> Measurements:
-    """Decide with known rows of all classes where only some of the classes are at hand."""
-    for rest, reference, rng in _with_known(job):
+    """Decide test rows of some classes with a reference of all classes."""
+    for rest, reference, rng in _with_reference(job):
         classes = rng.permutation(np.unique(rest.classes()))
         left = np.isin(rest.classes(), classes[: max(1, round(CLASSES_LEFT * len(classes)))])
         part = rest.take(np.flatnonzero(left), np.arange(rest.rows_out))
-        yield from _decided(job, None, part, reference)
+        yield from _decide(job, None, part, reference)
 
 
 def draw_class_shares(job: Job) -> Measurements:
-    """Decide with known rows where classes are more or less frequent at hand, by shares from a Dirichlet."""
-    for rest, reference, rng in _with_known(job):
+    """Decide test rows with class shares drawn from a Dirichlet distribution."""
+    for rest, reference, rng in _with_reference(job):
         _, number, counts = np.unique(rest.classes(), return_inverse=True, return_counts=True)
         shares = rng.dirichlet(np.full(len(counts), CONCENTRATION))
-        # Without replacement, each next row by its weight (Efraimidis & Spirakis 2006): the smallest of such times.
+        # Weighted sampling without replacement (Efraimidis & Spirakis 2006): take the smallest exponential times.
         with np.errstate(divide="ignore"):
             times = rng.exponential(size=rest.rows_in) / (shares / counts)[number]
         drawn = np.argsort(times)[: max(1, round(CLASSES_LEFT * rest.rows_in))]
-        yield from _decided(job, None, rest.take(drawn, np.arange(rest.rows_out)), reference)
+        yield from _decide(job, None, rest.take(drawn, np.arange(rest.rows_out)), reference)
 
 
-def _with_known(job: Job) -> Iterator[tuple[Mix, Reference, np.random.Generator]]:
-    """Yield the rows at hand and the known rows of each repeat, and its randomness."""
+def _with_reference(job: Job) -> Iterator[tuple[Mix, Reference, np.random.Generator]]:
+    """Yield the test rows, the reference and the random generator of each repeat."""
     for mix, rng, _ in job.repeats():
-        known, held, rest = mix.with_known(rng, KNOWN_SHARE)
-        yield rest, Reference(known, held), rng
+        learning, calibration, rest = mix.with_reference(rng, REFERENCE_SHARE)
+        yield rest, Reference(learning, calibration), rng
 
 
-def _decided(job: Job, value: Value, mix: Mix, reference: Reference) -> Measurements:
-    for measured in compare_with_reference(mix, reference, job.case, job.setting, job.conventions):
-        yield value, measured
+def _decide(job: Job, value: Value, mix: Mix, reference: Reference) -> Measurements:
+    methods, components = job.methods(), job.setting.components
+    for measurement in compare_with_reference(mix, reference, job.case, methods, components, job.head):
+        yield value, measurement
 
 
 def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tuple[Floats, Floats]:
-    """Return every row's score after its batch was learnt, and before; not a number in the first batch."""
+    """Return the score of every row after and before its batch is learned (NaN before the first batch)."""
     detector, after, before = Detector("given"), np.empty(len(order)), np.full(len(order), np.nan)
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
@@ -285,7 +295,7 @@ def _streamed(features: Matrix, scores: Floats, order: Index, batch: int) -> tup
 
 PROTOCOLS: dict[str, Callable[[Job], Measurements]] = {
     "compare": compare_methods,
-    "decide with known rows": decide_with_known_rows,
+    "decide with a reference": decide_with_reference,
     "detect outliers": detect_outliers,
     "draw class shares": draw_class_shares,
     "drop classes": drop_classes,
@@ -294,6 +304,6 @@ PROTOCOLS: dict[str, Callable[[Job], Measurements]] = {
     "vary kept share": vary_kept_share,
     "vary out share": vary_out_share,
     "vary rate": vary_rate,
-    "vary rows at hand": vary_rows_at_hand,
+    "vary test rows": vary_test_rows,
     "vary sample size": vary_sample_size,
 }

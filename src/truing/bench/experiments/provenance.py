@@ -1,6 +1,6 @@
-"""What outputs files say of themselves: their rows, and the network, weights and set that they were made from.
+"""What outputs files were made from: the number of rows, the network, the weights and the data set.
 
-`truing bench extract` writes this into every file; a file from elsewhere may say nothing of it.
+`truing bench extract` writes a note with this information into every file. Files from other tools may have no note.
 """
 
 import hashlib
@@ -14,31 +14,31 @@ from ...outputs import Outputs
 
 NOTE = "provenance"
 
-Facts = dict[str, Any]
-"""Of one file: `sha256`, and where they are known `rows`, `features`, `classes`, `accuracy` and `made` (its note)."""
+FileInfo = dict[str, Any]
+"""Describes one file: `sha256`, and where available `rows`, `features`, `classes`, `accuracy` and `made` (its note)."""
 
 
-def facts(path: Path) -> Facts:
-    """Return what a file holds and what it says that it was made from; `made` is None where it says nothing."""
-    found: Facts = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
+def describe_file(path: Path) -> FileInfo:
+    """Return what a file holds and its note as `made`, None if it has no note."""
+    info: FileInfo = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
     arrays = read_npz(path) if path.suffix == ".npz" else {}
-    if not arrays or "features" in arrays:  # Not the weight and bias of a head.
+    if not arrays or "features" in arrays:  # Otherwise the file holds the weight and bias of a head.
         outputs = Outputs.load(path)
-        found |= {"rows": len(outputs), "features": outputs.features.shape[1]}
+        info |= {"rows": len(outputs), "features": outputs.features.shape[1]}
         if outputs.logits is not None:
-            found["classes"] = outputs.logits.shape[1]
+            info["classes"] = outputs.logits.shape[1]
         if outputs.logits is not None and outputs.labels is not None:
-            found["accuracy"] = round(float(outputs.correct().mean()), 6)
-    return found | {"made": _note(path, arrays.get(NOTE))}
+            info["accuracy"] = round(float(outputs.correct().mean()), 6)
+    return info | {"made": _note(path, arrays.get(NOTE))}
 
 
-def network_of(found: Facts) -> str | None:
-    """Return the network that a file names, with its weights; None where it names none.
+def network_of(info: FileInfo) -> str | None:
+    """Return the network and the weights that a file names, or None if it names none.
 
     >>> network_of({"made": {"network": "resnet20", "classes": 10, "weights": "w.pt", "weights_sha256": "ab" * 32}})
     'resnet20, 10 classes, weights w.pt (SHA-256 begins with abababababababab)'
     """
-    made = found.get("made")
+    made = info.get("made")
     if not made or "network" not in made:
         return None
     words = [str(made["network"])]
@@ -50,14 +50,13 @@ def network_of(found: Facts) -> str | None:
     return ", ".join(words)
 
 
-def check_one_network(files: Mapping[str, Facts]) -> None:
-    """Refuse files that name different networks or different weights: their rows do not belong in one mix."""
-    named = {name: network_of(found) for name, found in files.items()}
-    known = {name: network for name, network in named.items() if network is not None}
-    for name, network in known.items():
-        first = next(iter(known))
-        if network != known[first]:
-            raise ValueError(f"{name} must come from the network of {first} ({known[first]}), got {network}")
+def check_one_network(files: Mapping[str, FileInfo]) -> None:
+    """Reject files that name different networks or weights, because their rows must not be mixed."""
+    networks = {name: network for name, info in files.items() if (network := network_of(info)) is not None}
+    for name, network in networks.items():
+        first = next(iter(networks))
+        if network != networks[first]:
+            raise ValueError(f"{name} must come from the network of {first} ({networks[first]}), got {network}")
 
 
 def _note(path: Path, array: Any) -> Any:

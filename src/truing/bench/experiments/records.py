@@ -1,8 +1,8 @@
-"""Records of experiments: JSON lines that say what was run, on what, by what, and what came out.
+"""Records of experiments: JSON lines with the parameters, the input files, the code and the results.
 
-A file holds one case on one setting. A line with `about` says where the lines after it come from; every other line
-is a finished job with its rows, so an interrupted run goes on behind the last whole line. A job that was run again,
-because other code had done it, counts as it was run last.
+A file holds one case on one setting. A line with the key `about` describes the origin of the lines that follow it.
+Every other line is a finished job with its rows, so an interrupted run continues after the last complete line. If a
+job was run more than once, its last rows count.
 """
 
 import json
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from .cases import CASES, CONVENTIONS
-from .provenance import Facts, network_of
+from .provenance import FileInfo, network_of
 from .settings import SETTINGS, Setting, setting_of
 
 Row = dict[str, Any]
-"""What came out, flat as its JSON is. `case`, `setting` and `conventions`; `outside`, the other set; and then either
+"""One result, as flat as in the JSON: `case`, `setting` and `conventions`; `outside`, the out-of-distribution set; and
 
-- `base`, `method`, `scored` ("fitted" or "unseen"), perhaps the `value` of what the case varies, `repeats`, and the
-  means of the metrics over these, by their names, with their spread as `fpr95_sd` and the like; where some rows are
-  known, `found` and `false_alarms` among them; or
-- `picture`, and what that is drawn from (_PICTURES).
+- either `base`, `method`, `scored` ("fitted" or "unseen"), the `value` of the quantity that the case varies, if any,
+  `repeats`, and the means of the metrics over the repeats by name, with their spread as `fpr95_sd` and so on; cases
+  with a reference add `detected` and `false_alarms`;
+- or `picture`, and the data that the picture is drawn from (_PICTURES).
 """
 About = dict[str, Any]
 
@@ -37,6 +37,7 @@ _LIBRARIES = ("truing", "numpy", "scipy", "scikit-learn")
 _AUTHORS = CONVENTIONS[1]
 _TEXTS = ("outside", "base", "method", "scored")
 _NUMBERS = ("repeats", "fpr95", "auroc")
+_PER_JOB = ("bases", "own")  # Choices that may differ between the jobs of one record.
 _PICTURES = {
     "points": {"variance", "points", "is_out", "plane", "svm", "svm_right", "explained", "base"},
     "densities": {"base", "method", "ends", "density_in", "density_out", "threshold", "fpr95", "auroc"},
@@ -51,64 +52,64 @@ class Record:
     path: Path
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the whole lines; a torn last one is as if it had not been written."""
+        """Return the complete lines. An incomplete last line, left by an interrupted run, is ignored."""
         if not self.path.exists():
             return []
-        whole = self.path.read_bytes().split(b"\n")[:-1]
+        complete = self.path.read_bytes().split(b"\n")[:-1]
         try:
-            lines = [json.loads(line) for line in whole]
+            lines = [json.loads(line) for line in complete]
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.path} must hold JSON lines: {error}") from None
         if lines and not (all(map(_is_line, lines)) and "about" in lines[0]):
-            raise ValueError(f"{self.path} must hold the rows of an experiment, each line behind what it was made from")
+            raise ValueError(f"{self.path} must hold rows of an experiment after a line with the key about")
         return lines
 
     def jobs(self) -> dict[str, tuple[About, list[Row]]]:
-        """Return every finished job by its name: where it comes from, and its rows; the last counts."""
+        """Return the origin and the rows of every finished job, by name. The last run of a job counts."""
         about: About = {}
-        found: dict[str, tuple[About, list[Row]]] = {}
+        jobs: dict[str, tuple[About, list[Row]]] = {}
         for line in self.lines():
             if "about" in line:
                 about = line["about"]
             else:
-                found[line["job"]] = about, line["rows"]
-        for about, rows in found.values():
+                jobs[line["job"]] = about, line["rows"]
+        for about, rows in jobs.values():
             if about["settings"]["conventions"] == _AUTHORS and any("fpr95_paper" not in row for row in rows):
                 raise ValueError(f"{self.path} must hold fpr95_paper in every row by the authors' conventions")
-        return found
+        return jobs
 
-    def outdated(self, code: Mapping[str, str]) -> set[str]:
-        """Return the jobs that other code has done, or code that was not named: they do not count as done."""
-        return {job for job, (about, _) in self.jobs().items() if about.get("code") != code}
+    def outdated(self, about: About) -> set[str]:
+        """Return the jobs to repeat: their code, base scores or own scores and methods differ from `about`."""
+        return {job for job, (origin, _) in self.jobs().items() if not _is_current(origin, about)}
 
     def start(self, about: About) -> set[str]:
-        """Get ready to go on, and return the jobs that this code has done; other data than before is an error."""
+        """Prepare the file for more rows and return the finished jobs. Different data or parameters are an error."""
         lines = self.lines()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
-        if not any("job" in line for line in lines):  # Nothing came of it: begin anew.
+        if not any("job" in line for line in lines):  # No job has finished: start an empty file.
             os.truncate(self.path, 0)
             lines = []
-        known = [line["about"] for line in lines if "about" in line]
-        for name, found in about["data"].items():
-            before = {files_of(old)[name]["sha256"] for old in known if name in old["data"]}
-            if before - {found["sha256"]}:
-                raise ValueError(f"{self.path} was made from another {name}: give another -o, or delete it")
-        if known and not _same_choices(known[-1], about):
-            raise ValueError(f"{self.path} was made with other settings: give another -o, or delete it")
-        done = set(self.jobs()) - self.outdated(about["code"])
+        origins = [line["about"] for line in lines if "about" in line]
+        for name, info in about["data"].items():
+            before = {files_of(origin)[name]["sha256"] for origin in origins if name in origin["data"]}
+            if before - {info["sha256"]}:
+                raise ValueError(f"{self.path} was made from another {name}: choose another -o, or delete the file")
+        if origins and not _same_choices(origins[-1], about):
+            raise ValueError(f"{self.path} was made with other parameters: choose another -o, or delete the file")
+        done = set(self.jobs()) - self.outdated(about)
         if lines:
             os.truncate(self.path, sum(len(line) + 1 for line in self.path.read_bytes().split(b"\n")[:-1]))
-        if not known or _without_date(known[-1]) != _without_date(about):
+        if not origins or _without_date(origins[-1]) != _without_date(about):
             self._append({"about": about})
         return done
 
     def add(self, job: str, seconds: float, rows: list[Row]) -> None:
-        """Add a finished job."""
+        """Store a finished job."""
         self._append({"job": job, "seconds": round(seconds, 3), "rows": rows})
 
     def rows(self) -> Iterator[Row]:
-        """Yield every row, with the names of its case, setting and conventions."""
+        """Yield every row with the names of its case, setting and conventions."""
         for about, rows in self.jobs().values():
             names = {name: about["settings"][name] for name in _NAMES}
             for row in rows:
@@ -116,17 +117,13 @@ class Record:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from writing this record meanwhile."""
+        """Prevent other runs from writing this record."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             try:
                 flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{self.path} is being written by another run") from None
-            if os.fstat(file.fileno()).st_nlink > 1:
-                raise ValueError(
-                    f"{self.path} must be a file of one name, got a hard link: what is added would be in the other, too"
-                )
             yield
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -139,31 +136,31 @@ class Record:
 
 @dataclass(frozen=True)
 class Results:
-    """Rows, where they come from, and the settings that they are of."""
+    """Rows, their origins, and their settings."""
 
     rows: list[Row]
     abouts: list[About] = field(default_factory=list)
     settings: Mapping[str, Setting] = field(default_factory=lambda: SETTINGS)
 
     def of(self, setting: str) -> list[About]:
-        """Return where the rows of one setting come from."""
+        """Return the origins of the rows of one setting."""
         return [about for about in self.abouts if about["settings"]["setting"] == setting]
 
-    def files(self, setting: str) -> dict[str, Facts]:
-        """Return what is known of every file behind the rows of a setting."""
-        found: dict[str, Facts] = {}
+    def files(self, setting: str) -> dict[str, FileInfo]:
+        """Return the stored information about every file behind the rows of a setting."""
+        files: dict[str, FileInfo] = {}
         for about in self.of(setting):
-            for name, facts in files_of(about).items():
-                found[name] = {**found.get(name, {}), **facts}
-        return found
+            for name, info in files_of(about).items():
+                files[name] = {**files.get(name, {}), **info}
+        return files
 
     def networks(self, setting: str) -> dict[str, str | None]:
-        """Return the network that every file behind the rows of a setting names; None where it names none."""
-        return {name: network_of(facts) for name, facts in self.files(setting).items()}
+        """Return the network that every file behind the rows of a setting names, or None if it names none."""
+        return {name: network_of(info) for name, info in self.files(setting).items()}
 
 
 def read(folder: Path) -> Results:
-    """Return the rows of every record below a folder in the order of their names, and where they come from."""
+    """Return the rows of every record in a folder and its subfolders, in the order of the file names."""
     rows: list[Row] = []
     abouts: list[About] = []
     settings: dict[str, Setting] = {}
@@ -175,21 +172,19 @@ def read(folder: Path) -> Results:
                 abouts.append(about)
             setting = _setting(about, file)
             if settings.setdefault(setting.name, setting) != setting:
-                raise ValueError(f"{file} must be of the setting {setting.name} as the other rows have it, got another")
+                raise ValueError(f"{file} must have the same setting {setting.name} as the other files")
     order = [*SETTINGS, *settings]
     return Results(rows, abouts, {name: settings[name] for name in sorted(settings, key=order.index)})
 
 
-def files_of(about: About) -> dict[str, Facts]:
-    """Return what is known of each file; records before version 0.2 know its hash alone."""
-    return {name: facts if isinstance(facts, dict) else {"sha256": facts} for name, facts in about["data"].items()}
+def files_of(about: About) -> dict[str, FileInfo]:
+    """Return the stored information about each file. Records of versions before 0.2 hold only the hash."""
+    return {name: info if isinstance(info, dict) else {"sha256": info} for name, info in about["data"].items()}
 
 
-def about(
-    choices: Mapping[str, Any], setting: Setting, data: Mapping[str, Facts], code: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return where rows come from: choices, the setting, what is known of every file, the code, versions, machine."""
-    told: About = {
+def about(choices: Mapping[str, Any], setting: Setting, data: Mapping[str, FileInfo], code: Mapping[str, str]) -> About:
+    """Return the origin of rows: parameters, setting, input files, code, library versions, machine and date."""
+    origin: About = {
         "settings": dict(choices),
         "setting": asdict(setting),
         "data": dict(data),
@@ -198,14 +193,14 @@ def about(
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
-    as_read: About = json.loads(json.dumps(told))
+    as_read: About = json.loads(json.dumps(origin))
     return as_read
 
 
 def _files(folder: Path) -> list[Path]:
     files = sorted(folder.rglob("*.jsonl"))
     if not any(file.stat().st_size for file in files):
-        raise FileNotFoundError(f"there are no rows below {folder}: truing bench run makes them")
+        raise FileNotFoundError(f"there are no rows in {folder}: truing bench run makes them")
     return files
 
 
@@ -214,17 +209,17 @@ def _versions() -> dict[str, str]:
 
 
 def _setting(about: About, file: Path) -> Setting:
-    """Return the setting of rows: as they tell it, or else by its name, as older records do."""
+    """Return the stored setting of rows. Older records hold only the setting's name."""
     if "setting" not in about:
         return SETTINGS[about["settings"]["setting"]]
     try:
         return setting_of(about["setting"])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{file} must tell its setting: {error}") from None
+        raise ValueError(f"{file} holds an invalid setting: {error}") from None
 
 
 def _is_line(line: object) -> bool:
-    """Whether it is a finished job, or says where jobs come from, of a case that there is."""
+    """Return whether a line is a finished job, or the origin of jobs of an existing case."""
     if not isinstance(line, dict):
         return False
     if "about" not in line:
@@ -234,9 +229,10 @@ def _is_line(line: object) -> bool:
     try:
         about = line["about"]
         case, setting, conventions = (about["settings"][name] for name in _NAMES)
-        known = isinstance(about["setting"], dict) if "setting" in about else setting in SETTINGS
-        files = all(isinstance(facts, (str, dict)) for facts in about["data"].values())
-        return known and files and case in CASES and isinstance(setting, str) and conventions in CONVENTIONS
+        has_setting = isinstance(about["setting"], dict) if "setting" in about else setting in SETTINGS
+        has_files = all(isinstance(info, (str, dict)) for info in about["data"].values())
+        has_names = case in CASES and isinstance(setting, str) and conventions in CONVENTIONS
+        return has_setting and has_files and has_names
     except (TypeError, KeyError, AttributeError):
         return False
 
@@ -246,15 +242,20 @@ def _is_row(row: object) -> bool:
         return False
     if "picture" in row:
         return row["picture"] in _PICTURES and _PICTURES[row["picture"]] <= set(row)
-    texts = all(isinstance(row.get(name), str) for name in _TEXTS)
-    return texts and all(isinstance(row.get(name), (int, float)) for name in _NUMBERS)
+    has_texts = all(isinstance(row.get(name), str) for name in _TEXTS)
+    return has_texts and all(isinstance(row.get(name), (int, float)) for name in _NUMBERS)
+
+
+def _is_current(origin: About, about: About) -> bool:
+    choices = (origin["settings"], about["settings"])
+    same = all(choices[0].get(name) == choices[1].get(name) for name in _PER_JOB)
+    return same and origin.get("code") == about["code"]
 
 
 def _same_choices(before: About, now: About) -> bool:
-    """Whether everything that is chosen now was chosen so before; older records tell more, and no setting."""
-    same = all(
-        name in before["settings"] and before["settings"][name] == now["settings"][name] for name in now["settings"]
-    )
+    """Return whether all parameters are the same. Older records have more parameters and no setting."""
+    old, new = before["settings"], now["settings"]
+    same = all(name in old and old[name] == value for name, value in new.items() if name not in _PER_JOB)
     return same and before.get("setting", now["setting"]) == now["setting"]
 
 

@@ -1,8 +1,8 @@
-"""Methods that are given known in-distribution rows: their scores of the rows at hand, and which rows they refuse.
+"""Methods with a reference: their scores of the test rows, and which test rows they refuse.
 
-Known rows and in-distribution rows at hand are exchangeable, so p-values against the known rows are valid: known rows
-join the fits of DLR and RLR, as in `truing.detect`, and contrast counts the known rows that it decides against as rows
-at hand.
+As in `truing.detect`, reference rows join the fits of DLR and RLR, so they are exchangeable with in-distribution test
+rows and p-values are valid. Contrast, and base scores that need a reference, learn from the learning half and decide
+against the calibration half.
 """
 
 from collections.abc import Iterator
@@ -14,60 +14,68 @@ from ..._check import Floats
 from ...contrast import fit_contrast
 from ...decisions.thresholds import p_values
 from ...regression.fits import SharedFeatures
+from ...scores import NEEDS, Head, base_scores, needs_reference
 from .cases import CONTRAST, FALSE_ALARM, Case
-from .methods import Fit, Measurement, methods_of, metrics
+from .methods import Fit, Measurement, metrics
 from .mixes import Mix
-from .settings import Setting
 
 BASE = "gen"  # The default base score of contrast.
 
 Scores = tuple[Floats, Floats]
-"""Of known rows to decide against, and of the rows at hand."""
+"""Scores of the reference rows to decide against, and of the test rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Known rows to learn from, and as many `held` back."""
+    """The learning half and the calibration half of the reference."""
 
-    known: Mix
-    held: Mix
+    learning: Mix
+    calibration: Mix
 
 
 def compare_with_reference(
-    mix: Mix, reference: Reference, case: Case, setting: Setting, conventions: str
+    mix: Mix, reference: Reference, case: Case, methods: dict[str, Fit], components: int | None, head: Head | None
 ) -> Iterator[Measurement]:
-    """Yield the metrics of each method of a case. Contrast has one base score."""
-    parts = (mix, reference.known, reference.held)
-    features = SharedFeatures(np.concatenate([part.features for part in parts]), setting.components)
-    methods = methods_of(case, setting, conventions)
-    for base in mix.scores:
-        scores = np.concatenate([part.scores[base] for part in parts])
-        yield (base, "none", "fitted"), decided(mix, *_apart(scores, mix))
+    """Yield the metrics of each base score and method of a case on the test rows. Contrast has one base score."""
+    parts = [mix, reference.learning, reference.calibration]
+    shared = SharedFeatures(np.concatenate([part.features for part in parts]), components)
+    halves = SharedFeatures(np.concatenate([mix.features, reference.calibration.features]), components)
+    for base in case.bases:
+        if base not in mix.scores and not (needs_reference(base) and (head or "head" not in NEEDS[base])):
+            continue
+        if base in mix.scores:
+            features, scores = shared, np.concatenate([part.scores[base] for part in parts])
+        else:
+            features, scores = halves, _scores_by_reference(base, mix, reference, head)
+        yield (base, "none", "fitted"), decide(mix, *_apart(scores, mix))
         for name, fit in methods.items():
-            yield (base, name, "fitted"), decided(mix, *trued(features, scores, fit, mix))
+            yield (base, name, "fitted"), decide(mix, *_apart(fit(features, scores)(features.matrix), mix))
     if BASE in mix.scores and CONTRAST in (case.methods or ()):
-        yield (BASE, CONTRAST, "fitted"), decided(mix, *contrasted(mix, reference))
+        yield (BASE, CONTRAST, "fitted"), decide(mix, *contrast(mix, reference))
 
 
-def trued(features: SharedFeatures, scores: Floats, fit: Fit, mix: Mix) -> Scores:
-    """Return trued scores of all rows, fitted together, those of the mix first."""
-    return _apart(fit(features, scores)(features.matrix), mix)
+def contrast(mix: Mix, reference: Reference) -> Scores:
+    """Return contrast's scores of the calibration half and of the test rows."""
+    outputs, calibration = mix.outputs(), reference.calibration.outputs()
+    fit = fit_contrast(outputs, reference.learning.outputs(), base=BASE, calibration=calibration)
+    return fit.predict(calibration), fit.predict(outputs)
 
 
-def contrasted(mix: Mix, reference: Reference) -> Scores:
-    """Return the scores of the contrast of known rows with the rows at hand."""
-    outputs, held = mix.outputs(), reference.held.outputs()
-    fit = fit_contrast(outputs, reference.known.outputs(), base=BASE, calibration=held)
-    return fit.predict(held), fit.predict(outputs)
-
-
-def decided(mix: Mix, scores_in: Floats, scores: Floats) -> dict[str, float]:
-    """Return the metrics of the rows at hand, and the shares of both sets that are refused."""
+def decide(mix: Mix, scores_in: Floats, scores: Floats) -> dict[str, float]:
+    """Return the metrics of the test rows, and the shares of both sets that are refused."""
     is_out = p_values(scores_in, scores) <= FALSE_ALARM
     refused = {"detected": float(is_out[mix.rows_in :].mean()), "false_alarms": float(is_out[: mix.rows_in].mean())}
     return metrics(*mix.split(scores)) | refused
 
 
+def _scores_by_reference(base: str, mix: Mix, reference: Reference, head: Head | None) -> Floats:
+    """Return the scores of the test rows, then of the calibration half, given the learning half."""
+    learning = reference.learning.outputs()
+    parts = (mix.outputs(), reference.calibration.outputs())
+    return np.concatenate([base_scores(part, base, head=head, reference=learning) for part in parts])
+
+
 def _apart(scores: Floats, mix: Mix) -> Scores:
+    """Return the scores of the reference rows, and of the test rows, which come first in `scores`."""
     rows = len(mix.features)
     return scores[rows:], scores[:rows]

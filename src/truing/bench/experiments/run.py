@@ -1,4 +1,4 @@
-"""Running cases: the jobs that are not done yet, in a pool of processes, each added to the record when it is done."""
+"""Run cases: the jobs that are not done yet, in a pool of processes. Finished jobs are stored at once."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +15,12 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from ..code import code_version
-from .cases import FALSE_ALARM, IN_PER_OUT, KEEP, KNOWN_SHARE, PENALTY, REPEATS, SEED, Case, display_name
+from .cases import FALSE_ALARM, HEAD, IN_PER_OUT, KEEP, PENALTY, REFERENCE_SHARE, REPEATS, SEED, Case, display_name
 from .figure_rows import PROTOCOL, figure_rows
 from .methods import Measurement
+from .own import NOTHING_OWN, Own
 from .protocols import PROTOCOLS, RATE_ROWS, SAMPLED_ROWS, Job, Value
-from .provenance import check_one_network, facts
+from .provenance import check_one_network, describe_file
 from .records import Record, Row, about
 from .settings import Setting
 from .tasks import Locate, Task, tasks
@@ -30,11 +31,11 @@ _SPREAD = ("fpr95", "fpr95_paper", "auroc", "detected", "false_alarms")
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a run could not do for want of files, and how many jobs it did anew that other code had done."""
+class RunResult:
+    """The files that a run lacked, and the number of jobs that were repeated because other code had run them."""
 
     missing: list[str]
-    anew: int
+    repeated: int
 
 
 def run(
@@ -46,36 +47,40 @@ def run(
     conventions: str,
     workers: int,
     progress: Progress,
-) -> Ran:
-    """Run what is left of a case on a setting; what other code has done is run anew."""
-    wanted = tasks(case, setting, locate, conventions)
+    own: Own = NOTHING_OWN,
+) -> RunResult:
+    """Run the jobs of a case on a setting that are not done yet. Jobs that other code has done are repeated."""
+    wanted = tasks(case, setting, locate, conventions, own=own)
     files = {name: path for task in wanted for name, path in task.paths.items()}
     ready = [task for task in wanted if task.is_ready]
     outdated: set[str] = set()
     if ready:
-        present = {name: path for task in ready for name, path in task.paths.items() if path is not None}
-        data = {name: facts(path) for name, path in present.items()}
+        paths = {name: path for task in ready for name, path in task.paths.items() if path is not None}
+        if ready[0].head_path is not None:
+            paths[HEAD] = ready[0].head_path
+        data = {name: describe_file(path) for name, path in paths.items()}
         check_one_network(data)
-        code = code_version(__name__)
         record = Record(target / conventions / setting.name / f"{case.name}.jsonl")
+        origin = about(choices(ready[0].case, setting, conventions, own), setting, data, code_version(__name__))
         with record.locked():
-            done = record.start(about(choices(case, setting, conventions), setting, data, code))
+            done = record.start(origin)
             left = [task for task in ready if task.name not in done]
-            outdated = record.outdated(code) & {task.name for task in left}
+            outdated = record.outdated(origin) & {task.name for task in left}
             progress(_run_tasks(left, record, workers), len(left), f"{setting.name}, {case.name}")
-    return Ran([name for name, path in files.items() if path is None], len(outdated))
+    return RunResult([name for name, path in files.items() if path is None], len(outdated))
 
 
 def run_task(task: Task) -> tuple[float, list[Row]]:
-    """Return the seconds that a job took, reading aside, and its rows."""
+    """Return the seconds that a job took, without reading its files, and its rows."""
     try:
         with threadpool_limits(1):
             reacted = task.reacted() if task.case.needs_head else None
-            job = Job(task.setting, task.case, task.mix(), task.conventions, reacted, task.seeds)
+            mix, head = task.mix(), task.head()
+            job = Job(task.setting, task.case, mix, task.conventions, reacted, task.seeds, head, task.own)
             start = perf_counter()
             rows = rows_of(job)
             seconds = perf_counter() - start
-    except (ValueError, ArithmeticError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{task.setting.name}, {task.case.name}, {task.name}: {error}") from None
     return seconds, [{"outside": display_name(task.setting, task.outside), **row} for row in rows]
 
@@ -87,15 +92,15 @@ def rows_of(job: Job) -> list[Row]:
     return aggregate(PROTOCOLS[job.case.protocol](job))
 
 
-def aggregate(found: Iterator[tuple[Value, Measurement]]) -> list[Row]:
-    """Return a row for each base score, method, kind of rows and value: the means, and their spread over repeats.
+def aggregate(measurements: Iterator[tuple[Value, Measurement]]) -> list[Row]:
+    """Return one row per base score, method, kind of rows and value: the means and their spread over repeats.
 
     >>> once = (None, (("msp", "none", "fitted"), {"fpr95": 0.25, "auroc": 0.5}))
     >>> aggregate(iter([once, once]))[0]["fpr95"]
     0.25
     """
     groups: dict[tuple[Value, str, str, str], list[dict[str, float]]] = {}
-    for value, (names, metrics) in found:
+    for value, (names, metrics) in measurements:
         groups.setdefault((value, *names), []).append(metrics)
     rows = []
     for (value, base, method, scored), runs in groups.items():
@@ -108,9 +113,9 @@ def aggregate(found: Iterator[tuple[Value, Measurement]]) -> list[Row]:
     return rows
 
 
-def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]:
-    """Return everything that was chosen for a case on a setting."""
-    own = {"vary rate": {"rate_rows": RATE_ROWS}, "vary sample size": {"sampled_rows": SAMPLED_ROWS}}
+def choices(case: Case, setting: Setting, conventions: str, own: Own = NOTHING_OWN) -> dict[str, object]:
+    """Return all parameters of a case on a setting."""
+    varied = {"vary rate": {"rate_rows": RATE_ROWS}, "vary sample size": {"sampled_rows": SAMPLED_ROWS}}
     return {
         "case": case.name,
         "setting": setting.name,
@@ -120,16 +125,17 @@ def choices(case: Case, setting: Setting, conventions: str) -> dict[str, object]
         "penalty": PENALTY,
         "keep": KEEP,
         "in_for_one_out": IN_PER_OUT,
-        **own.get(case.protocol, {}),
-        **({"reference_share": KNOWN_SHARE, "false_alarm": FALSE_ALARM} if case.has_reference else {}),
+        **varied.get(case.protocol, {}),
+        **({"reference_share": REFERENCE_SHARE, "false_alarm": FALSE_ALARM} if case.has_reference else {}),
         **{name: vars(setting)[name] for name in ("components", "mixture", "odin_temperature", "draws")},
         "bases": list(case.bases),
         "values": list(case.values),
+        **({"own": own.described()} if own.scores or own.methods else {}),
     }
 
 
 def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
-    """Yield the name of each job when it is done and written."""
+    """Yield the name of each job when its rows are stored."""
     if workers == 1 or len(left) < 2:
         for task in left:
             record.add(task.name, *run_task(task))
@@ -147,7 +153,7 @@ def _run_tasks(left: list[Task], record: Record, workers: int) -> Iterator[str]:
 
 
 def _start_worker() -> None:
-    """Let an interrupt end this process at once, and let it end with the one that started it, however that ends."""
+    """Make an interrupt end this process at once, and make the process end when its parent ends."""
     signal(SIGINT, SIG_DFL)
     parent = parent_process()
     if parent is not None:

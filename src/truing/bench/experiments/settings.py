@@ -1,6 +1,6 @@
-"""The settings: a network, its in-distribution set and the other sets.
+"""The settings: a network, its in-distribution set and its out-of-distribution sets.
 
-A set that stands in for one of the paper's keeps its own name; only the official settings use the paper's names.
+A set that replaces one of the paper's sets keeps its own name. Only the official settings use the paper's names.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """A network, its in-distribution set, and the other sets by the name of their file."""
+    """A network, its in-distribution set, and the out-of-distribution sets by the names of their files."""
 
     name: str
-    paper: str  # The paper's in-distribution set that it is compared with.
+    paper: str  # The paper's in-distribution set to compare with.
     network: str
     inside: str
-    outside: dict[str, str]  # A file's name, and the name that tables print.
+    outside: dict[str, str]  # Names of files, and their names in tables.
     noise_sets: tuple[str, ...] = ("uniform-noise", "gaussian-noise")
     combined: tuple[str, ...] = ()
     components: int | None = None
     mixture: str = "gmm-10"
-    odin_temperature: float | None = None  # Where ODIN has no perturbation it is MSP at a temperature.
-    draws: bool = True  # Whether other sets are thinned to one row for every five, as the paper does on CIFAR.
+    odin_temperature: float | None = None  # Without a perturbation, ODIN is MSP at a temperature.
+    draws: bool = True  # Whether to draw one out row per five in-distribution rows, as in the paper on CIFAR.
     official: bool = False
 
 
@@ -40,7 +40,7 @@ OFFICIAL_ROWS = {
     "places": 10_000,
     "sun": 10_000,
 }
-"""The number of images in each of the sets that the paper uses, as their makers publish them."""
+"""The number of images in each official set of the paper."""
 
 _STAND_INS_OF_CIFAR = {
     "svhn": "svhn-recropped",
@@ -79,6 +79,31 @@ SETTINGS = {
             "cifar10-test",
             {**_STAND_INS_OF_CIFAR, "cifar100": "cifar100"},
             combined=_COMBINED,
+        ),
+        Setting(
+            "cifar10-densenet100",
+            "CIFAR-10",
+            "DenseNet-BC-100 of the DICE paper, 94.4 % right, 342 features",
+            "cifar10-test-5000",
+            {
+                "isun": "iSUN (2,000 images)",
+                "svhn": "svhn-recropped",
+                "dtd10": "dtd10",
+                "tinyimagenet-resize": "tinyimagenet-resize",
+                "tinyimagenet-crop": "tinyimagenet-crop",
+                "scenes": "scenes",
+            },
+            noise_sets=(),
+            combined=("isun", "svhn", "dtd10", "scenes"),
+        ),
+        Setting(
+            "clinc150-minilm",
+            "",
+            "MiniLM sentence embeddings and a linear head, 95.3 % right on CLINC150, 384 features",
+            "test",
+            {"oos-test": "oos-test"},
+            noise_sets=(),
+            draws=False,
         ),
         Setting(
             "cifar100-resnet14",
@@ -138,23 +163,23 @@ SETTINGS = {
 
 
 def official_rows(setting: Setting, file: str) -> int | None:
-    """Return how many rows the official set has that a file is named after; None where it stands for no such set.
+    """Return the number of rows of the official set that a file holds, or None if the file holds another set.
 
-    A stand-in is no official set, whatever its file is called; the in-distribution set is.
+    In settings that are not official, only the in-distribution set is an official set.
     """
-    known = setting.official or file == setting.inside
-    return OFFICIAL_ROWS.get(file) if known else None
+    is_official = setting.official or file == setting.inside
+    return OFFICIAL_ROWS.get(file) if is_official else None
 
 
-def setting_of(told: Mapping[str, Any]) -> Setting:
-    """Return the setting that a JSON object tells, checked field by field."""
-    unknown = [name for name in told if name not in _KINDS]
+def setting_of(values: Mapping[str, Any]) -> Setting:
+    """Return the setting in a JSON object, after checking every field."""
+    unknown = [name for name in values if name not in _KINDS]
     if unknown:
         raise ValueError(f"a setting must have the fields {', '.join(_KINDS)}, got {unknown[0]}")
     for field in fields(Setting):
-        if field.name not in told and field.default is MISSING:
+        if field.name not in values and field.default is MISSING:
             raise ValueError(f"a setting must have {field.name}")
-    return Setting(**{name: _checked(name, value) for name, value in told.items()})
+    return Setting(**{name: _checked(name, value) for name, value in values.items()})
 
 
 _KINDS: dict[str, tuple[type, ...]] = {

@@ -1,7 +1,7 @@
-"""From files to mixes: where a setting's outputs lie, and which base scores they give.
+"""Jobs: which files each job of a case reads, and the base scores that these files give.
 
-A setting's files lie in DIR/SETTING/SET.npz, for one or more DIRs; ODIN's, which need the network's gradients, in
-folders of their own below it (docs/reproduce.md has the commands that make them).
+A setting's files are DIR/SETTING/SET.npz, in one or more folders DIR. ODIN needs the network's gradients, so its
+scores have files of their own in subfolders (docs/reproduce.md has the commands that write them).
 """
 
 from collections.abc import Callable
@@ -14,74 +14,104 @@ import numpy as np
 from ..._check import Floats, Matrix
 from ...data.npz import read_npz
 from ...outputs import Outputs
-from ...scores import SCORES, msp
+from ...scores import NEEDS, SCORES, Head, base_scores, msp, needs_reference
 from ...scores.shaping import react
 from .cases import HEAD, ODIN, SEEDS, Case, Seed, folders_of, is_run, sets_of
 from .mixes import Mix
+from .own import NOTHING_OWN, Own
 from .provenance import NOTE
 from .settings import Setting
 
 Locate = Callable[[str], Path | None]
-"""From the name of one of a setting's files, without its ending, to its path; None where it is missing."""
+"""Maps the name of one of a setting's files, without its ending, to its path, or to None if the file is missing."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One job by values and paths alone, so that another process can do it."""
+    """One job as plain values and paths, so that another process can run it."""
 
     setting: Setting
     case: Case
     conventions: str
     outside: tuple[str, ...]
     paths: dict[str, Path | None]
-    folder: str = ""  # Of the files below the setting's own: one of ODIN's, or none.
+    folder: str = ""  # The subfolder of its files: one of ODIN's, or empty.
     seeds: tuple[Seed, ...] = SEEDS
+    head_path: Path | None = None  # The network's last layer, if there is a file of it.
+    own: Own = NOTHING_OWN
 
     @property
     def name(self) -> str:
-        """What records call it."""
+        """The name of the job in records."""
         return _within(self.folder, "+".join(self.outside))
 
     @property
     def is_ready(self) -> bool:
-        """Whether every file is there."""
+        """Whether all files exist."""
         return None not in self.paths.values()
 
     def mix(self) -> Mix:
-        """Return the rows of all its sets, with the base scores that these files give."""
+        """Return the rows of all sets of the job, with the base scores that their files give."""
         names = (self.setting.inside, *self.outside)
         parts = [self._read(name) for name in names]
-        for name, part in zip(names, parts, strict=True):
-            if part.features.shape[1] != (width := parts[0].features.shape[1]):
-                raise ValueError(f"{name} must have {width} features as {names[0]} has, got {part.features.shape[1]}")
-        scores = [self._scores(part) for part in parts]
-        mix = Mix(
-            np.concatenate([part.features for part in parts]),
-            {base: np.concatenate([one[base] for one in scores]) for base in scores[0]},
-            len(parts[0]),
-        )
+        _check_sets(dict(zip(names, parts, strict=True)))
+        scores = [self._scores(name, part) for name, part in zip(names, parts, strict=True)]
+        features = np.concatenate([part.features for part in parts])
+        by_base = {base: np.concatenate([one[base] for one in scores]) for base in scores[0]}
+        mix = Mix(features, by_base | self._own_scores(features, names, parts), len(parts[0]))
         reads_logits = self.case.has_reference or (self.case.needs_logits and parts[0].logits is not None)
         if not reads_logits:
             return mix
         return replace(mix, logits=np.concatenate([part._need("logits") for part in parts]), labels=parts[0].labels)
 
-    def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
-        """Return a function from features and a clip to the base scores of the network's head on the clipped ones."""
-        head = {name: array for name, array in read_npz(self._path(HEAD)).items() if name != NOTE}
+    def head(self) -> Head | None:
+        """Return the weight and bias of the network's last layer, or None without a file of them."""
+        if self.head_path is None:
+            return None
+        arrays = {name: array for name, array in read_npz(self.head_path).items() if name != NOTE}
         width = self._read(self.setting.inside).features.shape[1]
-        if {"weight", "bias"} != set(head) or head["weight"].shape != (len(head["bias"]), width):
-            held = ", ".join(f"{name} {array.shape}" for name, array in head.items())
-            raise ValueError(f"{HEAD} must hold weight (c, {width}) and bias (c,), got {held}")
-        return lambda features, clip: self._scores(Outputs(features, react(features, **head, clip=clip)))
+        if {"weight", "bias"} != set(arrays) or arrays["weight"].shape != (len(arrays["bias"]), width):
+            received = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            raise ValueError(f"{HEAD} must hold weight (c, {width}) and bias (c,), got {received}")
+        return arrays["weight"], arrays["bias"]
 
-    def _scores(self, outputs: Outputs) -> dict[str, Floats]:
-        bases = self.case.bases
+    def reacted(self) -> Callable[[Matrix, float], dict[str, Floats]]:
+        """Return a function from features and a clip to the base scores of the head's logits of clipped features."""
+        head = self.head()
+        if head is None:
+            raise FileNotFoundError(f"{self.setting.name} has no file {HEAD}.npz")
+        weight, bias = head
+        name = self.setting.inside
+        return lambda features, clip: self._scores(name, Outputs(features, react(features, weight, bias, clip=clip)))
+
+    def _scores(self, name: str, outputs: Outputs) -> dict[str, Floats]:
+        """Return the base scores of one set. The scores that need a reference are computed with it, later."""
         if self.folder:
             return {base: outputs._need("scores") for base, folder in ODIN.items() if folder == self.folder}
-        scores = {base: SCORES[base](outputs) for base in bases if base in SCORES}
-        if "odin" in bases and self.setting.odin_temperature is not None:
-            scores["odin"] = msp(outputs._need("logits"), self.setting.odin_temperature)
+        if outputs.scores is not None and "scores" not in dict(self.own.scores).values():
+            raise ValueError(
+                f"{name} has a column scores that is not used: give the score a name in the table [scores] of a"
+                ' setting file (mine = "scores"), or remove the column'
+            )
+        scores: dict[str, Floats] = {}
+        for base in self.case.bases:
+            if base == "odin" and self.setting.odin_temperature is not None:
+                scores[base] = msp(outputs._need("logits"), self.setting.odin_temperature)
+            elif base in SCORES and not needs_reference(base) and not self._lacks_head(base):
+                scores[base] = base_scores(outputs, base, head=self.head() if base in NEEDS else None)
         return scores
+
+    def _own_scores(self, features: Matrix, names: tuple[str, ...], parts: list[Outputs]) -> dict[str, Floats]:
+        """Return the user's scores of all sets of the job."""
+        bases = [] if self.folder else [base for base, _ in self.own.scores if base in self.case.bases]
+        if not bases:
+            return {}
+        has_logits = all(part.logits is not None for part in parts)
+        outputs = Outputs(features, np.concatenate([part.logits for part in parts]) if has_logits else None)
+        return {base: self.own.score(base, outputs, [self._path(name) for name in names]) for base in bases}
+
+    def _lacks_head(self, base: str) -> bool:
+        return "head" in NEEDS.get(base, ()) and self.head_path is None
 
     def _read(self, name: str) -> Outputs:
         return _outputs(self._path(_within(self.folder, name)))
@@ -89,31 +119,51 @@ class Task:
     def _path(self, name: str) -> Path:
         path = self.paths[name]
         if path is None:
-            raise FileNotFoundError(f"{self.setting.name} lacks its file {name}.npz")
+            raise FileNotFoundError(f"{self.setting.name} has no file {name}.npz")
         return path
 
 
 def tasks(
-    case: Case, setting: Setting, locate: Locate, conventions: str, *, seeds: tuple[Seed, ...] = SEEDS
+    case: Case,
+    setting: Setting,
+    locate: Locate,
+    conventions: str,
+    *,
+    seeds: tuple[Seed, ...] = SEEDS,
+    own: Own = NOTHING_OWN,
 ) -> list[Task]:
-    """Return every job of a case on a setting, whether its files are there or not."""
+    """Return every job of a case on a setting, including jobs whose files are missing."""
     if not is_run(case, setting, conventions):
         return []
+    case = own.added_to(case)
+    head = locate(HEAD) if case.needs_head or any(base in NEEDS for base in case.bases) else None
     return [
-        Task(setting, case, conventions, outside, _paths(case, setting, outside, folder, locate), folder, seeds)
+        Task(setting, case, conventions, outside, paths, folder, seeds, head, own)
         for folder in folders_of(case, setting)
         for outside in sets_of(case, setting)
+        for paths in [_paths(case, setting, outside, folder, locate)]
     ]
 
 
 def in_folders(folders: tuple[Path, ...], setting: Setting) -> Locate:
-    """Return a function that finds the files of a setting: the first folder that has one counts."""
+    """Return a function that finds the files of a setting. The first folder that has a file takes precedence."""
 
     def locate(name: str) -> Path | None:
         paths = (folder / setting.name / f"{name}.npz" for folder in folders)
         return next((path for path in paths if path.is_file()), None)
 
     return locate
+
+
+def _check_sets(sets: dict[str, Outputs]) -> None:
+    """Reject sets with another number of features than the in-distribution set, and a copy of its rows."""
+    (first, inside), *others = sets.items()
+    width = inside.features.shape[1]
+    for name, part in others:
+        if part.features.shape[1] != width:
+            raise ValueError(f"{name} must have {width} features as {first} has, got {part.features.shape[1]}")
+        if np.array_equal(part.features, inside.features):
+            raise ValueError(f"{name} must hold other rows than the in-distribution set {first}, got the same features")
 
 
 def _paths(

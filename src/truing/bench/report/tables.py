@@ -9,6 +9,7 @@ from functools import partial
 from statistics import fmean
 
 from ...report.table import Table
+from ...scores import needs_reference
 from ..experiments.cases import CASES, CONTRAST, CONVENTIONS, MAIN, POOL, Case
 from ..experiments.records import Results, Row
 from ..experiments.settings import Setting, official_rows
@@ -21,8 +22,9 @@ from .terminal import per_cent
 DECIDED = {"detected": "detected", "false_alarms": "false alarms"}
 """Columns of rows that say what was refused, and their names in print."""
 
-CONTRAST_BESIDE = (
-    "Contrast is not the paper’s method: it is given known in-distribution rows, and its numbers are of the rest."
+WITH_REFERENCE = (
+    "{names}: measured with a reference. Half of the in-distribution rows are the reference, and the numbers are for"
+    " the other half and the set (mean of ten splits). Contrast is not the paper’s method."
 )
 MEAN = "mean over the sets"
 _EMPTY = ""
@@ -71,6 +73,13 @@ def contrast_rows(rows: list[Row], conventions: str, name: str) -> list[Row]:
     return [row for row in own if CASES[row["case"]].is_beside_main and row["method"] == CONTRAST]
 
 
+def reference_rows(rows: list[Row], conventions: str, name: str) -> list[Row]:
+    """Return the rows of base scores and methods that need a reference, from the case beside the main case."""
+    own = [row for row in rows if (row["conventions"], row["setting"]) == (conventions, name)]
+    beside = [row for row in own if CASES[row["case"]].is_beside_main]
+    return [row for row in beside if row["method"] == CONTRAST or needs_reference(row["base"])]
+
+
 def file_rows(results: Results, name: str) -> dict[str, str]:
     """Return, of each set that is shorter than the official one, how many of the official rows there are."""
     setting, found = results.settings[name], {}
@@ -91,7 +100,7 @@ class _Group:
     metric: str  # The column of the FPR95 by these conventions.
     network: str
     sizes: dict[str, str]  # Of sets that are shorter than the official ones.
-    contrasts: list[Row]  # Rows of contrast, shown beside the rows of a main case, set by set.
+    with_reference: list[Row]  # Rows of methods that need a reference, shown below the rows of a main case.
 
     def means(self, rows: list[Row], title: str, outside: str = AVERAGE) -> Table:
         return _means(
@@ -111,15 +120,40 @@ def _of_case(
     if case.beside:
         known = groups.get((conventions, name, case.beside), [])
         rows = [row for row in known if row["base"] in case.bases] + [row for row in rows if row["method"] != "none"]
-    contrasts = contrast_rows(results.rows, conventions, name) if case.is_main else []
-    group = _Group(setting, case, rows, _fpr95(conventions), network, sizes, contrasts)
+    below = reference_rows(results.rows, conventions, name) if case.is_main else []
+    group = _Group(setting, case, rows, _fpr95(conventions), network, sizes, below)
     for kind in case.tables:
         yield from _KINDS[kind](group)
 
 
 def _table_of_means(group: _Group) -> Iterator[Table]:
-    title = f"{MEAN}, with known rows" if group.case.has_reference else MEAN
-    yield group.means([row for row in group.rows if row["outside"] != POOL], title)
+    title = f"{MEAN}, with a reference" if group.case.has_reference else MEAN
+    table = group.means([row for row in group.rows if row["outside"] != POOL], title)
+    if not group.with_reference:
+        yield table
+        return
+    lines = tuple(_line_with_reference(key, parts, group.metric, table.heads) for key, parts in _below(group))
+    yield replace(table, lines=(*table.lines, *lines), notes=(*table.notes, _reference_note(group.with_reference)))
+
+
+def _below(group: _Group) -> list[tuple[_Key, dict[str, list[Row]]]]:
+    """Return the rows of each line of the methods that need a reference, contrast last."""
+    return sorted(_parts(group.with_reference).items(), key=lambda line: line[0][1] == CONTRAST)
+
+
+def _line_with_reference(
+    key: _Key, parts: dict[str, list[Row]], metric: str, heads: tuple[str, ...]
+) -> tuple[str, ...]:
+    columns = {"FPR95": metric, "AUROC": "auroc"}
+    rows = parts["fitted"]
+    cells = [_printed(fmean(row[columns[head]] for row in rows)) if head in columns else _EMPTY for head in heads[1:-1]]
+    return (_name(key[0], key[1]), *cells, str(max(row["repeats"] for row in rows)))
+
+
+def _reference_note(rows: Sequence[Row]) -> str:
+    bases = dict.fromkeys(row["base"] for row in sorted(rows, key=line_place) if row["method"] != CONTRAST)
+    has_contrast = any(row["method"] == CONTRAST for row in rows)
+    return WITH_REFERENCE.format(names=", ".join([*bases, *([CONTRAST] if has_contrast else [])]))
 
 
 def _table_of_pool(group: _Group) -> Iterator[Table]:
@@ -135,8 +169,8 @@ def _tables_of_each_set(group: _Group) -> Iterator[Table]:
 def _tables_by_set(group: _Group) -> Iterator[Table]:
     setting, rows, sizes = group.setting, group.rows, group.sizes
     for column, words in ((group.metric, "FPR95"), ("auroc", "AUROC")):
-        yield _by_set(setting, rows, column, words, sizes, group.contrasts)
-    # How many rows are in-distribution decides an AUPR, and a contrast has fewer: it has none here.
+        yield _by_set(setting, rows, column, words, sizes, group.with_reference)
+    # AUPR depends on the share of in-distribution rows, which is lower with a reference: not comparable here.
     yield _by_set(setting, rows, "aupr", "AUPR, in-distribution positive", sizes)
     for column, words in DECIDED.items() if group.case.has_reference else ():
         yield _by_set(setting, rows, column, words, sizes)
@@ -317,18 +351,18 @@ def _by_set(
     metric: str,
     words: str,
     sizes: dict[str, str],
-    contrasts: Sequence[Row] = (),
+    with_reference: Sequence[Row] = (),
 ) -> Table:
     """Return a line for each base score and method, a column for each set; the paper's number in brackets.
 
-    Contrasts stand below.
+    Methods that need a reference come last.
     """
     sets = list(dict.fromkeys(row["outside"] for row in rows))
     missing = [name for name in setting.outside.values() if name not in sets]
-    found = [*_lines(setting, rows, metric, sets), *_lines(setting, contrasts, metric, sets)]
+    found = [*_lines(setting, rows, metric, sets), *_lines(setting, with_reference, metric, sets)]
     lines = tuple((name, *cells, *(_EMPTY for _ in missing)) for name, cells in found)
     told = [f"Missing, so left empty: {', '.join(missing)}."] if missing else []
-    told += [CONTRAST_BESIDE] if contrasts else []
+    told += [_reference_note(with_reference)] if with_reference else []
     heads = ("base, method", *(f"{name} ({sizes[name]})" if name in sizes else name for name in sets), *missing)
     return Table(_title(setting, f"{words}, set by set"), heads, lines, tuple(told))
 

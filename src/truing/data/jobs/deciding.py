@@ -1,4 +1,4 @@
-"""New rows and a detector or fit that was learned before: decide, score or learn them, part by part."""
+"""Decide, score or learn the rows of new parts with a detector or a fit that exists."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def decide(
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> TableDetection:
-    """Decide the rows of new parts by a learned detector, as `Detector.decide` does, and write a file for each part.
+    """Decide the rows of new parts with a learned detector, as `Detector.decide` does, and write a file for each part.
 
-    The detector does not change. Parts that were decided before are skipped, whatever the detector has learned since;
-    a part that has changed since is decided again.
+    The detector does not change. Parts that were decided before are skipped, even if the detector has learned more
+    rows since. A part that has changed since is decided again.
 
     Parameters
     ----------
     detector
         A calibrated detector, such as `detect` with `detector=` saves.
     table
-        The rows to decide: new parts, or all parts.
+        The test rows: new parts, or all parts.
     folder
         The folder for results: new, empty, or the folder of earlier decisions with the same reference and rate.
     accept, false_alarm, fdr
@@ -84,8 +84,8 @@ def decide(
     kind, runner, progress
         As in `parts.detect`.
     learned
-        The `Table.stamps_by_path()` of parts that the detector has learned. They are skipped, because an error rate
-        holds only for rows that the detector has not learned.
+        The `Table.stamps_by_path()` of parts that the detector has learned. These parts are skipped, because an error
+        rate holds only for rows that the detector has not learned.
     """
     check_table(table)
     if not isinstance(detector, Detector):
@@ -105,12 +105,12 @@ def decide(
     }
     work = DecidePart(plan.base, fit, calibration, plan.rate, starts_of(table.part_rows))
     done = _decide_new(table, Path(folder), kind, identity, work, runner, progress, learned or {})
-    found = replace(summary_of(plan, done.table, fit, calibration, done.tally, done.files), kept_parts=done.kept_parts)
-    notes = [*found.notes, *done.notes]
+    result = replace(summary_of(plan, done.table, fit, calibration, done.tally, done.files), kept_parts=done.kept_parts)
+    notes = [*result.notes, *done.notes]
     if done.tally.rows and calibration is not None:
         notes += [*plan.notes, *notes_on_fit(plan, fit, done.tally.rows)]
         notes += notes_on_decisions(plan, calibration, done.tally)
-    return replace(found, notes=tuple(notes))
+    return replace(result, notes=tuple(notes))
 
 
 def apply(
@@ -122,9 +122,9 @@ def apply(
     runner: Runner | None = None,
     progress: Progress = no_progress,
 ) -> list[Path]:
-    """Write the trued scores of every part of a table by an existing fit, and return the files.
+    """Write the trued scores of every part of a table, computed with an existing fit, and return the files.
 
-    Parts whose scores have been written are skipped.
+    Parts whose scores were written before are skipped.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def apply(
     table
         The rows to score.
     folder
-        The folder for the scores: new, empty, or the folder of earlier scores by the same fit.
+        The folder for the scores: new, empty, or the folder of earlier scores of the same fit.
     kind
         File format: parquet, arrow, feather, csv or npy. The default is parquet if all parts are Parquet or Arrow
         files, else csv.
@@ -157,6 +157,7 @@ def score(
 ) -> list[Path]:
     """Write the base scores of every part of a table, and return the files. Parameters are as in `apply`."""
     check_table(table)
+    table.check_differs_from(base.reference)
     options = digest(base.temperature, base.head, base.reference)
     identity = {"method": "score", "base": identity_of_base(base.base), "options": options}
     return _score_new(ApplyPart(base.of), identity, table, folder, kind, runner, progress)
@@ -178,7 +179,7 @@ def _score_new(
     return [file for file in files_in(folder, table, kind) if is_written(file)]
 
 
-class Lessons(NamedTuple):
+class Learning(NamedTuple):
     """A detector that has learned more rows, the number of these rows, and the table of the parts that were read."""
 
     detector: Detector
@@ -186,7 +187,7 @@ class Lessons(NamedTuple):
     table: Table
 
 
-def learn(detector: Detector, table: Table, progress: Progress = no_progress) -> Lessons:
+def learn(detector: Detector, table: Table, progress: Progress = no_progress) -> Learning:
     """Return a detector that has also learned the rows of all parts. The given detector does not change."""
     check_table(table)
     learned = copy(detector)
@@ -205,7 +206,7 @@ def learn(detector: Detector, table: Table, progress: Progress = no_progress) ->
             learned.state, done = before, done_before
             bad.append(str(error))
     learned.state = learned.state.renewed()
-    return Lessons(learned, done, replace(table.only(good), unreadable=(*table.unreadable, *bad)))
+    return Learning(learned, done, replace(table.only(good), unreadable=(*table.unreadable, *bad)))
 
 
 def check_width(fit: LinearFit | ContrastFit, table: Table) -> None:
@@ -225,7 +226,7 @@ class ApplyPart:
 
     @classmethod
     def of(cls, fit: LinearFit | ContrastFit) -> ApplyPart:
-        """Return the work that scores rows by a fit."""
+        """Return the work that scores rows with a fit."""
         return cls(_OfFeatures(fit) if isinstance(fit, LinearFit) else fit.predict)
 
     def decided(self, number: int, blocks: Iterable[Block]) -> Iterator[tuple[Arrays, Tally]]:
@@ -237,7 +238,7 @@ class ApplyPart:
 
 @dataclass(frozen=True, eq=False)
 class _OfFeatures:
-    """Scores outputs by a linear fit of their features."""
+    """Scores outputs with a linear fit on their features."""
 
     fit: LinearFit
 
@@ -248,7 +249,7 @@ class _OfFeatures:
 
 @dataclass(frozen=True, eq=False)
 class _Done:
-    """What one call has decided: the new parts that could be read, their files, and the counts over their rows."""
+    """The work of one call: the new parts that could be read, their files, and the counts over their rows."""
 
     table: Table
     files: tuple[Path, ...]
@@ -267,9 +268,9 @@ def _decide_new(
     progress: Progress,
     learned: Mapping[str, Stamp] | None = None,
 ) -> _Done:
-    """Write the files of the parts that are not done, and record each part as it is done.
+    """Write the files of the parts that are not done, and record each part when it is done.
 
-    With a false discovery rate, the new parts are decided together, so they are recorded together.
+    With a false discovery rate, the new parts are decided and recorded together.
     """
     with results_in(folder, identity):
         new, kept_parts, notes = _new_parts(table, folder, kind, learned or {})

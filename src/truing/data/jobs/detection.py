@@ -1,4 +1,4 @@
-"""The whole job over a table: base scores, a fit of all rows, and a file of scores and decisions for each part."""
+"""`detect` on a table: base scores, a fit of all rows, and a file of scores and decisions for each part."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ...scores import Base, Head, copied_head
 from ...steps import Fit
 from ..drafts import AnyPath, check_named, replacing
 from .jobs import Here, Job, Runner, digest, digest_of_reference, identity_of, identity_of_base, total
-from .results import FOUND, SCORES, WritePart, as_kind, files_in, is_written, remove_files, results_in
+from .results import SCORES, SUMMARY, WritePart, as_kind, files_in, is_written, remove_files, results_in
 from .table import Stamp, Table
 
 # The name of the fit in the folder of results.
@@ -46,10 +46,10 @@ FIT = "fit.npz"
 class TableDetection:
     """The result of `detect` or `decide` on a table: a summary of all rows, and `files`, one for each part with rows.
 
-    Fields have the same meaning as in `Detection`; `refused` is the number of rows that are out. Each row of a file
-    holds the row number in the part, the base and trued scores and, with a reference, the p-value and the decision.
-    `skipped_rows` counts rows with a NaN or an infinity. `kept_parts` is the number of parts that `decide` had decided
-    before; the other numbers are about the new parts.
+    Fields have the same meaning as in `Detection`; `refused` is the number of refused rows. Each row of a file has the
+    row number in the part, the base score, the trued score and, with a reference, the p-value and the decision.
+    `skipped_rows` counts rows with a NaN or an infinity. `kept_parts` is the number of parts that an earlier call of
+    `decide` decided; all other numbers count only the new parts.
     """
 
     base: str
@@ -99,14 +99,14 @@ def detect(
     Parameters
     ----------
     table
-        The rows to decide.
+        The test rows.
     folder
         The folder for results: new, empty, or the folder of the same job.
     reference
         In-distribution rows, in memory.
     method, base, temperature, intercept, components, head, accept, false_alarm, fdr, groups, same_mix, rng, keep,
     penalty
-        As in `truing.detect`. The method online is not available.
+        As in `truing.detect`. The method `online` is not available.
     kind
         File format of the results: parquet, arrow, feather, csv, or npy, which holds only the scores. The default is
         parquet if all parts are Parquet or Arrow files, else csv.
@@ -138,8 +138,9 @@ def detect(
         split=None if rng is None else digest(rng.bit_generator.state),
     )
     with results_in(folder, identity) as store:
-        if (before := _found_before(folder, saved)) is not None:
-            return before
+        if (finished := _finished_result(folder, saved)) is not None:
+            return finished
+        table.check_differs_from(reference)
         if saved is not None:
             check_replaceable(saved, table)
         job = Job(table, runner or Here(), store, progress)
@@ -148,16 +149,16 @@ def detect(
         if saved is not None:
             check_can_learn(plan)
         prepared = prepare(plan, job, table.widths.get("logits", 1))
-        found = _decided(plan, prepared, folder, kind)
+        result = _decided(plan, prepared, folder, kind)
         if saved is not None:
             learned = learned_detector(plan, prepared.sums, groups, sum(table.part_rows))
-            write(saved, "detector", learned, {"learned": _readable(prepared).table.stamps_by_path()})
-        _keep(found, folder, saved, is_named=base is None or isinstance(base, str))
-    return found
+            write(saved, "detector", learned, {"learned": _job_of(prepared).table.stamps_by_path()})
+        _write_summary(result, folder, saved, is_named=base is None or isinstance(base, str))
+    return result
 
 
-def _readable(prepared: Prepared) -> Job:
-    """Return the job without the unreadable parts."""
+def _job_of(prepared: Prepared) -> Job:
+    """Return the prepared job, which has no unreadable parts."""
     assert isinstance(prepared.passes, Job)
     return prepared.passes
 
@@ -168,12 +169,13 @@ def check_replaceable(saved: Path, table: Table) -> None:
         return
     learned = learned_parts(read(saved).notes).keys() - set(table.paths())
     if learned:
-        other = f"a detector that has learned other parts, such as {min(learned)}"
-        raise ValueError(f"{saved} holds {other}: give a new file")
+        raise ValueError(
+            f"{saved} holds a detector that has learned other parts, such as {min(learned)}: give a new file"
+        )
 
 
 def learned_parts(notes: Mapping[str, Any]) -> dict[str, Stamp]:
-    """Return the parts that a saved detector has learned, from the notes in its file: their stamps by path."""
+    """Return the stamps of the parts that a saved detector has learned, by path. `notes` are stored in its file."""
     try:
         stamps = dict(notes.get("learned", {})).items()
         return {str(path): tuple((int(size), int(time)) for size, time in stamp) for path, stamp in stamps}
@@ -184,12 +186,12 @@ def learned_parts(notes: Mapping[str, Any]) -> dict[str, Stamp]:
 def check_table(table: Table) -> None:
     """Raise an error unless `table` is a `Table`."""
     if not isinstance(table, Table):
-        raise TypeError(f"table must be a Table, got {type(table).__name__}: make one with Table.of")
+        raise TypeError(f"table must be a Table, got {type(table).__name__}: create one with Table.of")
 
 
 def _decided(plan: Plan, prepared: Prepared, folder: Path, kind: str) -> TableDetection:
     """Write the files of all parts, and return the summary. If the input is invalid, remove the files."""
-    job, work = _readable(prepared), prepared.work
+    job, work = _job_of(prepared), prepared.work
     files = files_in(folder, job.table, kind)
     for number, file in enumerate(files):
         if not is_written(file):
@@ -200,10 +202,9 @@ def _decided(plan: Plan, prepared: Prepared, folder: Path, kind: str) -> TableDe
         remove_files([file for number, file in enumerate(files) if job.store.has(SCORES, number)], folder)
         raise
     written = tuple(file for file, tally in zip(files, tallies, strict=True) if tally.rows)
-    found = summary_of(plan, job.table, prepared.fit, work.calibration, total(tallies), written)
-    return replace(
-        found, notes=(*found.notes, *notes_on_job(plan, prepared.sums, prepared.fit, work.calibration, total(tallies)))
-    )
+    result = summary_of(plan, job.table, prepared.fit, work.calibration, total(tallies), written)
+    notes = notes_on_job(plan, prepared.sums, prepared.fit, work.calibration, total(tallies))
+    return replace(result, notes=(*result.notes, *notes))
 
 
 def summary_of(
@@ -214,14 +215,14 @@ def summary_of(
     notes = [f"{counted(skipped_rows)} with a NaN or an infinity skipped"] if skipped_rows else []
     if table.unreadable:
         skipped = counted(len(table.unreadable), "unreadable part")
-        notes.append(f"{skipped} skipped, the first because: {table.unreadable[0]}")
-    found = TableDetection(
+        notes.append(f"{skipped} skipped; reason for the first: {table.unreadable[0]}")
+    result = TableDetection(
         plan.base.name, plan.method, tally.rows, skipped_rows, table.unreadable, fit, files, notes=tuple(notes)
     )
     if calibration is None or tally.counts is None:
-        return found
+        return result
     return replace(
-        found,
+        result,
         reference_rows=len(calibration),
         rate=plan.rate,
         refused=tally.refused,
@@ -230,27 +231,27 @@ def summary_of(
     )
 
 
-def _keep(found: TableDetection, folder: Path, saved: Path | None, *, is_named: bool) -> None:
+def _write_summary(result: TableDetection, folder: Path, saved: Path | None, *, is_named: bool) -> None:
     """Write the summary, and the fit if its base score has a name, so that the job does not run again."""
-    if found.fit is not None and is_named:
-        save(found.fit, folder / FIT)
-    about = {name: value for name, value in vars(found).items() if name not in ("fit", "files", "rate")}
-    about["files"] = [str(file.relative_to(folder)) for file in found.files]
-    about["rate"] = None if found.rate is None else {found.rate.name: found.rate.value}
+    if result.fit is not None and is_named:
+        save(result.fit, folder / FIT)
+    about = {name: value for name, value in vars(result).items() if name not in ("fit", "files", "rate")}
+    about["files"] = [str(file.relative_to(folder)) for file in result.files]
+    about["rate"] = None if result.rate is None else {result.rate.name: result.rate.value}
     about["detector"] = None if saved is None else str(saved.absolute())
-    if found.threshold is not None and not math.isfinite(found.threshold):
-        about["threshold"] = None  # JSON has no infinity; `_found_before` restores it.
-    with replacing(folder / FOUND) as file:
+    if result.threshold is not None and not math.isfinite(result.threshold):
+        about["threshold"] = None  # JSON has no infinity; `_finished_result` restores it.
+    with replacing(folder / SUMMARY) as file:
         file.write(json.dumps(about, indent=1, allow_nan=False).encode())
 
 
-def _found_before(folder: Path, saved: Path | None) -> TableDetection | None:
+def _finished_result(folder: Path, saved: Path | None) -> TableDetection | None:
     """Return the summary of a finished job, or None if the summary or any file is missing or damaged.
 
-    The job must also have saved its detector in the file `saved`, if one is given. `learn` may have changed it since.
+    If a file `saved` is given, the job must have saved its detector there. `learn` may have changed the detector since.
     """
     try:
-        about = json.loads((folder / FOUND).read_bytes())
+        about = json.loads((folder / SUMMARY).read_bytes())
         files = tuple(folder / name for name in about.pop("files"))
         if not all(map(is_written, files)):
             return None

@@ -1,4 +1,4 @@
-"""Fits of all rows of a table: direct, robust, contrast."""
+"""Fits of all rows of a table: direct (DLR), robust (RLR) and contrast."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fit(
     reference
         In-distribution rows, in memory; only for contrast.
     method
-        dlr, rlr or contrast. auto is contrast with a reference and dlr without one.
+        dlr, rlr or contrast. auto selects contrast with a reference and dlr without one.
     base, temperature, head, intercept, components, keep, penalty, groups
         As in `truing.detect`.
     folder
@@ -67,11 +67,12 @@ def fit(
     if method == "auto":
         method = method_of_fit(has_reference=reference is not None)
     if reference is not None and method != "contrast":
-        raise ValueError(f"reference goes with method 'contrast', got one with method {method!r}")
+        raise ValueError(f"reference needs method 'contrast', got {method!r}")
     fitting: dict[str, Any] = {"intercept": intercept, "components": components, "keep": keep, "penalty": penalty}
     scoring: dict[str, Any] = {"temperature": temperature, "head": copied_head(head)}
     about = {"method": method, "base": identity_of_base(base), "options": digest(fitting, scoring)}
     with job_over(table, folder, runner, progress, **about, reference=digest_of_reference(reference, groups)) as job:
+        table.check_differs_from(reference)
         plan = Plan.of(job, reference, method=method, base=base, groups=groups, **fitting, **scoring)
         if plan.halves is None:
             plan = replace(plan, guard=None)  # `fit_direct` and `fit_robust` take all rows.
@@ -81,7 +82,7 @@ def fit(
 
 
 def method_of_fit(*, has_reference: bool) -> str:
-    """Return the method that auto stands for in a fit. DLR has no use for a reference here."""
+    """Return the method that auto selects for a fit. A fit by DLR does not use a reference."""
     return "contrast" if has_reference else "dlr"
 
 

@@ -1,16 +1,16 @@
-"""Files of moments or samples that record the origin of their scores, so that only compatible ones are added."""
+"""Files of moments or samples. They record how their scores were computed, so that only compatible files are added."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
+from hashlib import sha256
 from typing import Any
 
 from ...contrast import RowSample
 from ...regression.moments import Moments
 from ...saved import read, to_bytes, write
-from ..drafts import AnyPath
+from ..drafts import AnyPath, check_readable, real_path
 from ..npz import Source
 
 
@@ -29,10 +29,10 @@ class Origin:
         """Return the combined origin. Raise an error if the two differ."""
         joined = {}
         for name in (field.name for field in fields(self)):
-            own, its = getattr(self, name), getattr(other, name)
-            if None not in (own, its) and own != its:
-                raise ValueError(f"{path} must hold moments of the {name} {own!r}, as those before it, got {its!r}")
-            joined[name] = its if own is None else own
+            first, second = getattr(self, name), getattr(other, name)
+            if None not in (first, second) and first != second:
+                raise ValueError(f"{path} must hold moments with the {name} {first!r}, as other files, got {second!r}")
+            joined[name] = second if first is None else first
         return Origin(**joined)
 
 
@@ -42,7 +42,7 @@ def write_moments(path: AnyPath, moments: Moments, origin: Origin) -> None:
 
 
 def file_of(moments: Moments | RowSample, origin: Origin) -> bytes:
-    """Return a file of moments, as `write_moments` writes it, or of a contrast's sample of rows."""
+    """Return the content of a file of moments, as `write_moments` writes it, or of the sample of a contrast."""
     return to_bytes("moments" if isinstance(moments, Moments) else "sample", moments, vars(origin))
 
 
@@ -58,7 +58,7 @@ def read_sample(path: Source) -> tuple[RowSample, Origin]:
     """Read the sample of a contrast that `file_of` or `truing.save` wrote."""
     kind, sample, origin = _read(path)
     if kind != "sample" or not isinstance(sample, RowSample):
-        raise ValueError(f"{path} must hold the sample of a contrast, got {kind}")
+        raise ValueError(f"{path} must hold the sample of a contrast, got a {kind}")
     return sample, origin
 
 
@@ -70,21 +70,32 @@ def _read(path: Source) -> tuple[str, Any, Origin]:
 def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Moments, Origin]:
     """Return the sum of the moments in some files minus the moments in others, all of the same scores.
 
-    A file that is given twice is rejected. Copies of a file are not recognised: their rows would count twice.
+    Giving a file twice, or a file and a copy of it, is an error: its rows would count twice.
     """
-    resolved = [Path(path).resolve() for path in (*paths, *minus)]
-    for place in resolved:
-        if resolved.count(place) > 1:
-            raise ValueError(f"each file of moments must be given once, got {place.name} twice")
+    _check_different(paths)
+    _check_different(minus)
+    if common := {real_path(path) for path in paths} & {real_path(path) for path in minus}:
+        raise ValueError(f"each file of moments must be given once, got {common.pop().name} twice")
     whole, origin = read_moments(paths[0])
     for sign, path in [(1, path) for path in paths[1:]] + [(-1, path) for path in minus]:
-        more, its_origin = read_moments(path)
+        more, origin_of_more = read_moments(path)
         if more.dimensions != whole.dimensions:
-            wanted = f"{whole.dimensions} features, as the files before it"
+            wanted = f"{whole.dimensions} features, as {paths[0]}"
             raise ValueError(f"{path} must hold moments of {wanted}, got {more.dimensions}")
-        origin = origin.joined(its_origin, path)
+        origin = origin.joined(origin_of_more, path)
         try:
             whole = whole + more if sign > 0 else whole - more
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     return whole, origin
+
+
+def _check_different(paths: Sequence[AnyPath]) -> None:
+    """Raise an error if two paths are the same file or have the same content."""
+    seen: dict[bytes, AnyPath] = {}
+    for path in paths:
+        digest = sha256(check_readable(path).read_bytes()).digest()
+        if (same := seen.get(digest)) is not None:
+            received = f"{same} twice" if real_path(same) == real_path(path) else f"{same} and its copy {path}"
+            raise ValueError(f"each file of moments must be given once, got {received}")
+        seen[digest] = path

@@ -23,14 +23,14 @@ from .table import Table
 KINDS = ("parquet", "arrow", "feather", "csv", "npy")
 
 # Names in a folder of results: the parts that are done, the summary, and the folder of intermediate results.
-DONE, FOUND, PARTIAL = "_done.jsonl", "found.json", ".partial"
+DONE, SUMMARY, PARTIAL = "_done.jsonl", "found.json", ".partial"
 
 # The name of the pass that writes the files.
 SCORES = "scores"
 
 
 class Decides(Protocol):
-    """Decides the rows of a part: `DecidePart`, or `ApplyPart` for scores only."""
+    """Computes the results of a part: `DecidePart` for decisions, `ApplyPart` for scores."""
 
     def decided(self, number: int, blocks: Iterable[Block]) -> Iterator[tuple[Arrays, Tally]]:
         """Yield the result columns and the counts of each block of a part."""
@@ -53,13 +53,13 @@ class WritePart:
                 whole += tally
                 yield columns
 
-        found = columns()
-        first = next(found, None)
+        blocks_of_columns = columns()
+        first = next(blocks_of_columns, None)
         if first is None:
             return whole
         self.files[number].parent.mkdir(parents=True, exist_ok=True)
         with writing_blocks(self.files[number]) as writer:
-            for block in chain((first,), found):
+            for block in chain((first,), blocks_of_columns):
                 writer.write(block)
         return whole
 
@@ -117,7 +117,7 @@ def results_in(folder: Path, identity: dict[str, Any]) -> Iterator[Store]:
 
 def _release(folder: Path) -> None:
     """Remove the identity of a job from a folder that has no finished results."""
-    if not any((folder / name).exists() for name in (DONE, FOUND)):
+    if not any((folder / name).exists() for name in (DONE, SUMMARY)):
         (folder / IDENTITY).unlink(missing_ok=True)
 
 
@@ -131,7 +131,7 @@ def remove_files(files: Iterable[Path], folder: Path) -> None:
 
 
 def read_done(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the records of the parts that are done, by the path of the part. A torn line is ignored."""
+    """Return the records of the parts that are done, by the path of the part. An incomplete line is ignored."""
     done: dict[str, dict[str, Any]] = {}
     with suppress(FileNotFoundError):
         for line in (folder / DONE).read_text(encoding="utf-8", errors="replace").splitlines():
@@ -162,7 +162,7 @@ def record_done(folder: Path, new: Sequence[dict[str, Any]]) -> None:
     """Append a line with the records of parts that were done together."""
     with (folder / DONE).open("a", encoding="utf-8") as records:
         if records.tell() and not _ends_with_newline(folder / DONE):
-            records.write("\n")  # The last line was cut short.
+            records.write("\n")  # The last line is incomplete.
         records.write(json.dumps(new) + "\n")
         records.flush()
         os.fsync(records.fileno())
@@ -175,7 +175,7 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def is_done(record: dict[str, Any] | None, folder: Path, table: Table, number: int) -> bool:
-    """Return whether a record says that a part is done, the part has not changed since, and its file is there."""
+    """Return whether a part is recorded as done, has not changed since, and its file exists."""
     if record is None or is_changed(record, table, number):
         return False
     file = record.get("file")
@@ -193,6 +193,6 @@ def check_own_files(done: dict[str, dict[str, Any]], folder: Path, table: Table,
     for part, file in zip(table.paths(), files, strict=True):
         if owners.get(file, part) != part:
             raise ValueError(
-                f"{file} holds the results of {owners[file]}, not of {part}: give another folder, or always give the "
-                "folder that contains all parts"
+                f"{file} holds the results of {owners[file]}, not of {part}: give another folder for the results, or "
+                "always give the same top folder of parts"
             )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..._check import LARGEST, Floats, as_vector, slices
 from ..blocks import TABLES
 from ..csv_scores import read_csv_scores
-from ..drafts import AnyPath, check_readable
+from ..drafts import AnyPath, check_readable, real_path
 from ..npz import ABOUT, kind_of, read_npy, read_npz
 from ..part_files import read_blocks
 
@@ -31,17 +31,25 @@ Paths = AnyPath | Sequence[AnyPath]
 def score_files(paths: Paths, name: str) -> list[Path]:
     """Return the files of scores for a path, a folder, a glob, or several of these.
 
-    In folders and globs, hidden files, names that begin with `_`, files with other endings and what `truing.save` wrote
-    are ignored. A folder with `features.npy` is one set of `.npy` files.
+    In folders and globs, some files are ignored: hidden files, names that begin with `_`, files with other endings and
+    files that `truing.save` wrote. A folder with `features.npy` is one set of `.npy` files.
     """
     several = [paths] if isinstance(paths, str | PathLike) else list(paths)
     files = [file for path in several for file in _files_of(Path(path))]
     if not files:
         raise ValueError(f"{name} must be at least one path, got none")
-    file, times = Counter(files).most_common(1)[0]
+    file, times = Counter(map(real_path, files)).most_common(1)[0]
     if times > 1:
         raise ValueError(f"{name} must have each file once, got {file} {times} times")
     return files
+
+
+def check_different_files(files_in: Sequence[Path], files_out: Sequence[Path]) -> None:
+    """Raise an error if two sets of scores share a file."""
+    real_files_in = set(map(real_path, files_in))
+    for file in files_out:
+        if real_path(file) in real_files_in:
+            raise ValueError(f"scores_in and scores_out must be different files, got {file} for both")
 
 
 def read_score_blocks(path: Path) -> Iterator[Floats]:
@@ -61,13 +69,13 @@ def read_score_blocks(path: Path) -> Iterator[Floats]:
 
 def _files_of(path: Path) -> list[Path]:
     if path.is_dir() and not (path / "features.npy").exists():
-        root, found = path, path.rglob("*")
+        root, names = path, path.rglob("*")
     elif has_magic(str(path)) and not path.exists():
         root = next(parent for parent in path.parents if not has_magic(str(parent)))
-        found = root.glob(str(path.relative_to(root)))
+        names = root.glob(str(path.relative_to(root)))
     else:
         return [path]
-    files = [file for file in found if _holds_scores(file, root)]
+    files = [file for file in names if _holds_scores(file, root)]
     if not files:
         raise FileNotFoundError(f"there are no files of scores in {path}; supported endings: {', '.join(ENDINGS)}")
     return sorted(files)
@@ -92,5 +100,5 @@ def _blocks(path: Path) -> Iterator[NDArray[Any]]:
     scores = read_npy(path)
     if scores.ndim != 1:
         return iter([scores])
-    # Map the file anew for each block: the pages of a mapped file count as memory until the file is unmapped.
+    # Map the file again for each block, because the pages of a mapped file count as memory until it is unmapped.
     return (np.array(read_npy(path)[rows]) for rows in slices(len(scores), ROWS_OF_BLOCK))

@@ -22,11 +22,13 @@ from ...metrics import CONVENTIONS, Report, RowCounts, ScoreCounts, Sums, report
 from ..drafts import AnyPath, naming
 from ..names import listing
 from ..npy import fill
-from .score_files import Paths, read_score_blocks, score_files
+from .score_files import Paths, check_different_files, read_score_blocks, score_files
 
 # Number of scores of a sorted run, and from one sample of a run to the next.
 ROWS_OF_RUN = 2**21
 SAMPLE_STEP = 2**11
+
+SAME_SCORES = "scores_out must differ from scores_in, got the same scores"
 
 # Number of samples in a range of ascending scores.
 SAMPLES_OF_RANGE = 2**7
@@ -40,21 +42,24 @@ def evaluate(
     Parameters
     ----------
     scores_in, scores_out
-        Scores of the in- and of the out-of-distribution rows: a file, a folder, a glob, or a sequence of these.
-        Subfolders are included. From a table, only the column `scores` is read.
+        Scores of the in-distribution and of the out-of-distribution rows: a file, a folder, a glob, or a sequence of
+        these. Subfolders are included. From a table, only the column `scores` is read.
     convention
         The meaning of FPR95; see `truing.fpr_at_tpr`.
     folder
-        Where the temporary files go, eight bytes for each score. By default the system's folder for temporary files.
+        Where the temporary files go, eight bytes for each score. The default is the system's temporary folder.
     """
     as_choice(convention, "convention", CONVENTIONS)
     files_in, files_out = score_files(scores_in, "scores_in"), score_files(scores_out, "scores_out")
+    check_different_files(files_in, files_out)
     with (
-        _sorted_runs(files_in, "scores_in", folder) as inside,
-        _sorted_runs(files_out, "scores_out", folder) as outside,
+        _sorted_runs(files_in, "scores_in", folder) as runs_in,
+        _sorted_runs(files_out, "scores_out", folder) as runs_out,
     ):
-        rows = RowCounts(_rows(inside), _rows(outside))
-        sums = (Sums.of(counts, rows, convention) for counts in _counts_by_range(inside, outside))
+        if _are_equal(runs_in, runs_out):
+            raise ValueError(SAME_SCORES)
+        rows = RowCounts(_rows(runs_in), _rows(runs_out))
+        sums = (Sums.of(counts, rows, convention) for counts in _counts_by_range(runs_in, runs_out))
         return report_of(sums, rows, convention)
 
 
@@ -99,9 +104,25 @@ def _rows(runs: Sequence[_Run]) -> int:
     return sum(run.rows for run in runs)
 
 
+def _are_equal(runs: Sequence[_Run], others: Sequence[_Run]) -> bool:
+    """Return whether two sets have the same scores in the same order, of which not all are equal."""
+    if [run.rows for run in runs] != [run.rows for run in others]:
+        return False
+    if any(not np.array_equal(run.samples, other.samples) for run, other in zip(runs, others, strict=True)):
+        return False
+    lowest, highest = runs[0].read(0, 1), runs[0].read(runs[0].rows - 1, runs[0].rows)
+    if len(runs) == 1 and lowest == highest:
+        return False
+    pieces = ((run, other, part) for run, other in zip(runs, others, strict=True) for part in slices(run.rows, 2**16))
+    return all(
+        np.array_equal(run.read(part.start, part.stop), other.read(part.start, part.stop))
+        for run, other, part in pieces
+    )
+
+
 @contextmanager
 def _sorted_runs(files: Sequence[Path], name: str, folder: AnyPath | None) -> Iterator[list[_Run]]:
-    """Write the scores of some files as sorted runs to a temporary file, which goes away when the block ends."""
+    """Write the scores of some files as sorted runs to a temporary file, which is removed when the block ends."""
     place = Path(folder or gettempdir())
     if not place.is_dir():
         raise FileNotFoundError(f"folder must be a folder for temporary files, got {place}")
@@ -124,7 +145,7 @@ def _write_runs(file: IO[bytes], blocks: Iterable[Floats]) -> list[_Run]:
 
 
 def _regrouped(blocks: Iterable[Floats]) -> Iterator[Floats]:
-    """Yield the scores of all blocks, `ROWS_OF_RUN` at a time, in an array that is used again."""
+    """Yield the scores of all blocks, `ROWS_OF_RUN` at a time, in one array that is reused."""
     run, filled = np.empty(ROWS_OF_RUN), 0
     for block in blocks:
         while len(block):
@@ -138,13 +159,13 @@ def _regrouped(blocks: Iterable[Floats]) -> Iterator[Floats]:
         yield run[:filled]
 
 
-def _ranges(inside: Sequence[_Run], outside: Sequence[_Run]) -> Iterator[tuple[Floats, Floats]]:
+def _ranges(runs_in: Sequence[_Run], runs_out: Sequence[_Run]) -> Iterator[tuple[Floats, Floats]]:
     """Yield the ascending scores of both sets, one range of values after another. The next range may begin with ties.
 
     A range ends at the value of a sample. In each run, all scores before the first sample of a later range are read,
-    and those up to this value are taken: the scores that remain are at least as high.
+    and the scores up to this value are taken. All other scores of the run are at least as high.
     """
-    runs = [*inside, *outside]
+    runs = [*runs_in, *runs_out]
     samples = np.concatenate([run.samples for run in runs])
     owners = np.repeat(np.arange(len(runs)), [len(run.samples) for run in runs])
     order = np.argsort(samples, kind="stable")
@@ -157,7 +178,7 @@ def _ranges(inside: Sequence[_Run], outside: Sequence[_Run]) -> Iterator[tuple[F
             piece = run.read(taken[number], min(int(samples_passed[number]) * SAMPLE_STEP, run.rows))
             pieces.append(piece[: np.searchsorted(piece, highest, "right")])
             taken[number] += len(pieces[-1])
-        yield _merged(pieces[: len(inside)]), _merged(pieces[len(inside) :])
+        yield _merged(pieces[: len(runs_in)]), _merged(pieces[len(runs_in) :])
 
 
 def _merged(pieces: Sequence[Floats]) -> Floats:
@@ -165,16 +186,16 @@ def _merged(pieces: Sequence[Floats]) -> Floats:
     return np.sort(np.concatenate(pieces), kind="stable") if pieces else np.empty(0)
 
 
-def _counts_by_range(inside: Sequence[_Run], outside: Sequence[_Run]) -> Iterator[ScoreCounts]:
-    """Yield the counts of all ranges. The last score of a range is held back, because the next range may have ties."""
-    held = None
-    for scores_in, scores_out in _ranges(inside, outside):
-        if held is None:
+def _counts_by_range(runs_in: Sequence[_Run], runs_out: Sequence[_Run]) -> Iterator[ScoreCounts]:
+    """Yield the counts of all ranges. The last score of a range is kept for the next range, which may have ties."""
+    kept = None
+    for scores_in, scores_out in _ranges(runs_in, runs_out):
+        if kept is None:
             counts = ScoreCounts.of(scores_in, scores_out, RowCounts(0, 0))
         else:
-            counts = held.joined(ScoreCounts.of(scores_in, scores_out, held.up_to_last))
+            counts = kept.joined(ScoreCounts.of(scores_in, scores_out, kept.up_to_last))
         last = len(counts.scores) - 1
         yield counts.part(0, last)
-        held = counts.part(last, last + 1)
-    if held is not None:
-        yield held
+        kept = counts.part(last, last + 1)
+    if kept is not None:
+        yield kept

@@ -18,11 +18,17 @@ from ...outputs import Outputs
 from ...run import Block, rows_at_once
 from ..columns import NAMES, files_of
 from ..drafts import AnyPath, real_path
+from ..names import check_contains
 from ..part_files import layout_of, parts_of, read_blocks, root_of
 
 Stamp = tuple[tuple[int, int], ...]
+"""The size and modification time of every file of a part."""
+
 T = TypeVar("T")
 _END: Any = object()
+
+# Number of rows to compare with the reference at a time.
+_ROWS_TO_COMPARE = 2**10
 
 # The columns to read. Labels are not used.
 _COLUMNS = tuple(name for name in NAMES if name != "labels")
@@ -33,20 +39,36 @@ class UnreadablePartError(ValueError):
 
 
 class UnreadableFileError(OSError):
-    """The system cannot read a part. The error may be temporary."""
+    """The system failed to read a part. The error may be temporary."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Outputs of a network in `parts`: files, or folders that each contain a set of `.npy` files.
+    """Outputs of a network in many parts.
 
-    `names` are the names of the parts in a folder of results: paths relative to the folder of the table, without
-    ending. `part_rows` is the number of rows of each part. `widths` maps each column to its number of entries per row,
-    and `called` maps columns to their names in the files where the names differ. `ids` is the name of the column that
-    names the rows. `skip_bad_rows` skips rows with a NaN or an infinity, and `skip_bad_parts` skips unreadable parts;
-    otherwise both are errors. `unreadable` lists the reasons for the parts skipped so far. `stamps` holds the sizes and
-    modification times of the parts; reading a part that has changed since is an error.
+    Attributes
+    ----------
+    parts
+        The paths of the parts: files, or folders that each contain a set of `.npy` files.
+    names
+        The name of each part in a folder of results: the path relative to the folder of the table, without ending.
+    part_rows
+        The number of rows of each part.
+    widths
+        The number of entries per row of each column.
+    called
+        The names of columns in the files, where they differ from the standard names.
+    ids
+        The name of the column that identifies the rows.
+    skip_bad_rows, skip_bad_parts
+        Whether to skip rows with a NaN or an infinity, and unreadable parts. Otherwise both are errors.
+    unreadable
+        Why the parts that were skipped so far cannot be read.
+    stamps
+        The sizes and modification times of the files of each part. A part that changes later is an error.
 
+    Examples
+    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for day in range(3):
@@ -80,8 +102,8 @@ class Table:
         """Return the table of a file, a folder of parts, a glob, or several of these.
 
         All parts must have the same columns and widths. `features` and `logits` are the names of these columns in the
-        files, if they differ; a name such as `f*` takes all matching columns of numbers, in natural order. `ids` is the
-        column that names the rows; results carry it.
+        files, if they differ; a pattern such as `f*` joins all matching columns of numbers, in natural order. `ids` is
+        the column that identifies the rows; it is copied to the results.
         """
         as_truth(skip_bad_rows, "skip_bad_rows")
         as_truth(skip_bad_parts, "skip_bad_parts")
@@ -111,6 +133,10 @@ class Table:
     def __len__(self) -> int:
         return len(self.parts)
 
+    def files(self) -> list[Path]:
+        """Return all files of all parts."""
+        return [file for part in self.parts for file in files_of(part)]
+
     def only(self, numbers: Sequence[int]) -> Table:
         """Return the table of these parts."""
         return replace(
@@ -122,7 +148,7 @@ class Table:
         )
 
     def stamps_by_path(self) -> dict[str, Stamp]:
-        """Return the sizes and modification times of every part, by its path."""
+        """Return the stamp of every part, by the path of the part."""
         return dict(zip(self.paths(), self.stamps, strict=True))
 
     def paths(self) -> list[str]:
@@ -130,18 +156,18 @@ class Table:
         return [str(real_path(part)) for part in self.parts]
 
     def identity(self) -> list[Any]:
-        """Return the path, sizes and modification times of every part."""
+        """Return the path and the stamp of every part."""
         return [(str(part.absolute()), stamp) for part, stamp in zip(self.parts, self.stamps, strict=True)]
 
     def blocks(self, number: int) -> Iterator[Block]:
         """Yield the rows of a part, a block at a time."""
         part = self.parts[number]
         self._check_unchanged(number)
-        own = {name: self.called.get(name, name) for name in self.widths}
+        in_file = {name: self.called.get(name, name) for name in self.widths}
         start = 0
-        blocks = read_blocks(part, rows_at_once(self.widths), list(own.values()), own["features"], self.ids)
+        blocks = read_blocks(part, rows_at_once(self.widths), list(in_file.values()), in_file["features"], self.ids)
         for block in ahead(_readable(blocks)):
-            arrays = {name: block[its] for name, its in own.items()}
+            arrays = {name: block[column] for name, column in in_file.items()}
             rows = self.good_rows(part, start, arrays, None if self.ids is None else block[self.ids])
             start += len(arrays["features"])
             if rows is not None:
@@ -162,10 +188,38 @@ class Table:
                     raise
         return Outputs.concatenate(some) if some else None
 
+    def check_differs_from(self, reference: Outputs | None) -> None:
+        """Raise an error if a part, or the whole table, has exactly the features of the reference."""
+        if reference is None:
+            return
+        numbers = range(len(self))
+        for some in [[number] for number in numbers] + ([list(numbers)] if len(self) > 1 else []):
+            if sum(self.part_rows[number] for number in some) == len(reference) and self._has(some, reference):
+                names = ", ".join(str(self.parts[number]) for number in some[:3])
+                raise ValueError(f"reference must hold other rows than outputs, got the rows of {names}")
+
+    def _has(self, numbers: Sequence[int], reference: Outputs) -> bool:
+        """Return whether the features of some parts are equal to the features of the reference."""
+        start = 0
+        try:
+            for features in (features for number in numbers for features in self._features(number)):
+                if not np.array_equal(features, reference.features[start : start + len(features)]):
+                    return False
+                start += len(features)
+        except (ValueError, OSError):  # Reading the rows for the job reports the error.
+            return False
+        return True
+
+    def _features(self, number: int) -> Iterator[NDArray[Any]]:
+        """Yield the features of a part in small blocks."""
+        column = self.called.get("features", "features")
+        for block in read_blocks(self.parts[number], _ROWS_TO_COMPARE, [column], column):
+            yield block[column]
+
     def good_rows(
         self, part: Path, start: int, arrays: dict[str, Any], ids: NDArray[Any] | None = None
     ) -> Block | None:
-        """Return the rows of a block without bad rows if they are to be skipped, or None if no row is left.
+        """Return the rows of a block, without bad rows if the table skips them, or None if no row is good.
 
         `start` is the number of the first row of the block in the part.
         """
@@ -187,12 +241,12 @@ class Table:
 
     def _check_unchanged(self, number: int) -> None:
         if _stamp(self.parts[number]) != self.stamps[number]:
-            raise ValueError(f"{self.parts[number]} must not change during the job, but it changed")
+            raise ValueError(f"{self.parts[number]} must not change during the job, but it has changed")
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Metadata of a part: its stamp, its rows, the row shape of each column, and the columns that patterns match."""
+    """Metadata of a part: stamp, number of rows, the row shape of each column, and the columns that patterns match."""
 
     path: Path
     stamp: Stamp
@@ -204,7 +258,7 @@ class _Part:
 def _readable_parts(
     paths: Sequence[AnyPath], called: dict[str, str], ids: str | None, skip_bad_parts: bool
 ) -> tuple[list[_Part], list[str]]:
-    """Return the metadata of all readable parts, and the reasons why others cannot be read."""
+    """Return the metadata of all readable parts, and why other parts cannot be read."""
     parts: dict[Path, _Part] = {}
     unreadable: list[str] = []
     for path in (part for some in paths for part in parts_of(some)):
@@ -226,14 +280,13 @@ def _readable_parts(
 
 
 def _part_of(path: Path, called: dict[str, str], ids: str | None) -> _Part:
-    own = {name: called.get(name, name) for name in _COLUMNS}
-    stamp = _stamp(path)  # Before the metadata is read: a part that changes in between is noticed.
-    layout = layout_of(path, list(own.values()), ids)
+    in_file = {name: called.get(name, name) for name in _COLUMNS}
+    stamp = _stamp(path)  # Take the stamp first, to notice a change while the metadata is read.
+    layout = layout_of(path, list(in_file.values()), ids)
     for name in ("features", *called):
-        if own[name] not in layout.columns:
-            held = ", ".join(layout.held) or "no columns"
-            raise ValueError(f"{path} must have the column {own[name]}, got {held}")
-    shapes = {name: layout.columns[its][1] for name, its in own.items() if its in layout.columns}
+        if in_file[name] not in layout.columns:
+            check_contains(path, in_file[name], layout.all_columns)
+    shapes = {name: layout.columns[column][1] for name, column in in_file.items() if column in layout.columns}
     return _Part(path, stamp, layout.rows, shapes, layout.matched)
 
 
@@ -241,13 +294,16 @@ def _check_alike(first: _Part, part: _Part) -> None:
     """Reject a part whose columns or widths differ from the first part."""
     for name in _COLUMNS:
         if part.shapes.get(name) != first.shapes.get(name):
-            wanted, own = _described(first, name), _described(part, name)
-            raise ValueError(f"{part.path} must have {wanted}, as {first.path} has, got {own}")
+            expected, received = _described(first, name), _described(part, name)
+            raise ValueError(f"{part.path} must have {expected}, as {first.path} has, got {received}")
     for pattern, names in first.matched.items():
         others = part.matched.get(pattern, [])
         if names != others:
-            odd = next(iter(set(names) ^ set(others)))
-            raise ValueError(f"{part.path} must have the same columns {pattern} as {first.path}, differs in {odd}")
+            column = next(iter(set(names) ^ set(others)))
+            file = part.path if column in names else first.path
+            raise ValueError(
+                f"{part.path} must have the same columns {pattern} as {first.path}, but {file} has no column {column}"
+            )
 
 
 def _described(part: _Part, name: str) -> str:
@@ -260,19 +316,19 @@ def _described(part: _Part, name: str) -> str:
 def _names_of(paths: Sequence[AnyPath], parts: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of parts in a folder of results: without ending, unless names repeat."""
     root = os.path.commonpath([_normal(root_of(path)) for path in paths])
-    whole = [_normal(part).relative_to(root) for part in parts]
-    short = [path.with_suffix("") if part.is_file() else path for path, part in zip(whole, parts, strict=True)]
-    counts = Counter([*short, *whole])
-    return tuple(str(name if counts[name] == 1 else path) for name, path in zip(short, whole, strict=True))
+    full = [_normal(part).relative_to(root) for part in parts]
+    short = [path.with_suffix("") if part.is_file() else path for path, part in zip(full, parts, strict=True)]
+    counts = Counter([*short, *full])
+    return tuple(str(name if counts[name] == 1 else path) for name, path in zip(short, full, strict=True))
 
 
 def _normal(path: Path) -> Path:
-    """Return the absolute path without `..`: results must not be written outside of their folder."""
+    """Return the absolute path without `..`, so that results stay in their folder."""
     return Path(os.path.normpath(path.absolute()))
 
 
 def _stamp(part: Path) -> Stamp:
-    """Return the size and modification time of every file of a part."""
+    """Return the stamp of a part."""
     files = [file.stat() for file in files_of(part) if file.exists()]
     if not files:
         raise UnreadableFileError(f"there is no file {part}")
@@ -289,7 +345,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _readable(blocks: Iterator[T]) -> Iterator[T]:
-    """Yield the blocks of a part. Raise errors that identify unreadable parts."""
+    """Yield the blocks of a part. Raise `UnreadablePartError` or `UnreadableFileError` if reading fails."""
     try:
         yield from blocks
     except ValueError as error:

@@ -82,6 +82,7 @@ function showModels(models, chosenModel) {
     Object.assign(link.lastElementChild, { textContent, className });
   });
   element("models").hidden = models.length === 0 || (models.length === 1 && chosenModel !== undefined);
+  list.classList.toggle("scrolls", list.scrollHeight > list.clientHeight + 1); // A border shows that there is more.
   element("name").textContent = chosenModel?.name ?? "truing";
   document.title = chosenModel === undefined ? "truing" : `${chosenModel.name} – truing`;
 }

@@ -11,7 +11,7 @@ from truing.bench.inputs.networks.table import NETWORKS
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
 
-def test_reading_the_table_needs_no_torch():
+def test_importing_the_table_does_not_import_torch():
     code = (
         "import sys, truing.bench.inputs.networks.table, truing.bench.cli; print({'torch', 'PIL'} & set(sys.modules))"
     )
@@ -20,7 +20,7 @@ def test_reading_the_table_needs_no_torch():
 
 
 @every_network
-def test_a_network_has_a_head_of_as_many_classes_as_it_is_asked_for(name, rng):
+def test_a_network_has_the_requested_number_of_classes(name, rng):
     if name.startswith("efficientnet"):
         pytest.importorskip("efficientnet_lite_pytorch")
     entry = NETWORKS[name]
@@ -31,5 +31,5 @@ def test_a_network_has_a_head_of_as_many_classes_as_it_is_asked_for(name, rng):
 
 
 @every_network
-def test_a_network_names_a_fit_that_there_is(name):
+def test_the_fit_of_every_network_exists(name):
     assert NETWORKS[name].preprocessing.fit in FITS

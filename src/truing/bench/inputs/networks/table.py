@@ -1,6 +1,6 @@
-"""The networks by name: how each is built, what it wants done to a picture, and which classes it tells.
+"""The networks by name: how to build each one, its preprocessing, and its classes.
 
-Reading the table needs no torch; building a network does.
+Importing this table does not import torch; building a network does.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Odin:
-    """How ODIN runs: the temperature, ε in pixels from 0 to 1, and whose features are kept, `clean` or `perturbed`."""
+    """ODIN's parameters: temperature, ε for pixels in [0, 1], and the features to store, `clean` or `perturbed`."""
 
     temperature: float
     epsilon: float
@@ -25,10 +25,10 @@ class Odin:
 
 @dataclass(frozen=True)
 class Network:
-    """A network: `build(classes)` makes it with fresh weights; `weights()` says where a package keeps trained ones.
+    """A network: `build(classes)` returns it with random weights; `weights()` returns the path of packaged weights.
 
-    `labels` names what its classes are; a set's labels mean something to it only if they are the same.
-    `odin` is the paper's setting for networks of its kind.
+    `labels` names its classes. The labels of a set are used only if the set has the same classes. `odin` holds the
+    paper's parameters for this kind of network.
     """
 
     build: Callable[[int], "nn.Module"]
@@ -69,6 +69,12 @@ def _resnetv2_101(classes: int) -> "nn.Module":
     return ResNetV2(classes=classes)
 
 
+def _densenet100(classes: int) -> "nn.Module":
+    from .densenet import DenseNet
+
+    return DenseNet(100, 12, classes)
+
+
 def _efficientnet_lite0(classes: int) -> "nn.Module":
     from .efficientnet import efficientnet_lite0
 
@@ -85,20 +91,22 @@ def _of_255(red: float, green: float, blue: float) -> Colour:
     return red / 255, green / 255, blue / 255
 
 
-# The constants are those that each network was trained with.
+# Means and standard deviations as in the training of each network.
 _ENERGY_OOD = Preprocessing(32, "shorter", _of_255(125.3, 123.0, 113.9), _of_255(63.0, 62.1, 66.7))
 _IMAGENET_AT_32 = Preprocessing(32, "shorter", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CIFAR100 = Preprocessing(32, "shorter", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+_CIFAR10 = Preprocessing(32, "shorter", (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _BIT = Preprocessing(480, "stretch", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _EFFICIENTNET = Preprocessing(224, "crop", _of_255(127, 127, 127), _of_255(128, 128, 128))
 
-# The paper's: on CIFAR a small step at no temperature, on ImageNet a temperature and no step.
+# As in the paper: a small step without a temperature on CIFAR, a temperature without a step on ImageNet.
 _ON_CIFAR, _ON_IMAGENET = Odin(1.0, 0.0024), Odin(1000.0, 0.0)
 
 NETWORKS: dict[str, Network] = {
     "wrn40-2": Network(_wrn40_2, _ENERGY_OOD, 10, "cifar10", _ON_CIFAR),
     "resnet20": Network(_resnet20, _IMAGENET_AT_32, 10, "cifar10", _ON_CIFAR),
     "resnet56": Network(_resnet56, _IMAGENET_AT_32, 10, "cifar10", _ON_CIFAR),
+    "densenet100": Network(_densenet100, _CIFAR10, 10, "cifar10", _ON_CIFAR),
     "cifar100-resnet14": Network(_resnet14, _CIFAR100, 100, "cifar100", _ON_CIFAR),
     "resnetv2-101x1": Network(_resnetv2_101, _BIT, 1000, "imagenet", _ON_IMAGENET),
     "efficientnet-lite0": Network(
@@ -108,10 +116,10 @@ NETWORKS: dict[str, Network] = {
 
 
 def labels_of(network: Network, classes: int) -> str | None:
-    """Return what the classes of a network with that many are: its own, or else those of another one in the table.
+    """Return the name of a network's classes, or of another network's in the table with the same number of classes.
 
     >>> labels_of(NETWORKS["wrn40-2"], 10), labels_of(NETWORKS["wrn40-2"], 100), labels_of(NETWORKS["wrn40-2"], 7)
     ('cifar10', 'cifar100', None)
     """
-    known = {other.classes: other.labels for other in NETWORKS.values()}
-    return network.labels if classes == network.classes else known.get(classes)
+    by_count = {other.classes: other.labels for other in NETWORKS.values()}
+    return network.labels if classes == network.classes else by_count.get(classes)

@@ -1,0 +1,159 @@
+"""Scores and methods of the user: columns of the outputs files, or functions given as `module:function`.
+
+A score function takes `truing.Outputs` and returns one score per row, higher = more in-distribution. A method takes
+features (n, d) and base scores (n,) and returns a function from features (m, d) to trued scores (m,).
+"""
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..._check import Floats, Matrix, as_vector
+from ...data.columns import read_columns
+from ...outputs import Outputs
+from ...regression.fits import SharedFeatures
+from ...scores import SCORES
+from .cases import METHOD_ORDER, ODIN, Case
+from .methods import METHODS, Fit, Scorer, principal_coordinates
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_TAKEN_SCORES = (*SCORES, *ODIN)
+
+
+@dataclass(frozen=True)
+class Own:
+    """The user's scores, each with its name and its source, and the user's methods as `module:function`.
+
+    Modules are searched in `folder` first, then as Python finds them.
+    """
+
+    scores: tuple[tuple[str, str], ...] = ()
+    methods: tuple[str, ...] = ()
+    folder: str = ""
+
+    def added_to(self, case: Case) -> Case:
+        """Return the case with the user's scores and methods added to its own, where the case compares any."""
+        if case.has_own_scores:
+            case = replace(case, bases=(*case.bases, *(name for name, _ in self.scores)))
+        if case.has_own_methods and self.methods:
+            names = case.methods or tuple(name for name, method in METHODS.items() if method.is_compared)
+            case = replace(case, methods=(*names, *map(method_name, self.methods)))
+        return case
+
+    def score(self, name: str, outputs: Outputs, paths: list[Path]) -> Floats:
+        """Return one of the user's scores (n,) for the outputs in the files at `paths`.
+
+        A function gets the rows of all files at once, so it cannot see which rows are out.
+        """
+        source = dict(self.scores)[name]
+        if not is_function(source):
+            return np.concatenate([_column(path, source) for path in paths])
+        scores = as_vector(load_function(source, self.folder)(outputs), f"what {source} returns")
+        if len(scores) != len(outputs):
+            raise ValueError(f"{source} must return one score per row, {len(outputs):,}, got {len(scores):,}")
+        return scores
+
+    def fits(self, components: int | None) -> dict[str, Fit]:
+        """Return the user's methods by name, confined to the setting's principal components where it has any."""
+        return {method_name(source): _fit(load_function(source, self.folder), components) for source in self.methods}
+
+    def described(self) -> dict[str, Any]:
+        """Return the sources, and the SHA-256 of every module among them, as records store them."""
+        found: dict[str, Any] = {}
+        if self.scores:
+            found["scores"] = dict(self.scores)
+        if self.methods:
+            found["methods"] = list(self.methods)
+        sources = [source for source in (*dict(self.scores).values(), *self.methods) if is_function(source)]
+        if sources:
+            found["modules"] = {source.partition(":")[0]: _module_hash(source, self.folder) for source in sources}
+        return found
+
+
+def is_function(source: str) -> bool:
+    """Return whether a source has the form `module:function`; other sources are names of columns."""
+    return ":" in source
+
+
+def method_name(source: str) -> str:
+    """Return the name of a method in tables: the name of its function."""
+    return source.partition(":")[2]
+
+
+def check_score(name: str, source: str, folder: str) -> None:
+    """Reject a score that has the name of another base score, or a function that cannot be imported."""
+    if name in _TAKEN_SCORES:
+        raise ValueError(f"scores.{name} must have a name of its own, got the name of one of truing's base scores")
+    if is_function(source):
+        load_function(source, folder)
+
+
+def check_methods(sources: list[str], folder: str) -> tuple[str, ...]:
+    """Return the methods that the command line names; reject names that are taken and functions that do not exist."""
+    names = [method_name(source) for source in sources]
+    for source, name in zip(sources, names, strict=True):
+        load_function(source, folder)
+        if name in METHOD_ORDER or names.count(name) > 1:
+            raise ValueError(f"--method must name functions with different names, none of truing's, got {source!r}")
+    return tuple(sources)
+
+
+def load_function(source: str, folder: str) -> Callable[..., Any]:
+    """Import the function that `module:function` names."""
+    if not _FUNCTION.fullmatch(source):
+        raise ValueError(f"a function must be given as module:function, got {source!r}")
+    module, _, name = source.partition(":")
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        function = getattr(import_module(module), name, None)
+    except ImportError as error:
+        raise ValueError(f"cannot import {source}: {error}") from None
+    if not callable(function):
+        raise ValueError(f"{source} must name a function of the module {module}, got {function!r}")
+    loaded: Callable[..., Any] = function
+    return loaded
+
+
+def _fit(method: Callable[..., Any], components: int | None) -> Fit:
+    def fit(features: SharedFeatures, scores: Floats) -> Scorer:
+        place = principal_coordinates(features.matrix, components)
+        score = method(place(features.matrix), scores)
+        if not callable(score):
+            raise TypeError(
+                f"{method.__name__} must return a function from features to scores, got {type(score).__name__}"
+            )
+
+        def scorer(rows: Matrix) -> Floats:
+            trued = as_vector(score(place(rows)), f"what {method.__name__} returns")
+            if len(trued) != len(rows):
+                raise ValueError(f"{method.__name__} must return one score per row, {len(rows):,}, got {len(trued):,}")
+            return trued
+
+        return scorer
+
+    return fit
+
+
+@cache
+def _column(path: Path, column: str) -> Floats:
+    named = {} if column == "scores" else {"scores": column}
+    scores = as_vector(read_columns(path, needed="scores", wanted=("scores",), named=named)["scores"], column)
+    return np.asarray(scores, dtype=np.float64)
+
+
+def _module_hash(source: str, folder: str) -> str:
+    module = sys.modules[load_function(source, folder).__module__]
+    file = getattr(module, "__file__", None)
+    return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+
+
+NOTHING_OWN = Own()

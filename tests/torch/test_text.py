@@ -1,0 +1,205 @@
+"""Text models: batches of tokens by name, return values with logits inside, heads that run on every token."""
+
+from collections import UserDict
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import truing
+from truing.torch import OnlineModel, extract, odin
+
+CLASSES, WIDTH, WORDS = 5, 16, 50
+
+
+@dataclass
+class Answer:
+    loss: Tensor | None
+    logits: Tensor
+    hidden_states: tuple[Tensor, ...]
+
+
+class Encoder(nn.Module):
+    """A small transformer encoder with a classifier: pooled, as in BERT, or on every token, as in language models."""
+
+    def __init__(self, *, on_tokens: bool = False, returns=Answer) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.places = nn.Embedding(20, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.classifier = nn.Linear(WIDTH, CLASSES)
+        self.on_tokens, self.returns = on_tokens, returns
+
+    def hidden(self, input_ids=None, attention_mask=None, inputs_embeds=None):
+        states = self.words(input_ids) if inputs_embeds is None else inputs_embeds
+        states = states + self.places(torch.arange(states.shape[1]))
+        return self.layers(states, src_key_padding_mask=attention_mask == 0)
+
+    def pooled(self, hidden, attention_mask):
+        rows, last = torch.arange(len(hidden)), attention_mask.sum(dim=1) - 1
+        return hidden[rows, last] if self.on_tokens else hidden[:, 0]
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, labels=None):
+        hidden = self.hidden(input_ids, attention_mask, inputs_embeds)
+        if self.on_tokens:
+            logits = self.pooled(self.classifier(hidden), attention_mask)
+        else:
+            logits = self.classifier(self.pooled(hidden, attention_mask))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return self.returns(loss=loss, logits=logits, hidden_states=(hidden,))
+
+
+def encoder(**settings) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(**settings).eval()
+
+
+def batch(rows: int, length: int, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, length + 1, (rows, 1), generator=generator)
+    return {
+        "input_ids": torch.randint(0, WORDS, (rows, length), generator=generator),
+        "attention_mask": (torch.arange(length) < lengths).long(),
+        "labels": torch.randint(0, CLASSES, (rows,), generator=generator),
+    }
+
+
+def by_hand(model: Encoder, batches: list[dict[str, Tensor]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and logits from the parts of the encoder."""
+    with torch.no_grad():
+        each = [
+            model.pooled(model.hidden(one["input_ids"], one["attention_mask"]), one["attention_mask"])
+            for one in batches
+        ]
+        features = torch.cat(each)
+        return features.numpy(), model.classifier(features).numpy()
+
+
+@pytest.mark.parametrize("returns", [Answer, dict, lambda **parts: (parts["logits"], parts["hidden_states"])])
+@pytest.mark.parametrize("on_tokens", [False, True])
+def test_features_and_logits_belong_to_the_pooled_token(on_tokens, returns):
+    model = encoder(on_tokens=on_tokens, returns=returns)
+    batches = [batch(12, 9), batch(7, 5, seed=1)]
+    outputs = extract(model, batches)
+    features, logits = by_hand(model, batches)
+    np.testing.assert_allclose(outputs.features, features, atol=1e-5)
+    np.testing.assert_allclose(outputs.logits, logits, atol=1e-5)
+    np.testing.assert_array_equal(outputs.labels, torch.cat([one["labels"] for one in batches]))
+
+
+def test_columns_that_the_model_does_not_take_are_ignored():
+    one = batch(6, 4)
+    extra = {**one, "idx": torch.arange(6), "text": ["a sentence"] * 6}
+    np.testing.assert_array_equal(extract(encoder(), [extra]).logits, extract(encoder(), [one]).logits)
+
+
+def test_a_batch_may_be_any_mapping_and_come_with_separate_labels():
+    one = batch(6, 4)
+    labels = one.pop("labels")
+    for given in (UserDict(one) | {"labels": labels}, (one, labels)):
+        outputs = extract(encoder(), [given])
+        np.testing.assert_array_equal(outputs.labels, labels)
+        np.testing.assert_allclose(outputs.features, by_hand(encoder(), [one])[0], atol=1e-5)
+
+
+def test_a_wrapper_that_takes_any_names_gets_all_tensors():
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = encoder()
+
+        def forward(self, **tensors):
+            return self.inner(**tensors).logits
+
+    one = batch(6, 4)
+    np.testing.assert_array_equal(extract(Wrapper(), [one]).logits, extract(encoder(), [one]).logits)
+
+
+def test_a_head_on_every_token_needs_a_model_that_returns_one_token_of_each_row():
+    class Mean(Encoder):
+        def forward(self, input_ids, attention_mask):
+            return self.classifier(self.hidden(input_ids, attention_mask)).mean(dim=1)
+
+    with pytest.raises(ValueError, match=r"got shape \(6, 4, 16\); .* wrap the model so that the head gets pooled"):
+        extract(Mean().eval(), [batch(6, 4)], head="classifier")
+
+
+@pytest.mark.parametrize("on_tokens", [False, True])
+def test_an_online_model_is_called_with_the_names_of_a_batch(on_tokens):
+    model, batches = encoder(on_tokens=on_tokens), [batch(8, 6, seed=seed) for seed in range(4)]
+    detector, expected = truing.Detector("energy", method="dlr"), truing.Detector("energy", method="dlr")
+    reference = extract(model, batches[:2])
+    detector.calibrate(reference)
+    expected.calibrate(reference)
+    with OnlineModel(model, detector=detector, false_alarm=0.2) as online, torch.no_grad():
+        for one in batches[2:]:
+            result = online(**one)
+            decision = expected.learn_and_decide(extract(model, [one]), false_alarm=0.2)
+            assert isinstance(result.returned, Answer)
+            np.testing.assert_allclose(result.scores, decision.scores, rtol=1e-5)
+            np.testing.assert_array_equal(result.decision.is_out, decision.is_out)
+
+
+def test_odin_of_tokens_has_no_gradient_but_odin_of_embeddings_has():
+    model, tokens = encoder(), batch(6, 4)
+    outputs = odin(model, [tokens], temperature=2.0)
+    np.testing.assert_array_equal(outputs.scores, truing.msp(outputs.logits, temperature=2.0))
+    with pytest.raises(TypeError, match="for tokens give inputs_embeds, or use epsilon=0"):
+        odin(model, [tokens], epsilon=0.01)
+    embedded = {
+        "inputs_embeds": model.words(tokens["input_ids"]).detach(),
+        "attention_mask": tokens["attention_mask"],
+    }
+    moved = odin(model, [embedded], temperature=2.0, epsilon=1e-4)
+    np.testing.assert_allclose(moved.logits, outputs.logits, atol=1e-5)
+    assert np.all(moved.scores > outputs.scores)
+
+
+TRANSFORMERS = {
+    "BertForSequenceClassification": "BertConfig",
+    "DistilBertForSequenceClassification": "DistilBertConfig",
+    "RobertaForSequenceClassification": "RobertaConfig",
+    "LlamaForSequenceClassification": "LlamaConfig",
+    "GPT2ForSequenceClassification": "GPT2Config",
+}
+SIZES = {
+    "vocab_size": WORDS,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "num_labels": CLASSES,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+NAMES_OF_SIZES = {
+    "DistilBertConfig": {"hidden_size": "dim", "intermediate_size": "hidden_dim", "num_hidden_layers": "n_layers"},
+    "GPT2Config": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_models_of_transformers_are_read_as_they_are(name):
+    transformers = pytest.importorskip("transformers")
+    config = TRANSFORMERS[name]
+    own = NAMES_OF_SIZES.get(config, {})
+    torch.manual_seed(0)
+    settings = {own.get(key, key): value for key, value in SIZES.items()}
+    model = getattr(transformers, name)(getattr(transformers, config)(**settings)).eval()
+    one = batch(8, 6)
+    one["input_ids"] = (3 + one["input_ids"] % 40) * one["attention_mask"]
+    tokenized = transformers.BatchEncoding(dict(one))
+    outputs = extract(model, [tokenized])
+    with torch.no_grad():
+        np.testing.assert_allclose(outputs.logits, model(**one).logits, atol=1e-5)
+    (head,) = (part for part in model.modules() if isinstance(part, nn.Linear) and part.out_features == CLASSES)
+    with torch.no_grad():
+        np.testing.assert_allclose(head(torch.from_numpy(outputs.features)), outputs.logits, atol=1e-5)
+    assert outputs.features.shape == (8, 16)
+    np.testing.assert_array_equal(outputs.labels, one["labels"])
