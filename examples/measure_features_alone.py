@@ -1,13 +1,13 @@
-"""What `truing.sklearn.TruedDetector` finds by features alone, where there is no classifier and no network.
+"""Measure `truing.sklearn.TruedDetector` without a classifier, on digits, wines and tumours of scikit-learn.
 
-Digits, wines and tumours, all shipped with scikit-learn. First a tenth of rows is added whose columns were shuffled,
-each by itself: rare, and apart from the others. Then each class in turn is out, at 10 and at 30 % of the rows: half of
-the other classes is the reference, the other half is in. All numbers are AUROC in per cent, means over five draws, and
-over classes and shares.
+First, the out-of-distribution rows are a tenth of the rows, with each column shuffled. Then each class in turn is
+out-of-distribution, at 10 and 30 % of the rows; half of the other rows is the reference. All numbers are AUROC in per
+cent, means over five random splits, all classes and both shares.
 
 Run it with `python examples/measure_features_alone.py`.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -26,7 +26,7 @@ DRAWS = 5
 
 
 def minus_norm(outputs: truing.Outputs) -> Rows:
-    """Return a base score for rows that differ in size."""
+    """Return a base score for rows that differ in norm."""
     norms: Rows = -np.linalg.norm(outputs.features, axis=1)
     return norms
 
@@ -43,6 +43,7 @@ WITH_REFERENCE = ALONE | {
 
 def main() -> None:
     """Print a line for each detector."""
+    warnings.simplefilter("ignore", truing.TruingWarning)  # Wine has few rows.
     print(f"{'':44}{''.join(f'{name:>15}' for name in DATA)}")
     for title, measure, detectors in (
         ("shuffled rows", shuffled, ALONE),
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def shuffled(data: str, make: Callable[[], TruedDetector], seed: int) -> Iterator[float]:
-    """Yield the AUROC where a tenth of rows with shuffled columns is added."""
+    """Yield the AUROC for a tenth of rows with shuffled columns."""
     rng = np.random.default_rng(seed)
     rows, _ = DATA[data](return_X_y=True)
     others = np.column_stack([rng.permutation(column) for column in rows.T])[: len(rows) // 10]
@@ -69,28 +70,28 @@ def classes(data: str, make: Callable[[], TruedDetector], seed: int) -> Iterator
 
 
 def classes_with_reference(data: str, make: Callable[[], TruedDetector], seed: int) -> Iterator[float]:
-    """Yield the same where known rows of the other classes are given."""
-    for known, inside, outside in mixes(data, seed):
-        yield auroc(make(), inside, outside, known)
+    """Yield the AUROC of each class among the others, at each share, with a reference."""
+    for reference, inside, outside in mixes(data, seed):
+        yield auroc(make(), inside, outside, reference)
 
 
 def mixes(data: str, seed: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Yield known rows, others of the same classes, and rows of one class, as many of both as make up each share."""
+    """Yield reference rows, in-distribution rows and rows of one other class, for each class and share."""
     rng = np.random.default_rng(seed)
     rows, labels = DATA[data](return_X_y=True)
     for label in np.unique(labels):
-        known, inside = np.array_split(rng.permutation(rows[labels != label]), 2)
+        reference, inside = np.array_split(rng.permutation(rows[labels != label]), 2)
         outside = rng.permutation(rows[labels == label])
         for share in SHARES:
             rows_out = min(len(outside), round(share / (1 - share) * len(inside)))
-            yield known, inside[: round((1 - share) / share * rows_out)], outside[:rows_out]
+            yield reference, inside[: round((1 - share) / share * rows_out)], outside[:rows_out]
 
 
-def auroc(detector: TruedDetector, inside: Rows, outside: Rows, known: Rows | None = None) -> float:
-    """Return the AUROC of a detector that is fitted to the mix, its columns scaled by the known rows or by the mix."""
+def auroc(detector: TruedDetector, inside: Rows, outside: Rows, reference: Rows | None = None) -> float:
+    """Return the AUROC of a detector. The scaler is fitted to the reference or, without one, to the mix."""
     mix = np.concatenate((inside, outside))
-    scaler = StandardScaler().fit(mix if known is None else known)
-    detector.fit(scaler.transform(mix), reference=None if known is None else scaler.transform(known))
+    scaler = StandardScaler().fit(mix if reference is None else reference)
+    detector.fit(scaler.transform(mix), reference=None if reference is None else scaler.transform(reference))
     scores = detector.detection_.scores
     return truing.auroc(scores[: len(inside)], scores[len(inside) :])
 

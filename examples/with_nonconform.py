@@ -1,7 +1,7 @@
-"""nonconform's p-values and selections of truing's scores.
+"""nonconform's p-values and selections from truing's scores.
 
-A detector is fitted to an earlier mix of rows, with known ones as its reference, and stays as it is. nonconform
-calibrates it on further known rows, and decides rows that came later.
+A detector is fitted to earlier rows and a reference. nonconform calibrates the fitted detector on further
+in-distribution rows and decides later rows.
 
 Run it with `python examples/with_nonconform.py`, after `pip install nonconform`.
 """
@@ -17,14 +17,14 @@ from truing.sklearn import TruedDetector
 
 
 def decide() -> dict[str, object]:
-    """Return p-values of later rows, which of them are selected at a false discovery rate, and which are in."""
+    """Return p-values of later rows, the rows selected at a false discovery rate of 10 %, and which rows are in."""
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(pixels))
     pixels, labels = pixels[order], labels[order]
     inside, outside = pixels[labels < 8], pixels[labels >= 8]
-    learn, reference, earlier, calibration, later = np.array_split(inside, 5)
+    train, reference, earlier, calibration, later = np.array_split(inside, 5)
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    classifier.fit(learn, labels[labels < 8][: len(learn)])
+    classifier.fit(train, labels[labels < 8][: len(train)])
 
     fitted = TruedDetector(classifier=classifier).fit(np.concatenate((earlier, outside[::2])), reference=reference)
     conformal = ConformalDetector(fitted, Split(n_calib=0.5), score_polarity="higher_is_normal")
@@ -40,7 +40,7 @@ def decide() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    found = decide()
-    selected, is_in = np.asarray(found["selected"]), np.asarray(found["is_in"])
-    print(f"{selected.sum()} rows called out, {np.mean(is_in[selected]):.1%} of them wrongly")
-    print(f"{np.mean(selected[~is_in]):.1%} of the out rows found")
+    result = decide()
+    selected, is_in = np.asarray(result["selected"]), np.asarray(result["is_in"])
+    print(f"{selected.sum()} rows refused, {np.mean(is_in[selected]):.1%} of them in-distribution")
+    print(f"{np.mean(selected[~is_in]):.1%} of the out rows refused")

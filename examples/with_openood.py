@@ -1,8 +1,8 @@
 """truing as a postprocessor of OpenOOD: `setup`, `postprocess`, `inference`, higher = in.
 
-`setup` takes the validation images, known in-distribution rows. `inference` scores all rows of a loader by one fit in
-which they are: to compare a set with another, put both into one loader (`ConcatDataset`), for scores of two calls come
-from two fits. Its rows are forgotten afterwards. `postprocess` scores a batch by itself, in the same way.
+`setup` uses the validation images as the reference. `inference` fits and scores all rows of a loader together. To
+compare two sets, put both into one loader (`ConcatDataset`), because scores from two calls come from two fits.
+`postprocess` fits and scores one batch in the same way.
 
     evaluator = Evaluator(net, id_name="cifar10", postprocessor=TruingPostprocessor(None))
 
@@ -21,14 +21,14 @@ import truing
 
 
 class TruingPostprocessor(BasePostprocessor):  # type: ignore[misc]
-    """A contrast of the rows of a loader with known ones."""
+    """Scores the rows of a loader by `truing.detect`, with the validation images as the reference."""
 
     def __init__(self, config: Any) -> None:
         BasePostprocessor.__init__(self, config)
         self.reference: truing.Outputs | None = None
 
     def setup(self, net: nn.Module, id_loader_dict: dict[str, Any], ood_loader_dict: dict[str, Any]) -> None:
-        """Take the validation images as known in-distribution rows."""
+        """Use the validation images as the reference."""
         net.eval()
         self.reference = self.outputs(net, id_loader_dict["val"])
 
@@ -43,13 +43,13 @@ class TruingPostprocessor(BasePostprocessor):  # type: ignore[misc]
         return outputs.logits.argmax(axis=1), self.scores(outputs), outputs.labels
 
     def scores(self, outputs: truing.Outputs) -> Any:
-        """Return the scores of rows by a contrast in which they are."""
+        """Return the trued scores of the rows."""
         assert self.reference is not None, "call setup first"
         return truing.detect(outputs, self.reference).scores
 
     @torch.no_grad()
     def outputs(self, net: nn.Module, batches: Iterable[dict[str, Any]]) -> truing.Outputs:
-        """Return features and logits of all batches, and labels where they have any."""
+        """Return features and logits of all batches, and labels if there are any."""
         device = next(net.parameters()).device
         parts = []
         for batch in batches:

@@ -42,6 +42,13 @@ def test_the_pages_on_guarantees_and_limits_show_the_stored_rows(page):
         assert table in text
 
 
+def test_the_page_on_contrast_shows_the_stored_rows():
+    text = (DOCS / "contrast.md").read_text()
+    for table in script("measure_contrast.py")["table"](stored("contrast.jsonl")).split("\n\n"):
+        for line in table.splitlines()[2:]:
+            assert line.replace(" %", "") in text.replace(" %", "")
+
+
 def test_the_page_on_limits_shows_the_rates_of_the_page_on_notes():
     shown = (DOCS / "limits.md").read_text().split("| situation |")[1].split("\n\n")[0].splitlines()[2:]
     assert len(shown) == 5

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 
 from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_number, as_share
+from ._warnings import Alert, warn
 from .contrast import ContrastFit, SplitReference
 from .data.extras import install
+from .decisions.memorised import is_memorised
 from .decisions.ranks import Ranks
 from .decisions.thresholds import Rate, decide_at
 from .detection import Detection, detect
@@ -35,54 +38,85 @@ except ImportError as error:
 
 METHODS = ("auto", "none", "dlr", "rlr", "contrast")
 
-# Defaults: the share of fitted rows that are out, and, with a reference, the false-alarm rate.
-CONTAMINATION = 0.1
+# The default false-alarm rate and, without a reference, the default share of fitted rows that are out.
 FALSE_ALARM = 0.05
 
 # A random forest predicts probability 0 for a class without votes, and log(0) is not a valid logit.
 LEAST_PROBABILITY = 1e-3
+
+# The median shift of the columns, in standard deviations, and the median ratio of their standard deviations, from which
+# X and reference are taken to be preprocessed differently.
+_SHIFT, _RATIO = 1.0, 3.0
+_NEARLY_ALL = 0.9  # the share of refused rows
+
+NO_REFERENCE = (
+    "no reference, so scores are the base score, not trued, and predict has no false-alarm rate: call "
+    "fit(X, reference=rows), where X has the rows to decide and rows are in-distribution, held out from training"
+)
+FEW_REFERENCE_ROWS = (
+    "the reference has too few rows for a contrast, so scores are the base score, not trued: pass at least 200 rows"
+)
+MEMORISED_REFERENCE = (
+    "the classifier seems to have been trained on the reference, so too many in-distribution rows are refused: pass a "
+    "reference that was held out from training"
+)
+MEMORISED_ROWS = (
+    "the classifier seems to have been trained on X, so predict refuses more new rows than the share contamination: "
+    "fit rows that were held out from training"
+)
+MEMORISED_FIT = (
+    "the classifier seems to have been trained on X, so the fit learns nothing about out-of-distribution rows: pass "
+    "the rows to decide as X, not the training rows"
+)
+OTHER_STEPS = (
+    "most columns of the reference have another mean or spread than in X: were both scaled in the same way? A pipeline "
+    "transforms the reference only with set_fit_request(reference=True) and transform_input=['reference']"
+)
+
+# The start of a note that needs no action: if few rows look out, a contrast ranks rows by the base score, as it should.
+_NO_ACTION = "few rows look out"
 
 # Dtypes that are kept without conversion.
 _FLOATS = [np.float64, np.float32, np.float16]
 
 
 class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types.
-    """A scikit-learn outlier detector that trues a base score on the rows it is fitted to.
+    """A scikit-learn outlier detector that trues the base score of a classifier, or of the rows alone.
 
-    The rows X are features. Logits come from the optional `head` or `classifier`. Without both, the base score is
-    `knn`, the only score that needs features alone: after scaling rows to unit norm, the distance of a row to its
-    nearest reference rows or, without a reference, to its nearest fitted rows. Scale the features first
+    Pass the rows to decide as X and in-distribution rows as reference: `fit(X, reference=reference)`. The reference
+    must be held out from the training of the classifier. `predict` then has a stated false-alarm rate.
+
+    The rows are features. Logits come from `classifier` or `head`. Without both, the base score is `knn`: the distance
+    of a row to its nearest reference rows, after scaling each row to unit norm. Scale the columns first
     (`StandardScaler`).
-
-    Known in-distribution rows, passed as `fit(X, reference=…)`, improve detection most: a contrast learns how the
-    other rows differ from them, and `predict` has a stated false-alarm rate.
 
     Parameters
     ----------
     head
-        The (weight (c, d), bias (c,)) of the last layer of the network whose features X are.
+        The (weight (c, d), bias (c,)) of the last layer of the network that computed the features.
     classifier
         A fitted classifier, instead of a head. The logits are its decision function, or the logarithms of its
-        probabilities, which are clipped to at least 0.001. For a pipeline, the features are X transformed by all steps
-        but the last. The classifier is never refitted, and clones of the detector share it.
+        probabilities, which are clipped to at least 0.001. For a pipeline, the features are the output of all steps but
+        the last. The classifier is never refitted, and clones of the detector share it.
     base, temperature
         The base score, as a name in `truing.SCORES` or a function of `Outputs`, and the temperature of its softmax.
         The default is knn without logits, gen for a contrast, and msp otherwise.
     method
-        none (the base score unchanged), dlr, rlr or contrast. auto chooses as in `truing.detect`: contrast with a
-        reference of at least 200 rows, else dlr. Without logits, auto chooses contrast with any reference and none
-        without one, because a linear fit cannot follow a distance that grows in all directions.
+        none (the base score unchanged), dlr, rlr or contrast. auto chooses contrast if there is a reference of enough
+        rows for the false-alarm rate (40 rows for 5 %), and none otherwise. dlr and rlr fit X, so X must contain the
+        rows to decide; on training rows they are worse than the base score.
     components
         The number of leading principal components that the fit uses (None: all).
     keep
         For rlr: the share of rows to trust.
     same_mix
-        Whether the in-distribution rows of X are known to have the class frequencies of the reference. There is then
-        no note on different class frequencies.
+        Whether the in-distribution rows of X have the class frequencies of the reference. If so, there is no warning
+        about different class frequencies.
     contamination
-        Without a reference: the share of fitted rows that are out (default 0.1).
+        Without a reference: the share of the fitted rows to refuse. auto is 0.05. If all fitted rows are
+        in-distribution and the classifier was not trained on them, this is the false-alarm rate on new rows.
     false_alarm
-        With a reference: the probability that an in-distribution row is called out (default 0.05).
+        With a reference: the probability that an in-distribution row is refused (default 0.05).
 
     Attributes
     ----------
@@ -95,10 +129,14 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
     Notes
     -----
+    `fit` issues a `truing.TruingWarning` if there is no reference, if the classifier seems to have been trained on the
+    reference or on X, if the reference seems to be preprocessed differently from X, and for each note in
+    `detection_.notes` that calls for action.
+
     With a reference, `fit_predict` and `predict` use different fits and may disagree on a row. `fit_predict` uses a fit
     that treats the fitted rows and the reference rows symmetrically. `predict` is meant for rows that were not fitted
-    and uses a fit without the reference rows it decides against. Both have the requested false-alarm rate. Without a
-    reference, both methods return the same decisions.
+    and uses a fit without the reference rows that set the threshold. Both have the requested false-alarm rate. Without
+    a reference, both methods return the same decisions.
 
     >>> from sklearn.datasets import load_iris
     >>> flowers, species = load_iris(return_X_y=True)
@@ -118,7 +156,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         components: int | None = None,
         keep: float = 0.8,
         same_mix: bool = False,
-        contamination: float | None = None,
+        contamination: float | str = "auto",
         false_alarm: float | None = None,
     ) -> None:
         self.head = head
@@ -133,34 +171,39 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         self.false_alarm = false_alarm
 
     def fit(self, X: ArrayLike, y: object = None, *, reference: ArrayLike | None = None) -> TruedDetector:
-        """Fit a mixture of in- and out-of-distribution rows (n, d) and return the detector.
+        """Fit the rows X (n, d) and return the detector.
 
         Parameters
         ----------
         X
-            The rows to fit.
+            The rows to decide, in- and out-of-distribution rows mixed. Without a reference, in-distribution rows that
+            the classifier was not trained on are as good.
         y
             Ignored; present for compatibility with scikit-learn.
         reference
-            Known in-distribution rows (m, d) that the classifier was not trained on.
+            In-distribution rows (m, d), held out from the training of the classifier: at least 200, better 1,000.
         """
         self._check_arguments(with_reference=reference is not None)
-        rows = self._outputs(X, first=True)
-        known = None if reference is None else self._outputs(reference, "reference")
-        base = self._base_of(rows, known)
+        if getattr(y, "ndim", 1) == 2:
+            warn("y is ignored, got a table: to pass reference rows, call fit(X, reference=rows)")
+        outputs = self._outputs(X, first=True)
+        held_out = None if reference is None else self._outputs(reference, "reference")
+        base = self._base_of(outputs, held_out)
         self.detection_: Detection = detect(
-            rows,
-            known,
-            method=self._method_of(rows, known),
+            outputs,
+            held_out,
+            method=self._method_of(held_out),
             base=base,
             keep=self.keep,
-            false_alarm=None if known is None else self._false_alarm(),
+            false_alarm=None if held_out is None else self._false_alarm(),
             **self._options(),
         )
         self._base: Base = self.detection_.base if base is None else base
-        self._bank, held = halves_of(known, self.detection_.method, self._base)
-        self.fit_ = self._fit_of_rows(rows, held)
-        self.offset_ = self._offset(held)
+        self._learning_half, calibration = halves_of(held_out, self.detection_.method, self._base)
+        self.fit_ = self._fit_of_rows(outputs, calibration)
+        self.offset_ = self._offset(calibration)
+        for message in self._warnings(outputs, held_out):
+            warn(message)
         return self
 
     def score_samples(self, X: ArrayLike) -> Floats:
@@ -194,15 +237,27 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """Reject invalid arguments that `detect` does not receive, or receives under other names."""
         as_choice(self.method, "method", dict.fromkeys(METHODS))
         if self.head is not None and self.classifier is not None:
-            raise ValueError("head and classifier must not both be given: each says what the logits are")
-        if self.contamination is not None:
+            raise ValueError("head and classifier must not both be given: each defines the logits")
+        if hasattr(self.head, "predict"):
+            raise TypeError(
+                f"head must be a pair (weight, bias), got {type(self.head).__name__}: pass a classifier as classifier="
+            )
+        if self.contamination != "auto":
+            if isinstance(self.contamination, str):
+                raise TypeError(f"contamination must be 'auto' or a number, got {self.contamination!r}")
             as_number(self.contamination, "contamination", above=0.0, at_most=0.5)
             if with_reference:
-                raise ValueError("contamination is for a fit without a reference: with one, give false_alarm")
+                raise ValueError(
+                    f"contamination is for a fit without a reference, got {self.contamination} and a reference: "
+                    "pass false_alarm instead"
+                )
         if self.false_alarm is not None:
             as_share(self.false_alarm, "false_alarm")
             if not with_reference:
-                raise ValueError("false_alarm needs known in-distribution rows: fit(X, reference=…)")
+                raise ValueError(
+                    "false_alarm needs a reference, got none: call fit(X, reference=rows) with in-distribution rows "
+                    "held out from training"
+                )
 
     def _options(self) -> dict[str, Any]:
         """Return the options that scores and fits share."""
@@ -216,68 +271,123 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     def _false_alarm(self) -> float:
         return FALSE_ALARM if self.false_alarm is None else self.false_alarm
 
+    def _contamination(self) -> float:
+        return FALSE_ALARM if self.contamination == "auto" else float(self.contamination)
+
     def _outputs(self, X: ArrayLike, name: str = "X", *, first: bool = False) -> Outputs:
         """Return the features of the rows, with logits if there is a head or a classifier."""
         if isinstance(X, Outputs):
             raise TypeError(
-                f"{name} must be an array of rows (n, d), got Outputs: give features, and a head or classifier"
+                f"{name} must be an array of rows (n, d), got Outputs: pass features, and a head or classifier"
             )
         if self.classifier is not None:
             with _rename_argument(name):
-                return _outputs_of(self.classifier, validate_data(self, X, reset=first, skip_check_array=True))
+                return self._outputs_of_classifier(validate_data(self, X, reset=first, skip_check_array=True), name)
         if np.ma.is_masked(X):  # scikit-learn would ignore the mask.
             raise ValueError(f"{name} must have no masked entries")
+        _reject_sparse(X, name)
         with _rename_argument(name):
             features = validate_data(self, X, reset=first, dtype=_FLOATS, ensure_min_samples=2 if first else 1)
         if self.head is None:
             return Outputs(features)
-        weight, bias = as_pair(self.head)
-        return Outputs(
-            features, react(features, weight, bias, clip=LARGEST)
-        )  # No feature is larger, so nothing is clipped.
+        return Outputs(features, self._logits_of(features))
 
-    def _base_of(self, rows: Outputs, known: Outputs | None) -> Base | None:
+    def _outputs_of_classifier(self, X: Any, name: str) -> Outputs:
+        """Return features and logits from the classifier, or from a pipeline that ends in a classifier."""
+        try:
+            check_is_fitted(self.classifier)
+        except TypeError as error:
+            raise TypeError(f"classifier must be a fitted classifier, got {self.classifier!r}: {error}") from None
+        if isinstance(self.classifier, Pipeline) and len(self.classifier) > 1:
+            X = self.classifier[:-1].transform(X)
+            name = f"the input of {type(self.classifier[-1]).__name__}"
+        _reject_sparse(X, name)
+        return Outputs(X, self._logits_of(X))
+
+    def _logits_of(self, features: Any) -> NDArray[Any]:
+        """Return the logits (n, c) of features (n, d)."""
+        if self.head is not None:
+            weight, bias = as_pair(self.head)
+            return react(features, weight, bias, clip=LARGEST)  # No feature is larger, so nothing is clipped.
+        return logits_of(self.classifier[-1] if isinstance(self.classifier, Pipeline) else self.classifier, features)
+
+    def _base_of(self, outputs: Outputs, reference: Outputs | None) -> Base | None:
         """Return the base score to use, or None to let `detect` choose."""
-        base = "knn" if self.base is None and rows.logits is None else self.base
-        if base == "knn" and known is None:
-            return KnnOfFittedRows(rows._copied().features)
+        base = "knn" if self.base is None and outputs.logits is None else self.base
+        if base == "knn" and reference is None:
+            return KnnOfFittedRows(outputs._copied().features)
         return base
 
-    def _method_of(self, rows: Outputs, known: Outputs | None) -> str:
-        """Return the method to use, or auto to let `detect` choose."""
-        if self.method != "auto" or rows.logits is not None:
+    def _method_of(self, reference: Outputs | None) -> str:
+        """Return the method to use. On tables, contrast beats DLR with small references, too (docs/tables.md)."""
+        if self.method != "auto":
             return self.method
-        return "none" if known is None else "contrast"
+        fewest = 2 * Rate("false_alarm", self._false_alarm()).fewest_rows()
+        return "none" if reference is None or len(reference) < fewest else "contrast"
 
-    def _fit_of_rows(self, rows: Outputs, held: Outputs | None) -> LinearFit | ContrastFit | None:
-        """Return the fit to the rows, without the reference rows (m, d) that are decided against."""
+    def _warnings(self, outputs: Outputs, reference: Outputs | None) -> Iterator[str]:
+        """Yield what the user must know about the fit."""
+        if reference is None:
+            if self.method == "auto":
+                yield NO_REFERENCE
+            if self._is_memorised(outputs):
+                yield MEMORISED_ROWS if self.fit_ is None else MEMORISED_FIT
+            return
+        if self.method == "auto" and self.detection_.method == "none":
+            yield FEW_REFERENCE_ROWS
+        if self._is_memorised(reference):
+            yield MEMORISED_REFERENCE
+        elif self._is_memorised(outputs):
+            yield MEMORISED_FIT
+        if self._has_other_steps(outputs.features, reference.features):
+            yield OTHER_STEPS
+        for note in self.detection_.notes:
+            if not isinstance(note, Alert) and not note.startswith(_NO_ACTION):  # `detect` issued the alerts.
+                yield note
+
+    def _is_memorised(self, outputs: Outputs) -> bool:
+        if self.classifier is None or outputs.logits is None:
+            return False
+        return is_memorised(outputs.features, outputs.logits, self._logits_of)
+
+    def _has_other_steps(self, features: Matrix, reference: Matrix) -> bool:
+        """Return whether the reference seems to be preprocessed differently from X.
+
+        Out rows can have other scales, too. So nearly all rows must be refused, or X must be exactly standardised.
+        """
+        is_out = self.detection_.is_out
+        is_suspicious = (is_out is not None and is_out.mean() > _NEARLY_ALL) or _is_standardised(features)
+        return is_suspicious and _have_other_scales(features, reference)
+
+    def _fit_of_rows(self, outputs: Outputs, calibration: Outputs | None) -> LinearFit | ContrastFit | None:
+        """Return the fit to the rows, without the reference rows that set the threshold."""
         method = self.detection_.method
-        if held is None or method == "none":
+        if calibration is None or method == "none":
             return self.detection_.fit
         if method == "contrast":
-            assert self._bank is not None
-            assert held is not None
-            parts = SplitReference.of(self._bank, held, self._base, self.temperature, self.head, self.components)
-            some = sampled(parts.standard.scored(rows), parts.share_of(len(rows)), np.arange(len(rows)))
-            return parts.applied(parts.learn(some, with_calibration=False), rows=len(rows))
-        scores = self._base_scores(rows)
+            assert self._learning_half is not None
+            options = (self._base, self.temperature, self.head, self.components)
+            halves = SplitReference.of(self._learning_half, calibration, *options)
+            rows = len(outputs)
+            sample = sampled(halves.standard.scored(outputs), halves.share_of(rows), np.arange(rows))
+            return halves.applied(halves.learn(sample, with_calibration=False), rows=rows)
+        scores = self._base_scores(outputs)
         if method == "rlr":
-            return fit_robust(rows.features, scores, keep=self.keep, components=self.components)
-        return fit_direct(rows.features, scores, components=self.components)
+            return fit_robust(outputs.features, scores, keep=self.keep, components=self.components)
+        return fit_direct(outputs.features, scores, components=self.components)
 
-    def _offset(self, held: Outputs | None) -> float:
-        """Return the threshold, from the held-out reference rows or, without a reference, from the fitted rows."""
-        if held is None:
-            contamination = CONTAMINATION if self.contamination is None else self.contamination
-            rate, scores_in = Rate("accept", 1 - contamination), self.detection_.scores
+    def _offset(self, calibration: Outputs | None) -> float:
+        """Return the threshold, from reference rows or, without a reference, from the fitted rows."""
+        if calibration is None:
+            rate, scores_in = Rate("accept", 1 - self._contamination()), self.detection_.scores
         else:
-            rate, scores_in = Rate("false_alarm", self._false_alarm()), self._scores(held)
+            rate, scores_in = Rate("false_alarm", self._false_alarm()), self._scores(calibration)
         threshold = decide_at(rate, Ranks(scores_in, scores_in)).threshold
         assert threshold is not None
         return threshold
 
     def _base_scores(self, outputs: Outputs) -> Floats:
-        return base_scores(outputs, self._base, self.temperature, head=self.head, reference=self._bank)
+        return base_scores(outputs, self._base, self.temperature, head=self.head, reference=self._learning_half)
 
     def _scores(self, outputs: Outputs) -> Floats:
         if self.fit_ is None:
@@ -313,21 +423,16 @@ def _rename_argument(name: str) -> Iterator[None]:
         raise type(error)(f"{name}, as X: {error}") from None
 
 
-def _outputs_of(classifier: Any, X: Any) -> Outputs:
-    """Return features and logits from a fitted classifier, or from a pipeline that ends in a classifier."""
-    try:
-        check_is_fitted(classifier)
-    except TypeError as error:
-        raise TypeError(f"classifier must be a fitted classifier, got {classifier!r}: {error}") from None
-    features, last = X, classifier
-    if isinstance(classifier, Pipeline):
-        last = classifier[-1]
-        if len(classifier) > 1:
-            features = classifier[:-1].transform(X)
-    return Outputs(features, _logits_of(last, features))
+def _reject_sparse(X: Any, name: str) -> None:
+    if issparse(X):
+        raise TypeError(
+            f"{name} must be dense, got a sparse matrix: reduce it with TruncatedSVD, as in "
+            "make_pipeline(TfidfVectorizer(), TruncatedSVD(100), LogisticRegression())"
+        )
 
 
-def _logits_of(classifier: Any, features: Any) -> NDArray[Any]:
+def logits_of(classifier: Any, features: Any) -> NDArray[Any]:
+    """Return the logits (n, c) of a fitted classifier: its decision function, or logarithms of its probabilities."""
     if hasattr(classifier, "decision_function"):
         logits = np.asarray(classifier.decision_function(features))
     elif hasattr(classifier, "predict_proba"):
@@ -340,9 +445,27 @@ def _logits_of(classifier: Any, features: Any) -> NDArray[Any]:
         return np.column_stack((-logits / 2, logits / 2))
     classes = len(classifier.classes_)
     if logits.shape[1] != classes:
-        wanted = f"one column for each of its {classes} classes"
-        raise ValueError(f"classifier must have a decision function of {wanted}, got {logits.shape[1]}")
+        expected = f"one column for each of its {classes} classes"
+        raise ValueError(f"classifier must have a decision function with {expected}, got {logits.shape[1]}")
     return logits
+
+
+def _is_standardised(features: Matrix) -> bool:
+    """Return whether all columns that vary have mean 0 and standard deviation 1, as after a `StandardScaler`."""
+    spreads = features.std(axis=0)
+    varies = spreads > 0
+    return bool(np.allclose(features.mean(axis=0), 0, atol=1e-3) and np.allclose(spreads[varies], 1, atol=1e-3))
+
+
+def _have_other_scales(features: Matrix, reference: Matrix) -> bool:
+    """Return whether most columns differ clearly in location or spread between two sets of rows."""
+    means, spreads = zip(*((rows.mean(axis=0), rows.std(axis=0)) for rows in (features, reference)), strict=True)
+    varies = (spreads[0] > 0) & (spreads[1] > 0)
+    if not varies.any():
+        return False
+    own, other = spreads[0][varies], spreads[1][varies]
+    shifts = np.abs(means[0] - means[1])[varies] / np.maximum(own, other)
+    return bool(np.median(shifts) > _SHIFT or np.median(np.abs(np.log(own / other))) > np.log(_RATIO))
 
 
 def _labels(is_out: Bools) -> NDArray[np.intp]:
