@@ -1,8 +1,8 @@
 """Measure contrast beside its base scores on real networks and text, and store every row.
 
-A quarter of the in-distribution rows is learned from, a quarter is decided against, and the other half is at hand, with
-some out-of-distribution rows. For CLINC150 the official validation set is the reference, and the official test set is
-at hand. The constants of contrast were chosen on the networks marked as design; the others were looked at afterwards.
+Each half of the reference is a quarter of the in-distribution rows. The test rows are the other half of them, with some
+out-of-distribution rows. For CLINC150 the official validation set is the reference, and the test rows are the official
+test set. The constants of contrast were chosen on the design networks; the other networks were evaluated afterwards.
 
     TRUING_DATA=DIR python examples/measure_contrast.py -o docs/results/contrast.jsonl
     python examples/measure_contrast.py --table docs/results/contrast.jsonl
@@ -37,14 +37,14 @@ Row = dict[str, Any]
 
 
 def read(network: str, name: str) -> truing.Outputs:
-    """Return outputs of one set. Labels of another length, which one file has, are left out."""
+    """Return outputs of one set. One file has labels of another length; these are left out."""
     with np.load(DATA / "banks" / network / f"{name}.npz") as file:
         features, logits, labels = file["features"], file["logits"], file.get("labels")
     return truing.Outputs(features, logits, labels if labels is not None and len(labels) == len(features) else None)
 
 
 def plain(outputs: truing.Outputs) -> truing.Outputs:
-    """Return features and logits alone."""
+    """Return the outputs with features and logits only."""
     return truing.Outputs(outputs.features, outputs.logits)
 
 
@@ -59,7 +59,7 @@ def sets_of(network: str, inside: str) -> dict[str, truing.Outputs]:
 def parts_of(
     network: str, rows: truing.Outputs, rng: np.random.Generator, *, three_in_ten: bool
 ) -> tuple[truing.Outputs, truing.Outputs, truing.Outputs]:
-    """Return rows to learn from, rows to decide against, and in-distribution rows at hand."""
+    """Return the learning half, the calibration half, and the in-distribution test rows."""
     if network == "clinc150-minilm":
         reference = read(network, "val")
         order = rng.permutation(len(reference))
@@ -144,7 +144,7 @@ def averaged(rows: list[Row]) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """Return the tables of docs/contrast.md: the gain over the better of MSP and energy, and means over sets."""
-    lines = ["| networks | out rows | gain in AUROC | worst set | found: gen | contrast | false alarms |"]
+    lines = ["| networks | out rows | gain in AUROC | worst set | detected: gen | contrast | false alarms |"]
     lines.append("|" + " --- |" * 7)
     for design in (True, False):
         for number in OUT_ROWS[1:]:
@@ -162,7 +162,7 @@ def table(rows: list[Row]) -> str:
                 f"{min(gains):+.1f} | "
                 f"{gen:.0f} % | {contrast:.0f} % | {alarms:.1f} % |"
             )
-    lines += ["", "| network | case | FPR95 | AUROC | found | false alarms |", "|" + " --- |" * 6]
+    lines += ["", "| network | case | FPR95 | AUROC | detected | false alarms |", "|" + " --- |" * 6]
     for network in NETWORKS:
         for three_in_ten in (False, True):
             for number in OUT_ROWS:

@@ -1,12 +1,11 @@
-"""Every base score on real features, and known rows beside new ones of the same distribution.
+"""Print the tables of docs/scores.md: every base score on the features of four networks.
 
-Every second in-distribution row of each class is the bank, and the other half is told from the rows of each other set.
-A score that needs no bank does not look at it. The first table has FPR95 / AUROC in per cent, means over the sets
-without noise. The second has the chance in per cent that a row of the bank outscores a new one, scored plainly / left
-out of the bank: 50 is as it should be. Banks are looked for in DIR/banks; DIR is ../shared/data, seen from the clone,
-where none is given.
+Every second in-distribution row of each class is the reference, and the other half is scored. The first table has
+FPR95 / AUROC in per cent, means over the sets without noise. The second table has the probability in per cent that a
+reference row outscores a new in-distribution row, without and with `leave_out`; 50 is correct. Rows are read from
+DIR/banks.
 
-    TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/score_the_banks.py [--rows M]        # a bank of so many rows
+    TRUING_DATA=DIR OMP_NUM_THREADS=1 python examples/score_the_banks.py [--rows M]        # a reference of M rows
 """
 
 import argparse
@@ -20,28 +19,29 @@ import truing
 from truing.scores import NEEDS, base_scores
 
 BANKS = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/data")).resolve() / "banks"
+NETWORKS = ("cifar10-resnet56", "cifar10-wrn40-2", "cifar100-resnet14", "imagenet-efficientnet-lite0")
 INSIDE = ("cifar10-test", "cifar100-test", "imagenet-val-5000")
 NAMES = [name for name in truing.SCORES if name != "given"]
 SEED = 0
 
 
 def rows_of(folder: Path, rows: int | None = None) -> tuple[dict[str, Any], truing.Outputs, dict[str, truing.Outputs]]:
-    """Return the head and the bank, the in-distribution rows to score, and the other sets."""
+    """Return the head and the reference, the in-distribution rows to score, and the out-of-distribution sets."""
     inside = truing.Outputs.load(next(path for name in INSIDE if (path := folder / f"{name}.npz").exists()))
     by_class = np.argsort(inside.labels, kind="stable")
-    bank, held = inside[np.sort(by_class[::2])], inside[np.sort(by_class[1::2])]
+    reference, test = inside[np.sort(by_class[::2])], inside[np.sort(by_class[1::2])]
     if rows is not None:
-        bank = bank[np.random.default_rng(SEED).permutation(len(bank))[:rows]]
+        reference = reference[np.random.default_rng(SEED).permutation(len(reference))[:rows]]
     with np.load(folder / "head.npz") as file:
-        given = {"head": (file["weight"], file["bias"]), "bank": bank}
+        given = {"head": (file["weight"], file["bias"]), "reference": reference}
     names = sorted(path.stem for path in folder.glob("*.npz") if path.stem not in (*INSIDE, "head"))
-    return given, held, {name: truing.Outputs.load(folder / f"{name}.npz") for name in names if "noise" not in name}
+    return given, test, {name: truing.Outputs.load(folder / f"{name}.npz") for name in names if "noise" not in name}
 
 
 def measure(folder: Path, base: str, rows: int | None = None) -> dict[str, truing.Report]:
     """Return the report of a score on every set."""
-    given, held, sets = rows_of(folder, rows)
-    scores_in = base_scores(held, base, **given)
+    given, test, sets = rows_of(folder, rows)
+    scores_in = base_scores(test, base, **given)
     return {name: truing.evaluate(scores_in, base_scores(out, base, **given)) for name, out in sets.items()}
 
 
@@ -51,24 +51,26 @@ def means(reports: dict[str, truing.Report]) -> str:
     return f"{100 * fpr95:.1f} / {100 * auroc:.1f}"
 
 
-def known(folder: Path, base: str, rows: int | None = None) -> str:
-    """Return the chance that a row of the bank outscores a new one, scored plainly and left out."""
-    given, held, _ = rows_of(folder, rows)
-    fresh = base_scores(held, base, **given)
-    chances = [truing.auroc(base_scores(given["bank"], base, **given, leave_out=out), fresh) for out in (False, True)]
+def outscored(folder: Path, base: str, rows: int | None = None) -> str:
+    """Return the probability that a reference row outscores a new row, without and with `leave_out`."""
+    given, test, _ = rows_of(folder, rows)
+    fresh = base_scores(test, base, **given)
+    chances = [
+        truing.auroc(base_scores(given["reference"], base, **given, leave_out=out), fresh) for out in (False, True)
+    ]
     return " / ".join(f"{100 * chance:.1f}" for chance in chances)
 
 
 def main() -> None:
-    """Print the tables, with a line for every score and a column for every bank."""
+    """Print the tables, with a line for each score and a column for each network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, help="rows of the bank (default: all)")
+    parser.add_argument("--rows", type=int, help="rows of the reference (default: all)")
     rows = parser.parse_args().rows
-    folders = sorted(path for path in BANKS.iterdir() if path.is_dir())
-    of_bank = [name for name in NAMES if "reference" in NEEDS.get(name, ())]
+    folders = [BANKS / network for network in NETWORKS]
+    with_reference = [name for name in NAMES if "reference" in NEEDS.get(name, ())]
     for names, cell in (
         (NAMES, lambda folder, name: means(measure(folder, name, rows))),
-        (of_bank, lambda folder, name: known(folder, name, rows)),
+        (with_reference, lambda folder, name: outscored(folder, name, rows)),
     ):
         print("| score | needs |", " | ".join(folder.name for folder in folders), "|")
         print("| --- | --- |", " | ".join("---" for _ in folders), "|")

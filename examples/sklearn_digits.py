@@ -1,8 +1,8 @@
-"""Any scikit-learn classifier, and which inputs it was never taught.
+"""DLR and RLR for three scikit-learn classifiers, without a reference.
 
-A pipeline is a transformer and a classifier. What the transformer gives is the features; the decision function,
-or the log-probabilities, are the logits. Three classifiers learn the digits 0 to 7 (8×8 pixels) and meet two
-other sets: the digits 8 and 9, and patches of photographs. All of it ships with scikit-learn.
+The features are the output of a transformer. The logits are the decision function or the log-probabilities of a
+classifier. The classifiers are trained on the digits 0 to 7 (8×8 pixels). Two sets are out-of-distribution: the digits
+8 and 9, and patches of photographs. All data ship with scikit-learn.
 
 Run it with `python examples/sklearn_digits.py`.
 """
@@ -21,7 +21,7 @@ from sklearn.svm import SVC
 
 import truing
 
-# A forest gives exactly 0 to a class that no tree votes for, and the logarithm of 0 is no logit.
+# A forest predicts probability 0 for a class without votes, and log(0) is not a valid logit.
 LEAST_PROBABILITY = 1e-3
 
 CLASSIFIERS = {
@@ -39,32 +39,32 @@ LOGITS = {
 
 
 def outputs(name: str, pipeline: Pipeline, rows: NDArray[np.float64]) -> truing.Outputs:
-    """Return what the transformer and the classifier of a fitted pipeline say of every row."""
+    """Return the features and logits that a fitted pipeline computes for the rows."""
     features = pipeline[:-1].transform(rows)
     return truing.Outputs(features, LOGITS[name](pipeline[-1], features))
 
 
 def digits() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """Return digits 0 to 7 to learn, with labels, others of them to test, and the sets that are neither."""
+    """Return digits 0 to 7 for training, their labels, digits 0 to 7 for testing, and the out-of-distribution sets."""
     pixels, labels = load_digits(return_X_y=True)
-    known = labels < 8
-    learn, test, labels_learn, _ = train_test_split(pixels[known], labels[known], test_size=0.5, random_state=0)
+    is_in = labels < 8
+    train, test, labels_train, _ = train_test_split(pixels[is_in], labels[is_in], test_size=0.5, random_state=0)
     photographs = [picture.mean(axis=2) * 16 / 255 for picture in load_sample_images().images]
     patches = [extract_patches_2d(picture, (8, 8), max_patches=300, random_state=0) for picture in photographs]
     return (
-        learn,
-        labels_learn,
+        train,
+        labels_train,
         test,
-        {"8 and 9": pixels[~known], "photographs": np.concatenate(patches).reshape(-1, 64)},
+        {"8 and 9": pixels[~is_in], "photographs": np.concatenate(patches).reshape(-1, 64)},
     )
 
 
 def table() -> list[tuple[str, str, dict[str, truing.Report]]]:
-    """Return (classifier, set, report of each score) for every classifier and set, all scores from msp."""
-    learn, labels, test, others = digits()
+    """Return the name of the classifier, the set, and reports of msp, DLR and RLR for every classifier and set."""
+    train, labels, test, others = digits()
     rows = []
     for name, pipeline in CLASSIFIERS.items():
-        pipeline.fit(learn, labels)
+        pipeline.fit(train, labels)
         inside = outputs(name, pipeline, test)
         for other, pixels in others.items():
             outside = outputs(name, pipeline, pixels)
@@ -82,10 +82,10 @@ def table() -> list[tuple[str, str, dict[str, truing.Report]]]:
 
 
 def remark(reports: dict[str, truing.Report]) -> str:
-    """Return in words what truing made worse, and where there was nothing to true."""
+    """Return a remark if truing made a metric worse, or if msp is worse than chance."""
     base = reports["base"]
     if base.auroc < 0.5:
-        return "msp itself ranks these the wrong way round: nothing to true"
+        return "msp is worse than chance"
     worse = [name for name, report in reports.items() if report.auroc < base.auroc]
     wider = [name for name, report in reports.items() if report.fpr95 > base.fpr95]
     parts = [f"{' and '.join(names)} hurt {what}" for names, what in ((worse, "AUROC"), (wider, "FPR95")) if names]
@@ -93,7 +93,7 @@ def remark(reports: dict[str, truing.Report]) -> str:
 
 
 def main() -> None:
-    """Print FPR95 and AUROC, in per cent, of msp and of msp trued, and say where truing hurts."""
+    """Print FPR95 and AUROC of msp, DLR and RLR in per cent, with a remark where truing hurts."""
     print(f"{'FPR95 / AUROC':34}{'msp':>14}{'msp + DLR':>14}{'msp + RLR':>14}")
     for name, other, reports in table():
         cells = "".join(f"{100 * report.fpr95:6.1f} / {100 * report.auroc:5.1f}" for report in reports.values())

@@ -1,4 +1,4 @@
-"""The entry point of the `truing` command. It ends with one line if it is interrupted while the libraries load.
+"""The entry point of the `truing` command. An interrupt while libraries load prints one line and no traceback.
 
 This module is outside the package, because importing any module of the package loads NumPy first.
 """
@@ -18,7 +18,7 @@ def main() -> int:
 
 
 def _end_at_once(number: int, frame: object) -> None:
-    """End the process. Libraries catch or replace an exception that interrupts their import."""
+    """End the process. Raising an exception would not do: libraries catch or replace it during their import."""
     try:
         if sys.stderr is not None:
             print("truing: interrupted", file=sys.stderr, flush=True)

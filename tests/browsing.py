@@ -1,6 +1,6 @@
-"""What is asked of any page in a browser."""
+"""Checks for any page in a browser."""
 
-# Relative luminance and contrast as in WCAG 2.2, of every visible piece of text against what lies behind it.
+# Returns the number of visible texts, and the texts whose contrast (WCAG 2.2) with their background is below 4.5.
 POOR_CONTRAST = """() => {
   const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
   const light = colour => {

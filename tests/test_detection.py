@@ -258,12 +258,12 @@ def test_a_reference_makes_a_contrast_and_none_makes_dlr(rows):
     assert (alone.method, alone.base) == ("dlr", "msp")
     few = detect(rows[:200], rows[200:210], false_alarm=0.05)
     assert few.method == "dlr"
-    assert "by dlr: contrast needs a reference of at least 200 rows here, got 10 rows" in few.notes
+    assert "the method is dlr: contrast needs a reference of at least 200 rows here, got 10 rows" in few.notes
     assert detect(many[:200], many[200:], false_alarm=0.001).method == "dlr"
     assert detect(rows[:100], rows[100:], false_alarm=0.05).method == "contrast"
     plain = detect(rows[:100], rows[100:], intercept=False)
     assert plain.method == "dlr"
-    assert "by dlr: contrast needs an intercept, got intercept=False" in plain.notes
+    assert "the method is dlr: contrast needs an intercept, got intercept=False" in plain.notes
     assert detect(rows[:200], rows[200:], base="energy").base == "energy"
     given = truing.Outputs(rows.features, scores=truing.energy(rows.logits))
     assert detect(given[:200], given[200:]).base == "given"
@@ -325,9 +325,9 @@ def test_options_of_other_methods_are_refused(rows):
         ("none", {"intercept": False}),
     ):
         (name,) = option
-        with pytest.raises(ValueError, match=f"{name} goes with method '.*', got .* with method '{method}'"):
+        with pytest.raises(ValueError, match=f"{name} is an option of method '.*', got .* with method '{method}'"):
             truing.detect(rows[:100], rows[100:], method=method, **option)
-    with pytest.raises(ValueError, match="groups need a reference, got none"):
+    with pytest.raises(ValueError, match="groups need a reference, got None"):
         truing.detect(rows, groups=range(len(rows)))
 
 

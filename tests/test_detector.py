@@ -372,7 +372,7 @@ def test_the_repr_of_a_detector_and_a_decision_summarises_them(rng):
     assert repr(detector) == "Detector(dlr, base energy, 6 features, 1,500 rows learned, 60 reference rows)"
     found = repr(detector.decide(stream(rng), false_alarm=0.1))
     assert found.startswith("Decision(")
-    note = "by dlr: contrast needs a reference of at least 200 rows here, got 60 rows"
+    note = "the method is dlr: contrast needs a reference of at least 200 rows here, got 60 rows"
     assert found.endswith(f"of 400 rows out at false_alarm 0.1; {note})")
 
 
@@ -754,7 +754,7 @@ def test_after_learning_by_dlr_a_larger_calibration_says_that_auto_stays_dlr(rng
     detector.learn(stream(rng))
     detector.calibrate(stream(rng, rows=300))
     assert detector.settings.method == "dlr"
-    note = "by dlr: contrast needs a reference before it learns, and rows were learned already"
+    note = "the method is dlr: contrast needs a reference before it learns, but rows were learned already"
     assert note in detector.decide(stream(rng), fdr=0.1).notes
 
 
@@ -770,8 +770,8 @@ def test_a_batch_that_looks_out_as_a_whole_is_warned_of(rng):
 
 def test_decisions_say_why_auto_is_dlr(rng):
     for settings, rows, why in (
-        ({}, 199, "by dlr: contrast needs a reference of at least 200 rows here, got 199 rows"),
-        ({"intercept": False}, 300, "by dlr: contrast needs an intercept, got intercept=False"),
+        ({}, 199, "the method is dlr: contrast needs a reference of at least 200 rows here, got 199 rows"),
+        ({"intercept": False}, 300, "the method is dlr: contrast needs an intercept, got intercept=False"),
     ):
         detector = truing.Detector(**settings)
         detector.calibrate(stream(rng, rows=rows))
@@ -782,7 +782,7 @@ def test_decisions_say_why_auto_is_dlr(rng):
     for settings in ({}, {"method": "dlr"}):
         detector = truing.Detector(**settings)
         detector.calibrate(stream(rng, rows=300 if not settings else 100))
-        assert "by dlr" not in " ".join(detector.learn_and_decide(stream(rng), fdr=0.1).notes)
+        assert "method is dlr" not in " ".join(detector.learn_and_decide(stream(rng), fdr=0.1).notes)
 
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
@@ -835,5 +835,5 @@ def test_a_detector_of_sums_without_a_reference_scores_rows(rng):
 
 @pytest.mark.parametrize("method", ["rlr", "auto"])
 def test_a_detector_of_sums_must_be_dlr_or_contrast(rng, method):
-    with pytest.raises(ValueError, match=f"method must be dlr or contrast: .* got '{method}'"):
+    with pytest.raises(ValueError, match=f"method must be dlr or contrast, got '{method}'"):
         truing.Detector.of_sums(Sums(), stream(rng), method=method)

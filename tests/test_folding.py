@@ -232,7 +232,7 @@ def test_a_base_score_that_needs_more_than_outputs_is_refused(rows, known, base,
 
 def test_a_base_score_of_ones_own_is_refused(rows, known):
     fit = truing.fit_contrast(rows, known, base=lambda outputs: outputs.logits[:, 0])
-    with pytest.raises(ValueError, match=r"got <lambda>, which is not made of features and logits alone"):
+    with pytest.raises(ValueError, match=r"got <lambda>, which is not computed from features and logits alone"):
         folding_of(fit)
 
 
@@ -242,7 +242,12 @@ LINEAR = truing.LinearFit(coef=np.ones(3), intercept=0.0, rows=9, rank=3, explai
 @pytest.mark.parametrize(
     ("fit", "options", "error", "message"),
     [
-        (LINEAR, {"accept": 0.9}, ValueError, "accept needs the scores of known rows, which this fit does not hold"),
+        (
+            LINEAR,
+            {"accept": 0.9},
+            ValueError,
+            "accept needs the scores of reference rows, which this fit does not have",
+        ),
         (LINEAR, {"accept": 0.9, "threshold": 1.0}, ValueError, "at most one of .*, got threshold and accept"),
         (LINEAR, {"threshold": np.nan}, ValueError, "threshold must be"),
         (replace(LINEAR, coef=np.full(3, 1e60)), {}, ValueError, "coef must be in float32's range to be exported"),
@@ -256,7 +261,7 @@ def test_what_cannot_be_folded_is_told(fit, options, error, message):
 
 
 def test_a_detection_without_a_fit_is_refused(rows):
-    with pytest.raises(ValueError, match="fit must be a detection by a fit, got one by the method none"):
+    with pytest.raises(ValueError, match="fit must be a Detection that has a fit, got one by the method none"):
         folding_of(truing.detect(rows, method="none"))
 
 

@@ -1,6 +1,7 @@
 """Pages of results show the stored rows."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -24,11 +25,28 @@ def test_the_summary_page_shows_the_stored_rows():
     assert page == (RESULTS / "summary.md").read_text()
 
 
+def test_the_table_of_the_readme_shows_the_stored_rows():
+    readme = (ROOT / "README.md").read_text()
+    summary, rows = script("measure_summary.py"), stored("summary.jsonl")
+    for setting in summary["SETTINGS"]:
+        (line,) = re.findall(rf"^\| {setting}: .*$", readme, re.MULTILINE)
+        _, means = summary["mean_of_sets"](rows, setting)
+        keys = [("refused", "energy"), ("refused", "truing"), ("auroc", "energy"), ("auroc", "truing")]
+        assert re.findall(r"\d+\.\d", line) == [f"{means[key]:.1f}" for key in keys]
+
+
 @pytest.mark.parametrize("page", ["guarantees", "limits"])
 def test_the_pages_on_guarantees_and_limits_show_the_stored_rows(page):
     text = (DOCS / f"{page}.md").read_text()
     for table in script("measure_limits.py")["tables"](stored("limits.jsonl"))[page]:
         assert table in text
+
+
+def test_the_page_on_contrast_shows_the_stored_rows():
+    text = (DOCS / "contrast.md").read_text()
+    for table in script("measure_contrast.py")["table"](stored("contrast.jsonl")).split("\n\n"):
+        for line in table.splitlines()[2:]:
+            assert line.replace(" %", "") in text.replace(" %", "")
 
 
 def test_the_page_on_limits_shows_the_rates_of_the_page_on_notes():

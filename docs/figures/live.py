@@ -1,8 +1,8 @@
-"""The picture in docs/monitoring.md: the live page after ten minutes of a stream of the sample rows.
+"""The screenshot in docs/monitoring.md: the live page after ten minutes of a stream of sample rows.
 
 python docs/figures/live.py                     # writes live.png beside this script; needs chromium
 
-The stream is played ahead of time: some batches for each second, with the clock of the history set to that second.
+The stream is simulated: a few batches for each second, and the history gets the time of that second.
 """
 
 import shutil
@@ -92,7 +92,7 @@ def screenshot(address: str) -> bytes:
 
 
 def main() -> None:
-    """Write the picture, with few colours, so that the file is small."""
+    """Write the screenshot, with few colours, to keep the file small."""
     with TemporaryDirectory() as folder:
         models, end = Models(Path(folder), listeners=lambda name: [EVENTS.append]), time.time() // 5 * 5
         histories = {name: play(models, name, share=share, end=end) for name, share in MODELS.items()}

@@ -1,7 +1,7 @@
-"""Tell which inputs of a trained classifier are out-of-distribution, at test time.
+"""Detect out-of-distribution inputs of a trained classifier at test time.
 
-Take the features and logits a network already computes, regress any score on the features, and use the
-fitted value as the better score. Higher scores are more in-distribution, everywhere.
+truing takes the features and logits that a network already computes, regresses a base score on the features, and uses
+the fitted value as a better score. A higher score always means more in-distribution.
 """
 
 from ._threads import threads

@@ -1,4 +1,4 @@
-"""`python -m truing` runs the command line."""
+"""Run the command line with `python -m truing`."""
 
 import sys
 

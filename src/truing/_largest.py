@@ -1,4 +1,4 @@
-"""The largest number of each row, and its column."""
+"""Find the largest number of each row, and its column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._threads import map_blocks
 def largest_of_rows(matrix: Matrix, name: str) -> tuple[Floats, NDArray[np.intp]]:
     """Return the largest number of each row (n,) and its column (n,), the first in a tie.
 
-    The matrix comes unchecked. Numbers that are not finite are rejected, with the name of the matrix.
+    The matrix need not be checked before: an error names it if a number is not finite.
     """
     values, columns = np.empty(len(matrix)), np.empty(len(matrix))
 

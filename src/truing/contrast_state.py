@@ -1,7 +1,7 @@
 """`ContrastState`: the state of a detector that contrasts learned rows with reference rows.
 
-It has the same methods as `LinearState`. Learned rows are kept as a bounded sample. The fit is renewed when the learned
-rows have grown by a quarter, so that most batches cost one product with the coefficients.
+It has the same methods as `LinearState`. It keeps a bounded sample of the learned rows, and solves a new fit whenever
+the number of learned rows has grown by a quarter. Most batches therefore cost one product with the coefficients.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .scores.rows import KeyedRows, ScoredRows
 from .states import LinearState, Settings, Solved, Watched
 from .steps import Fit, Sums, score_rows, solve_contrast, sum_rows
 
-# The fit is renewed when this share of the learned rows is new.
+# A new fit is solved when this share of the learned rows is new.
 _NEW_SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """A fit that was solved when `seen` rows had been seen; it serves many states.
+    """A fit, solved after `seen` rows. Many successive states share it.
 
-    `scores_in` (m,) are its scores of the reference rows to decide against, in ascending order.
+    `scores_in` (m,) are its scores of the calibration half of the reference, in ascending order.
     """
 
     fit: ContrastFit
@@ -47,11 +47,11 @@ class Lesson:
 
 @dataclass(frozen=True, eq=False)
 class ContrastState:
-    """A reference in two halves, a sample of the learned rows, and what was learned from them.
+    """A reference in two halves, a sample of the learned rows, and the fits learned from them.
 
-    `deciding` is the lesson that decides the rows of the last batch. Usually it was learned before the batch, so its
-    fit contains neither these rows nor the reference rows. If the batch is larger than all earlier rows together, the
-    fit contains both.
+    `lesson` is the latest fit. `deciding` is the fit that decides the last batch. Usually it was solved before this
+    batch, so it contains neither these rows nor the calibration half. If the batch is larger than all earlier rows
+    together, the fit contains both.
     `keys` recognise reference rows among other rows. `skipped_rows` counts rows that were too far from the reference to
     be learned. `reference_notes` are notes on the reference.
     """
@@ -66,7 +66,7 @@ class ContrastState:
     skipped_rows: int = 0
     reference_notes: tuple[str, ...] = ()
 
-    # The reference rows to decide against are in no current fit.
+    # The current fit never contains the calibration half of the reference.
     is_reference_in_fit = False
 
     @property
@@ -122,7 +122,7 @@ class ContrastState:
         return self.score_rows(outputs)
 
     def with_rows(self, rows: ScoredRows) -> ContrastState:
-        """Return the state after these rows were learned with weight 1, except for garbage rows."""
+        """Return the state after learning these rows with weight 1. Garbage rows are only counted."""
         first = self.sample.seen + self.skipped_rows
         numbers = np.arange(first, first + len(rows))
         sums = sum_rows(rows, self._need_reference().guard, numbers, with_moments=False, share=1.0)
@@ -136,7 +136,7 @@ class ContrastState:
         return state.renewed() if is_due else state
 
     def with_sums(self, sums: RowSample) -> ContrastState:
-        """Return the state with the rows of another detector added."""
+        """Return the state after adding the learned rows of another detector."""
         if sums.dimensions != self._need_reference().standard.dimensions:
             raise ValueError(
                 f"moments must have {self.dimensions} features, as the reference has, got {sums.dimensions}"
@@ -154,10 +154,9 @@ class ContrastState:
         return state if self.reference is None else state.renewed()
 
     def solve(self, *, with_reference: bool) -> Solved:
-        """Return the fit of the learned rows, or the base score while nothing was learned.
+        """Return the latest fit, which is the base score while nothing was learned.
 
-        With `with_reference`, return the fit that decides the rows of the last batch. Fits are solved while rows are
-        learned, so this takes no time.
+        With `with_reference`, return the fit that decides the last batch. Both were solved while rows were learned.
         """
         lesson = self._need_lesson(self.deciding if with_reference else self.lesson)
         return Solved(lesson.fit, lesson.scores_in)
@@ -169,29 +168,31 @@ class ContrastState:
         return [*shared, *self.reference_notes, *fit.notes()]
 
     def watched(self, base_scores: Floats, scores: Floats, p_values: Floats) -> Watched:
-        """Return what the drift alarm monitors of rows (n,): p-values by the base score, which never changes."""
+        """Return the values of rows (n,) that the drift alarm monitors: p-values by the base score.
+
+        Unlike the fit, the base score does not change.
+        """
         return Watched(Ranks(self._need_reference().calibration.scores, base_scores).p_values(), None)
 
     def _deciding(self, rows: ScoredRows) -> Lesson:
-        """Return what decides these rows, which are learned next."""
+        """Return the fit that decides these rows. They are learned next."""
         reference = self._need_reference()
         if len(rows) <= max(self.sample.rows, reference.fewest_to_learn):
             return self._need_lesson(self.lesson)
-        some, share = reference.sample_of(self.sample.joined() + rows if len(self.sample) else rows)
-        fit = solve_contrast(reference, some, rows=self.sample.rows + len(rows), with_calibration=True, share=share)
+        sample, share = reference.sample_of(self.sample.joined() + rows if len(self.sample) else rows)
+        fit = solve_contrast(reference, sample, rows=self.sample.rows + len(rows), with_calibration=True, share=share)
         return Lesson.of(fit, self.sample.seen + len(rows))
 
     def renewed(self) -> ContrastState:
-        """Return the state with a fit of all learned rows."""
+        """Return the state with a new fit of all learned rows."""
         rows = self.sample.joined() if len(self.sample) else None
         fit = solve_contrast(self._need_reference(), rows, rows=self.sample.rows, with_calibration=False)
         return replace(self, lesson=Lesson.of(fit, self.sample.seen))
 
     def for_repeated_rows(self) -> ContrastState:
-        """Return the state whose `deciding` is valid for learned rows of any batch.
+        """Return the state whose `deciding` is valid for rows of any earlier batch.
 
-        The lesson may contain such rows, but not the reference rows that they are compared with. This `deciding`
-        contains both.
+        The latest fit may contain such rows but not the calibration half. This `deciding` contains both.
         """
         sample = self.sample
         rows = sample.joined() if len(sample) else None
@@ -215,9 +216,9 @@ State = LinearState | ContrastState
 
 
 def sample_of_job(sums: Sums, share: float) -> RowSample | None:
-    """Return the sampled rows of a finished job as the learned rows of a stream; None if no rows were learned.
+    """Return the sample of a finished job as the learned rows of a stream, or None if no rows were learned.
 
-    `share` is the share of the rows that the job sampled. The sample is thinned to the size of a stream's sample.
+    `share` is the share of its rows that the job sampled. The sample is thinned to the size of a stream's sample.
     """
     if sums.sample is None:
         return None

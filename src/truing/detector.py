@@ -1,8 +1,8 @@
-"""`Detector`: learns from a stream of rows, scores rows and decides which are out-of-distribution.
+"""`Detector`: learn from a stream of rows, score rows and decide which rows are out-of-distribution.
 
 `learn`, `calibrate` and `merge` change the detector and return None. `score` and `decide` return a value and change
 nothing. `learn_and_score` and `learn_and_decide` do both. Threads may share a detector: changes take a lock and replace
-one frozen state, and reads use the last published state without waiting. A batch takes the four steps of `steps.py`.
+one frozen state, and reads use the last published state without waiting. Each batch runs the four steps of `steps.py`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class Detector:
         The base score: a name in `SCORES`, or a function that takes `Outputs` and returns one score per row. The
         default is msp, or gen for contrast.
     method
-        auto, contrast, dlr or rlr. auto is contrast if the detector is calibrated before it learns, with at least 200
-        reference rows, and dlr otherwise. Contrast must be calibrated before it learns. The scale of RLR and contrast
-        scores changes with the fit, so compare rows of different batches by their p-values.
+        auto, contrast, dlr or rlr. auto becomes contrast when the detector is calibrated with at least 200 reference
+        rows before it learns. With fewer reference rows, or if it learns first, auto becomes dlr, and a note in each
+        decision says so. Contrast must be calibrated before it learns. The scale of RLR and contrast scores changes
+        with the fit, so compare rows of different batches by their p-values.
     temperature
         Temperature of the softmax in the base score.
     intercept
@@ -68,13 +69,13 @@ class Detector:
     decay
         At each `learn`, multiply the weight of every earlier row by this factor; not for rlr.
     window
-        Learn only from the newest batches, up to this number of rows in total. These rows are kept in memory. Not
-        with `decay`. The default is no window, or 2,000 rows for rlr.
+        Learn only from the newest batches, up to this number of rows in total, which are kept in memory. Cannot be
+        combined with `decay`. The default is no window, or 2,000 rows for rlr.
     keep
         For rlr: the share of rows to trust.
     same_mix
-        Whether the in-distribution rows are known to have the class frequencies of the reference. There is then no
-        note on different class frequencies.
+        Set to True if the in-distribution rows have the class frequencies of the reference. There is then no note on
+        different class frequencies.
     head
         The (weight, bias) of the network's last layer, for base scores that need it.
     model
@@ -100,30 +101,22 @@ class Detector:
         model: str | None = None,
         drift_alarm: float | None = None,
     ) -> None:
-        as_choice(method, "method", dict.fromkeys(METHODS))
-        check_options(method, intercept=intercept, components=components, keep=keep, same_mix=same_mix)
-        base = DEFAULT_BASE.get(method) if base is None else base
-        if base is not None:
-            check_base(base)
-        if model is not None and not isinstance(model, str):
-            raise TypeError(f"model must be a name, got {type(model).__name__}")
-        if window is None and method == "rlr":
-            window = ROBUST_WINDOW
-        settings = Settings(
-            base,
-            method,
-            temperature=as_number(temperature, "temperature", at_least=1e-100),
-            intercept=as_truth(intercept, "intercept"),
-            components=None if components is None else as_count(components, "components"),
-            decay=as_share(decay, "decay"),
-            window=None if window is None else as_count(window, "window"),
-            keep=as_share(keep, "keep"),
-            same_mix=as_truth(same_mix, "same_mix"),
-            head=copied_head(head),
-            model=model,
-            drift_alarm=None if drift_alarm is None else as_share(drift_alarm, "drift_alarm"),
+        settings = _checked(
+            Settings(
+                base,
+                method,
+                temperature,
+                intercept,
+                components,
+                decay,
+                window,
+                keep,
+                same_mix,
+                head,
+                model,
+                drift_alarm,
+            )
         )
-        _check_combination(settings)
         self._solved = SolvedState(ContrastState(settings) if method == "contrast" else LinearState(settings))
         self._changing = Lock()
 
@@ -163,8 +156,7 @@ class Detector:
         method = detector.settings.method
         if method not in ("dlr", "contrast"):
             raise ValueError(
-                "method must be dlr or contrast: a job by another method ends with no sums that a detector can add to, "
-                f"got {method!r}"
+                f"method must be dlr or contrast, got {method!r}: jobs by other methods have no sums for a detector"
             )
         if reference is not None:
             detector.calibrate(reference, groups)
@@ -209,7 +201,7 @@ class Detector:
 
     @property
     def skipped_rows(self) -> int:
-        """Number of garbage rows: they were scored and decided, but not learned, because they were absurdly far out."""
+        """Number of garbage rows: they were decided, but not learned, because they were extremely far out."""
         return self.state.skipped_rows
 
     @property
@@ -224,10 +216,9 @@ class Detector:
     def learn(self, outputs: Outputs) -> None:
         """Learn these rows with weight 1.
 
-        Garbage rows, such as features of 1e10 from a broken sensor, would outweigh all others. Rows more than 100 times
-        farther from the reference than usual are counted in `skipped_rows` and not learned. Without a reference, these
-        are rows whose distance from the rows learned so far, or from the other rows of the first batch, is more than
-        100 times the size of those rows. This takes 20 rows or more.
+        Garbage rows, such as features of 1e10 from a broken sensor, would dominate the fit. Rows more than 100 times
+        farther from the reference than usual are counted in `skipped_rows` and not learned. Without a reference, the
+        rows learned so far, or the first batch, say which distance is usual, if there are at least 20 of them.
         """
         with self._changing:
             self._solved, _ = learn_batches(self._solved, [outputs], None, with_answers=False)
@@ -237,8 +228,8 @@ class Detector:
 
         DLR and RLR add the reference to every fit with weight 1, so that reference rows and in-distribution test rows
         are exchangeable. Contrast learns from one half of the reference and decides against the other half. The split
-        is deterministic. Learned rows stay, except for a contrast whose base score depends on the reference (fdbd, nci,
-        vim, knn): it forgets them.
+        is deterministic. Learned rows are kept, except by a contrast whose base score depends on the reference (fdbd,
+        nci, vim, knn). Problems of the reference, such as near-duplicates, are issued as a `TruingWarning`.
 
         Parameters
         ----------
@@ -246,7 +237,7 @@ class Detector:
             In-distribution rows that the network was not trained on.
         groups
             One label per reference row. Contrast keeps the rows of a group (frames of a film, tiles of an image) in one
-            half.
+            half. DLR and RLR do not split the reference: they do not use groups, and warn.
         """
         with self._changing:
             self.state = state = calibrated(self.state, reference, groups)
@@ -255,9 +246,9 @@ class Detector:
     def merge(self, moments: Moments | RowSample) -> None:
         """Add the `moments` of another detector with the same settings, with weight 1.
 
-        Merge each set of rows once: rows that are merged twice count twice. For a detector that keeps learning,
-        merge the difference `now - before`. For contrast both detectors must have the same base score, which must not
-        depend on the reference. Detectors with a window, and rlr, cannot merge, because they forget rows by age.
+        Rows that are merged twice count twice. If the other detector keeps learning, merge the difference
+        `now - before`. For contrast, both detectors must have the same base score, and it must not depend on the
+        reference. Detectors with a window, and rlr, cannot merge, because they forget rows by age.
         """
         with self._changing:
             self.state = merged(self.state, moments)
@@ -292,8 +283,8 @@ class Detector:
         outputs
             The rows to decide. Use `learn_and_decide` for rows that should be learned as well.
         accept, false_alarm, fdr
-            Exactly one of: the share of the reference to accept; the probability that an in-distribution row is called
-            out; the expected share of in-distribution rows among the rows of this batch that are called out
+            Exactly one of: the share of the reference to accept; the probability that an in-distribution row is
+            refused; the expected share of in-distribution rows among the refused rows of this batch
             (Benjamini-Hochberg).
         """
         rate, solved = Rate.of(accept, false_alarm, fdr), self._solved
@@ -319,8 +310,8 @@ class Detector:
     ) -> Decision:
         """Learn these rows, and return their scores, p-values and out-of-distribution flags (Algorithm 3).
 
-        The fit of DLR and RLR includes these rows and the reference. A contrast decides by the fit before this batch,
-        which includes neither; if the batch is larger than everything learned before, its fit includes both. The
+        The fit of DLR and RLR includes these rows and the reference. A contrast decides with the fit from before this
+        batch, which includes neither. If the batch is larger than all earlier rows, its fit includes both. The
         arguments are the same as in `decide`. Rows that `learn` skips are decided, with a note, but not learned.
         """
         rate = Rate.of(accept, false_alarm, fdr)
@@ -371,7 +362,7 @@ class Detector:
     def solved(self, *, is_learned: bool) -> Solved:
         """Return the fit that decides rows, and its scores of the reference rows.
 
-        With `is_learned`, it decides the rows of the last batch, and otherwise rows that were not learned.
+        If `is_learned`, the fit decides the rows of the last batch, and otherwise rows that were not learned.
         """
         return self._solved.solved(with_reference=is_learned)
 
@@ -388,14 +379,46 @@ def _decision(answer: Answer, state: State) -> Decision:
     return answer.decision
 
 
+def _checked(given: Settings) -> Settings:
+    """Return the settings with the defaults of their method, after checking them."""
+    method, base, window = given.method, given.base, given.window
+    as_choice(method, "method", dict.fromkeys(METHODS))
+    check_options(
+        method, intercept=given.intercept, components=given.components, keep=given.keep, same_mix=given.same_mix
+    )
+    base = DEFAULT_BASE.get(method) if base is None else base
+    if base is not None:
+        check_base(base)
+    if given.model is not None and not isinstance(given.model, str):
+        raise TypeError(f"model must be a name, got {type(given.model).__name__}")
+    if window is None and method == "rlr":
+        window = ROBUST_WINDOW
+    settings = Settings(
+        base,
+        method,
+        temperature=as_number(given.temperature, "temperature", at_least=1e-100),
+        intercept=as_truth(given.intercept, "intercept"),
+        components=None if given.components is None else as_count(given.components, "components"),
+        decay=as_share(given.decay, "decay"),
+        window=None if window is None else as_count(window, "window"),
+        keep=as_share(given.keep, "keep"),
+        same_mix=as_truth(given.same_mix, "same_mix"),
+        head=copied_head(given.head),
+        model=given.model,
+        drift_alarm=None if given.drift_alarm is None else as_share(given.drift_alarm, "drift_alarm"),
+    )
+    _check_combination(settings)
+    return settings
+
+
 def _check_combination(settings: Settings) -> None:
     """Reject incompatible settings."""
     method = settings.method
     if settings.base is not None and needs_reference(settings.base) and method not in ("contrast", "auto"):
         raise ValueError(f"method must be contrast for base {settings.base}, which needs a reference, got {method!r}")
     if settings.decay != 1.0 and settings.window is not None:
-        other = "method 'rlr', which forgets by a window" if method == "rlr" else "a window"
-        raise ValueError(f"decay does not go with {other}, got {settings.decay}")
+        other = "method 'rlr', which has a window" if method == "rlr" else "a window"
+        raise ValueError(f"decay cannot be combined with {other}, got {settings.decay}")
 
 
-_UNCALIBRATED = "decisions need reference rows: call calibrate first"
+_UNCALIBRATED = "decisions need a reference: call calibrate first"

@@ -82,10 +82,10 @@ Score = Callable[[Maths, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Folding:
-    """A fit to be folded into a network: named constants, a `score` of features and logits, and a threshold.
+    """A fit to fold into a network: named constants, a `score` of features and logits, and a float32 threshold.
 
-    `dimensions` is the number of features and `classes` the number of logits, None if the score uses no logits. The
-    threshold is a float32 number. `made_of` are the arguments of `_folding`, from which a pickled folding is restored.
+    `dimensions` is the number of features. `classes` is the number of logits, or None if the score uses no logits.
+    `made_of` are the arguments of `_folding`, from which a pickled folding is restored.
     """
 
     dimensions: int
@@ -107,11 +107,11 @@ def folding_of(
     accept: float | None = None,
     false_alarm: float | None = None,
 ) -> Folding:
-    """Return the arithmetic of a fit, and of a decision where a threshold or a rate is given.
+    """Return the arithmetic of a fit, with a decision if a threshold or a rate is given.
 
-    For a `Detection`, this is its fit and, by default, its threshold. For a `Detector`, the score is the result of
-    `score` or, at a rate, of `decide` for rows that were not learned. A rate needs the scores of reference rows, which
-    only a contrast and a calibrated detector hold.
+    A `Detection` is folded with its fit and, by default, its threshold. A `Detector` is folded with the score of
+    `Detector.score` or, if a rate is given, of `Detector.decide`. A rate needs the scores of reference rows: only a
+    contrast and a calibrated detector have them.
     """
     options = {"threshold": threshold, "accept": accept, "false_alarm": false_alarm}
     named = [name for name, value in options.items() if value is not None]
@@ -123,17 +123,17 @@ def folding_of(
     if isinstance(fit, Detection):
         threshold = fit.threshold if not named else threshold
         fit = _fit_of(fit)
-    known: Floats | None = None
+    scores_in: Floats | None = None
     origin: Floats | None = None
     if isinstance(fit, Detector):
-        fit, known, origin = _parts_of(fit, at_a_rate=rate is not None)
+        fit, scores_in, origin = _parts_of(fit, at_a_rate=rate is not None)
     elif isinstance(fit, ContrastFit):
-        known = fit.scores_in
+        scores_in = fit.scores_in
     if not isinstance(fit, LinearFit | ContrastFit):
         wanted = "a LinearFit, a ContrastFit, a Detection or a Detector"
         raise TypeError(f"fit must be {wanted}, got {type(fit).__name__}")
     if rate is not None:
-        threshold = _threshold_at(rate, known, fit.size if isinstance(fit, ContrastFit) else 0.0)
+        threshold = _threshold_at(rate, scores_in, fit.size if isinstance(fit, ContrastFit) else 0.0)
     return _folding(fit, origin, None if threshold is None else _rounded_down(threshold))
 
 
@@ -142,10 +142,10 @@ def _folding(fit: LinearFit | ContrastFit, origin: Floats | None, threshold: flo
     return replace(made, made_of=(fit, origin, threshold))
 
 
-def _fit_of(found: Detection) -> LinearFit | ContrastFit:
-    if found.fit is None:
-        raise ValueError(f"fit must be a detection by a fit, got one by the method {found.method}")
-    return found.fit
+def _fit_of(detection: Detection) -> LinearFit | ContrastFit:
+    if detection.fit is None:
+        raise ValueError(f"fit must be a Detection that has a fit, got one by the method {detection.method}")
+    return detection.fit
 
 
 def _parts_of(detector: Detector, *, at_a_rate: bool) -> tuple[LinearFit | ContrastFit, Floats | None, Floats | None]:
@@ -154,22 +154,22 @@ def _parts_of(detector: Detector, *, at_a_rate: bool) -> tuple[LinearFit | Contr
     if isinstance(fit, ContrastFit):
         return fit, fit.scores_in, None
     reference: Any = detector.reference
-    known = None if reference is None else fit.predict(reference.features)
+    scores_in = None if reference is None else fit.predict(reference.features)
     assert isinstance(detector.state, LinearState)
-    return fit, known, detector.state.feature_mean
+    return fit, scores_in, detector.state.feature_mean
 
 
-def _threshold_at(rate: Rate, known: Floats | None, size: float) -> float | None:
-    if known is None:
+def _threshold_at(rate: Rate, scores_in: Floats | None, size: float) -> float | None:
+    if scores_in is None:
         raise ValueError(
-            f"{rate.name} needs the scores of known rows, which this fit does not hold: give a threshold, a contrast, "
-            "or a detector that is calibrated"
+            f"{rate.name} needs the scores of reference rows, which this fit does not have: pass threshold= instead, "
+            "or a ContrastFit or a calibrated Detector as fit"
         )
-    return decide_at(rate, Ranks(known, known, size=size)).threshold
+    return decide_at(rate, Ranks(scores_in, scores_in, size=size)).threshold
 
 
 def _linear(fit: LinearFit, origin: Floats | None, threshold: float | None) -> Folding:
-    r"""Return $(z - o)^\top$ coef + intercept + $o^\top$ coef, where the origin o is the feature mean, if known."""
+    r"""Return $(z - o)^\top$ coef + intercept + $o^\top$ coef, where the origin o is the feature mean, if given."""
     arrays = {"coef": _float32(fit.coef[None], "coef")}
     constant = fit.intercept
     if origin is not None:
@@ -215,7 +215,7 @@ def _base_score_of(standard: Standard) -> Score:
     base = base_name(standard.base)
     if not isinstance(standard.base, str) or base not in _SCORES:
         needed = NEEDS.get(base, ()) if isinstance(standard.base, str) else ()
-        why = f"needs a {' and a '.join(needed)}" if needed else "is not made of features and logits alone"
+        why = f"needs a {' and a '.join(needed)}" if needed else "is not computed from features and logits alone"
         raise ValueError(
             f"the base score of a contrast must be one of {', '.join(_SCORES)} to be exported, got {base}, which {why}"
         )
@@ -227,7 +227,7 @@ def _base_score_of(standard: Standard) -> Score:
 
 
 def _check_varies(standard: Standard, base: str) -> None:
-    """Reject a base score that varies less than float32 rounding, for example at a very high temperature."""
+    """Reject a base score that varies less than float32 rounding errors, for example at a very high temperature."""
     middle, deviation = standard.score_origin, standard.score_scale
     # msp and kl_uniform are computed from numbers near 1, even if the scores themselves are small.
     size = max(abs(middle), 1.0) if base in ("msp", "kl_uniform") else abs(middle)

@@ -1,4 +1,4 @@
-"""From a finished job to a detector for later rows, and from a detector to a plan that decides later rows."""
+"""Turn a finished job into a detector for later rows, and a detector into a plan that decides later rows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .steps import Fit, FitOptions, Sums
 
 
 def check_can_learn(plan: Plan) -> None:
-    """Raise an error unless a job by this plan can be continued by a detector."""
+    """Raise an error unless a detector can continue a job by this plan."""
     if plan.method not in ("dlr", "contrast"):
-        raise ValueError(f"a detector can be saved for method dlr or contrast, got {plan.method!r}")
+        raise ValueError(f"method must be dlr or contrast to save a detector, got {plan.method!r}")
     if plan.reference is None:
-        raise ValueError("saving a detector needs a reference, got none")
+        raise ValueError("reference must be given to save a detector, got None")
     if plan.method == "dlr" and plan.base.reference is not None:
-        raise ValueError(f"a dlr detector must have a base score that needs no reference rows, got {plan.base.name}")
+        raise ValueError(f"base must be a score without reference rows to save a dlr detector, got {plan.base.name}")
 
 
 def learned_detector(plan: Plan, sums: Sums, groups: ArrayLike | None, rows: int) -> Detector:
-    """Return the detector that has learned the `rows` rows of a finished job, for later rows."""
+    """Return a detector that has learned the `rows` rows of a finished job. It decides later rows."""
     check_can_learn(plan)
     return Detector.of_sums(
         sums,
@@ -44,9 +44,9 @@ def learned_detector(plan: Plan, sums: Sums, groups: ArrayLike | None, rows: int
 
 
 def plan_of_detector(detector: Detector, rate: Rate, widths: Mapping[str, int]) -> tuple[Plan, Fit]:
-    """Return the plan that decides rows with these columns as `Detector.decide` does, and its fit.
+    """Return a plan that decides rows with these columns as `Detector.decide` does, and its fit.
 
-    The fit holds neither the rows nor the reference rows that they are compared with.
+    Neither the rows nor the reference rows that decide them are part of the fit.
     """
     settings, reference = detector.settings, detector.reference
     if reference is None:

@@ -1,4 +1,4 @@
-"""The methods and their options: what they are called, and one function that checks them."""
+"""The names of the methods, and one function that checks their options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .regression.fits import KEEP
 METHODS = ("auto", "none", "dlr", "rlr", "online", "contrast")
 ORDERS = ("learn-first", "score-first")
 
-# With fewer reference rows, contrast finds no more than DLR (docs/contrast.md).
+# With fewer reference rows, contrast does not detect more than DLR (docs/contrast.md).
 FEWEST_FOR_CONTRAST = 200
 
 
@@ -44,15 +44,16 @@ def check_options(method: str, **options: object) -> None:
         option.check(value, name)
         if method not in option.methods and value != option.default:
             wanted = ", ".join(map(repr, option.methods))
-            raise ValueError(f"{name} goes with method {wanted}, got {value!r} with method {method!r}")
+            raise ValueError(f"{name} is an option of method {wanted}, got {value!r} with method {method!r}")
     if method == "contrast" and not options.get("intercept", True):
         raise ValueError("intercept must be True for the method contrast, got False")
 
 
 def why_not_contrast(reference_rows: int, *, intercept: bool, fewest: int = FEWEST_FOR_CONTRAST) -> list[str]:
-    """Return a note on why the method auto is dlr with these reference rows, or nothing if it is contrast."""
+    """Return a note on why the method auto chooses dlr for this reference, or no note if it chooses contrast."""
     if not intercept:
-        return ["by dlr: contrast needs an intercept, got intercept=False"]
+        return ["the method is dlr: contrast needs an intercept, got intercept=False"]
     if reference_rows < fewest:
-        return [f"by dlr: contrast needs a reference of at least {fewest:,} rows here, got {counted(reference_rows)}"]
+        wanted = f"a reference of at least {fewest:,} rows here"
+        return [f"the method is dlr: contrast needs {wanted}, got {counted(reference_rows)}"]
     return []

@@ -1,9 +1,9 @@
-"""`Plan`: what a job does, resolved once: the base score, the fit, the rate and the reference."""
+"""`Plan`: the base score, the fit, the error rate and the reference of a job, all checked and resolved once."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -31,7 +31,7 @@ _ROWS_TO_SCALE = 1000
 
 
 class Source(Protocol):
-    """The rows of a job, in memory or in files, as far as a plan needs them."""
+    """The rows of a job, in memory or in files. A plan reads only these values."""
 
     @property
     def widths(self) -> Mapping[str, int]:
@@ -46,9 +46,9 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a job does.
+    """The settings of a job, with all defaults resolved.
 
-    `base` scores the rows. `calibration_rows` are the reference rows that scores are ranked against, and
+    `base` scores the rows. `calibration_rows` are the reference rows that test rows are ranked among, and
     `calibration_outputs` are their outputs; both are None without a reference. `halves` is the split reference of a
     contrast. `guard` recognises garbage rows. `notes` are notes on the choice of the method and on the reference.
     """
@@ -93,28 +93,50 @@ class Plan:
         if reference is not None:
             check_alike(source.widths, as_outputs(reference, "reference"))
         method, why = choose_method(method, reference, rate, intercept=intercept)
-        if reference is not None and method == "contrast":
-            _check_same_logits(source.widths, reference)
         if base is None and reference is not None:
             _check_same_scores(source.widths, reference)
         has_only_logits = "logits" in source.widths and "scores" not in source.widths
-        is_open = has_only_logits and has_choice(base, temperature, head)
+        may_choose_base = has_only_logits and has_choice(base, temperature, head)
         base = default_base(base, method, source.widths)
         learned, calibration = halves_of(reference, method, base, rng, groups)
-        notes = (*why, *notes_on_reference(reference, groups, is_split=learned is not None))
-        options = FitOptions(method, intercept, components, keep, penalty)
         score = BaseScore(base, temperature, copied_head(head), learned if needs_reference(base) else None)
+        plan = cls(
+            score,
+            FitOptions(method, intercept, components, keep, penalty),
+            rate,
+            same_mix,
+            reference,
+            calibration,
+            notes=(*why, *notes_on_reference(reference, groups, is_split=learned is not None)),
+        )
         if method == "contrast":
             assert learned is not None
-            assert calibration is not None
-            if is_open and score.head is not None:
-                base = choose_base(learned, calibration, score.head, source.tail_counts)
-            halves = SplitReference.of(learned, calibration, base, temperature, score.head, components)
-            score, scored = halves.standard.base_score, halves.calibration
-            return cls(score, options, rate, same_mix, reference, calibration, scored, halves, halves.guard, notes)
+            return plan._of_contrast(source, learned, may_choose_base=may_choose_base)
         rows = None if calibration is None else score_rows(calibration, score)
         guard = None if method == "none" else _guard(source, score, rows)
-        return cls(score, options, rate, same_mix, reference, calibration, rows, None, guard, notes)
+        return replace(plan, calibration_rows=rows, guard=guard)
+
+    def _of_contrast(self, source: Source, learned: Outputs, *, may_choose_base: bool) -> Plan:
+        """Return the plan of a contrast that learns from the rows `learned` of the reference.
+
+        `may_choose_base` says whether the rows may choose the base score.
+        """
+        assert self.reference is not None
+        assert self.calibration_outputs is not None
+        _check_same_logits(source.widths, self.reference)
+        score, calibration = self.base, self.calibration_outputs
+        base = score.base
+        if may_choose_base and score.head is not None:
+            base = choose_base(learned, calibration, score.head, source.tail_counts)
+        components = self.options.components
+        halves = SplitReference.of(learned, calibration, base, score.temperature, score.head, components)
+        return replace(
+            self,
+            base=halves.standard.base_score,
+            calibration_rows=halves.calibration,
+            halves=halves,
+            guard=halves.guard,
+        )
 
     @property
     def method(self) -> str:
@@ -124,19 +146,13 @@ class Plan:
     @property
     def reference_features(self) -> list[Matrix]:
         """The features of all reference rows that the job uses."""
-        if self.calibration_outputs is None:
-            return []
         learned = self.base.reference if self.halves is None else self.halves.to_learn
-        return (
-            [self.calibration_outputs.features]
-            if learned is None
-            else [learned.features, self.calibration_outputs.features]
-        )
+        return [rows.features for rows in (learned, self.calibration_outputs) if rows is not None]
 
     def share_of(self, rows: int) -> float | None:
-        """Return the share of `rows` rows to sample: all rows of few, and None for methods that need no sample.
+        """Return the share of `rows` rows to sample, or None for methods that need no sample.
 
-        Reference rows that join the fit count too, and are numbered before all other rows.
+        The share is 1 if there are few rows. Reference rows that join the fit count as rows, too.
         """
         if self.halves is not None:
             return self.halves.share_of(rows)
@@ -144,7 +160,7 @@ class Plan:
 
     @property
     def is_robust(self) -> bool:
-        """Whether the fit needs rows, not only their moments. RLR that keeps all rows is DLR."""
+        """Whether the fit needs rows, not only their moments. RLR that keeps all rows equals DLR."""
         return self.method == "rlr" and self.options.keep < 1
 
     @property
@@ -160,7 +176,7 @@ class Plan:
 
 
 def check_alike(widths: Mapping[str, int], reference: Outputs) -> None:
-    """Reject a reference whose widths differ from the rows."""
+    """Reject a reference that has other numbers of columns than the rows."""
     for name in ("features", "logits"):
         own, other = widths.get(name), getattr(reference, name)
         if own is not None and other is not None and own != other.shape[1]:
@@ -176,7 +192,7 @@ def _are_swapped(widths: Mapping[str, int], reference: Outputs) -> bool:
 
 
 def _check_same_logits(widths: Mapping[str, int], reference: Outputs) -> None:
-    """Reject rows without logits if the reference of a contrast has logits, and the other way round."""
+    """Reject rows of a contrast whose number of logits, or lack of logits, differs from the reference."""
     classes = 0 if reference.logits is None else reference.logits.shape[1]
     if widths.get("logits", 0) != classes:
         expected = f"{classes} logits" if classes else "no logits"
@@ -198,14 +214,14 @@ def choose_rate(reference: Outputs | None, accept: float | None, false_alarm: fl
     if accept is None and false_alarm is None and fdr is None:
         return Rate("accept", ACCEPT)
     if reference is None:
-        raise ValueError("accept, false_alarm and fdr need a reference, got none")
+        raise ValueError("accept, false_alarm and fdr need a reference, got None")
     return Rate.of(accept, false_alarm, fdr)
 
 
 def choose_method(method: str, reference: Outputs | None, rate: Rate, *, intercept: bool) -> tuple[str, list[str]]:
-    """Return the method to use, and notes on why "auto" did not choose a contrast."""
+    """Return the method to use, and a note if "auto" cannot choose a contrast."""
     if method == "contrast" and reference is None:
-        raise ValueError("method contrast needs a reference, got none")
+        raise ValueError("method contrast needs a reference, got None")
     if method != "auto":
         return method, []
     if reference is None:
@@ -232,12 +248,12 @@ def halves_of(
     rng: np.random.Generator | None = None,
     groups: ArrayLike | None = None,
 ) -> tuple[Outputs | None, Outputs | None]:
-    """Return the reference rows to learn from, or None, and the reference rows to decide against."""
+    """Return the learning half of the reference, or None, and the rows to calibrate with: the other half or all."""
     if reference is None:
         if groups is not None:
-            raise ValueError("groups need a reference, got none")
+            raise ValueError("groups need a reference, got None")
         if needs_reference(base):
-            raise ValueError(f"base {base} needs a reference, got none")
+            raise ValueError(f"base {base} needs a reference, got None")
         return None, None
     if groups is not None:
         group_numbers(groups, len(reference))
@@ -247,7 +263,7 @@ def halves_of(
 
 
 def notes_on_reference(reference: Outputs | None, groups: ArrayLike | None, *, is_split: bool) -> list[str]:
-    """Return notes on the reference: on training rows, and on near-duplicates that a split puts in both halves."""
+    """Return notes on training rows, on groups that are not used, and on near-duplicates in a split reference."""
     if reference is None:
         return []
     notes = on_training_rows(reference)
@@ -257,7 +273,7 @@ def notes_on_reference(reference: Outputs | None, groups: ArrayLike | None, *, i
 
 
 def _guard(source: Source, score: BaseScore, reference: ScoredRows | None) -> RowGuard | None:
-    """Return the guard by the scale of the reference or, if it is too small, of the first rows."""
+    """Return the guard derived from the reference or, if the reference is too small, from the first rows."""
     guard = None if reference is None else RowGuard.of_reference(reference.features, reference.scores)
     if guard is not None:
         return guard

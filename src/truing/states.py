@@ -1,9 +1,8 @@
-"""`LinearState`: the state of a detector by DLR or RLR, as a frozen value. Contrast has its own, `ContrastState`.
+"""`LinearState`: the frozen state of a detector by DLR or RLR. The state of a contrast is `ContrastState`.
 
 Both states have the same methods, and use the four steps of `steps.py`. `score_rows` returns rows with their base
 scores. `with_reference`, `with_rows`, `with_sums` and `without_rows` return a new state. `solve` returns the fit that
-decides rows, and the scores of the reference rows to compare them with. A state caches nothing: a `Detector` keeps the
-fits of its current state.
+decides rows, and its scores of the reference rows. A state caches nothing: a `Detector` keeps the fits of its state.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _MIN_REMAINING_SHARE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """The constructor arguments of a detector. With method auto, the base score may still be open."""
+    """The constructor arguments of a detector. The base score may be None while the method is auto."""
 
     base: Base | None
     method: str
@@ -60,12 +59,12 @@ class Settings:
 
     @property
     def base_score(self) -> BaseScore:
-        """The base score, without a bank of reference rows."""
+        """The base score, without reference rows to compute it from."""
         assert self.base is not None
         return BaseScore(self.base, self.temperature, self.head)
 
     def resolved(self, method: str) -> Settings:
-        """Return the settings with a definite method and base score, if the method is auto."""
+        """Return the settings with this method and its default base score if the method is auto."""
         if self.method != "auto":
             return self
         return replace(self, method=method, base=DEFAULT_BASE[method] if self.base is None else self.base)
@@ -73,10 +72,10 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """In-distribution rows: features (m, d), base scores (m,), and what is computed from them once.
+    """In-distribution rows: features (m, d), base scores (m,), and values that are computed from them once.
 
-    `moments` are the moments of both, `keys` recognise reference rows among other rows, and `guard` recognises garbage
-    rows; it is None if there are too few reference rows.
+    `moments` are the moments of features and base scores. `keys` recognise reference rows among other rows. `guard`
+    recognises garbage rows, and is None if there are too few reference rows.
     """
 
     features: Matrix
@@ -114,7 +113,7 @@ class Solved(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What the drift alarm monitors: one p-value and, for DLR, one residual per row (n,)."""
+    """The values that the drift alarm monitors: one p-value and, for DLR, one residual per row (n,)."""
 
     p_values: Floats
     residuals: Floats | None
@@ -124,10 +123,10 @@ class Watched(NamedTuple):
 class LinearState:
     """The reference and the learned rows: moments for DLR, the rows themselves for RLR.
 
-    `joint` holds the moments of learned and reference rows together, so that a batch does not add the whole reference
-    again. With decay or a window, `joint` is None and the sum is computed on demand. `window_batches` holds the batches
-    inside the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or None until
-    rows with logits are seen. `skipped_rows` counts garbage rows, which are scored and decided but not learned.
+    `joint` holds the moments of learned and reference rows together, so that a new batch need not add the whole
+    reference again. With decay or a window, `joint` is None and the sum is computed when needed. `window_batches` holds
+    the batches inside the window, oldest first; RLR always has a window. `classes` is the number of logits per row, or
+    None until the first rows with logits. `skipped_rows` counts garbage rows, which are decided but not learned.
     `reference_notes` are notes on the reference. `auto_settings` are the original settings if the method was auto and
     became dlr.
     """
@@ -148,7 +147,7 @@ class LinearState:
 
     @property
     def dimensions(self) -> int | None:
-        """Number of feature columns, or None until rows are seen."""
+        """Number of feature columns, or None until the first rows."""
         if self.window_batches:
             return int(self.window_batches[0].features.shape[1])
         sums = self.learned or (None if self.reference is None else self.reference.moments)
@@ -156,7 +155,7 @@ class LinearState:
 
     @property
     def sums(self) -> Moments | None:
-        """Moments of the learned rows; RLR has none."""
+        """Moments of the learned rows, or None for RLR."""
         return self.learned
 
     @property
@@ -185,22 +184,21 @@ class LinearState:
     def with_reference(self, reference: Outputs, groups: ArrayLike | None = None) -> LinearState:
         """Return the state with these reference rows instead of any earlier reference. Groups are not used."""
         rows = self.score_rows(reference)
-        known = Reference.of(rows.features, rows.scores)
+        scored = Reference.of(rows.features, rows.scores)
         return replace(
             self,
-            reference=known,
-            joint=self.learned + known.moments if self.learned is not None and self.keeps_joint else None,
+            reference=scored,
+            joint=self.learned + scored.moments if self.learned is not None and self.keeps_joint else None,
             classes=classes_after(self.classes, reference),
-            drift=DriftWatch.of(known.features, self.settings.drift_alarm),
+            drift=DriftWatch.of(scored.features, self.settings.drift_alarm),
             reference_notes=() if groups is None else (GROUPS_NOT_USED,),
         )
 
     def with_rows(self, rows: ScoredRows) -> LinearState:
-        """Return the state after these rows were learned with weight 1, except for garbage rows.
+        """Return the state after learning these rows with weight 1. Garbage rows are only counted.
 
-        Garbage rows are counted and change nothing else. Reference rows are never skipped. In practice this
-        does not favour either kind of row: a reference row is at most sqrt(m) deviations from the mean of the m
-        reference rows, and rows of real networks stay far below `GARBAGE_DISTANCE`.
+        Reference rows are never skipped. In practice, this treats reference rows and in-distribution test rows alike:
+        rows of real networks stay far below `GARBAGE_DISTANCE`.
         """
         sums = self._sums_of(rows)
         state = self
@@ -217,9 +215,9 @@ class LinearState:
         return sum_rows(rows, guard, np.arange(len(rows)), with_moments=with_moments, share=1.0)
 
     def _guard(self, rows: ScoredRows) -> RowGuard | None:
-        """Return the guard by the scale of the reference, of the learned rows, or of these rows, whichever is first.
+        """Return the guard for these rows, or None if there are too few rows to say what is usual.
 
-        It is None if all of them are too few.
+        It is derived from the reference if possible, else from the learned rows, else from these rows.
         """
         guard = None if self.reference is None else self.reference.guard
         if guard is None and self.learned is not None:
@@ -242,7 +240,7 @@ class LinearState:
         return replace(self, learned=learned, joint=joint, window_batches=batches)
 
     def with_sums(self, sums: Moments) -> LinearState:
-        """Return the state with the moments of other rows added."""
+        """Return the state after adding the moments of other rows."""
         learned = sums if self.learned is None else self.learned + sums
         return replace(self, learned=learned, joint=self._joint_with(sums))
 
@@ -258,7 +256,7 @@ class LinearState:
     def solve(self, *, with_reference: bool) -> Solved:
         """Return the fit of the learned rows, with or without the reference rows.
 
-        The reference alone is enough if all rows so far were garbage.
+        If all rows so far were garbage, the fit uses the reference alone.
         """
         reference = self.reference if with_reference else None
         if not self.rows and (reference is None or not self.skipped_rows):
@@ -273,7 +271,10 @@ class LinearState:
         return [*shared, *self.reference_notes, *fit.notes(self.settings.components)]
 
     def watched(self, base_scores: Floats, scores: Floats, p_values: Floats) -> Watched:
-        """Return what the drift alarm monitors of decided rows (n,). Only DLR has both scores in the same units."""
+        """Return the values of decided rows (n,) that the drift alarm monitors.
+
+        Only DLR has residuals, because only its base scores and trued scores have the same units.
+        """
         return Watched(p_values, base_scores - scores if self.settings.method == "dlr" else None)
 
     def _learned_with(self, more: Moments) -> Moments:
@@ -341,7 +342,7 @@ Rows = TypeVar("Rows", bound=_Sized)
 def slide(batches: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
     """Return the newest batches with at most `window` rows in total, and the batches that leave the window.
 
-    The latest batch always stays, whatever its size.
+    The latest batch stays even if it is larger than the window.
     """
     batches = (*batches, batch)
     rows, first = 0, len(batches)
@@ -352,10 +353,10 @@ def slide(batches: tuple[Rows, ...], batch: Rows, window: int) -> tuple[tuple[Ro
 
 
 def _without(learned: Moments, leaving: tuple[ScoredRows, ...], remaining: tuple[ScoredRows, ...]) -> Moments:
-    """Return the moments of the rows in a window after some batches have left.
+    """Return the moments of the remaining rows of a window.
 
-    Batches are subtracted if there are more rows than columns and enough digits remain. Otherwise the remaining rows
-    are summed again.
+    Subtract the batches that leave if there are more rows than columns and if enough digits remain. Otherwise sum the
+    remaining rows again.
     """
     if sum(map(len, remaining)) > learned.dimensions + 1:
         difference = learned - _total([Moments.of(batch.features, batch.scores) for batch in leaving])

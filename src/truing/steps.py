@@ -5,8 +5,8 @@
     fit = solve_fit(options, moments, rows)          3. a fit; for contrast `solve_contrast`
     decision, ranks = decide_rows(rows, fit, …)      4. scores, p-values and decisions
 
-`detect` takes them over rows in memory, `parts.detect` over the parts of a table, in one process or on a cluster, and a
-`Detector` and the service over each batch.
+`detect` runs these steps over rows in memory, and `parts.detect` over the parts of a table, in one process or on a
+cluster. A `Detector` and the service run them for each batch.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class FitOptions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums over some rows.
+    """Sums over a set of rows.
 
-    `rows` counts all rows and `garbage_rows` the rows that were not learned because they are absurdly far out.
-    `moments` are the moments of the learned rows, and `sample` holds a sample of them, if the method needs it.
-    `class_counts` (c,) counts the predicted classes. `lowest` and `highest` are the range of the base scores.
+    `rows` is the number of rows. `garbage_rows` of them were not learned, because they are extremely far from all
+    others. `moments` are the moments of the learned rows. `sample` holds a sample of the learned rows if the method
+    needs it. `class_counts` (c,) counts the predicted classes. `lowest` and `highest` are the range of the base scores.
     """
 
     rows: int = 0
@@ -90,9 +90,9 @@ def sum_rows(
     with_moments: bool = True,
     share: float | None = None,
 ) -> Sums:
-    """Step 2: return sums over the rows, without the rows that are garbage by the guard.
+    """Step 2: return sums over the rows. Rows that are garbage according to the guard are counted but not summed.
 
-    With a `share`, the sums hold a sample of this share of the rows, chosen by their row numbers (n,).
+    If `share` is given, the sums hold a sample of this share of the rows. Row numbers (n,) determine the sample.
     """
     garbage = is_garbage(rows.features, rows.scores, guard)
     garbage_rows = int(np.count_nonzero(garbage))
@@ -108,7 +108,7 @@ def sum_rows(
 
 
 def solve_fit(options: FitOptions, moments: Moments | None, rows: ScoredRows | None = None) -> LinearFit:
-    """Step 3 of DLR, from moments, and of RLR, from rows: return the fit."""
+    """Step 3: return the fit of DLR from moments, or of RLR from rows."""
     if options.method == "rlr" and options.keep < 1:
         assert rows is not None
         return fit_robust(
@@ -131,13 +131,13 @@ def solve_contrast(
     with_calibration: bool,
     share: float = 1.0,
 ) -> ContrastFit:
-    """Step 3 of contrast: return the fit of a sample of `rows` rows at hand, or the base score without a sample.
+    """Step 3 of contrast: return the fit of a sample of `rows` test rows, or the base score without a sample.
 
-    With `with_calibration`, the reference rows to decide against join the rows at hand. Use it if the fit decides these
-    rows at hand. `share` is the share of the rows at hand that the sample holds.
+    With `with_calibration`, the calibration half of the reference joins the test rows. Use it if the fit decides these
+    test rows. `share` is the share of the test rows that the sample holds.
     """
-    at_hand = reference.calibration[:0] if sample is None else sample
-    return reference.applied(reference.learn(at_hand, with_calibration=with_calibration, share=share), rows=rows)
+    test_rows = reference.calibration[:0] if sample is None else sample
+    return reference.applied(reference.learn(test_rows, with_calibration=with_calibration, share=share), rows=rows)
 
 
 def decide_rows(
@@ -149,9 +149,9 @@ def decide_rows(
     is_ordered: bool = False,
     notes: tuple[str, ...] = (),
 ) -> tuple[Decision, Ranks]:
-    """Step 4: return the decision on the rows, and the ranks of their scores among the reference scores (m,).
+    """Step 4: return the decision on the rows, and the ranks of their scores among the reference scores.
 
-    `scores_in` are the scores of the reference rows by the same fit. Set `is_ordered` if they are ascending.
+    `scores_in` (m,) are the scores of the reference rows by the same fit. Set `is_ordered` if they are ascending.
     """
     ranks = Ranks(scores_in, trued_scores(rows, fit), is_ordered, fit.size if isinstance(fit, ContrastFit) else 0.0)
     return decide_at(rate, ranks, notes), ranks

@@ -276,7 +276,7 @@ def _why_not_contrast(state: State, reference: Outputs) -> list[str]:
         return []
     why = why_not_contrast(len(reference), intercept=state.settings.intercept)
     if not why and state.rows:
-        return ["by dlr: contrast needs a reference before it learns, and rows were learned already"]
+        return ["the method is dlr: contrast needs a reference before it learns, but rows were learned already"]
     return why
 
 

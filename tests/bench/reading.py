@@ -1,4 +1,4 @@
-"""Reads a page: its tags, and that it loads nothing."""
+"""A reader of HTML pages."""
 
 import re
 from collections import Counter

@@ -162,7 +162,10 @@ WRONG = {
     "an invalid limit": ((*SIZES, "--body-timeout", "nan"), "--body-timeout must be above 0, got nan"),
     "a missing reference": ((*SIZES, "--reference", "absent.npz"), "there is no file absent.npz"),
     "groups alone": ((*SIZES, "--groups", "film"), "--groups needs --reference, which is missing"),
-    "a window and a decay": ((*SIZES, "--window", "5", "--decay", "0.9"), "decay does not go with a window, got 0.9"),
+    "a window and a decay": (
+        (*SIZES, "--window", "5", "--decay", "0.9"),
+        "decay cannot be combined with a window, got 0.9",
+    ),
     "a missing token file": ((*SIZES, "--token-file", "absent"), "absent"),
     "two token options": ((*SIZES, "--token-file", "absent", "--no-token"), "exclude each other, got both"),
 }

@@ -1,6 +1,6 @@
-"""A torch model and a loader of images -> Outputs: torch in, NumPy out, the model left as it was found.
+"""Outputs from torch models: the head's input is the features, the head's output is the logits.
 
-Name one layer, the head: its input is the features, its output the logits.
+The functions take torch models and tensors, return NumPy arrays, and restore the model afterwards.
 """
 
 from ..data.extras import install

@@ -1,4 +1,4 @@
-"""Outputs that grow a batch at a time, in memory or in a folder of `.npy` files larger than memory."""
+"""Collect outputs batch by batch, in memory or in a folder of `.npy` files."""
 
 import os
 import shutil
@@ -18,36 +18,37 @@ from ..outputs import Outputs
 
 
 def check_into(into: AnyPath | None) -> Path | None:
-    """Return the folder to write as a path, refusing one that exists or has no parent."""
+    """Return the folder to write as a path. It must not exist, and its parent must exist."""
     if into is None:
         return None
     folder = Path(into).absolute()
-    if os.path.lexists(folder):  # A link that leads nowhere is in the way too.
-        raise FileExistsError(f"into must be a new folder, got {into}, which exists")
+    if os.path.lexists(folder):  # A broken link counts as existing.
+        raise FileExistsError(f"into must be a new folder, but {into} exists")
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"cannot write {into}: there is no folder {folder.parent}")
     return folder
 
 
 def gather(parts: Iterable[Arrays], folder: Path | None = None) -> Outputs:
-    """Return the parts one after another, mapped from `folder` where one is given: whole or not at all there."""
-    return _in_memory(_alike(parts)) if folder is None else _in_folder(_alike(parts), folder)
+    """Return the parts concatenated, mapped from files in `folder` if given. A failed write leaves no folder."""
+    checked = _with_equal_columns(parts)
+    return _in_memory(checked) if folder is None else _in_folder(checked, folder)
 
 
-def _alike(parts: Iterable[Arrays]) -> Iterator[Arrays]:
+def _with_equal_columns(parts: Iterable[Arrays]) -> Iterator[Arrays]:
     first, rows = None, 0
     for number, part in enumerate(parts):
         shapes = {name: f"{name} {array.dtype} {('n', *array.shape[1:])}" for name, array in part.items()}
         first = first or shapes
         if shapes != first:
             raise ValueError(
-                f"batch {number} must give {', '.join(first.values())}, as those before, "
+                f"batch {number} must give {', '.join(first.values())} as the batches before it, "
                 f"got {', '.join(shapes.values())}"
             )
         rows += len(part["features"])
         yield part
     if not rows:
-        raise ValueError("loader must give at least one batch of images, got none")
+        raise ValueError("loader must give at least one batch, got none")
 
 
 def _in_memory(parts: Iterable[Arrays]) -> Outputs:
@@ -80,7 +81,7 @@ def _in_folder(parts: Iterable[Arrays], folder: Path) -> Outputs:
 
 
 class _Column:
-    """One `.npy` file that grows by rows; the header, which says how many, is written last."""
+    """A `.npy` file that grows by rows. The header contains the number of rows and is written last."""
 
     def __init__(self, path: Path, like: NDArray[Any]) -> None:
         self.file, self.rows, self.like = path.open("xb"), 0, like[:0]
@@ -97,7 +98,7 @@ class _Column:
         os.fsync(self.file.fileno())
 
     def _header(self) -> bytes:
-        # NumPy leaves room for the first axis to grow to any length, so this always takes the same bytes.
+        # NumPy pads the header for any length of the first axis, so the header has a constant size.
         about = {**np.lib.format.header_data_from_array_1_0(self.like), "fortran_order": False}
         stream = BytesIO()
         np.lib.format.write_array_header_1_0(stream, {**about, "shape": (self.rows, *self.like.shape[1:])})

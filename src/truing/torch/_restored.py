@@ -1,4 +1,4 @@
-"""A model in eval mode for a while, on any device, and afterwards as it was found."""
+"""Run a model in eval mode on any device, and restore the model afterwards."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 
 def device_of(model: nn.Module, device: torch.device | str | None = None) -> torch.device:
-    """Return the device asked for, or else that of the model's first parameter or buffer, or else the CPU."""
+    """Return the given device, by default the device of the model's first parameter or buffer, or the CPU."""
     if device is not None:
         return torch.device(device)
     for tensor in chain(model.parameters(), model.buffers()):
@@ -20,19 +20,19 @@ def device_of(model: nn.Module, device: torch.device | str | None = None) -> tor
 
 @contextmanager
 def restored(model: nn.Module, device: torch.device | str | None = None) -> Iterator[Callable[[], None]]:
-    """Run the block with the model in eval mode, on `device` if given; then put the model back as it was.
+    """Run the block with the model in eval mode, on `device` if given, and restore the model afterwards.
 
-    Put back are training flags, which parameters and buffers every module has, their gradients (as objects) and
-    their memory, and the numbers in buffers, however they were changed. Of parameters and gradients no copy is
-    kept, which would double the memory. Call what the block is given after each batch: it refuses a model that
-    has changed a parameter in place, as far as torch counts that; changes by `parameter.data` it does not see.
+    Restored are training flags, the parameters, buffers and gradients of each module (the same objects in the same
+    memory), and the numbers in buffers. The numbers in parameters and gradients are not copied, because a copy would
+    double the memory. The block gets a function to call after each batch: it raises an error if the model changed a
+    parameter in place. It does not notice changes through `parameter.data`.
     """
     if any(is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
-        raise ValueError("model must have all its parameters, got some not initialised yet: run it on one batch first")
-    _check_there(device)
+        raise ValueError("model must have initialised parameters, got lazy ones: run the model on one batch first")
+    _check_device(device)
     found = _ModelState(model)
     try:
-        # The flags themselves: a train() of the model's own may do more, such as merge weights.
+        # Set the flags directly: the model's own train() may do more, such as merge weights.
         for part in model.modules():
             part.training = False
         if device is not None:
@@ -40,10 +40,10 @@ def restored(model: nn.Module, device: torch.device | str | None = None) -> Iter
         counted = [(name, parameter, _version(parameter)) for name, parameter in model.named_parameters()]
         yield lambda: _check_unchanged(counted)
     finally:
-        found.put_back()
+        found.restore()
 
 
-def _check_there(device: torch.device | str | None) -> None:
+def _check_device(device: torch.device | str | None) -> None:
     if device is None:
         return
     if not isinstance(device, torch.device | str):
@@ -52,11 +52,11 @@ def _check_there(device: torch.device | str | None) -> None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"device must be one that torch finds here, got {str(device)!r}: {reason}") from None
+        raise ValueError(f"device must be available to torch, got {str(device)!r}: {reason}") from None
 
 
 class _ModelState:
-    """All of a model that is put back, as it was found."""
+    """Everything of a model that is restored."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = [_ModuleState(part) for part in model.modules()]
@@ -66,9 +66,9 @@ class _ModelState:
         tensors = chain(model.parameters(), model.buffers(), held)
         self.memory = [(tensor, tensor.data) for tensor in tensors if not tensor.is_inference()]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         for each in self.modules:
-            each.put_back()
+            each.restore()
         for tensor, data in self.memory:
             tensor.data = data
         for parameter, gradient in self.gradients:
@@ -79,24 +79,24 @@ class _ModelState:
                 with torch.no_grad():
                     buffer.copy_(before)
             elif _differs(buffer, before):
-                # As it was changed: not counted, so that a backward pass still to come is not refused.
+                # torch did not count the change. Do not count the restoration, or a later backward pass would fail.
                 buffer.data.copy_(before)
 
 
 class _ModuleState:
-    """One module's flag and its own parameters and buffers, as they were found."""
+    """The training flag, parameters and buffers of one module."""
 
     def __init__(self, part: nn.Module) -> None:
         self.part, self.training = part, part.training
         self.parameters, self.buffers = dict(part._parameters), dict(part._buffers)
         self.non_persistent, self.attributes = set(part._non_persistent_buffers_set), dict(vars(part))
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         part = self.part
         part.training = self.training
         for now, before in ((part._parameters, self.parameters), (part._buffers, self.buffers)):
             for name in {*now, *before}:
-                # Registering a name takes a plain attribute such as None away: it comes back.
+                # Registering a name removes a plain attribute of this name, such as None.
                 if name in self.attributes:
                     vars(part)[name] = self.attributes[name]
                 else:
@@ -112,13 +112,13 @@ def _check_unchanged(counted: list[tuple[str, nn.Parameter, int]]) -> None:
     for name, parameter, version in counted:
         if _version(parameter) != version:
             raise ValueError(
-                f"model must not change its parameters when it runs, got {name!r} changed in place; "
-                "no copy is kept to put it back from"
+                f"model must not change its parameters when it runs, but it changed {name!r} in place, and there is no "
+                "copy to restore it"
             )
 
 
 def _version(tensor: Tensor) -> int:
-    # Counts changes in place; a tensor made in inference mode has no count and allows no change outside it.
+    # The version counts changes in place. Tensors made in inference mode have none and cannot be changed outside it.
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -126,5 +126,5 @@ def _differs(buffer: Tensor, before: Tensor) -> bool:
     if buffer.is_inference() or buffer.is_meta or buffer.layout != torch.strided:
         return False
     with torch.no_grad():
-        # NaN where there was NaN is no difference.
+        # NaN equals NaN here.
         return not bool(((buffer == before) | ((buffer != buffer) & (before != before))).all())

@@ -1,4 +1,4 @@
-"""Features and logits of every image, by one forward hook on the head."""
+"""Features and logits of every row, by one forward hook on the head."""
 
 from collections.abc import Iterable
 from contextlib import closing, nullcontext
@@ -26,10 +26,10 @@ def extract(
     into: AnyPath | None = None,
     progress: bool = True,
 ) -> Outputs:
-    """Return what enters and what leaves the head for every image: features (n, d), logits (n, c), labels (n,).
+    """Return the input and output of the head for every row: features (n, d), logits (n, c), and labels (n,) if any.
 
-    The model runs in eval mode without gradients and is left as found, also after an error. One that changes its
-    own parameters in place as it runs is refused after that batch: no copy of them is kept.
+    The model runs in eval mode without gradients and is restored afterwards, also after an error. A model that changes
+    its own parameters in place is rejected after that batch.
 
     >>> outputs = extract(nn.Linear(4, 3), [torch.ones(2, 4)])
     >>> outputs
@@ -38,28 +38,33 @@ def extract(
     Parameters
     ----------
     loader
-        Any iterable of batches: image tensors, (images, labels, …), or dicts with a key such as `image` or
-        `pixel_values`. Labels are kept where they are whole numbers, one per image.
+        Any iterable of batches: tensors of images, (images, labels, …), or dicts with a key such as `pixel_values`.
+        A dict with `input_ids` or another input of a Hugging Face model is passed to the model by name, without its
+        labels. Labels are kept if there is one integer per row.
     head
-        A module of the model or its dotted name; by default the `nn.Linear` whose output the model returns. Of a
-        1×1 `nn.Conv2d`, input and output are averaged over the picture.
+        A module of the model or its dotted name; by default the `nn.Linear` whose output the model returns. The input
+        and output of a 1×1 `nn.Conv2d` are averaged over the picture.
     device
-        Where to run, by default where the model is. A model elsewhere is moved, and afterwards moved back.
+        The device to run on, by default the model's. The model is moved back afterwards.
+    autocast
+        Whether to run in half precision where torch allows it. The arrays are float32.
     into
-        A new folder for `features.npy`, `logits.npy` and `labels.npy`, written as they come and then mapped, for
-        more rows than memory holds. It appears whole or not at all.
+        A new folder for `features.npy`, `logits.npy` and `labels.npy`, written batch by batch and then mapped into
+        memory. If the extraction fails, there is no folder.
+    progress
+        Whether to show a line of progress on a terminal.
     """
     folder = check_into(into)
     with closing(Head(model, head)) as watched, restored(model, device) as check_unchanged:
         where = device_of(model, device)
 
-        def one(batch: Batch) -> Arrays:
+        def columns_of(batch: Batch) -> Arrays:
             with batch.naming_errors():
                 _, features, logits = batch.inputs.call(watched.run)
                 check_unchanged()
                 return batch.columns(columns(features, logits))
 
         numbered = batches(model, loader, where, title=lambda: f"extract, {watched}", progress=progress)
-        # Not inference_mode: what a model caches under it could never be trained with again.
+        # Not inference_mode: tensors that the model caches in it could not be used in training later.
         with torch.no_grad(), torch.autocast(where.type) if autocast else nullcontext(), closing(numbered) as each:
-            return gather(map(one, each), folder)
+            return gather(map(columns_of, each), folder)

@@ -1,4 +1,4 @@
-"""A torch model with the trued score, and the decision, as outputs of its own."""
+"""A torch model that also returns the trued score and the decision."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -24,10 +24,10 @@ def folded(
     accept: float | None = None,
     false_alarm: float | None = None,
 ) -> "FoldedModel":
-    """Return a copy of the model, in eval mode, that returns (what the model returns, trued scores (n,)).
+    """Return a copy of the model, in eval mode, that returns (the model's return value, trued scores (n,)).
 
-    With a threshold or a rate it returns which rows are out (n,) as a third. It takes part in `torch.compile`,
-    `torch.jit.trace` and `torch.onnx.export`, and its numbers are those of the fit to float32's precision.
+    With a threshold or a rate, the third value says which rows are out (n,). The copy works with `torch.compile`,
+    `torch.jit.trace` and `torch.onnx.export`. Its scores equal the fit's scores within the precision of float32.
 
     >>> import numpy as np
     >>> fit = LinearFit(coef=np.ones(4), intercept=0.5, rows=9, rank=4, explained=1.0)
@@ -39,10 +39,10 @@ def folded(
     fit
         A fit, a detection by one, or a detector.
     head
-        A module of the model or its dotted name; by default the one `nn.Linear` of the fit's own width.
+        A module of the model or its dotted name; by default the only `nn.Linear` of the fit's size.
     threshold, accept, false_alarm
-        At most one: the score from which rows are accepted, or a rate that it is found by among the scores of known
-        rows, which a contrast and a calibrated detector hold. A detection brings its own threshold.
+        At most one: the lowest accepted score, or a rate that determines it from the reference scores in a contrast or
+        a calibrated detector. A detection has its own threshold.
     """
     folding = folding_of(fit, threshold=threshold, accept=accept, false_alarm=false_alarm)
     name = _name_of_head(model, head, folding)
@@ -50,7 +50,7 @@ def folded(
 
 
 class FoldedModel(nn.Module):
-    """A model and its trued score; calls are for one thread at a time."""
+    """A model with its trued score. Only one thread at a time may call it."""
 
     def __init__(self, model: nn.Module, head: str, folding: Folding) -> None:
         super().__init__()
@@ -61,12 +61,12 @@ class FoldedModel(nn.Module):
 
     @property
     def threshold(self) -> float | None:
-        """The score from which rows are accepted, or None. `state_dict` holds it as `trued_score.threshold`."""
+        """The lowest accepted score, or None. `state_dict` contains it as `trued_score.threshold`."""
         threshold = self.trued_score.threshold
         return None if threshold is None else float(threshold)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call the model; return what it returned, the trued scores, and which rows are out."""
+        """Call the model; return its return value, the trued scores, and which rows are out."""
         self._seen.calls.clear()
         returned = self.model(*args, **kwargs)
         if len(self._seen.calls) != 1:
@@ -78,9 +78,9 @@ class FoldedModel(nn.Module):
 
 
 class TruedScore(nn.Module):
-    """Compute trued scores (n,) from features (n, d) and logits (n, c), in float32 for a model of any precision.
+    """Compute trued scores (n,) from features (n, d) and logits (n, c), always in float32.
 
-    The constants of the score and the threshold, if there is one, are buffers.
+    The constants of the score and the threshold, if any, are buffers.
     """
 
     threshold: Tensor | None
@@ -100,13 +100,13 @@ class TruedScore(nn.Module):
             return score.reshape(-1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TruedScore":
-        """Follow the model to a device, and not to another precision."""
+        """Move to a new device with the model, but stay in float32."""
         super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)  # type: ignore[no-untyped-call]
         return self
 
 
 class _Maths:
-    """The operations of a folding, by torch."""
+    """The operations of a folding in torch."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -143,7 +143,7 @@ class _Maths:
 
 
 class _Seen:
-    """A hook that keeps what entered and what left the head."""
+    """A forward hook that keeps the input and output of the head."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Tensor, Tensor]] = []
@@ -154,13 +154,13 @@ class _Seen:
             features, output = features.mean(dim=(2, 3)), output.mean(dim=(2, 3))
         if features.ndim != 2 or output.ndim != 2:
             shapes = f"{tuple(features.shape)} and {tuple(output.shape)}"
-            raise ValueError(f"the head must be given (n, d) and return (n, c), got {shapes}")
-        # Copies, because a model may go on to change a tensor in place.
+            raise ValueError(f"the head must map (n, d) to (n, c), got {shapes}")
+        # Copies, because the model may change a tensor in place later.
         self.calls.append((features.clone(), output.clone()))
 
 
 def _name_of_head(model: nn.Module, head: nn.Module | str | None, folding: Folding) -> str:
-    """Return the dotted name of the layer that takes the fit's features, and gives its logits if it looks at any."""
+    """Return the dotted name of the layer whose input and output have the fit's size."""
     found = candidates(model, head)
     fitting = {module: name for module, name in found.items() if _fits(module, folding)}
     if len(fitting) == 1:
@@ -172,14 +172,14 @@ def _name_of_head(model: nn.Module, head: nn.Module | str | None, folding: Foldi
         f"{folding.dimensions} features" if folding.classes is None else f"{folding.dimensions} → {folding.classes}"
     )
     if head is not None:
-        raise ValueError(f"head must be of the fit's size, {wanted}, got {described(list(found), found)}")
+        raise ValueError(f"head must have the fit's size, {wanted}, got {described(list(found), found)}")
     number = "several nn.Linear layers" if fitting else "no nn.Linear layer"
     listed = described(list(fitting or found), found)
-    raise ValueError(f"model has {number} of the fit's size, {wanted}: give as head= the layer in use, of {listed}")
+    raise ValueError(f"model has {number} of the fit's size, {wanted}: pass the layer in use as head=, one of {listed}")
 
 
 def _fits(module: nn.Module, folding: Folding) -> bool:
-    """Tell whether a layer has the fit's width and number of classes; one that does not say its size may have."""
+    """Return whether a layer has the fit's width and number of classes, or does not say its size."""
     sizes = ("in_features", "in_channels"), ("out_features", "out_channels")
     for names, wanted in zip(sizes, (folding.dimensions, folding.classes), strict=True):
         size = next((getattr(module, name) for name in names if hasattr(module, name)), None)

@@ -1,4 +1,4 @@
-"""ODIN: the maximum softmax probability of an image moved a little towards what the network is surest of."""
+"""ODIN: the maximum softmax probability of an image that is moved a little towards the predicted class."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -33,7 +33,7 @@ def odin(
     device: torch.device | str | None = None,
     progress: bool = True,
 ) -> Outputs:
-    r"""Return Outputs whose scores are ODIN's: $S(\tilde x; T)$, $\tilde x = x - ε\,\mathrm{sign}(-∇_x \log S(x; T))$.
+    r"""Return Outputs with ODIN scores: $S(\tilde x; T)$, $\tilde x = x - ε\,\mathrm{sign}(-∇_x \log S(x; T))$.
 
     S is `msp` at `temperature` T (Eq. 7, 8). With `epsilon=0` no gradient is taken: the scores are `msp(logits, T)`.
 
@@ -43,14 +43,16 @@ def odin(
 
     Parameters
     ----------
-    head, device
-        As for `extract`.
+    model, loader, head, device, progress
+        As for `extract`. Tokens have no gradient: batches need `inputs_embeds` instead of `input_ids`, or `epsilon=0`.
+    temperature, epsilon
+        The temperature T, and the size ε of the step.
     std
-        What the images were divided by, one number per channel: ε is divided by it too, so that ε is in units of
-        the pixels before that, as in the authors' code. Not divided where absent.
+        The divisor of the images' normalisation, one number per channel. ε is divided by it too, and so measured in
+        pixels before normalisation, as in the authors' code. By default ε is not divided.
     features
-        `"clean"`: features and logits are those of the image itself (Algorithm 1). `"perturbed"`: those of the
-        moved image (the authors' code). The scores are the same.
+        `"clean"`: features and logits of the image itself (Algorithm 1). `"perturbed"`: those of the moved image (the
+        authors' code). The scores are the same.
     """
     T = as_number(temperature, "temperature", at_least=1e-100)
     epsilon = as_number(epsilon, "epsilon", at_least=0.0)
@@ -63,15 +65,15 @@ def odin(
         return Outputs(outputs.features, outputs.logits, outputs.labels, msp(outputs._need("logits"), T))
 
     with closing(Head(model, head)) as watched, restored(model, device) as check_unchanged:
-        each = _Perturbation(watched, check_unchanged, T, epsilon / scale, perturbed)
+        perturbation = _Perturbation(watched, check_unchanged, T, epsilon / scale, perturbed)
         where = device_of(model, device)
-        with closing(batches(model, loader, where, title=lambda: f"odin, {watched}", progress=progress)) as found:
-            return gather(map(each.columns, found))
+        with closing(batches(model, loader, where, title=lambda: f"odin, {watched}", progress=progress)) as each:
+            return gather(map(perturbation.columns, each))
 
 
 @dataclass(frozen=True, eq=False)
 class _Perturbation:
-    """ODIN on a watched model; `steps` are ε for each channel, `perturbed` says whose features are kept."""
+    """ODIN on a model with hooks. `steps` is ε per channel. `perturbed` selects the features of the moved image."""
 
     watched: Head
     check_unchanged: Callable[[], None]
@@ -84,13 +86,13 @@ class _Perturbation:
         with batch.naming_errors():
             with torch.inference_mode(False), torch.enable_grad():
                 images = _differentiable(batch)
-                still = self._run(batch, images)
-                gradient = _gradient(still[1], images, self.temperature)
-            clean = batch.columns(columns(*still))
+                clean = self._run(batch, images)
+                gradient = _gradient(clean[1], images, self.temperature)
+            unmoved = batch.columns(columns(*clean))
             with torch.no_grad():
                 shifted = self._run(batch, _moved(images, _step(self.steps, images), gradient, batch.number))
         moved = batch.columns(columns(*shifted))
-        return {**(moved if self.perturbed else clean), "scores": msp(moved["logits"], self.temperature)}
+        return {**(moved if self.perturbed else unmoved), "scores": msp(moved["logits"], self.temperature)}
 
     def _run(self, batch: Batch, images: Tensor) -> tuple[Tensor, Tensor]:
         _, features, logits = batch.inputs.call(self.watched.run, images)
@@ -109,13 +111,13 @@ def _differentiable(batch: Batch) -> Tensor:
 
 
 def _gradient(logits: Tensor, images: Tensor, T: float) -> Tensor:
-    """Return ∇ₓ log S(x; T) of every image; rows do not mix, so the gradient of the sum holds that of each."""
+    """Return ∇ₓ log S(x; T) of every image. Images do not interact, so the gradient of the sum contains all of them."""
     if logits.requires_grad:
         log_s = torch.log_softmax(logits / T, dim=1).max(dim=1).values
         (gradient,) = torch.autograd.grad(log_s.sum(), images, allow_unused=True)
         if gradient is not None:
             return gradient
-    raise ValueError("model must pass gradients from its logits to its images, got none: it detaches them on the way")
+    raise ValueError("model must pass gradients from its logits to its inputs, but it detaches them")
 
 
 def _moved(images: Tensor, step: Tensor, gradient: Tensor, number: int) -> Tensor:
@@ -123,14 +125,14 @@ def _moved(images: Tensor, step: Tensor, gradient: Tensor, number: int) -> Tenso
     stuck = (moved == images) & (gradient != 0)
     if stuck.any():
         raise ValueError(
-            f"epsilon must be large enough to move every pixel, got {step.max():g} that is lost in the rounding of "
-            f"{images.dtype} at {images[stuck].abs().max():g} in batch {number}: give a larger epsilon, or a model "
-            "and images in torch.float32"
+            f"epsilon must be large enough to move every pixel, got {step.max():g}, which rounding to {images.dtype} "
+            f"removes at {images[stuck].abs().max():g} in batch {number}: use a larger epsilon, or a model and images "
+            "in torch.float32"
         )
     return moved
 
 
 def _step(step: Floats, images: Tensor) -> Tensor:
     if len(step) not in (1, images.shape[1]):
-        raise ValueError(f"std must be one number, or one for each of {images.shape[1]} channels, got {len(step)}")
+        raise ValueError(f"std must be one number, or one for each of the {images.shape[1]} channels, got {len(step)}")
     return torch.as_tensor(step, dtype=images.dtype, device=images.device).reshape(1, -1, *[1] * (images.ndim - 2))

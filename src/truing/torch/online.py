@@ -1,4 +1,4 @@
-"""A model with a detector: it is called like the model, and scores, decides and learns every batch."""
+"""A model with a detector. Each call runs the model, learns the batch, and scores and decides its rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +70,7 @@ class OnlineModel:
         if not isinstance(detector, Detector):
             raise TypeError(f"detector must be a truing.Detector, got {type(detector).__name__}")
         if detector.base == "given":
-            raise ValueError("detector must have a base score of features and logits, got 'given'")
+            raise ValueError("detector must compute its base score from features and logits, got base='given'")
         rates = {"accept": accept, "false_alarm": false_alarm, "fdr": fdr}
         self._rate = {name: value for name, value in rates.items() if value is not None}
         if self._rate:
@@ -80,14 +80,14 @@ class OnlineModel:
         self._head: Head | None = Head(model, head)
 
     def __call__(self, *args: Any, **kwargs: Any) -> OnlineResult:
-        """Call the model with these arguments, then learn, score and decide the batch."""
+        """Call the model with these arguments, such as `**batch`; learn the batch, score and decide its rows."""
         head = self._head
         if head is None:
-            raise ValueError("this OnlineModel is closed: make another")
+            raise ValueError("this OnlineModel is closed: create a new one")
         training = next((name for name, part in self.model.named_modules() if part.training), None)
         if training is not None:
-            which = f"its part {training!r}" if training else "one"
-            raise ValueError(f"model must be in eval mode, got {which} in training: call model.eval() first")
+            which = f"its part {training!r}" if training else "it"
+            raise ValueError(f"model must be in eval mode, but {which} is in training mode: call model.eval() first")
         self._check_rate()
         returned, features, logits = head.run(*args, **kwargs)
         arrays: dict[str, Any] = columns(features, logits)
@@ -98,7 +98,7 @@ class OnlineModel:
         return OnlineResult(returned, logits, decision.scores, decision)
 
     def close(self) -> None:
-        """Remove the hooks from the model. Later calls do nothing."""
+        """Remove the hooks from the model. Closing again does nothing."""
         if self._head is not None:
             self._head.close()
             self._head = None
@@ -111,4 +111,4 @@ class OnlineModel:
 
     def _check_rate(self) -> None:
         if self.detector.reference is not None and not self._rate:
-            raise ValueError("a calibrated detector decides at a rate: give accept, false_alarm or fdr")
+            raise ValueError("a calibrated detector needs an error rate: pass accept, false_alarm or fdr")

@@ -1,4 +1,4 @@
-"""The page as a browser shows it."""
+"""The page in a browser."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def address(tmp_path_factory, page_html):
 
 @pytest.fixture
 def opened(browser, address):
-    """A function that opens a page of the report; afterwards, nothing was complained about and nothing fetched."""
+    """A function that opens a section. Afterwards the console must be empty and no other file requested."""
     contexts, complaints, fetched = [], [], []
 
     def open_page(name="", *, width=1280, **options):
@@ -44,8 +44,8 @@ def opened(browser, address):
     assert set(fetched) == {address}
 
 
-def turned(page, address):
-    """Yield the name of each page of the report, once it is the one that is shown."""
+def each_section(page, address):
+    """Show every section in turn, and yield its name."""
     for name in PAGES:
         page.goto(f"{address}#{name}")
         assert page.locator(f'[id="{name or "front"}"]').is_visible()
@@ -53,30 +53,24 @@ def turned(page, address):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_is_wider_than_the_window(opened, address, width):
+def test_no_section_is_wider_than_the_window(opened, address, width):
     page = opened(width=width)
-    widths = {name: page.evaluate("document.documentElement.scrollWidth") for name in turned(page, address)}
+    widths = {name: page.evaluate("document.documentElement.scrollWidth") for name in each_section(page, address)}
     assert widths == dict.fromkeys(PAGES, width)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(opened, address, scheme):
+def test_text_has_enough_contrast(opened, address, scheme):
     page = opened(color_scheme=scheme)
-    for name in turned(page, address):
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(252, 252, 251)", "dark": "rgb(21, 24, 28)"}[scheme]
+    for name in each_section(page, address):
         seen, poor = page.evaluate(POOR_CONTRAST)
         assert seen > 20, name
         assert poor == [], name
 
 
-def test_dark_is_dark(opened):
-    grounds = [
-        opened(color_scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")
-        for scheme in ("light", "dark")
-    ]
-    assert grounds == ["rgb(252, 252, 251)", "rgb(21, 24, 28)"]
-
-
-def test_a_link_shows_its_page_and_nothing_else_without_scripts(opened):
+def test_links_show_one_section_at_a_time_without_scripts(opened):
     page = opened(java_script_enabled=False)
 
     def visible():
@@ -95,7 +89,7 @@ def test_a_link_shows_its_page_and_nothing_else_without_scripts(opened):
     assert visible() == ["front"]
 
 
-def test_a_page_opens_at_its_top(opened):
+def test_a_section_opens_at_its_top(opened):
     page = opened("cifar10-resnet56--rate")
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     page.get_by_role("link", name="Summary").click()
@@ -103,7 +97,7 @@ def test_a_page_opens_at_its_top(opened):
 
 
 @pytest.mark.parametrize(("ending", "write"), [("csv", report_page.as_csv), ("json", report_page.as_json)])
-def test_a_download_holds_the_rows_of_its_setting(opened, invented_rows, ending, write):
+def test_a_browser_can_save_the_downloads(opened, invented_rows, ending, write):
     page = opened()
     with page.expect_download() as started:
         page.get_by_role("link", name=ending.upper()).first.click()

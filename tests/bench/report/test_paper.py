@@ -12,7 +12,7 @@ def every_row():
         return list(csv.DictReader(file))
 
 
-def test_printed_numbers_are_found_by_our_names():
+def test_numbers_of_the_paper_have_the_names_of_truing():
     assert (
         printed(CASES["table"], "CIFAR-100", "msp", "RLR").fpr95,
         printed(CASES["online"], "CIFAR-10", "energy", "Online DLR").auroc,
@@ -28,18 +28,18 @@ def test_printed_numbers_are_found_by_our_names():
     assert printed(CASES["classical"], "CIFAR-10", "gmm-10", "none").fpr95 == 0.877
 
 
-def test_what_the_paper_does_not_print_is_none():
+def test_numbers_that_the_paper_does_not_have_are_none():
     assert printed(CASES["kept-share"], "CIFAR-100", "msp", "RLR") is None
     assert printed(CASES["table"], "CIFAR-10", "msp", "DLR", "svhn-recropped") is None
     assert printed(CASES["noise"], "CIFAR-10", "msp", "DLR", "gaussian") is None
 
 
-def test_every_base_of_the_paper_has_a_name_here():
+def test_every_base_score_of_the_paper_has_a_name_in_truing():
     assert {row["base"] for row in every_row()} == set(BASES.values())
 
 
-def test_every_printed_average_is_that_of_its_sets_but_one():
-    """The one: the AUROC of ODIN + DLR on SUN, copied from iNaturalist; it is noted as a misprint."""
+def test_every_average_of_the_paper_but_one_is_the_mean_of_its_sets():
+    """The exception is a misprint: the AUROC of ODIN + DLR on SUN repeats the value of iNaturalist."""
     rows = every_row()
     wrong = set()
     for mean in (row for row in rows if row["out_dist"] == "average" and row["table"] in ("cifar", "imagenet")):

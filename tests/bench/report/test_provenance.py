@@ -57,8 +57,8 @@ def test_jobs_of_other_code_are_repeated(ran, tmp_path, capsys):
     target = tmp_path / source.relative_to(ran / "rows")
     target.parent.mkdir(parents=True)
     text = source.read_text()
-    known = json.loads(text.splitlines()[0])["about"]["code"]["sha256"]
-    target.write_text(text.replace(known, "0" * 16))
+    digest = json.loads(text.splitlines()[0])["about"]["code"]["sha256"]
+    target.write_text(text.replace(digest, "0" * 16))
     assert main(line) == 0
     assert "2 outdated jobs repeated" in capsys.readouterr().out
     assert codes(read(tmp_path), "official-cifar10") == codes(read(ran / "rows"), "official-cifar10")
@@ -69,14 +69,14 @@ def test_jobs_of_other_code_are_repeated(ran, tmp_path, capsys):
 def test_files_of_two_networks_are_not_mixed(ran, tmp_path, capsys):
     folder = tmp_path / "official-cifar10"
     folder.mkdir()
-    held = dict(np.load(ran / "banks" / "official-cifar10" / "svhn.npz"))
-    note = json.loads(held["provenance"].tobytes()) | {"network": "wrn40-2"}
-    np.savez(folder / "svhn.npz", **held | {"provenance": np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)})
+    arrays = dict(np.load(ran / "banks" / "official-cifar10" / "svhn.npz"))
+    note = json.loads(arrays["provenance"].tobytes()) | {"network": "wrn40-2"}
+    np.savez(folder / "svhn.npz", **arrays | {"provenance": np.frombuffer(json.dumps(note).encode(), dtype=np.uint8)})
     line = ["bench", "run", "table", "--banks", str(tmp_path), str(ran / "banks"), "-o", str(tmp_path / "rows")]
     assert main(line) == 1
-    said = capsys.readouterr().err
-    assert "svhn must come from the network of cifar10-test (resnet20" in said
-    assert "got wrn40-2" in said
+    error = capsys.readouterr().err
+    assert "svhn must come from the network of cifar10-test (resnet20" in error
+    assert "got wrn40-2" in error
 
 
 def test_without_notes_in_the_files_the_page_names_the_network_of_the_setting():

@@ -5,6 +5,8 @@ import pytest
 
 from truing.bench.report.terminal import MEAN, decided, fitted, headline, hurts, lines, notes, per_cent, text
 
+SETS = ("svhn", "dtd10", "cifar100")
+
 
 def row(method, fpr95, auroc, *, base="msp", outside="svhn"):
     names = {"base": base, "outside": outside, "method": method, "scored": "fitted"}
@@ -12,56 +14,37 @@ def row(method, fpr95, auroc, *, base="msp", outside="svhn"):
 
 
 def test_the_text_prints_the_numbers_of_every_row_on_its_line(ran):
-    rows = ran.rows
-    blocks = text(rows).split("\n\n")[1:3]
-    contrast = {row["outside"]: row for row in decided(rows) if row["method"] == "contrast"}
+    blocks = text(ran.rows).split("\n\n")[1:3]
+    contrast = {row["outside"]: row for row in decided(ran.rows) if row["method"] == "contrast"}
     for base, block in zip(("msp", "energy"), blocks, strict=True):
         assert block.startswith(base)
         printed = {line.split()[0]: re.split(r"[ */]+", line) for line in block.splitlines()}
-        for outside in ("svhn", "dtd10", "cifar100"):
-            own = {row["method"]: row for row in fitted(rows) if (row["base"], row["outside"]) == (base, outside)}
+        every = []
+        for outside in SETS:
+            own = {row["method"]: row for row in fitted(ran.rows) if (row["base"], row["outside"]) == (base, outside)}
             methods = [*(own[method] for method in ("none", "DLR", "RLR", "Online DLR")), contrast[outside]]
-            wanted = [f"{100 * row[name]:.1f}" for row in methods for name in ("fpr95", "auroc")]
-            assert [word for word in printed[outside] if "." in word] == wanted
+            every.append([row[name] for row in methods for name in ("fpr95", "auroc")])
+            assert [word for word in printed[outside] if "." in word] == list(map(per_cent, every[-1]))
+        means = [per_cent(fmean(column)) for column in zip(*every, strict=True)]
+        assert [word for word in printed[MEAN] if "." in word] == means
 
 
-def test_the_table_of_detected_rows_has_a_column_for_each_base_score_dlr_and_contrast(ran):
+def test_the_last_table_has_the_detected_share_of_base_scores_dlr_and_contrast(ran):
     block = next(block for block in text(ran.rows).split("\n\n") if block.startswith("detected at 5 %"))
     names = {"msp": ("msp", "none"), "msp + DLR": ("msp", "DLR"), "energy": ("energy", "none")}
     names |= {"energy + DLR": ("energy", "DLR"), "contrast": ("gen", "contrast")}
     head, *printed = block.splitlines()
     assert re.split(r" {2,}", head)[2:] == list(names)
     rows = {(row["base"], row["method"], row["outside"]): row for row in decided(ran.rows)}
-    for outside in ("svhn", "dtd10", "cifar100"):
+    for outside in SETS:
         (line,) = [line for line in printed if line.startswith(outside)]
         assert line.split()[2:] == [per_cent(rows[*key, outside]["detected"]) for key in names.values()]
-    sets = ("svhn", "dtd10", "cifar100")
-    alarms = [fmean(rows[*key, outside]["false_alarms"] for outside in sets) for key in names.values()]
+    alarms = [fmean(rows[*key, outside]["false_alarms"] for outside in SETS) for key in names.values()]
     assert printed[-1].split()[3:] == list(map(per_cent, alarms))
 
 
-def test_the_notes_state_that_contrast_is_not_the_paper_s_method_and_needs_a_reference(ran):
-    (note,) = [note for note in notes(ran.rows) if note.startswith("Contrast")]
-    assert "not the paper's method" in note
-    assert "500 of the 1,000 in-distribution rows" in note
-    assert not [note for note in notes(fitted(ran.rows)) if "Contrast" in note]
-
-
-def test_the_mean_is_the_plain_mean_over_the_sets(ran):
-    for base in ("msp", "energy"):
-        (mean,) = [line for line in lines(ran.rows) if (line.base, line.outside) == (base, MEAN)]
-        for column, method in (("base", "none"), ("RLR", "RLR"), ("Online", "Online DLR")):
-            own = {
-                row["outside"]: row["auroc"]
-                for row in fitted(ran.rows)
-                if (row["base"], row["method"]) == (base, method)
-            }
-            assert len(own) == 3
-            assert mean.cells[column].auroc == f"{100 * fmean(own.values()):.1f}"
-
-
 def test_the_headline_has_the_means_of_the_first_table(ran):
-    (mean, *_) = [line for line in lines(ran.rows) if line.outside == MEAN]
+    mean = next(line for line in lines(ran.rows) if line.outside == MEAN)
     shown = [mean.cells[method].fpr95 for method in ("base", "DLR", "contrast")]
     assert re.findall(r"([\d.]+) %", headline(ran.rows)) == shown
     assert text(ran.rows).splitlines()[0] == headline(ran.rows)
@@ -71,46 +54,28 @@ def test_the_text_fits_a_terminal_of_100_columns(ran):
     assert max(map(len, text(ran.rows).splitlines())) <= 100
 
 
-def test_the_best_of_a_line_is_judged_by_what_is_printed():
+def test_the_best_value_of_a_line_is_the_best_printed_value():
     line, _ = lines([row("none", 0.3, 0.99996), row("DLR", 0.20001, 1.0), row("RLR", 0.2, 0.9)])
     assert [cell.best_fpr95 for cell in line.cells.values()] == [False, True, True]
     assert [cell.best_auroc for cell in line.cells.values()] == [True, True, False]
 
 
-def test_where_it_hurts_names_each_fall_of_auroc_and_nothing_else():
-    rows = [
-        row("none", 0.5, 0.80),
-        row("DLR", 0.6, 0.79),
-        row("RLR", 0.6, 0.81),
-        row("none", 0.5, 0.80, outside="mnist"),
-        row("DLR", 0.6, 0.7999, outside="mnist"),
-        row("none", 0.5, 0.80, base="energy"),
-        row("DLR", 0.6, 0.75, base="energy"),
-    ]
+def test_every_printed_fall_of_auroc_is_named():
+    rows = [row("none", 0.5, 0.80), row("DLR", 0.6, 0.79), row("RLR", 0.6, 0.81)]
+    rows += [row("none", 0.5, 0.80, outside="mnist"), row("DLR", 0.6, 0.7999, outside="mnist")]
+    rows += [row("none", 0.5, 0.80, base="energy"), row("DLR", 0.6, 0.75, base="energy")]
     assert hurts(rows) == ("Where truing hurts: AUROC fell, in points, on svhn (msp: DLR -1.0; energy: DLR -5.0).")
-
-
-def test_where_it_hurts_says_so_when_nothing_fell():
     assert "AUROC fell on none" in hurts([row("none", 0.5, 0.8), row("DLR", 0.6, 0.8)])
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        "10 rows",
-        "at-least",
-        "batches of 32",
-        "seed 0",
-        "penalty 1e-5",
-        "keep 0.8",
-        "intercept",
-        "temperature 1",
-        "unweighted",
-    ],
-)
-def test_the_notes_state_every_choice(choice):
-    assert choice in " ".join(notes([row("none", 0.5, 0.8), row("Online DLR", 0.5, 0.8)]))
+def test_the_notes_state_the_protocol(ran):
+    words = " ".join(notes(ran.rows))
+    choices = ("1,000 rows", "at-least", "batches of 32", "seed 0", "penalty 1e-5", "keep 0.8", "intercept")
+    for choice in (*choices, "temperature 1", "unweighted", "not the paper's method", "500 of the 1,000"):
+        assert choice in words
+    assert "Contrast" not in " ".join(notes(fitted(ran.rows)))
 
 
-def test_a_share_is_printed_in_per_cent_with_one_decimal():
-    assert [per_cent(share) for share in (0.0, 0.09449, 1.0)] == ["0.0", "9.4", "100.0"]
+@pytest.mark.parametrize(("share", "printed"), [(0.0, "0.0"), (0.09449, "9.4"), (1.0, "100.0")])
+def test_a_share_is_printed_in_per_cent_with_one_decimal(share, printed):
+    assert per_cent(share) == printed

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...report.figures import STROKES, Panel, short_name, stroke, svg
-from ..experiments.cases import CASES, POOL, Axis
+from ..experiments.cases import CASES, FALSE_ALARM, POOL, Axis
 from ..experiments.records import Row
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 DASHES: dict[str, Any] = {"fitted": "solid", "unseen": (0, (4, 1.5))}
 DOTS = (0, (1, 1.2))
 NO_VALUE = inf  # For rows that have no value.
-SMALL = 9.0
+SMALL = 9.0  # Font size of legends.
+SET_NAMES = 8.0  # Font size of the names of sets.
 TENS = (0.01, 0.1, 1, 10, 100, 1000, 10000)
 
 Curve = dict[float, float]
@@ -42,6 +43,8 @@ class Metric:
     @property
     def axis(self) -> str:
         """Return the label of an axis, with the direction of better."""
+        if self.column == "false_alarms":
+            return f"{self.name}, % (at most {100 * FALSE_ALARM:g} allowed)"
         return f"{self.name}, % ({'lower' if self.low_is_good else 'higher'} is better)"
 
     def best(self, curve: Curve) -> float:
@@ -165,7 +168,7 @@ def _panel(rows: list[Row], metric: Metric) -> Panel:
             _name_sets(axes, named[0])
 
     names = (rows[0]["conventions"], rows[0]["setting"], case, base, metric.name.lower())
-    right, top = (0.71, 0.87) if len(named) == 1 else (0.97, 0.77)
+    right, top = (0.69, 0.87) if len(named) == 1 else (0.97, 0.77)
     margins = {"left": 0.15, "right": right, "bottom": 0.15, "top": top}
     sets = count(drawn[0].averaged)
     return Panel(
@@ -215,7 +218,7 @@ def _name_sets(axes: "Axes", line: Line) -> None:
     for name, end, place in zip(line.sets, ends, spread(ends, (high - low) / 17, low, high), strict=True):
         leader: dict[str, Any] = {"color": stroke(line.method)[0], "linewidth": 0.5, "alpha": 0.6, "clip_on": False}
         axes.plot([1.0, 1.04], [end, place], transform=edge, **leader)
-        axes.text(1.05, place, name, transform=edge, fontsize=SMALL, va="center")
+        axes.text(1.05, place, name, transform=edge, fontsize=SET_NAMES, va="center")
 
 
 def _read_out(line: Line, metric: Metric) -> str:
