@@ -234,9 +234,13 @@ def test_a_pandas_table_with_a_column_for_each_feature_is_read(capsys, rows, ref
     days = pandas.date_range("2024-01-01", periods=200)
     for path, outputs, index in (("rows.parquet", rows, days), ("known.parquet", reference, None)):
         columns = {f"f{number}": column for number, column in enumerate(outputs.features.T)}
-        columns |= {f"logit_{number}": column for number, column in enumerate(outputs.logits.T)}
-        pandas.DataFrame(columns | {"name": "cat"}, index=index).to_parquet(path)
-    patterns = ["--features", "f*", "--logits", "logit_*", "--id", "__index_level_0__"]
+        columns |= {f"l{number}": column for number, column in enumerate(outputs.logits.T)}
+        pandas.DataFrame(columns | {"file": "cat.png", "label": 1}, index=index).to_parquet(path)
+    assert "f* must match only columns with" in error_of(capsys, "detect", "rows.parquet", "--features", "f*")
+    label = "the pattern l* matches label, as well as l0 to l3"
+    wide = ["detect", "rows.parquet", "--features", "f[0-9]*", "--logits", "l*"]
+    assert any(line.startswith(label) for line in warnings_of(capsys, *wide))
+    patterns = ["--features", "f[0-9]*", "--logits", "l[0-9]*", "--id", "__index_level_0__"]
     run(capsys, "detect", "rows.parquet", "--reference", "known.parquet", *patterns, "-o", "found.csv")
     columns = columns_of("found.csv")
     np.testing.assert_array_equal(np.array(columns["scores"], float), truing.detect(rows, reference).scores)
@@ -382,7 +386,7 @@ WRONG = {
         "--groups logits: logits must be integers",
     ),
     "a wrong column": ("detect test.npz --features z", "test.npz must hold z, got features, logits, labels"),
-    "an unnamed column": ("detect named.npz", "named.npz must hold features, got emb, few: give the name of this col"),
+    "an unnamed column": ("detect named.npz", "named.npz must hold features, got emb, few: name the column"),
     "ids of few rows": ("detect named.npz --features emb --id few -o f.csv", "few 3, features 200"),
     "ids of lists": ("detect named.npz --features emb --id emb -o f.csv", "emb must be integers"),
     "ids without an output": ("detect test.npz --id labels", "--id needs -o"),

@@ -61,7 +61,9 @@ def test_a_csv_of_scores_is_read_to_the_bit_however_it_is_written(tmp_path, scor
 def test_a_file_without_what_is_wanted_says_what_it_holds(tmp_path, ending):
     path = tmp_path / f"x.{ending}"
     write_columns(path, {"id": np.arange(4), "logits": FEATURES, "embedding": FEATURES})
-    with pytest.raises(ValueError, match=rf"x\.{ending} must hold features, got id, logits, embedding: give the name"):
+    with pytest.raises(
+        ValueError, match=rf"x\.{ending} must hold features, got id, logits, embedding: name the column"
+    ):
         truing.Outputs.load(path)
     with pytest.raises(ValueError, match=rf"x\.{ending} must hold scores, got id, logits, embedding"):
         read_scores(path)

@@ -374,7 +374,7 @@ def test_a_pattern_names_the_lists_and_the_missing_values_that_it_matches(tmp_pa
     with pytest.raises(ValueError, match=r"per row, got f1 \(list<.*double>\), f2 \(fixed_size_binary\[4\]\)"):
         layout_of(tmp_path / "x.parquet", ["f*"])
     np.savez(tmp_path / "x.npz", f0=np.ones(2), f1=np.ones((2, 1)), f2=np.float64(1))
-    with pytest.raises(ValueError, match=r"f\* must match only arrays with one number per row, got f1, f2"):
+    with pytest.raises(ValueError, match=r"f\* must match only columns with one number per row, got f1, f2"):
         layout_of(tmp_path / "x.npz", ["f*"])
     np.savez(tmp_path / "x.npz", f0=np.ones(5), f1=np.ones(1))  # NumPy would repeat the one number.
     lengths = r"x\.npz must have the same number of rows, got 5 of f0, 1 of f1"

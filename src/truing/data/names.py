@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._warnings import warn
+
 # The columns of `Outputs`, and their names in files.
 NAMES = ("features", "logits", "labels", "scores")
 
@@ -78,8 +80,29 @@ def check_contains(path: object, needed: str, columns: Sequence[str], *, exact: 
     if needed in columns or (not exact and matching_columns(needed, columns)):
         return
     wanted = f"columns that match {needed}" if has_magic(needed) and not exact else needed
-    advice = ": give the name of this column (features= or --features)" if needed == "features" else ""
+    advice = ""
+    if needed == "features":
+        advice = ": name the column, or use a pattern such as 'f[0-9]*' (features= or --features)"
     raise ValueError(f"{path} must hold {wanted}, got {listing(columns)}{advice}")
+
+
+def check_numbers(pattern: str, others: Sequence[str]) -> None:
+    """Raise an error if a pattern matches other columns than numbers."""
+    if others:
+        advice = "use a narrower pattern, such as 'f[0-9]*'"
+        raise ValueError(f"{pattern} must match only columns with one number per row, got {listing(others)}: {advice}")
+
+
+def warn_of_odd_names(chosen: Chosen) -> None:
+    """Warn if a pattern matches numbered columns and others, such as l0 to l9 and label."""
+    for pattern, columns in chosen.items():
+        numbered = [column for column in columns if column[-1:].isdecimal()]
+        others = [column for column in columns if column not in numbered]
+        if len(numbered) > 1 and others:
+            warn(
+                f"the pattern {pattern} matches {listing(others)}, as well as {numbered[0]} to {numbered[-1]}: "
+                "use a narrower pattern, such as 'f[0-9]*', if these columns do not belong together"
+            )
 
 
 def listing(names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drafts import AnyPath, check_readable, naming, replacing
-from .names import Chosen, check_contains, choose_columns, common_dtypes, gather
+from .names import Chosen, check_contains, check_numbers, choose_columns, common_dtypes, gather
 from .names import listing as listing
 from .npy import HEADER_BYTES, Header, check_header, native, parse_header, read_array, read_rows
 
@@ -217,8 +217,8 @@ def _choose(
     headers = {column: _read_header(archive, members[column]) for columns in chosen.values() for column in columns}
     for name, columns in chosen.items():
         others = [column for column in columns if not _is_column_of_numbers(headers[column])]
-        if others and columns != [name]:
-            raise ValueError(f"{name} must match only arrays with one number per row, got {listing(others)}")
+        if columns != [name]:
+            check_numbers(name, others)
     return chosen, headers
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .blocks import TABLES, with_tables
 from .drafts import AnyPath, check_readable, real_path
-from .names import NAMES, Chosen, check_contains, common_dtypes, listing, natural
+from .names import NAMES, Chosen, check_contains, common_dtypes, listing, natural, warn_of_odd_names
 from .npy import Header, read_rows, read_rows_by_columns
 from .npz import (
     ABOUT,
@@ -126,6 +126,7 @@ def layout_of(part: Path, wanted: Sequence[str] = NAMES, ids: str | None = None)
 def read_part(part: Path, wanted: Sequence[str], needed: Sequence[str], ids: str | None = None) -> Arrays:
     """Read all rows of the wanted columns and the ids of a part, which must have rows and the columns `needed`."""
     layout = layout_of(part, wanted, ids)
+    warn_of_odd_names(layout.matched)
     for name in needed:
         _check_has(part, name, layout.all_columns)
     if not layout.rows:

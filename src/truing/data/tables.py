@@ -19,7 +19,7 @@ from pyarrow.types import is_boolean, is_fixed_size_binary, is_fixed_size_list, 
 
 from .arrow import as_array, is_list, stored_as
 from .drafts import replacing
-from .names import Chosen, choose_columns, common_dtypes, listing
+from .names import Chosen, check_numbers, choose_columns, common_dtypes
 from .npy import native
 from .npz import Arrays
 
@@ -40,8 +40,8 @@ def choose(schema: Any, wanted: Sequence[str], ids: str | None = None) -> Chosen
         fields = [schema.field(column) for column in columns]
         if columns == [name]:
             (_check_words if name == ids else _check_numbers)(fields[0])
-        elif others := [f"{field.name} ({field.type})" for field in fields if not _is_number(field.type)]:
-            raise ValueError(f"{name} must match only columns with one number per row, got {listing(others)}")
+        else:
+            check_numbers(name, [f"{field.name} ({field.type})" for field in fields if not _is_number(field.type)])
     return chosen
 
 

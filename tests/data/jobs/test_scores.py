@@ -183,7 +183,7 @@ def test_temporary_files_are_removed_after_an_error_too(tmp_path):
 def test_a_report_of_files_has_no_figure(tmp_path):
     np.save(tmp_path / "a.npy", np.array([1.0, 2.0]))
     np.save(tmp_path / "b.npy", np.array([1.0, 3.0]))
-    with pytest.raises(ValueError, match=r"needs the scores in memory: make the report with truing\.evaluate"):
+    with pytest.raises(ValueError, match=r"needs the scores in memory: create the report with truing\.evaluate"):
         scores.evaluate(tmp_path / "a.npy", tmp_path / "b.npy").plot()
 
 

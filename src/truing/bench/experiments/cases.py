@@ -85,7 +85,7 @@ PAPER_BASES = ("msp", "energy", "odin", "odin-perturbed", "kl_uniform")
 _MAIN_TABLES = ("cifar", "imagenet", "cifar-detail", "imagenet-detail")
 _IMAGENET = ("ImageNet-1k",)
 _REFERENCE = (
-    "Contrast is not the paper’s method. Protocol: in each of ten splits, a random half of the in-distribution rows is"
+    "Contrast is not the paper’s method. Protocol: in each repeat, a random half of the in-distribution rows is"
     " the reference. Base scores, before and after truing, are decided against the whole reference, which joins the"
     " fits. Contrast, knn and vim learn from one half of the reference and decide against the other half. The remaining"
     " in-distribution rows and the out-of-distribution set are the test rows. Detected: the share of out rows refused"

@@ -24,7 +24,7 @@ DECIDED = {"detected": "detected", "false_alarms": "false alarms"}
 
 WITH_REFERENCE = (
     "{names}: measured with a reference. Half of the in-distribution rows are the reference, and the numbers are for"
-    " the other half and the set (mean of ten splits). Contrast is not the paper’s method."
+    " the other half and the set (mean over the repeats). Contrast is not the paper’s method."
 )
 MEAN = "mean over the sets"
 _EMPTY = ""

@@ -18,7 +18,7 @@ from ...outputs import Outputs
 from ...run import Block, rows_at_once
 from ..columns import NAMES, files_of
 from ..drafts import AnyPath, real_path
-from ..names import check_contains
+from ..names import check_contains, warn_of_odd_names
 from ..part_files import layout_of, parts_of, read_blocks, root_of
 
 Stamp = tuple[tuple[int, int], ...]
@@ -114,6 +114,7 @@ class Table:
         first = parts[0]
         for part in parts:
             _check_alike(first, part)
+        warn_of_odd_names(first.matched)
         widths = {name: int(np.prod(shape)) for name, shape in first.shapes.items()}
         if widths["features"] < 1:
             raise ValueError(f"{first.path} must have at least one column of features, got none")
