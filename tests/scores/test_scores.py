@@ -544,7 +544,7 @@ def test_an_invalid_head_or_reference_is_rejected_by_name(rng):
 
 
 def literal_softmax_scores(logits, temperature):
-    """Each as SciPy's functions give it; the largest is subtracted before a division rounds."""
+    """Return the scores computed with SciPy. The largest logit is subtracted before the division."""
     largest = logits.max(axis=1, keepdims=True)
     scaled = (logits.astype(np.float64) - largest) / temperature
     log_p = log_softmax(scaled, axis=1)
