@@ -209,12 +209,14 @@ def test_an_interrupted_comparison_resumes_and_one_library_can_be_measured_again
 # Pages that show stored rows
 
 
-def test_the_page_of_the_field_shows_its_stored_rows(field):
+def test_the_pages_of_the_field_show_its_stored_rows(field):
     results = EXAMPLES.parent / "docs" / "results"
-    page, rows = (results / "field.md").read_text(), field["read"](results / "field.jsonl")
+    pages = [(results / f"{name}.md").read_text() for name in ("field", "field-tables")]
+    rows = field["read"](results / "field.jsonl")
     assert {row["bank"] for row in rows} == set(field["TITLES"])
-    assert set(field["TITLES"]) | {"best", "ahead", "sets"} <= set(re.findall(r"^<!-- (\S+) -->$", page, re.MULTILINE))
-    assert field["fill"](page, rows) == page
+    tables = set(re.findall(r"^<!-- (\S+) -->$", "\n".join(pages), re.MULTILINE))
+    assert set(field["TITLES"]) | {"best", "ahead", "sets"} <= tables
+    assert [field["fill"](page, rows) for page in pages] == pages
 
 
 @pytest.mark.slow
