@@ -254,3 +254,19 @@ def test_every_pattern_of_measure_notes_matches_a_note_of_detect():
     ):
         matched |= {name for name, words in patterns.items() if re.search(words, " ".join(result.notes))}
     assert matched == set(patterns)
+
+
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")  # On text, DLR hurts.
+def test_the_page_on_text_shows_what_the_example_prints(capsys):
+    example = run_example("text_sentences")
+    if not (example["DATA"] / "text/clinc150.json").exists():
+        pytest.skip("needs text/clinc150.json in TRUING_DATA")
+    example["main"]()
+    printed = capsys.readouterr().out.splitlines()
+    page = (EXAMPLES.parent / "docs" / "text.md").read_text()
+    start = page.index(printed[0][:8], page.index("text_sentences.py"))
+    shown = page[start:].splitlines()[: len(printed)]
+    for ours, theirs in zip(printed, shown, strict=True):
+        assert ours[:15] == theirs[:15]
+        numbers = [[float(number) for number in re.findall(r"([\d.]+)%", line)] for line in (ours, theirs)]
+        np.testing.assert_allclose(*numbers, atol=1.5)  # Versions of scikit-learn differ a little.
