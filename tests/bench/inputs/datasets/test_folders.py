@@ -98,7 +98,9 @@ def test_a_labelled_image_that_is_not_there_is_named(tmp_path):
 
 def test_imagenet_without_folders_or_labels_is_refused(tmp_path):
     write(tmp_path / "val" / "a.png")
-    with pytest.raises(ValueError, match=r"must hold one folder per class, 1,000 in total, got 0: .* use a file val\.txt"):
+    with pytest.raises(
+        ValueError, match=r"must hold one folder per class, 1,000 in total, got 0: .* use a file val\.txt"
+    ):
         imagenet(tmp_path / "val")
 
 

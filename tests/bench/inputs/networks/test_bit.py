@@ -169,5 +169,7 @@ def test_a_checkpoint_with_a_norm_in_both_places_is_refused(tmp_path):
 
 def test_an_npz_of_strings_is_named(tmp_path):
     np.savez(tmp_path / "bit.npz", **{"resnet/group_norm/gamma": np.array(["1.0", "2.0"])})
-    with pytest.raises(ValueError, match=r"bit\.npz must be .* resnet/group_norm/gamma must have a floating-point dtype, got <U3"):
+    with pytest.raises(
+        ValueError, match=r"bit\.npz must be .* resnet/group_norm/gamma must have a floating-point dtype, got <U3"
+    ):
         load_weights(ResNetV2((1, 1, 1, 1), 7, width=0.5), tmp_path / "bit.npz")
