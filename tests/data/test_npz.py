@@ -165,9 +165,7 @@ lying = given(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @lying
-def test_wrong_sizes_are_errors_or_change_nothing_and_take_no_more_memory_than_allowed(
-    tmp_path, rows, compression, lie
-):
+def test_wrong_sizes_are_errors_or_change_nothing_and_take_no_extra_memory(tmp_path, rows, compression, lie):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(npz, "ALWAYS_ALLOWED_BYTES", MEGABYTE)
         check_wrong_size(tmp_path / "x.npz", rows, compression, lie)
