@@ -126,7 +126,7 @@ def test_a_csv_line_with_another_number_of_fields_is_an_error(tmp_path, names, f
     if wrong is None:
         np.testing.assert_array_equal(read_scores(tmp_path / "x.csv"), [0.5] * len(fields))
         return
-    expected = rf"x\.csv .*: line {wrong + 2} must have {len(names)} fields, as the first has, got {fields[wrong]}"
+    expected = rf"x\.csv .*: line {wrong + 2} must have {len(names)} fields, as the first line, got {fields[wrong]}"
     with pytest.raises(ValueError, match=expected):
         read_scores(tmp_path / "x.csv")
 
@@ -154,7 +154,7 @@ def test_a_column_that_is_not_numbers_is_an_error_that_names_its_type(tmp_path):
         kinds["run_end"] = pyarrow.RunEndEncodedArray.from_arrays([2, 3], [1.0, 2.0])
     for name, column in kinds.items():
         write_arrow(tmp_path / "x.arrow", pyarrow.table({"scores": column}))
-        with pytest.raises(ValueError, match=rf"x\.arrow .*scores must be plain numbers or lists of them, got {name}"):
+        with pytest.raises(ValueError, match=rf"x\.arrow .*scores must be numbers or lists of numbers, got {name}"):
             read_scores(tmp_path / "x.arrow")
 
 

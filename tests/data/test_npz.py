@@ -62,7 +62,7 @@ def test_a_small_file_that_unpacks_to_a_huge_array_is_an_error_before_reading(tm
     assert (tmp_path / "bomb.npz").stat().st_size < MEGABYTE
     with (
         at_most(MEGABYTE),
-        pytest.raises(ValueError, match=r"unpacks to 209,715,328 bytes, more than the [0-9,]+ that"),
+        pytest.raises(ValueError, match=r"unpacks to 209,715,328 bytes, more than the [0-9,]+ allowed"),
     ):
         truing.Outputs.load(tmp_path / "bomb.npz")
 
@@ -108,7 +108,7 @@ def test_a_zip_of_very_many_arrays_is_an_error_before_they_are_listed(tmp_path, 
         raise AssertionError("the arrays were listed")
 
     monkeypatch.setattr(zipfile.ZipFile, "_RealGetContents", listed)
-    with pytest.raises(ValueError, match="its list of arrays must be at most 65,536 bytes, enough for some hundred"):
+    with pytest.raises(ValueError, match="its directory must be at most 65,536 bytes, enough for a few hundred"):
         read_npz(path)
 
 
@@ -122,14 +122,14 @@ def test_a_duplicate_name_is_an_error(tmp_path):
     for second in ("features.npy", "features"):
         with warnings.catch_warnings(action="ignore"):  # The writer itself warns of it.
             write_zip(tmp_path / "x.npz", [("features.npy", npy(np.eye(2))), (second, npy(np.zeros((2, 2))))])
-        with pytest.raises(ValueError, match="it holds features twice"):
+        with pytest.raises(ValueError, match="it contains features twice"):
             truing.Outputs.load(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_compression_that_numpy_does_not_use_is_an_error(tmp_path, compression):
     write_zip(tmp_path / "x.npz", [("features.npy", npy(np.eye(9)))], compression)
-    with pytest.raises(ValueError, match="features is compressed in a way that NumPy does not use"):
+    with pytest.raises(ValueError, match="features must be stored or deflated, got another compression"):
         truing.Outputs.load(tmp_path / "x.npz")
 
 

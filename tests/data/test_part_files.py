@@ -216,7 +216,7 @@ def test_a_list_of_another_length_in_a_later_block_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("field", "wanted"),
     [
-        (pyarrow.field("features", pyarrow.binary(6)), "features must be whole float32 numbers, got 6 bytes a row"),
+        (pyarrow.field("features", pyarrow.binary(6)), "features must be whole float32 numbers, got 6 bytes per row"),
         (
             pyarrow.field("features", pyarrow.binary(6), metadata={"dtype": "object"}),
             "features must declare a dtype of <f2, <f4 or <f8, got object",
@@ -364,7 +364,7 @@ def test_an_error_of_a_pattern_names_the_lists_and_missing_values_that_match(tmp
     with pytest.raises(ValueError, match=r"x\.parquet .*f1 must have no missing values, got 1"):
         next(read_blocks(tmp_path / "x.parquet", 4, ["f*"], "f*"))
     parquet.write_table(pyarrow.Table.from_arrays([[1.0], [2.0]], names=["f0", "f0"]), tmp_path / "x.parquet")
-    with pytest.raises(ValueError, match=r"x\.parquet .*it holds f0 2 times"):
+    with pytest.raises(ValueError, match=r"x\.parquet .*it contains f0 2 times"):
         layout_of(tmp_path / "x.parquet", ["f*"])
 
 
@@ -439,7 +439,7 @@ def test_ids_of_an_unsuitable_type_are_an_error(tmp_path):
         "an integer or a string in each row, got list": pyarrow.array([[1], [2]]),
         "no missing values, got 1": pyarrow.array(["a", None]),
         "integers or strings, got binary: Invalid UTF8": pyarrow.array([b"\xff", b"a"]),
-        "words of at most 4096 characters, got 5000": pyarrow.array(["a", "b" * 5000]),
+        "strings of at most 4096 characters, got 5000": pyarrow.array(["a", "b" * 5000]),
     }
     for refused, column in kinds.items():
         part = write_parquet_columns(tmp_path / "x", {"features": [1.0, 2.0], "key": column}, 5)
@@ -544,7 +544,7 @@ def test_a_small_part_that_unpacks_to_a_huge_part_is_an_error(tmp_path, layout, 
     monkeypatch.setattr(npz, "ALWAYS_ALLOWED_BYTES", 2**20)
     part = LAYOUTS[layout](tmp_path, {"features": np.zeros((500_000, 4), np.float32)}, 500_000)
     assert part.stat().st_size < 70_000
-    with pytest.raises(ValueError, match=r"x\.\w+ .*it unpacks to [0-9,]+ bytes, more than the [0-9,]+ that"):
+    with pytest.raises(ValueError, match=r"x\.\w+ .*it unpacks to [0-9,]+ bytes, more than the [0-9,]+ allowed"):
         next(read_blocks(part, 6))
 
 

@@ -149,7 +149,7 @@ WRONG = {
     "an uncalibrated detector": ["decide", "bare.npz", "logs", *DECIDE, "must be calibrated with reference rows"],
     "a detector of other rows": ["decide", "narrow-det.npz", "logs", *DECIDE, "must have 5 features, as the detector"],
     "missing columns": ["decide", "det.npz", "logs", "--features", "emb", *DECIDE, "must hold emb"],
-    "decisions in a file": ["decide", "det.npz", "logs", "-o", "x.csv", "-o must name a folder"],
+    "decisions in a file": ["decide", "det.npz", "logs", "-o", "x.csv", "-o must be a folder"],
     "decisions among the rows": ["decide", "det.npz", "logs", "-o", "logs/out", "-o must not be among the rows"],
     "decisions over a file": ["decide", "det.npz", "logs", "-o", "file", "file must be a folder, got a file"],
     "an unknown id to decide": ["decide", "det.npz", "logs", "--id", "name", *DECIDE, "must hold name, got"],

@@ -117,6 +117,7 @@ def test_the_fit_of_a_head_chooses_the_base_score_of_memory(rows, reference, hea
     np.testing.assert_array_equal(found.coef, wanted.fit.coef)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("case", ["copies", "swapped", "few", "equal"])
 def test_a_table_has_the_notes_of_memory(rows, reference, tmp_path, case):
     same = truing.Outputs(reference.features, scores=np.ones(len(reference)))

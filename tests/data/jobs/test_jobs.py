@@ -115,7 +115,7 @@ def test_a_job_does_not_run_twice_at_once(rows, reference, tmp_path):
     def again(*progress):
         if not attempts:
             attempts.append(1)
-            with pytest.raises(OSError, match="is in use: the same job runs elsewhere"):
+            with pytest.raises(OSError, match="is in use by another process that runs the same job"):
                 parts.detect(table, tmp_path / "out", reference, method="dlr")
 
     found = parts.detect(table, tmp_path / "out", reference, method="dlr", progress=again)

@@ -145,7 +145,7 @@ def test_workers_that_compute_differently_are_an_error(rng):
     def drifting(name, work):
         return in_parts(features, scores + (name == "kept"))(name, work)
 
-    with pytest.raises(ArithmeticError, match="the same in every pass"):
+    with pytest.raises(ArithmeticError, match="residuals must be equal in every pass"):
         robust(drifting, features, scores, {}, 200)
 
 

@@ -142,7 +142,7 @@ def test_wrong_paths_and_files_are_errors(tmp_path):
         ("words.npy", TypeError, r"the scores in .*words.npy must be numbers, got dtype <U1"),
         ("other.npz", ValueError, r"other.npz must hold scores, got logits"),
         ("bad.csv", ValueError, r"bad.csv must be a .csv file .*: the score in line 3 must be a number, got 'x'"),
-        ("few.csv", ValueError, r"few.csv must be .*: line 3 must have 2 fields, as the first has, got 1"),
+        ("few.csv", ValueError, r"few.csv must be .*: line 3 must have 2 fields, as the first line, got 1"),
         ("none.csv", ValueError, r"scores_in must have at least one row, got none in .*none.csv"),
         ("x.txt", ValueError, r"x.txt must end in .csv, .npy, .npz, .parquet, .arrow, .feather to be read for scores"),
         ("gone.csv", FileNotFoundError, r"there is no file .*gone.csv"),

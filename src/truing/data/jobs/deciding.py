@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._check import Floats, counted
+from ..._warnings import warn_of
 from ...contrast import ContrastFit
 from ...decisions.thresholds import Rate
 from ...detector import Detector
@@ -110,6 +111,7 @@ def decide(
     if done.tally.rows and calibration is not None:
         notes += [*plan.notes, *notes_on_fit(plan, fit, done.tally.rows)]
         notes += notes_on_decisions(plan, calibration, done.tally)
+    warn_of(notes)
     return replace(result, notes=tuple(notes))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._check import counted
+from ..._warnings import warn_of
 from ...contrast import ContrastFit
 from ...decisions.thresholds import Rate
 from ...learned import check_can_learn, learned_detector
@@ -154,6 +155,7 @@ def detect(
             learned = learned_detector(plan, prepared.sums, groups, sum(table.part_rows))
             write(saved, "detector", learned, {"learned": _job_of(prepared).table.stamps_by_path()})
         _write_summary(result, folder, saved, is_named=base is None or isinstance(base, str))
+    warn_of(result.notes)
     return result
 
 

@@ -1,7 +1,7 @@
 """A job: passes over a table, run in this process or on a cluster, with results kept on disk until the job is done.
 
 A stopped job resumes where it stopped: stored results are not computed again. Results of parts are added in the order
-of the parts, `FAN_IN` at a time, so that a table gives the same bits on one machine and on a cluster.
+of the parts, `FAN_IN` at a time, so results are bit-identical on one machine and on a cluster.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class Task:
-    """Work on the parts of a table, which can be sent to another machine and called with the number of a part.
+    """Work on the parts of a table. A task can be sent to another machine and is called with the number of a part.
 
     Only the first pass may skip unreadable parts.
     """
@@ -132,9 +132,9 @@ class Store:
         return self.folder is not None and {file.name for file in self.folder.iterdir()} <= {LOCK}
 
     def remove(self) -> None:
-        """Remove all results, then the identity, the lock and the folder, so that a removal that is cut short resumes.
+        """Remove all results, then the identity and the lock, and then the folder if it has no other files.
 
-        Files of others stay, and then the folder stays too.
+        In this order, an interrupted removal can be repeated.
         """
         if self.folder is not None and self.folder.is_dir():
             for file in (*self.folder.glob(_RESULTS), *self.folder.glob(_DRAFTS)):
@@ -245,12 +245,12 @@ class Job:
 
 
 def is_unreadable(result: Any) -> bool:
-    """Return whether a result of the first pass says that its part cannot be read."""
+    """Return whether a result of the first pass marks an unreadable part."""
     return isinstance(result, dict) and _UNREADABLE in result
 
 
 def unreadable_reason(result: Any) -> str:
-    """Return why the part of such a result cannot be read."""
+    """Return why the part of an `is_unreadable` result cannot be read."""
     return str(result[_UNREADABLE])
 
 
@@ -355,7 +355,7 @@ def _lock(folder: Path) -> BinaryIO:
                 return file
         except BlockingIOError:
             file.close()
-            raise OSError(f"{folder} is in use: the same job runs elsewhere") from None
+            raise OSError(f"{folder} is in use by another process that runs the same job") from None
         file.close()
 
 
@@ -373,12 +373,12 @@ def identity_of(table: Table, **about: Any) -> dict[str, Any]:
 
 
 def identity_of_columns(table: Table) -> dict[str, Any]:
-    """Return what a job reads of each part."""
+    """Return the columns that a job reads, as part of its identity."""
     return {"called": table.called, "ids": table.ids}
 
 
 def identity_of_base(base: Base | None) -> str | None:
-    """Return a unique name for a base score. Functions get a random suffix, since two may share a name."""
+    """Return a unique name for a base score. Functions get a random suffix, because two functions may share a name."""
     return base if base is None or isinstance(base, str) else f"{base_name(base)} {uuid4().hex}"
 
 
@@ -431,7 +431,7 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
         try:
             stored = json.loads(path.read_bytes())
         except (ValueError, RecursionError):
-            raise ValueError(f"{path} is damaged: remove the folder, or give another") from None
+            raise ValueError(f"{path} is damaged: remove the folder, or give another folder") from None
         if stored == identity:
             return False
         raise ValueError(_other_job(folder, stored, identity))
@@ -446,13 +446,13 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
 def _other_job(folder: Path, stored: Any, identity: dict[str, Any]) -> str:
     """Return the message that a folder holds results of another job."""
     stored = stored if isinstance(stored, dict) else {}
-    odd = [key for key in identity if stored.get(key) != identity[key]]
-    if "method" in odd:
-        odd = ["method"]
-    plain = [key for key in odd if key in ("method", "base", "rate", "kind", "called", "ids", "parts")]
-    values = [f"{key} {stored.get(key)} there, {identity[key]} here" for key in plain]
-    message = f"{folder} holds results of another job, with a difference in {', '.join(odd)}"
+    different = [key for key in identity if stored.get(key) != identity[key]]
+    if "method" in different:
+        different = ["method"]
+    readable = [key for key in different if key in ("method", "base", "rate", "kind", "called", "ids", "parts")]
+    values = [f"{key} {stored.get(key)} there, {identity[key]} here" for key in readable]
+    message = f"{folder} holds results of another job, with a difference in {', '.join(different)}"
     message += f" ({'; '.join(values)})" if values else ""
-    if set(odd) <= {"parts", "files"}:
-        return f"{message}: give another folder, or decide new parts by a saved detector with truing decide"
+    if set(different) <= {"parts", "files"}:
+        return f"{message}: give another folder, or decide new parts with a saved detector and truing decide"
     return f"{message}: give another folder"
