@@ -160,7 +160,14 @@ WRONG = {
     "learning the detector itself": ["learn", "det.npz", "det.npz", "DETECTOR and OUTPUTS must be different"],
     "the same moments twice": ["merge", "m.npz", "m.npz", "-o", "x.npz", "each file of moments must be given once"],
     "a fit among moments": ["merge", "m.npz", "fit.npz", "-o", "x.npz", "fit.npz must hold moments"],
-    "moments of another score": ["merge", "m.npz", "energy.npz", "-o", "x.npz", "must hold moments of the base 'msp'"],
+    "moments of another score": [
+        "merge",
+        "m.npz",
+        "energy.npz",
+        "-o",
+        "x.npz",
+        "must hold moments with the base 'msp'",
+    ],
     "moments of another network": [
         "merge",
         "m.npz",

@@ -122,6 +122,7 @@ def test_a_job_does_not_run_twice_at_once(rows, reference, tmp_path):
     assert (len(attempts), found.rows) == (1, 4000)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_two_functions_of_one_name_are_two_jobs(rows, reference, tmp_path):
     table = Table.of(written(tmp_path / "rows", rows, [1000]))
 

@@ -34,7 +34,16 @@ from ...scores.rows import BaseScore
 from ..drafts import AnyPath
 from ..npz import Arrays
 from .detection import TableDetection, check_table, summary_of
-from .jobs import Here, Job, Runner, digest, identity_of_base, identity_of_columns, is_unreadable, unreadable_reason
+from .jobs import (
+    InProcess,
+    Job,
+    Runner,
+    digest,
+    identity_of_base,
+    identity_of_columns,
+    is_unreadable,
+    unreadable_reason,
+)
 from .results import (
     SCORES,
     Decides,
@@ -276,7 +285,7 @@ def _decide_new(
     """
     with results_in(folder, identity):
         new, kept_parts, notes = _new_parts(table, folder, kind, learned or {})
-        passes: Passes = Job(new, runner or Here(), progress=progress)
+        passes: Passes = Job(new, runner or InProcess(), progress=progress)
         if isinstance(work, DecidePart) and len(new):
             work, passes = with_fdr(replace(work, starts=starts_of(new.part_rows)), passes)
         assert isinstance(passes, Job)

@@ -86,7 +86,7 @@ class Runner(Protocol):
         """Yield the place of each group of parts, in any order, and the sum of the results of its parts."""
 
 
-class Here:
+class InProcess:
     """Runs tasks in this process, one part after another, with all cores for each part."""
 
     is_remote = False
@@ -154,7 +154,7 @@ class Job:
     """Passes over a table, run by a runner, with results kept in a store."""
 
     table: Table
-    runner: Runner = field(default_factory=Here)
+    runner: Runner = field(default_factory=InProcess)
     store: Store = field(default_factory=Store)
     progress: Progress = no_progress
 
@@ -174,11 +174,11 @@ class Job:
 
     def tail_counts(self, candidates: Sequence[Candidate]) -> TailCounts:
         """Return how many rows are in the tail of each candidate: one pass."""
-        whole = TailCounts.none(candidates)
+        counts = TailCounts.none(candidates)
         for result in self.results("base", CountTails(tuple(candidates)), is_first=True):
             if not is_unreadable(result):
-                whole = whole.plus(TailCounts(*result))
-        return whole
+                counts = counts.plus(TailCounts(*result))
+        return counts
 
     def results(self, name: str, work: PartWork, *, is_first: bool = False) -> Iterator[Any]:
         """Yield the result of every part, in the order of the parts. The name identifies the pass."""
@@ -208,10 +208,10 @@ class Job:
         first = next(results, None)
         if first is None:
             raise ValueError(f"no part of the table can be read: {next(iter(bad.values()))}")
-        whole = total(chain((first,), results))
+        total_result = total(chain((first,), results))
         table = self.table.only([number for number in range(len(self.table)) if number not in bad])
         table = replace(table, unreadable=(*table.unreadable, *bad.values()))
-        return whole, replace(self, table=table)
+        return total_result, replace(self, table=table)
 
     def _in_order(self, name: str, task: Task, groups: Sequence[Sequence[int]]) -> Iterator[Any]:
         """Yield stored and newly computed results of the groups in order."""
@@ -262,10 +262,10 @@ class CountTails:
 
     def __call__(self, number: int, blocks: Iterable[Block]) -> TailCounts:
         """Return the counts of a part."""
-        whole = TailCounts.none(self.candidates)
+        counts = TailCounts.none(self.candidates)
         for block in blocks:
-            whole = whole.plus(TailCounts.of(block.outputs, self.candidates))
-        return whole
+            counts = counts.plus(TailCounts.of(block.outputs, self.candidates))
+        return counts
 
 
 def total(results: Iterable[Result]) -> Result:
@@ -314,7 +314,7 @@ def job_over(
         if store.folder is not None:
             check_same_job(store.folder, identity_of(table, **about))
         try:
-            yield Job(table, runner or Here(), store, progress)
+            yield Job(table, runner or InProcess(), store, progress)
         except (ValueError, TypeError):
             store.remove()
             raise
