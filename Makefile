@@ -1,7 +1,7 @@
-# Everything happens in a local .venv; Python 3.11 or newer is all that is needed.
+# Every target works in a local .venv and needs only Python 3.11 or newer.
 PYTHON ?= python3
 BIN := .venv/bin
-# The core must pass without torch and the like, and with the oldest versions of its own dependencies.
+# The core is also tested without its extras, and with the oldest supported versions of its dependencies.
 CORE_TESTS := $(filter-out %_docs.py %_examples.py %_perf.py %_onnx.py %_recipes.py %_wheel.py %_site.py,$(wildcard tests/test_*.py)) tests/data tests/regression tests/decisions tests/scores
 LOWEST := numpy==1.26.* scipy==1.11.* threadpoolctl==3.5.* pyarrow==15.*
 
@@ -13,22 +13,22 @@ help:  ## list the targets
 demo: .venv/bench.stamp  ## install truing, print the table of methods on real features, write truing-demo.html
 	$(BIN)/truing demo -o truing-demo.html
 
-# A worker for each core needs no threads of BLAS and OpenMP beside it; the slow tests run with as many as there are.
-test: .venv/dev.stamp .venv-clients/stamp  ## install what the tests need and run all but the slow ones
+# pytest starts one process per core, so every process uses one BLAS thread. Slow tests use the default.
+test: .venv/dev.stamp .venv-clients/stamp  ## install what the tests need, and run all tests that are not marked slow
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto -m "not slow"
 
-test-plain: .venv/dev.stamp  ## run the core's tests with NumPy in the place of the compiled kernels
+test-plain: .venv/dev.stamp  ## run the tests of the core with NumPy instead of the compiled kernels
 	TRUING_KERNELS=plain $(BIN)/pytest --numprocesses auto -m "not slow" $(CORE_TESTS) tests/contrast
 
-test-slow: .venv/slow-tests.stamp .venv-clients/stamp  ## run the long proofs, and those with large packages
+test-slow: .venv/slow-tests.stamp .venv-clients/stamp  ## run the tests marked slow
 	$(BIN)/pytest --numprocesses auto -m slow
 
-test-pythons:  ## run the core's tests on each of Python 3.11 to 3.13 that is there
-	@for python in python3.11 python3.12 python3.13; do \
+test-pythons:  ## run the tests of the core on every installed Python from 3.11 to 3.14
+	@for python in python3.11 python3.12 python3.13 python3.14; do \
 	  if $$python --version > /dev/null 2>&1; then $(MAKE) .venv-core CORE=.venv-$$python PYTHON=$$python LOWEST= || exit 1; \
 	  else echo "$$python not found, skipped"; fi; done
 
-test-lowest:  ## run the core's tests with the oldest dependencies that are allowed
+test-lowest:  ## run the tests of the core with the oldest supported dependencies
 	$(MAKE) .venv-core CORE=.venv-lowest
 
 .PHONY: .venv-core
@@ -37,23 +37,23 @@ test-lowest:  ## run the core's tests with the oldest dependencies that are allo
 	$(CORE)/bin/pip install --quiet --editable ".[core-tests]" $(LOWEST)
 	$(CORE)/bin/pytest -m "not slow" $(CORE_TESTS)
 
-check: .venv/dev.stamp  ## format, lint and types, as CI has it
+check: .venv/dev.stamp  ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: .venv/dev.stamp  ## format, and apply automatic fixes
+format: .venv/dev.stamp  ## format the code, and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-perf: .venv/perf.stamp  ## measure, and write the rows of perf/
+perf: .venv/perf.stamp  ## run the benchmarks, and store their rows in perf/
 	for script in perf/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-pages: .venv/bench.stamp  ## make the report, the tables and docs/reproduce.md from the committed rows
+pages: .venv/bench.stamp  ## make the report, the tables and docs/reproduce.md from the stored rows
 	$(BIN)/truing bench report docs/results/rows -o docs/results/report.html --tables docs/results/tables.md
 	$(BIN)/python -m truing.bench.report.fill docs/reproduce.md.in docs/results/rows docs/reproduce.md
 
-docs: .venv/docs.stamp  ## make a site of the pages in site/, which needs no network to be read
+docs: .venv/docs.stamp  ## build the documentation site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:  ## remove build outputs
@@ -64,7 +64,7 @@ clean:  ## remove build outputs
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
-# The service's clients ask for other versions of packages than ours: they have an environment of their own.
+# The clients of the service need other versions of packages than truing, so they have their own environment.
 .venv-clients/stamp: clients.txt
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install --quiet --constraint clients.txt "tritonclient[grpc,http]" kserve

@@ -23,6 +23,9 @@ PAGES = {
 }
 """Pages of the repository outside docs/, and their names on the site."""
 
+WIDE = ("results/images.md",)
+"""Pages with output of 100 columns, which have no table of contents beside the text."""
+
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -39,6 +42,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links between files of the repository into links between pages of the site."""
     own = page.file.src_uri
+    if own in WIDE:
+        page.meta["hide"] = ["toc"]
     source = next((place for place, name in PAGES.items() if name == own), f"docs/{own}")
 
     def replaced(link: re.Match[str]) -> str:

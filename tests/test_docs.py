@@ -88,13 +88,6 @@ def test_the_commands_of_a_page_run_and_print_what_the_page_shows(folder, name, 
         assert shown in ("", printed)
 
 
-def test_the_command_of_the_readme_prints_what_the_readme_shows(folder, capsys):
-    text = (ROOT / "README.md").read_text()
-    command, shown = re.search(r"```\n(truing detect .*?)\n```\n\n```\n(.*?)\n```", text, re.DOTALL).groups()
-    assert run(shlex.split(command)[1:]) == 0
-    assert capsys.readouterr().out.strip() == shown
-
-
 def test_links_between_pages_lead_to_files():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#]+)", page.read_text()):

@@ -42,12 +42,6 @@ def test_files_of_numpy_are_read_with_and_without_compression(tmp_path, outputs)
         np.testing.assert_array_equal(loaded.logits, outputs.logits)
 
 
-def test_numpy_reads_saved_files(tmp_path, outputs):
-    outputs.save(tmp_path / "x.npz")
-    with np.load(tmp_path / "x.npz") as file:
-        np.testing.assert_array_equal(file["features"], outputs.features)
-
-
 @pytest.mark.parametrize("pattern", ["{}.npy", "val_{}.npy", "{}-2024.npy"])
 def test_a_features_file_finds_its_neighbours(tmp_path, outputs, pattern):
     for name in ("features", "logits", "labels"):
@@ -78,14 +72,6 @@ def test_lists_of_several_lengths_and_missing_values_are_rejected(tmp_path):
         parquet.write_table(pyarrow.table({"features": features}), tmp_path / "x.parquet")
         with pytest.raises(ValueError, match=message):
             truing.Outputs.load(tmp_path / "x.parquet")
-
-
-def test_plain_list_columns_are_read_as_a_matrix(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.table({"features": [[1.0, 2.0], [3.0, 4.0]], "id": ["a", "b"]}), tmp_path / "x.parquet")
-    assert truing.Outputs.load(tmp_path / "x.parquet").features.tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -316,6 +316,21 @@ def test_a_classifier_may_take_tables_with_words_and_raw_strings(rng):
     assert np.mean(detector.predict(others) == -1) == 1
 
 
+def test_a_classifier_of_data_frames_needs_numbers_without_gaps(rng):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"size": rng.normal(size=300), "weight": rng.normal(size=300)})
+    with_gaps = table.assign(weight=table["weight"].where(table["weight"] > 0))
+    with_words = table.assign(weight=pandas.Categorical(np.where(table["weight"] > 0, "light", "heavy")))
+    for rows in (with_gaps, with_words, table):
+        model = HistGradientBoostingClassifier(max_iter=5, categorical_features="from_dtype")
+        detector = TruedDetector(classifier=model.fit(rows, table["size"] > 0))
+        if rows is table:
+            assert "feature names" not in warned(lambda: detector.fit(table))  # noqa: B023
+        else:
+            with pytest.raises((TypeError, ValueError), match="impute missing values and encode words in a pipeline"):
+                detector.fit(rows)
+
+
 # Natural first lines: each decides correctly or warns.
 
 NO_REFERENCE = "no reference, so scores are the base score"

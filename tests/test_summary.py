@@ -1,6 +1,7 @@
 """Pages of results show the stored rows."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def script(name):
 def test_the_summary_page_shows_the_stored_rows():
     page = script("measure_summary.py")["page"](stored("summary.jsonl"))
     assert page == (RESULTS / "summary.md").read_text()
+
+
+def test_the_table_of_the_readme_shows_the_stored_rows():
+    readme = (ROOT / "README.md").read_text()
+    summary, rows = script("measure_summary.py"), stored("summary.jsonl")
+    for setting in summary["SETTINGS"]:
+        (line,) = re.findall(rf"^\| {setting}: .*$", readme, re.MULTILINE)
+        _, means = summary["mean_of_sets"](rows, setting)
+        keys = [("refused", "energy"), ("refused", "truing"), ("auroc", "energy"), ("auroc", "truing")]
+        assert re.findall(r"\d+\.\d", line) == [f"{means[key]:.1f}" for key in keys]
 
 
 @pytest.mark.parametrize("page", ["guarantees", "limits"])

@@ -115,14 +115,6 @@ def test_few_blocks_and_calls_from_a_worker_stay_on_their_thread():
     assert map_blocks(lambda _: threads_of(20) == {threading.get_ident()}, range(20)) == [True] * 20
 
 
-def test_calls_from_many_threads_get_their_own_results(rows):
-    truing.threads(2)
-    expected = truing.energy(rows.logits)
-    with ThreadPoolExecutor(6) as pool:
-        for found in pool.map(truing.energy, [rows.logits] * 30):
-            np.testing.assert_array_equal(found, expected)
-
-
 # Errors, interrupts, forks.
 
 

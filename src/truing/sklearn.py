@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         The default is knn without logits, gen for a contrast, and msp otherwise.
     method
         none (the base score unchanged), dlr, rlr or contrast. auto chooses contrast if there is a reference of enough
-        rows for the false-alarm rate (40 rows for 5 %), and none otherwise. dlr and rlr fit X, so X must contain the
+        rows for the false-alarm rate (38 rows for 5 %), and none otherwise. dlr and rlr fit X, so X must contain the
         rows to decide; on training rows they are worse than the base score.
     components
         The number of leading principal components that the fit uses (None: all).
@@ -302,7 +303,14 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             X = self.classifier[:-1].transform(X)
             name = f"the input of {type(self.classifier[-1]).__name__}"
         _reject_sparse(X, name)
-        return Outputs(X, self._logits_of(X))
+        logits = self._logits_of(X)
+        try:
+            return Outputs(X, logits)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"{error}: impute missing values and encode words in a pipeline before the classifier, or pass numeric "
+                "features and the logits of the classifier to truing.detect"
+            ) from None
 
     def _logits_of(self, features: Any) -> NDArray[Any]:
         """Return the logits (n, c) of features (n, d)."""
@@ -319,7 +327,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return base
 
     def _method_of(self, reference: Outputs | None) -> str:
-        """Return the method to use. On tables, contrast beats DLR with small references, too (docs/tables.md)."""
+        """Return the method to use. On tables, contrast beats DLR even with 40 rows (docs/results/mistakes.md)."""
         if self.method != "auto":
             return self.method
         fewest = 2 * Rate("false_alarm", self._false_alarm()).fewest_rows()
@@ -348,7 +356,9 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     def _is_memorised(self, outputs: Outputs) -> bool:
         if self.classifier is None or outputs.logits is None:
             return False
-        return is_memorised(outputs.features, outputs.logits, self._logits_of)
+        with warnings.catch_warnings():  # The classifier may expect a data frame, and midpoints are an array.
+            warnings.filterwarnings("ignore", "X does not have valid feature names")
+            return is_memorised(outputs.features, outputs.logits, self._logits_of)
 
     def _has_other_steps(self, features: Matrix, reference: Matrix) -> bool:
         """Return whether the reference seems to be preprocessed differently from X.

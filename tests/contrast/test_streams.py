@@ -70,14 +70,6 @@ def test_one_batch_learned_and_decided_is_the_whole_job(rows, reference):
     np.testing.assert_array_equal(decision.p_values, found.p_values)
 
 
-def test_a_batch_larger_than_everything_before_it_is_decided_as_a_whole_job(rows, reference):
-    detector = detector_of(reference)
-    detector.learn(rows[:100])
-    decision = detector.learn_and_decide(rows[100:], false_alarm=0.05)
-    found = truing.detect(rows, reference, method="contrast", false_alarm=0.05)
-    np.testing.assert_allclose(decision.p_values, found.p_values[100:])
-
-
 def test_rows_are_decided_against_the_calibration_half(rows, reference):
     detector = detector_of(reference)
     detector.learn(rows[:800])
@@ -105,15 +97,6 @@ def test_a_first_batch_is_decided_by_the_base_score_with_a_note(rows, reference)
         _ = detector.current_fit
 
 
-def test_decay_weighs_each_batch_by_its_age(rows, reference):
-    detector = detector_of(reference, decay=0.5)
-    for start in range(0, 300, 100):
-        detector.learn(rows[start : start + 100])
-    assert detector.moments.rows == pytest.approx(100 * (1 + 0.5 + 0.25))
-    assert len(detector.moments) == pytest.approx(175, abs=25)
-    assert detector.current_fit.reference_rows == 300  # The reference is never decayed.
-
-
 def test_invalid_calls_are_rejected_and_change_nothing(rows, reference):
     detector = truing.Detector(method="contrast")
     with pytest.raises(ValueError, match="contrast needs in-distribution rows before it learns: call calibrate first"):
@@ -137,13 +120,6 @@ def test_invalid_calls_are_rejected_and_change_nothing(rows, reference):
         assert detector.state is state
     with pytest.raises(ValueError, match="method must be one of auto, dlr, rlr, contrast, got 'tea'"):
         truing.Detector(method="tea")
-
-
-def test_the_repr_describes_the_detector(rows, reference):
-    detector = detector_of(reference)
-    assert repr(detector) == "Detector(contrast, base gen, 64 features, nothing learned, 600 reference rows)"
-    detector.learn(rows)
-    assert "1,000 rows learned" in repr(detector)
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -187,13 +163,6 @@ def test_a_head_is_saved_with_the_fit_or_detector(rows, reference, rng, tmp_path
         truing.save(thing, tmp_path / name)
     np.testing.assert_array_equal(truing.load(tmp_path / "fit.npz").predict(rows), fit.predict(rows))
     np.testing.assert_array_equal(truing.load(tmp_path / "detector.npz").score(rows), detector.score(rows))
-
-
-def test_a_function_as_base_score_is_not_saved(rows, reference, tmp_path):
-    score = lambda outputs: truing.energy(outputs.logits)  # noqa: E731
-    for thing in (truing.fit_contrast(rows, reference, base=score), detector_of(reference, base=score)):
-        with pytest.raises(TypeError, match="of a named base score"):
-            truing.save(thing, tmp_path / "x.npz")
 
 
 def test_threads_lose_no_rows(rows, reference):
@@ -299,15 +268,6 @@ def test_auto_is_contrast_if_calibrated_first_and_dlr_otherwise(rows, reference,
     opened = truing.load(tmp_path / "detector.npz")
     opened.calibrate(reference)
     assert opened.settings.method == "contrast"
-
-
-def test_invalid_settings_are_rejected():
-    with pytest.raises(ValueError, match=r"the head's weight must be 2-D \(n, d\), got shape \(\)"):
-        truing.Detector(head=(3, 4))
-    with pytest.raises(ValueError, match="method must be contrast for base knn"):
-        truing.Detector("knn", method="dlr")
-    with pytest.raises(ValueError, match="intercept must be True for the method contrast"):
-        truing.Detector(method="contrast", intercept=False)
 
 
 def test_scores_do_not_depend_on_the_memory_layout(rows, reference):

@@ -173,11 +173,6 @@ def test_an_invalid_seed_is_rejected(seed):
         truing.DriftAlarm(seed=seed)
 
 
-def test_a_numpy_seed_becomes_a_plain_int():
-    assert type(truing.DriftAlarm(seed=np.int64(3)).seed) is int
-    assert truing.DriftAlarm(seed=2**64 - 1).updated([0.5]).rows == 1
-
-
 def test_a_shift_of_another_width_is_rejected():
     alarm = truing.DriftAlarm().updated([0.5], shift=[1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="shift must have 3 columns, as before, got 2"):

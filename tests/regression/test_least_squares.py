@@ -178,28 +178,7 @@ def test_predictions_do_not_depend_on_units_of_measurement(bank, dependent, rows
         check_units(features, scores, np.random.default_rng(seed), 8 * (dependent and rows > 50))
 
 
-def test_an_id_column_does_not_hide_real_features(bank):
-    outputs = bank("cifar10-resnet56", "cifar10-test")
-    ids = np.random.default_rng(0).permutation(np.linspace(0, 1e9, 10_000))
-    for rows in (40, 10_000):
-        features, scores = outputs.features[:rows].astype(np.float64), truing.msp(outputs.logits[:rows])
-        plain = Moments.of(features, scores).solve()
-        beside = Moments.of(np.column_stack((features, ids[:rows])), scores).solve()
-        assert beside.rank == (plain.rank + 1 if rows > 64 else plain.rank)
-    assert beside.explained == pytest.approx(plain.explained, abs=1e-3)
-
-
-@pytest.mark.parametrize("power", [-150, -12, 12, 90])
-@pytest.mark.parametrize("rows", [4, 300])
-def test_scores_in_another_unit_give_the_fit_in_that_unit(rng, rows, power):
-    features, scores = rng.normal(3, 1, size=(rows, 5)), rng.normal(size=rows)
-    fit, scaled = Moments.of(features, scores).solve(), Moments.of(features, scores * 10.0**power).solve()
-    np.testing.assert_allclose(scaled.coef, fit.coef * 10.0**power, rtol=1e-9)
-    assert scaled.intercept == pytest.approx(fit.intercept * 10.0**power, rel=1e-9)
-    assert scaled.rank == fit.rank
-
-
-@pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("mean", [1e2, 1e6])
 @pytest.mark.parametrize("rows", [4, 400])
 def test_a_large_mean_costs_no_digits(rng, rows, mean):
     features, scores = rng.normal(size=(rows, 5)), rng.normal(size=rows)
@@ -392,15 +371,6 @@ def test_rows_that_cannot_be_scored_are_rejected(rng):
     with pytest.raises(ValueError, match="a score that overflows in row 0"):
         LinearFit(np.full(9, 1e300), 0.0, 1.0, 1, 0.0).predict(np.full((1, 9), 1e90))
     np.testing.assert_allclose(row_products(rows[:2], fit.coef, 2.0), rows[:2] @ fit.coef + 2)
-
-
-@pytest.mark.parametrize("columns", [np.zeros((5, 3)), np.full((5, 3), 0.1), np.ones((1, 3))])
-def test_features_that_do_not_vary_give_the_mean_score(columns):
-    scores = np.arange(len(columns), dtype=np.float64)
-    fit = Moments.of(columns, scores).solve()
-    assert (fit.rank, fit.collinear) == (0, 0)
-    np.testing.assert_allclose(fit.predict(columns), scores.mean())
-    assert fit.notes() == ["the features do not vary: every row gets the same score"]
 
 
 def test_notes_name_the_limits_of_a_fit():

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,59 +22,6 @@ INFER = "/v2/models/truing/infer"
 FEATURES, CLASSES = 6, 3
 SECONDS = 60  # An event that takes longer will not happen.
 
-
-class Running:
-    """A `truing serve` process that has printed its start line."""
-
-    def __init__(self, process: subprocess.Popen[str], start_line: str, errors: Any) -> None:
-        self.process = process
-        self.start_line = start_line
-        self.url = re.search(r"http://\S+", start_line)[0]
-        self.client = httpx.Client(base_url=self.url, timeout=SECONDS)
-        self._errors = errors
-
-    def metric(self, name: str, model: str = "truing", **headers: str) -> float:
-        """Return a gauge or counter of a model that has no other labels."""
-        text = self.client.get("/metrics", headers=headers).text
-        return float(re.search(rf'^{name}{{model="{model}"}} (\S+)$', text, re.MULTILINE)[1])
-
-    def state_rows(self, model: str = "truing", **headers: str) -> float:
-        return self.metric("truing_state_rows", model, **headers)
-
-    def status(self, model: str = "truing") -> dict[str, Any]:
-        return self.client.get(f"/models/{model}").json()
-
-    def states(self) -> list[dict[str, Any]]:
-        """Return the status of all models, which a refused request must not change."""
-        return self.client.get("/models").json()["models"]
-
-    def errors(self) -> str:
-        """Return what the process has written to stderr so far."""
-        return os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0).decode()
-
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        """Return the log lines of an event. Every line of stderr must be a JSON object."""
-        lines = [json.loads(line) for line in self.errors().splitlines()]
-        return [line for line in lines if line["event"] == event]
-
-    def stop(self) -> int:
-        """Ask the process to stop, and return its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.ended()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.ended()
-
-    def ended(self) -> int:
-        """Wait for the end of the process, and return its exit code."""
-        code = self.process.wait(SECONDS)
-        self.process.stdout.close()
-        self.client.close()
-        self._errors.close()
-        return code
-
-
 # Of a child process that runs truing.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(truing.__file__).parents[1])}
 
@@ -83,34 +30,102 @@ def command(state: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "truing", "serve", "--state", str(state), "--port", "0", *options]
 
 
+class Running:
+    """`truing serve` on a state directory. It can be killed and started again; every start listens on another port.
+
+    Without sizes, it creates no model.
+    """
+
+    def __init__(self, state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES, CLASSES)) -> None:
+        width = () if sizes is None else ("--features", str(sizes[0]), "--classes", str(sizes[1]))
+        self.state = state
+        self.log = state.with_name(f"{state.name}.log")
+        self.is_up = threading.Event()
+        self.start_line = self.url = ""
+        self.port = 0
+        self.clients: list[Any] = []  # They are closed at the end of `serving`.
+        self._words = command(state, *width, *options)
+
+    def launch(self) -> None:
+        """Start the process, and do not wait until it serves."""
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(self._words, stdout=subprocess.PIPE, stderr=log, text=True, env=ENVIRONMENT)
+
+    def start(self) -> None:
+        """Start the process, and wait for its start line."""
+        self.launch()
+        self.start_line = self.process.stdout.readline()
+        assert self.start_line, f"the service ended with {self.process.wait()}: {self.errors()[-1000:]}"
+        self.url = re.search(r"http://\S+", self.start_line)[0]
+        self.port = httpx.URL(self.url).port
+        self.client = httpx.Client(base_url=self.url, timeout=SECONDS)
+        self.is_up.set()
+
+    def stop(self) -> int:
+        """Stop the process with SIGTERM, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL."""
+        self.process.kill()
+        self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        self.is_up.clear()
+        code = self.process.wait(SECONDS)
+        self.process.stdout.close()
+        self.client.close()
+        return code
+
+    def metric(self, name: str, model: str = "truing") -> float:
+        """Return a gauge or counter of a model that has no other labels."""
+        text = self.client.get("/metrics").text
+        return float(re.search(rf'^{name}{{model="{model}"}} (\S+)$', text, re.MULTILINE)[1])
+
+    def state_rows(self, model: str = "truing") -> float:
+        return self.metric("truing_state_rows", model)
+
+    def status(self, model: str = "truing") -> dict[str, Any]:
+        return self.client.get(f"/models/{model}").json()
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the status of all models, which a rejected request must not change."""
+        return self.client.get("/models").json()["models"]
+
+    def errors(self) -> str:
+        """Return what the process has written to stderr so far."""
+        return self.log.read_text()
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return the log lines of an event. Every line of stderr must be a JSON object."""
+        lines = [json.loads(line) for line in self.errors().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+
 def begin(state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES, CLASSES)) -> Running:
-    """Start a service and wait for its start line. Without sizes, it creates no model."""
-    width = () if sizes is None else ("--features", str(sizes[0]), "--classes", str(sizes[1]))
-    errors = tempfile.TemporaryFile("a+")  # noqa: SIM115  # Closed by `Running.ended`.
-    process = subprocess.Popen(
-        command(state, *width, *options),
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    line = process.stdout.readline()
-    if not line:
-        errors.seek(0)
-        raise AssertionError(f"the service ended with {process.wait()}: {errors.read()}")
-    return Running(process, line, errors)
+    """Start a service and wait for its start line."""
+    running = Running(state, *options, sizes=sizes)
+    running.start()
+    return running
 
 
 @contextmanager
 def serving(state: Path, *options: str, sizes: tuple[int, int] | None = (FEATURES, CLASSES)) -> Iterator[Running]:
-    """Run a service during a block. It must end with exit code 0."""
+    """Run a service during a block. It must end with exit code 0, and must not log an unexpected error."""
     running = begin(state, *options, sizes=sizes)
     try:
         yield running
-    except BaseException:
-        running.kill()
-        raise
-    assert running.stop() == 0
+        if running.process.poll() is None:
+            assert running.stop() == 0
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+        for client in running.clients:
+            client.close()
+    errors = running.errors()
+    assert not re.search("unexpected error|^Traceback", errors, re.MULTILINE), errors[-5000:]
 
 
 def batch(rows: int, seed: int = 0, sizes: tuple[int, int] = (FEATURES, CLASSES)) -> truing.Outputs:

@@ -1,23 +1,20 @@
-"""A `truing serve` process that can be killed and started again, and clients that retry until they are answered."""
+"""Clients that retry until a service that is killed and started again has answered."""
 
 import http.client
 import io
 import json
-import re
-import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import running
 from .batches import CLASSES, FEATURES, batch
-from .running import ENVIRONMENT, command
+from .running import SECONDS, Running
 
-SECONDS = 60
+serving = partial(running.serving, sizes=None)
 BROKEN = (ConnectionError, http.client.HTTPException, TimeoutError)
 
 
@@ -32,72 +29,10 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-class Server:
-    """`truing serve` on one state directory. Every start listens on another port."""
-
-    def __init__(self, state: Path, *options: str) -> None:
-        self.state = state
-        self.log = state.with_name(f"{state.name}.log")
-        self.port = 0
-        self.is_up = threading.Event()
-        self.process: subprocess.Popen[str] | None = None
-        self.clients: list[Client] = []
-        self._options = options
-
-    def launch(self) -> None:
-        """Start the process, and do not wait until it serves."""
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                command(self.state, *self._options), stdout=subprocess.PIPE, stderr=log, text=True, env=ENVIRONMENT
-            )
-
-    def start(self) -> None:
-        """Start the process and wait until it serves."""
-        self.launch()
-        line = self.process.stdout.readline()
-        assert line, f"the service ended with {self.process.wait()}: {self.log.read_text()[-1000:]}"
-        self.port = int(re.search(r"http://[\d.]+:(\d+)", line)[1])
-        self.is_up.set()
-
-    def kill(self) -> None:
-        """Kill the process with SIGKILL."""
-        self.is_up.clear()
-        self.process.kill()
-        self._end()
-
-    def stop(self) -> int:
-        """Stop the process with SIGTERM, and return its exit code."""
-        self.is_up.clear()
-        self.process.send_signal(signal.SIGTERM)
-        return self._end()
-
-    def _end(self) -> int:
-        code = self.process.wait(SECONDS)
-        self.process.stdout.close()
-        return code
-
-
-@contextmanager
-def serving(state: Path, *options: str) -> Iterator[Server]:
-    """Serve a directory while the block runs. No request may have failed with an unexpected error."""
-    server = Server(state, *options)
-    server.start()
-    try:
-        yield server
-    finally:
-        if server.process.poll() is None:
-            server.kill()
-        for client in server.clients:
-            client.close()
-    log = server.log.read_text()
-    assert "unexpected error" not in log, log[-5000:]
-    assert "Traceback" not in log, log[-5000:]
-
-
 class Client:
     """One connection to a server, which is opened again after it broke."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Running) -> None:
         self._server = server
         self._connection: http.client.HTTPConnection | None = None
         server.clients.append(self)

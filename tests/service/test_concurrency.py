@@ -12,8 +12,8 @@ from truing.service.store import Store
 
 from .batches import DETECTORS, bits
 from .replay import History
-from .running import ENVIRONMENT, command
-from .served import BROKEN, Client, Ended, Server, create, inference, run_together, serving
+from .running import ENVIRONMENT, Running, command
+from .served import BROKEN, Client, Ended, create, inference, run_together, serving
 
 OPTIONS = {"features": 5, "classes": 3, "method": "dlr"}
 STATUSES = {200, 201, 204, 400, 404, 409, 503}  # 400: nothing was learned so far. 503: the model is being deleted.
@@ -38,7 +38,7 @@ WRITES = [
 ]
 
 
-def repeat(server: Server, requests: list[tuple[str, str, Any]], statuses: set[int], ends: threading.Event) -> None:
+def repeat(server: Running, requests: list[tuple[str, str, Any]], statuses: set[int], ends: threading.Event) -> None:
     client = Client(server)
     while not ends.is_set():
         for method, path, body in requests:
@@ -72,7 +72,7 @@ REFERENCE_ROWS = 230
 KIND = "window"
 
 
-def learn(server: Server, prefix: str, learned: list[str], ends: threading.Event) -> None:
+def learn(server: Running, prefix: str, learned: list[str], ends: threading.Event) -> None:
     client, count = Client(server), 0
     while not ends.is_set():
         name = f"{prefix}-{count}"
@@ -81,7 +81,7 @@ def learn(server: Server, prefix: str, learned: list[str], ends: threading.Event
         count += 1
 
 
-def take_backups(server: Server, folder: Path, learned: list[str]) -> list[tuple[Path, set[str]]]:
+def take_backups(server: Running, folder: Path, learned: list[str]) -> list[tuple[Path, set[str]]]:
     """Return backups by HTTP and by the command, each with the batches that were acknowledged before it."""
     client, backups = Client(server), []
     for number in range(5):

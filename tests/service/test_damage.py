@@ -81,7 +81,7 @@ def try_damages(parent: Path, kind: str, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rlr", "contrast"])
-def test_a_damaged_database_has_a_state_of_its_history_or_is_refused(folder, kind):
+def test_a_damaged_database_has_an_earlier_state_or_is_rejected(folder, kind):
     try_damages(folder, kind, 1)
 
 

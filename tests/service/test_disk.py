@@ -16,7 +16,8 @@ from truing.service.store import Store
 
 from .batches import DETECTORS, bits
 from .replay import History
-from .served import Client, Server, create, inference, serving
+from .running import Running
+from .served import Client, create, inference, serving
 
 REFERENCE_ROWS = 30
 
@@ -100,7 +101,7 @@ def check_state(state: Path, learned: list[str], history: History) -> None:
         assert bits(store.load().detector) == bits(detector)
 
 
-def survive(server: Server, fails: Callable[[], object], works: Callable[[], object]) -> None:
+def survive(server: Running, fails: Callable[[], object], works: Callable[[], object]) -> None:
     """Let a disk fail and work again under a server."""
     client, learned, history = Client(server), list[str](), History()
     create(client, "m", DETECTORS["dlr"], REFERENCE_ROWS)
@@ -172,20 +173,9 @@ def test_a_service_that_stops_on_a_full_disk_loses_nothing_and_says_why_it_does_
     check_state(server.state, learned, history)
 
 
-def refusal_to_start(server: Server) -> str:
+def refusal_to_start(server: Running) -> str:
     """Start a server that cannot start, and return what it says."""
     server.launch()
     assert server.process.wait(60) != 0
     server.process.stdout.close()
     return server.log.read_text()
-
-
-def test_a_state_that_cannot_be_written_is_refused_at_the_start(small_disk):
-    state = small_disk / "state"
-    state.mkdir()
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    server = Server(state)
-    server.log = small_disk.with_name("log")
-    error = refusal_to_start(server)
-    assert "cannot be written" in error
-    assert "Traceback" not in error

@@ -92,7 +92,7 @@ def add(history, happening):
 
 @pytest.mark.parametrize("span", SPANS)
 @given(happened=happenings())
-def test_counts_over_time_are_sums_over_a_list_of_all_that_happened(span, happened):
+def test_counts_over_time_equal_sums_over_a_list_of_events(span, happened):
     history, (seconds, length) = History(), SPANS[span]
     counted = [add(history, happening) for happening in happened]
     now = counted[-1][0]
@@ -110,7 +110,7 @@ def test_counts_over_time_are_sums_over_a_list_of_all_that_happened(span, happen
 
 
 @given(happened=happenings(), cuts=st.lists(st.integers(0, 40), max_size=5))
-def test_a_client_that_asks_for_what_is_new_gets_everything(happened, cuts):
+def test_a_client_that_asks_for_new_buckets_gets_every_bucket(happened, cuts):
     history, collected, since = History(), {}, 0
     for place, happening in enumerate(happened):
         now, _ = add(history, happening)
@@ -135,7 +135,7 @@ def test_latency_quantiles_are_right_up_to_the_width_of_a_bin(durations):
         assert exact / width <= series[name][0] <= exact * width * (1 + 1e-6)
 
 
-def test_errors_and_latency_are_those_of_the_last_minute():
+def test_errors_and_latency_cover_the_last_minute():
     history = History()
     sample(history, contents_of(), START)
     for second, (status, seconds) in enumerate([(500, 9.0)] * 30 + [(200, 0.01)] * 50 + [(404, 0.01)] * 4):
@@ -146,7 +146,7 @@ def test_errors_and_latency_are_those_of_the_last_minute():
     assert now["p99_seconds"] == pytest.approx(9.0, rel=0.2)
 
 
-def test_shares_are_those_of_the_last_decided_rows(rng):
+def test_shares_cover_the_last_decided_rows(rng):
     history, contents = History(), contents_of(outputs(rng, 99), method="dlr")
     events = [event(rng, START + second, rows=170, is_decided=second % 5 > 0) for second in range(20)]
     for one in events:
@@ -161,7 +161,7 @@ def test_shares_are_those_of_the_last_decided_rows(rng):
 
 
 @pytest.mark.parametrize("kind", STARTS_AFRESH)
-def test_shares_and_threshold_start_afresh_after_a_new_reference_rate_or_state(rng, kind):
+def test_a_new_reference_rate_or_state_clears_shares_and_threshold(rng, kind):
     history = History()
     sample(history, contents_of(), START)
     history.record(event(rng, START))
@@ -175,7 +175,7 @@ def test_shares_and_threshold_start_afresh_after_a_new_reference_rate_or_state(r
 
 
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
-def test_densities_are_those_of_the_last_rows_and_of_the_reference_under_the_current_fit(rng, method):
+def test_densities_show_the_last_rows_and_the_reference_under_the_current_fit(rng, method):
     history = History()
     contents, last = learned(contents_of(outputs(rng, 300), method=method), outputs(rng, 200, shift=1.0), START)
     history.record(last)
@@ -197,7 +197,7 @@ def test_a_density_of_any_scores_is_finite(scores):
     assert None not in density["edges"] + density["rows"]
 
 
-def test_a_drift_alarm_shows_its_evidence_and_after_an_alarm_what_changed(rng):
+def test_the_history_shows_the_evidence_of_drift_and_after_an_alarm_the_changes(rng):
     history, contents = History(), contents_of(method="dlr", drift_alarm=0.01)
     sample(history, contents, START)
     assert read(history, now=START)["drift"] is None

@@ -78,7 +78,7 @@ def as_moments(content: bytes, folder) -> truing.Moments:
 
 
 @pytest.mark.parametrize(("method", "encoding"), [("dlr", "json"), ("contrast", "binary")])
-def test_answers_equal_those_of_a_detector_with_the_same_batches(service, method, encoding):
+def test_answers_equal_the_answers_of_a_detector_with_the_same_batches(service, method, encoding):
     reference, detector, model = batch(200, seed=9), truing.Detector(method=method), Model(service, method=method)
     detector.calibrate(reference)
     answer = model.calibrate(reference)
@@ -198,17 +198,6 @@ def test_a_contrast_asks_for_its_reference_and_takes_another_at_any_time(service
         check_same(model, detector, batch(40, seed + 2))
 
 
-@pytest.mark.parametrize(("method", "earlier_rows"), [("contrast", 0), ("dlr", 40)])
-def test_the_default_method_is_contrast_if_the_reference_comes_first(service, method, earlier_rows):
-    model, detector, reference = Model(service), truing.Detector(method=method), batch(FEWEST_FOR_CONTRAST, seed=9)
-    if earlier_rows:
-        model.infer(batch(earlier_rows))
-        detector.learn(batch(earlier_rows))
-    assert model.calibrate(reference)["method"] == method
-    detector.calibrate(reference)
-    check_same(model, detector, batch(30, 1))
-
-
 def test_a_model_without_logits_learns_given_scores(service):
     model, rows = Model(service, base="given", classes=None), truing.Outputs(batch(40).features, scores=np.arange(40.0))
     answer = model.infer(rows)
@@ -217,7 +206,7 @@ def test_a_model_without_logits_learns_given_scores(service):
     np.testing.assert_allclose(answer["scores"], expected, rtol=1e-6)
 
 
-def test_moments_are_those_of_all_rows_and_can_be_merged_once_by_id(service, tmp_path):
+def test_moments_contain_all_rows_and_are_merged_once_per_id(service, tmp_path):
     one, two = Model(service, method="dlr"), Model(service, method="dlr")
     assert one.request("GET", "/moments").status_code == 204
     one.infer(batch(30, seed=1))
@@ -235,7 +224,7 @@ def test_moments_are_those_of_all_rows_and_can_be_merged_once_by_id(service, tmp
     assert two.request("POST", "/moments", content=content).json() == {"rows": 80}
 
 
-def test_moments_since_a_change_are_those_of_the_later_rows(service, tmp_path):
+def test_moments_since_a_change_contain_only_later_rows(service, tmp_path):
     model = Model(service, method="dlr")
     model.infer(batch(30, seed=1))
     since = model.request("GET", "/moments").headers["Truing-Sequence"]
@@ -308,21 +297,6 @@ def test_a_reset_forgets_rows_and_ids_and_keeps_the_reference_and_the_rate(servi
     names = ("rows", "rows_learned", "batches", "reference_rows", "rate")
     assert [model.status()[name] for name in names] == [0, 0, 0, 50, {"accept": 0.9}]
     assert not model.post(batch(12), id="x").json()["parameters"]["repeated"]
-
-
-def test_a_backup_is_a_database_that_another_server_serves_with_the_same_answers(service, tmp_path):
-    model = Model(service, method="dlr")
-    model.calibrate(batch(50, seed=9))
-    model.infer(batch(20), id="x")
-    response = model.request("GET", "/backup")
-    assert response.headers["content-disposition"] == f'attachment; filename="{model.name}.sqlite3"'
-    (tmp_path / "copy.sqlite3").write_bytes(response.content)
-    with serving(tmp_path, sizes=None) as other:
-        copied, own = other.status("copy"), model.status()
-        assert {name for name in own if copied[name] != own[name]} <= {"model", "database_bytes", "snapshot"}
-        again = other.client.post("/v2/models/copy/infer", json=as_json(batch(20), id="x")).json()
-        assert again["outputs"] == model.post(batch(20), id="x").json()["outputs"]
-        assert again["parameters"]["repeated"]
 
 
 def test_garbage_rows_are_reported_and_not_learned(service):
@@ -486,7 +460,7 @@ def test_a_wrong_gzip_body_is_refused_quickly_and_changes_nothing(service, body,
     assert service.states() == before
 
 
-def test_every_answer_forbids_to_load_to_frame_and_to_guess_its_type(service):
+def test_every_answer_forbids_loading_framing_and_type_guessing(service):
     paths = [path.replace("{name}", "truing").replace("{version}", "1") for path in document()["paths"]]
     answers = [service.client.get(path) for path in (*paths, "/nowhere", "/")]
     answers.append(service.client.get("/v2", headers={"Host": "example.org"}))

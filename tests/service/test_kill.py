@@ -15,7 +15,8 @@ from truing.service.store import Store
 
 from .batches import DETECTORS, bits
 from .replay import History
-from .served import Client, Server, create, inference, run_together, serving
+from .running import Running
+from .served import Client, create, inference, run_together, serving
 
 REFERENCE_ROWS = 230
 CLIENTS = 2  # For each model.
@@ -36,7 +37,7 @@ class Model:
 class Load:
     """Clients that send requests until `ends` is set. `is_writing` is set while a model or snapshot is written."""
 
-    server: Server
+    server: Running
     models: list[Model]
     ends: threading.Event = field(default_factory=threading.Event)
     is_writing: threading.Event = field(default_factory=threading.Event)
@@ -165,11 +166,11 @@ def survive(state: Path, kinds: list[str], kills: int, seed: int, *, with_snapsh
 
 
 @pytest.mark.parametrize("with_snapshots", [False, True])
-def test_five_kills_under_load_lose_no_batch_and_double_none(tmp_path, with_snapshots):
+def test_five_kills_under_load_lose_and_repeat_no_batch(tmp_path, with_snapshots):
     survive(tmp_path / "state", ["dlr", "window", "contrast"], 5, with_snapshots, with_snapshots=with_snapshots)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_snapshots", [False, True])
-def test_fifteen_kills_under_load_lose_no_batch_and_double_none(tmp_path, with_snapshots):
+def test_fifteen_kills_under_load_lose_and_repeat_no_batch(tmp_path, with_snapshots):
     survive(tmp_path / "state", ["decay", "rlr", "auto"], 15, seed=0, with_snapshots=with_snapshots)

@@ -10,7 +10,7 @@ import pytest
 
 import truing
 from truing.service.changes import learning
-from truing.service.history import SPANS, History
+from truing.service.history import History
 from truing.service.models import Models
 
 httpx = pytest.importorskip("httpx", reason="needs httpx: pip install '.[dev]'")
@@ -75,14 +75,6 @@ def test_the_list_of_models_has_the_state_of_each_model(server):
     assert "damaged" in broken["problem"]
 
 
-def test_the_history_of_a_model_is_found_by_its_name(server):
-    models, histories = server
-    with live.sampling(models, histories):
-        answer = get(*server, "/live/history?model=good").json()
-    assert answer["spans"] == list(SPANS)
-    assert answer["current"]["features"] == 64
-
-
 @pytest.mark.parametrize(
     ("query", "status", "message"),
     [
@@ -108,7 +100,7 @@ class Failing(History):
         raise ValueError("of this test")
 
 
-def test_a_model_that_cannot_be_sampled_is_logged_once_and_does_not_affect_others(server, caplog):
+def test_a_failing_sample_is_logged_once_and_does_not_affect_other_models(server, caplog):
     models, histories = server
     histories["failing"] = failing = Failing()
     models.create("failing", {"features": 64, "classes": 10})

@@ -184,7 +184,7 @@ def test_the_reader_chooses_a_model_and_the_list_follows_the_server(browser, tmp
             assert messages == []
 
 
-def test_errors_latency_failures_skipped_rows_and_what_is_missing_are_at_the_top(browser, server):
+def test_the_top_of_the_page_shows_errors_latency_failures_and_missing_parts(browser, server):
     server.create("one")
     server.learn()
     rows = INSIDE[:50].features.astype(np.float32)

@@ -81,7 +81,7 @@ def test_requests_rows_and_refusals_are_counted_by_model(service):
 
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
-def test_the_drift_alarm_is_that_of_a_detector_until_there_is_another_reference(service):
+def test_the_drift_alarm_equals_the_alarm_of_a_detector_until_the_reference_changes(service):
     create(service, "drifting", method="dlr", drift_alarm=0.01)
     detector, reference = truing.Detector(method="dlr", drift_alarm=0.01), batch(900, seed=9)
     detector.calibrate(reference)
@@ -134,7 +134,7 @@ def test_random_paths_names_and_methods_add_few_series(service, method, start, e
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool: apt-get install prometheus")
-def test_promtool_finds_nothing_to_criticise(service):
+def test_promtool_accepts_the_metrics(service):
     infer(service, "truing", batch(20))
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=text_of(service), capture_output=True, text=True, check=False

@@ -25,7 +25,7 @@ def test_an_invalid_model_leaves_no_file(models):
     assert (sorted(models.folder.iterdir()), len(models)) == (before, 0)
 
 
-def test_files_that_a_crash_left_behind_are_removed_and_do_not_come_back(models):
+def test_files_left_by_a_crash_are_removed(models):
     models.create("m", OPTIONS)
     models.close()
     (models.folder / ".n.sqlite3.draft").write_bytes(b"half")

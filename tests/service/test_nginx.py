@@ -1,5 +1,6 @@
 """nginx with deploy/nginx.conf forwards inference, and stops everything else that comes from outside."""
 
+import shutil
 import socket
 import ssl
 import subprocess
@@ -65,6 +66,8 @@ def is_listening(port: int) -> bool:
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory) -> Iterator[Proxy]:
     """Run nginx in front of a recorder, with free ports and shorter timeouts."""
+    if shutil.which("nginx") is None:
+        pytest.skip("needs nginx")
     folder = tmp_path_factory.mktemp("nginx")
     with socket.create_server((INSIDE, 0)) as listener:
         port = listener.getsockname()[1]

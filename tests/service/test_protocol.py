@@ -285,7 +285,7 @@ def test_any_json_as_the_request_or_as_a_field_of_a_tensor_is_decoded_or_rejecte
     assert features is None or features.shape[1] == 3
 
 
-def test_an_answer_in_json_is_limited_and_one_in_bytes_is_not():
+def test_only_json_answers_are_limited():
     rows = Outputs(np.zeros((300_000, 1), np.float32), np.zeros((300_000, 2), np.float32))
     with pytest.raises(ValueError, match="a JSON answer may have at most 1,000,000 numbers, got 1,200,000"):
         check_json_answer(Inference(rows))

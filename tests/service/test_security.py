@@ -104,7 +104,7 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("lines", UPGRADES.values(), ids=UPGRADES)
-def test_the_body_of_an_upgrade_request_is_its_body_wherever_the_stream_is_split(service, lines):
+def test_the_body_of_an_upgrade_request_is_never_a_second_request(service, lines):
     before = service.states()
     stream = post(INFER, RESET, *lines) + LAST
     body_start = stream.index(RESET)

@@ -104,7 +104,7 @@ def test_a_failed_commit_changes_nothing(tmp_path):
     store.close()
 
 
-def test_a_state_is_not_compared_across_a_reset_whose_change_was_deleted(tmp_path, monkeypatch):
+def test_a_state_before_a_reset_is_not_compared_even_if_its_snapshot_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("time.time", map(float, range(0, 36_000, 3600)).__next__)  # One snapshot per hour.
     store = created(tmp_path)
     contents = committed(store, store.load(), ["a"])

@@ -61,7 +61,7 @@ _NEAR_STANDARD_ERRORS = 5.0  # Rows within this many standard errors of ±λ may
 _MAX_ROUNDS = 8  # Rounds over all rows.
 _MAX_CORRECTIONS = 20
 _SMALL_GRADIENT = 1e-6  # Per row and width: the first fit may already be the minimum.
-_INLIERS_PER_UNKNOWN = 20  # A dual point is corrected on so many inliers.
+_INLIERS_PER_UNKNOWN = 20  # Correct a dual point on this many inliers per unknown.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio.
 
 

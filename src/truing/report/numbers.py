@@ -7,7 +7,7 @@ RATES = {
     "false_alarm": "largest chance that an in-distribution row is refused",
     "fdr": "largest expected share of in-distribution rows among the refused rows",
 }
-"""Descriptions of the rates that a decision may keep."""
+"""Descriptions of the error rates that a decision can control."""
 
 FIT = {
     "fitted_rows": "rows in the fit",

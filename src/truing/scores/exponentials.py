@@ -1,7 +1,7 @@
 r"""Sums of exponentials of logits, $\sum_j e^{f_j / T}$, from which softmax and free energy are computed in float64.
 
-The largest logit of a row is subtracted first. Its own exponential is then 1, and the exponentials of the others are
-summed, so that no digits are lost where the largest dominates:
+The largest logit of a row is subtracted first, so its exponential is 1. The exponentials of the other logits are summed
+separately, so that no digits are lost if the largest logit dominates:
 $\log \sum_j e^{f_j / T} = \max_j f_j / T + \log(1 + \mathrm{others})$.
 These functions reject logits that are not finite while they read them, so callers need not check them first.
 """

@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     part.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     part.add_argument("--port", type=int, default=8080, help="HTTP port, 0 for any free port (default: %(default)s)")
     part.add_argument("--grpc-port", type=int, metavar="P", help="also serve gRPC on this port, 0 for any free port")
-    actions = part.add_subparsers(metavar="backup", title="instead of serving")
+    actions = part.add_subparsers(metavar="COMMAND", title="instead of serving")
     backup = actions.add_parser("backup", help=run_backup.__doc__, description=run_backup.__doc__)
     backup.set_defaults(run=run_backup)
     backup.add_argument("folder", type=_state_path, metavar="DIR", help="state directory, which may be in use")
@@ -105,7 +105,7 @@ def _add_model(part: argparse._ArgumentGroup) -> None:
     part.add_argument(
         "--method",
         choices=METHODS,
-        help=f"default: contrast if at least {FEWEST_FOR_CONTRAST} reference rows come first, dlr otherwise",
+        help=f"method (default: contrast if at least {FEWEST_FOR_CONTRAST} reference rows come first, dlr otherwise)",
     )
     part.add_argument("--temperature", type=float, metavar="T", help="softmax temperature (default: 1)")
     part.add_argument("--components", type=int, metavar="K", help="fit on the K leading principal components")
@@ -119,7 +119,7 @@ def _add_model(part: argparse._ArgumentGroup) -> None:
         "--same-mix",
         action="store_true",
         default=None,
-        help="the rows have the same class frequencies as the reference",
+        help="assume that in-distribution rows have the class frequencies of the reference",
     )
     part.add_argument(
         "--drift-alarm",

@@ -1,6 +1,9 @@
 """Own scores and methods: their numbers are the user's, next to truing's, on the same rows."""
 
+import re
+import shlex
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,3 +143,18 @@ def test_a_copy_of_the_in_distribution_set_is_not_an_out_of_distribution_set(fol
     outputs.save(folder / "digits.npz")
     assert run(folder, "") == 1
     assert "digits must hold other rows than the in-distribution set in" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation_gives_the_numbers_that_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text()
+    python, module = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(python, "page", "exec"), {})
+    Path("my_scores.py").write_text(module)
+    Path("my.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1])
+    for command in re.findall(r"^\$ truing (.*)$", page, re.MULTILINE):
+        assert main(shlex.split(command)) == 0
+    shown = re.findall(r"^\| (?:msp|norm|gen).*\|$", page, re.MULTILINE)
+    assert shown
+    assert set(shown) <= set(Path("tables.md").read_text().splitlines())
