@@ -1,18 +1,17 @@
 """Compare truing with other libraries: the same features and logits, and the same metrics for all.
 
-The in-distribution rows are permuted. A quarter is A and a quarter is B: known rows that a detector may be given, some
-with their labels. The networks' training rows are not in the banks. The rest and all rows of one other set are the mix,
-which every detector scores. "given" says what else a detector saw: nothing; A, with B to decide against; A and B, with
-nothing to decide against; the mix; or all three. There are ten such splits, fewer for slow detectors. Rivals use their
-documented defaults. Where there is none, DICE's p is the one in pytorch-ood's CIFAR-10 example, ViM's d is 512 or half
-the features, and forests have depth 10, as is usual with AdaDetect. Banks are read from DIR/banks; the default of DIR
-is ../shared/data, relative to the repository.
+The in-distribution rows are permuted. A quarter is A and a quarter is B: reference rows, which some detectors learn
+from, some also from their labels. The rest and all rows of one other set are the mix, which every detector scores.
+"given" is what a detector learns from: nothing; A, with B to decide against; A and B, without decisions; the mix; or
+all three. There are ten splits, fewer for slow detectors. Rivals use their documented defaults. Without a default,
+DICE's p is the value in pytorch-ood's CIFAR-10 example, ViM's d is 512 or half the features, and forests have depth 10,
+as is usual with AdaDetect. Banks are read from DIR/banks; DIR is ../shared/data by default, relative to the repository.
 
-    pip install -e '.[networks]' pyod pulearn fcnd && pip install --no-deps pytorch-ood  # Needs no torchvision here.
+    pip install -e '.[networks]' pyod pulearn fcnd && pip install --no-deps pytorch-ood  # torchvision is not needed
     export TRUING_DATA=DIR OMP_NUM_THREADS=1
-    python examples/compare_with_the_field.py --json docs/results/field.jsonl                # What is not there yet.
-    python examples/compare_with_the_field.py --json docs/results/field.jsonl --only truing  # These rows again.
-    python examples/compare_with_the_field.py --json docs/results/field.jsonl --page docs/results/field.md
+    python examples/compare_with_the_field.py --json docs/results/field.jsonl                # missing rows
+    python examples/compare_with_the_field.py --json docs/results/field.jsonl --only truing  # again
+    python examples/compare_with_the_field.py --json docs/results/field.jsonl --page docs/results/field*.md
 """
 
 import argparse
@@ -44,10 +43,10 @@ TITLES = {
 }
 INSIDE = ("cifar10-test", "cifar100-test", "imagenet-val-5000")
 SPLITS, SEED, BATCH_ROWS, CONVENTION, FALSE_ALARM = 10, 0, 32, "at-least", 0.05
-# A detector that has taken so many CPU seconds on a bank gets no more splits.
+# A detector gets no more splits of a bank after this many CPU seconds.
 BUDGET, BUDGET_OF_LOGISTIC, BUDGET_OF_OUTLIERS = 6.0, 15.0, 1.0
-WIDE, COMPONENTS, MORE_COMPONENTS = 512, 64, 128  # Wider features also go in as leading principal components (PCs).
-NUMBERS_AT_ONCE = 10**8  # DICE holds rows × classes × features, and gets fewer rows.
+WIDE, COMPONENTS, MORE_COMPONENTS = 512, 64, 128  # Wider features are also reduced to principal components (PCs).
+NUMBERS_AT_ONCE = 10**8  # DICE stores rows × classes × features, so it gets fewer rows.
 METRICS = ("fpr95", "auroc", "found")
 DIRECTION = "direction + distance + scores"  # The columns that suit classifiers best.
 
@@ -57,7 +56,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Split:
-    """Known rows A and B, the rest of the in-distribution rows, and the other sets by name."""
+    """Reference rows A and B, the rest of the in-distribution rows, and the other sets by name."""
 
     a: Outputs
     b: Outputs
@@ -67,11 +66,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Rival:
-    """A detector: its scores are higher for rows that it takes for in-distribution.
+    """A detector. Higher scores are more in-distribution.
 
-    If it is given the mix, `scores` maps (split, mix) to the scores of known rows that were treated like the mix's, or
-    None, and of the mix; otherwise (rows to learn from, rows) to the scores of the rows. These go in with the other
-    rows of one mix only if `by_mix`, all sets at once if not.
+    For detectors given the mix, `scores` maps (split, mix) to the scores of reference rows that were treated like the
+    mix, or None, and to the scores of the mix. For other detectors it maps (rows to learn from, rows) to the scores of
+    the rows, of one mix at a time if `by_mix`, else of all sets at once.
     """
 
     name: str
@@ -126,7 +125,7 @@ def of_pytorch_ood(weight: Any, bias: Any) -> Iterator[Rival]:
 
     def scores(make: Any, arguments: tuple[Any, ...], kind: str, known: Outputs, rows: Outputs) -> Any:
         if make in by_class and (missing := len(weight) - len(np.unique(known.labels))):
-            raise ValueError(f"{missing:,} of {len(weight):,} classes have no known row")
+            raise ValueError(f"{missing:,} of {len(weight):,} classes have no reference row")
         column, shape = "logits" if kind == "logits" else "features", (..., *[None] * 2 * (kind == "feature_maps"))
         detector = make(*arguments)
         if detector.requires_fit:
@@ -206,7 +205,7 @@ def of_pulearn(weight: Any, bias: Any) -> Iterator[Rival]:
 
 
 def of_fcnd(weight: Any, bias: Any) -> Iterator[Rival]:
-    """Yield a full conformal detector: of outliers, learned from all rows, known ones and the mix alike."""
+    """Yield a full conformal outlier detector, which learns from reference rows and the mix alike."""
     from fcnd import FCND, IsoForestLearner
 
     def scores(learner: Any, split: Split, mix: Outputs) -> tuple[Any, Any]:
@@ -331,7 +330,7 @@ def split_bank(folder: Path, seed: int) -> Split:
 
 
 def scored(rival: Rival, split: Split) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield for each other set its name, and the scores of known rows not learned from, of in and of out rows."""
+    """Yield for each other set its name and the scores of reference rows not learned from, of in and of out rows."""
     n = len(split.rest)
     if "mix" in rival.given:
         for name, other in split.others.items():
@@ -351,7 +350,7 @@ def scored(rival: Rival, split: Split) -> Iterator[tuple[str, Any, Any, Any]]:
 
 
 def judge(known: Any, scores_in: Any, scores_out: Any) -> dict[str, float]:
-    """Return FPR95, AUROC and, where known rows were kept, the share of out rows found at 5 % false alarms."""
+    """Return FPR95, AUROC and, with reference rows to decide, the share of out rows detected at 5 % false alarms."""
     report = truing.evaluate(scores_in, scores_out, convention=CONVENTION)
     numbers = {"fpr95": report.fpr95, "auroc": report.auroc}
     if known is not None:
@@ -360,7 +359,7 @@ def judge(known: Any, scores_in: Any, scores_out: Any) -> dict[str, float]:
 
 
 def measure(folder: Path, library: str, splits: int, done: set[tuple[str, str]]) -> Iterator[Row]:
-    """Yield a row for every rival of a library that is not done: means and standard errors over the splits."""
+    """Yield a row for every rival of a library without a row: means and standard errors over the splits."""
     try:
         versions = {name: version(name) for name in ("numpy", "truing", library)}
     except PackageNotFoundError:
@@ -399,7 +398,7 @@ def summary(found: list[dict[str, dict[str, float]]]) -> Row:
 
 
 def over_splits(values: Any) -> list[float | None]:
-    """Return the mean and its standard error, which one split does not have."""
+    """Return the mean and its standard error, None for a single split."""
     n = len(values)
     return [round(float(np.mean(values)), 5), round(float(np.std(values, ddof=1)) / n**0.5, 5) if n > 1 else None]
 
@@ -408,7 +407,7 @@ def text(rows: list[Row]) -> str:
     """Return one bank's table in per cent, the best mean AUROC without noise sets first, and what was not run."""
     run = sorted((row for row in rows if "auroc" in row), key=lambda row: -row["mean auroc"][0])
     sets = list(run[0]["auroc"])
-    heads = ["FPR95", "AUROC", "found", "FPR95+", "AUROC+", "found+"]
+    heads = ["FPR95", "AUROC", "detected", "FPR95+", "AUROC+", "detected+"]
     table = [["detector", "library", "given", *heads, *sets, "splits", "seconds"]]
     for row in run:
         means = [shown(row.get(f"mean {metric}{sign}"), error=not sign) for sign in ("", "+") for metric in METRICS]
@@ -436,25 +435,27 @@ KINDS: dict[str, Callable[[Row], bool]] = {
     "base score": lambda row: is_ours(row, "nothing"),
     "rivals, given nothing": lambda row: is_rival(row, "nothing"),
     "rivals, A (and B)": lambda row: is_rival(row, "A", "A, B"),
-    "rivals, their labels too": lambda row: is_rival(row, "A, labels", "A, B, labels"),
+    "rivals, A (and B) with labels": lambda row: is_rival(row, "A, labels", "A, B, labels"),
     "rivals, the mix": lambda row: is_rival(row, "mix"),
     "**rivals, A, B and the mix**": lambda row: is_rival(row, "A, B, mix") and DIRECTION not in row["detector"],
-    f"**the same, on {DIRECTION}**": lambda row: is_rival(row, "A, B, mix") and DIRECTION in row["detector"],
+    f"**rivals, A, B and the mix, on {DIRECTION}**": lambda row: (
+        is_rival(row, "A, B, mix") and DIRECTION in row["detector"]
+    ),
 }
 
 
 def is_ours(row: Row, given: str) -> bool:
-    """Tell whether a row is one of truing's, and its detector was given just this."""
+    """Return whether a row is of a detector of truing that was given exactly this."""
     return row["library"] == "truing" and row["given"] == given
 
 
 def is_rival(row: Row, *given: str) -> bool:
-    """Tell whether a row is not one of truing's, and its detector was given one of these."""
+    """Return whether a row is of a rival that was given one of these."""
     return row["library"] != "truing" and (not given or row["given"] in given)
 
 
 def best_of_each_kind(banks: dict[str, list[Row]]) -> str:
-    """Return a table: the highest mean AUROC of each kind, with FPR95, AUROC and found."""
+    """Return a table: the highest mean AUROC of each kind, with FPR95, AUROC and the detected share."""
     lines = [["", *(TITLES.get(bank, bank) for bank in banks)]]
     for kind, belongs in KINDS.items():
         cells = []
@@ -467,15 +468,15 @@ def best_of_each_kind(banks: dict[str, list[Row]]) -> str:
 
 
 def who_is_ahead(banks: dict[str, list[Row]]) -> str:
-    """Return a table: contrast beside the best rival by each number, and how many rivals are ahead of it by one."""
+    """Return a table: contrast and the best rival by each metric, and how many rivals are ahead of contrast."""
     lines = [["", *(TITLES.get(bank, bank) for bank in banks)]]
-    for metric, name in zip(METRICS, ("FPR95", "AUROC", "found"), strict=True):
+    for metric, name in zip(METRICS, ("FPR95", "AUROC", "detected"), strict=True):
         key, sign = f"mean {metric}", -1 if metric == "fpr95" else 1
         cells = []
         for rows in banks.values():
             (own,) = [row for row in rows if row["detector"] == "contrast"]
             ahead = [row for row in rows if is_rival(row) and key in row and sign * (row[key][0] - own[key][0]) > 0]
-            cells.append(f"{shown(own[key])}; ahead of it: {len(ahead) or 'none'}")
+            cells.append(f"{shown(own[key])}; rivals ahead: {len(ahead) or 'none'}")
         lines.append([f"{name}, contrast", *cells])
         best = [highest([row for row in rows if is_rival(row)], metric) for rows in banks.values()]
         lines.append([f"{name}, best rival", *(f"{row['detector']} {shown(row[key])}" for row in best if row)])
@@ -483,7 +484,7 @@ def who_is_ahead(banks: dict[str, list[Row]]) -> str:
 
 
 def set_by_set(banks: dict[str, list[Row]]) -> str:
-    """Return a table: the AUROC of each set, of contrast, of the better base score and of the best rivals."""
+    """Return a table with the AUROC of contrast, the best base score and the best rivals on each set."""
     heads = ["contrast", "base score", "best rival given A, B and the mix", "best other rival"]
     lines = [["", *heads]]
     for bank, rows in banks.items():
@@ -508,24 +509,24 @@ def highest(rows: list[Row], metric: str) -> Row | None:
 
 
 def numbers(row: Row) -> str:
-    """Return FPR95 / AUROC / found in per cent."""
+    """Return FPR95 / AUROC / detected share in per cent."""
     return " / ".join(shown(row.get(f"mean {metric}"), error=False) for metric in METRICS)
 
 
 def as_markdown(lines: list[list[str]]) -> str:
-    """Return a table, its first line the heads."""
+    """Return a Markdown table whose first line is the head."""
     head, *body = ["| " + " | ".join(cells) + " |" for cells in lines]
     return "\n".join([head, "| --- " * len(lines[0]) + "|", *body])
 
 
 def versions_of(banks: dict[str, list[Row]]) -> str:
-    """Return the versions of all that was run."""
+    """Return the versions of all libraries that were run."""
     found = {(name, number) for rows in banks.values() for row in rows for name, number in row["versions"].items()}
     return ", ".join(f"{name} {number}" for name, number in sorted(found))
 
 
 def by_bank(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each bank, the banks in order of name."""
+    """Return the rows of each bank, sorted by name."""
     banks: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["bank"]):
         banks.setdefault(row["bank"], []).append(row)
@@ -533,7 +534,7 @@ def by_bank(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def fill(page: str, rows: Iterable[Row]) -> str:
-    """Return a page with what stands between its lines `<!-- name -->` and `<!-- end -->` made anew from the rows."""
+    """Return a page with its tables, between `<!-- name -->` and `<!-- end -->`, made from the rows."""
     banks = by_bank(rows)
     tables = {"best": best_of_each_kind, "ahead": who_is_ahead, "sets": set_by_set, "versions": versions_of}
 
@@ -546,23 +547,26 @@ def fill(page: str, rows: Iterable[Row]) -> str:
 
 
 def read(path: Path | None) -> list[Row]:
-    """Return the rows stored in a file, none if there is no such file."""
+    """Return the rows in a file, or no rows without a file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path and path.exists() else []
 
 
 def main() -> None:
-    """Measure what is asked for, print its tables and, with --json FILE, append its rows; or fill a page from them."""
+    """Measure the missing rows, print their tables and store them with --json, or fill pages with stored rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--bank", action="append", help="a folder under TRUING_DATA/banks (default: the banks on the page)"
     )
-    parser.add_argument("--json", type=Path, help="JSON lines, one per detector: those in it are not measured again")
-    parser.add_argument("--only", choices=MAKERS, help="measure one library alone, whose rows in the file are replaced")
-    parser.add_argument("--splits", type=int, default=SPLITS, help=f"splits of the rows, {SPLITS} if not given")
-    parser.add_argument("--page", type=Path, help="measure nothing, but fill this page's tables from the file")
+    parser.add_argument(
+        "--json", type=Path, help="JSON lines, one per detector; detectors in the file are not measured again"
+    )
+    parser.add_argument("--only", choices=MAKERS, help="measure one library only and replace its rows in the file")
+    parser.add_argument("--splits", type=int, default=SPLITS, help=f"number of splits (default: {SPLITS})")
+    parser.add_argument("--page", type=Path, nargs="+", help="only fill the tables of these pages from the file")
     args = parser.parse_args()
     if args.page:
-        args.page.write_text(fill(args.page.read_text(), read(args.json)))
+        for page in args.page:
+            page.write_text(fill(page.read_text(), read(args.json)))
         return
     folders = [BANKS / name for name in args.bank or TITLES]
     missing = [folder.name for folder in folders if not folder.is_dir()]

@@ -1,10 +1,10 @@
-"""What procedures for the false discovery rate of a whole stream find, on streams drawn from the banks.
+"""Measure procedures for the false discovery rate of a whole stream, on streams drawn from the banks.
 
-Each repetition draws which in-distribution rows are fitted, which are the reference, and which the stream is drawn
-from, with replacement. A contrast is fitted once and frozen, so a stream is a draw of p-values. The procedures are
-Benjamini and Hochberg's, batch by batch, and three of the package online-fdr: BatchPRDS; e-LOND with an e-value of
-m + 1 for a p-value of 1 / (m + 1) and 0 for others; and LORD++ at 6 / pi squared of the level, at which it is valid
-under a shared reference (on the first 32,000 rows: its time grows with the number of refused rows).
+Each repetition draws the in-distribution rows that are fitted, the reference, and the rows of the stream, with
+replacement. A contrast is fitted once and frozen, so a stream is a sequence of p-values. The procedures are Benjamini
+and Hochberg's, batch by batch, and three of the package online-fdr: BatchPRDS; e-LOND with an e-value of m + 1 for a
+p-value of 1 / (m + 1) and 0 for others; and LORD++ at 6 / pi squared of the level, at which it is valid for a shared
+reference. LORD++ runs on the first 32,000 rows only, because its time grows with the number of refused rows.
 
     TRUING_DATA=DIR python examples/measure_guarantees.py [--repetitions 3] [--batches 10000]
 """

@@ -6,6 +6,8 @@ Second, the script counts how often a reference of training rows is noticed. Eve
 held-out and test rows. A quarter of the classes is out-of-distribution and not used for training. Each classifier is
 tried with two references: training rows, which is a mistake, and held-out rows.
 
+Third, the methods are compared with small references, on the tables with at least three classes.
+
     TRUING_TABLES=DIR python examples/measure_mistakes.py
 
 TRUING_TABLES holds data sets of the KEEL repository, see `measure_summary.py`. The script writes
@@ -36,6 +38,8 @@ from truing.sklearn import MEMORISED_REFERENCE, TruedDetector
 SEEDS = 10
 SPLITS = 3
 MOST_ROWS = 3000
+SIZES = (40, 60, 100, 150, 200)
+METHODS = ("none", "dlr", "contrast")
 HARM = 15  # the share of refused in-distribution rows, in per cent, that is certainly harmful
 KEEL = ("letter", "magic", "optdigits", "penbased", "phoneme", "pima", "ring", "satimage", "segment", "spambase")
 KEEL += ("texture", "vehicle", "vowel")
@@ -67,6 +71,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # MLP stops before it converges.
     rows = [row for seed in range(SEEDS) for row in called(seed)]
     rows += [row for name in (*SHIPPED, *KEEL) for split in range(SPLITS) for row in measured(name, split)]
+    rows += [row for name in (*SHIPPED, *KEEL) for split in range(SPLITS) for row in sized(name, split)]
     origin = {"commit": commit()}
     (RESULTS / "mistakes.jsonl").write_text("".join(json.dumps(origin | row) + "\n" for row in rows))
     (RESULTS / "mistakes.md").write_text(page(rows))
@@ -133,6 +138,27 @@ def measured(name: str, split: int) -> Iterator[Row]:
     print(name, split, flush=True)
 
 
+def sized(name: str, split: int) -> Iterator[Row]:
+    """Yield the AUROC of every method for small references of several sizes, in per cent."""
+    features, labels = table(name)
+    train, held_out, test, outside = parts(labels, np.random.default_rng(split))
+    if not len(outside):
+        return
+    classifier = CLASSIFIERS["HistGradientBoosting"]().fit(features[train], labels[train])
+    scaler = StandardScaler().fit(features[train])
+    rows, reference = (
+        truing.Outputs(scaler.transform(features[part]), classifier.decision_function(features[part]))
+        for part in (np.concatenate((test, outside[: len(test)])), held_out)
+    )
+    for size in SIZES:
+        if size <= len(reference):
+            for method in METHODS:
+                scores = truing.detect(rows, reference[:size], method=method).scores
+                auroc = truing.auroc(scores[: len(test)], scores[len(test) :])
+                yield {"set": name, "split": split, "size": size, "method": method, "auroc": round(100 * auroc, 2)}
+    print(name, split, flush=True)
+
+
 def table(name: str) -> tuple[Any, Any]:
     """Return the columns (n, d) and the class numbers (n,) of a table."""
     if name in SHIPPED:
@@ -191,13 +217,22 @@ the share of in-distribution rows that MSP refuses at a false-alarm rate of 5 %.
   rarely noticed, but raise the rate less.
 - A reference needs 100 rows to be judged. Wine has fewer, so its trained references are missed.
 
+## Small references
+
+Mean AUROC in per cent with references of few rows, on scaled columns and with gradient boosting, over {sized} tables
+and {splits} splits. At most half of the rows to decide are out-of-distribution.
+
+| reference rows | none (MSP) | DLR | contrast |
+| ---: | ---: | ---: | ---: |
+{sizes}
+
 `python examples/measure_mistakes.py` writes this page and `mistakes.jsonl`, whose rows name the commit.
 """
 
 
 def page(rows: list[Row]) -> str:
     """Return the results page."""
-    calls, references = ([row for row in rows if key in row] for key in ("call", "reference"))
+    calls, references, sizes = ([row for row in rows if key in row] for key in ("call", "reference", "size"))
     harmful = [row for row in references if row["reference"] == "trained" and row["false_alarms"] >= HARM]
     return PAGE.format(
         calls="\n".join(lines_of_calls(calls)),
@@ -206,6 +241,8 @@ def page(rows: list[Row]) -> str:
         sets=len({row["set"] for row in references}),
         splits=len({row["split"] for row in references}),
         harm=HARM,
+        sizes="\n".join(lines_of_sizes(sizes)),
+        sized=len({row["set"] for row in sizes if row["size"] == max(SIZES)}),
         noticed=f"{sum(row['noticed'] for row in harmful)} of {len(harmful)}",
     )
 
@@ -229,6 +266,15 @@ def lines_of_references(rows: list[Row]) -> list[str]:
             cells = [f"{harm:.1f}", f"{noticed} of {len(chosen)}", *cells]
         lines.append((harm, f"| {title} | {' | '.join(cells)} |"))
     return [line for _, line in sorted(lines, reverse=True)]
+
+
+def lines_of_sizes(rows: list[Row]) -> Iterator[str]:
+    """Yield a line for every size of the reference, over the tables that have enough rows for all sizes."""
+    largest = {row["set"] for row in rows if row["size"] == max(SIZES)}
+    for size in SIZES:
+        chosen = [row for row in rows if row["size"] == size and row["set"] in largest]
+        means = [np.mean([row["auroc"] for row in chosen if row["method"] == method]) for method in METHODS]
+        yield f"| {size} | {' | '.join(f'{mean:.1f}' for mean in means)} |"
 
 
 if __name__ == "__main__":

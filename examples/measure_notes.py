@@ -43,7 +43,7 @@ INTRODUCTION = """# The notes, measured
 How often `truing.detect` gives each note, measured by `examples/measure_notes.py` on mixtures drawn from the CIFAR
 banks (ResNet-56, WRN-40-2, and ResNet-14 on CIFAR-100; shifted images through ResNet-56). The tables come from
 `notes.jsonl`. Each situation has {mixtures} mixtures per bank, or {more} if it has shifted rows or another reference.
-Unless the situation says otherwise, there are 1,000 rows at hand, a fifth of them out, and 1,000 reference rows.
+Unless the situation says otherwise, there are 1,000 test rows, a fifth of them out, and 1,000 reference rows.
 *far*: SVHN, textures, Tiny-ImageNet crops, scenes, MNIST; *near*: the other CIFAR, Tiny-ImageNet resized. The base
 score is msp for dlr and gen for contrast. Decisions are made at 5 % false alarms. The rules for *nearly all out*,
 *swapped* and *hurts* were chosen on other draws from the same banks: they may do worse on other networks and sets."""
@@ -63,7 +63,7 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Situation:
-    """A kind of mixture: the rows at hand, the share of out rows, the reference rows, and the problem, if any."""
+    """A kind of mixture: the number of test rows, the share of out rows, the reference, and the problem, if any."""
 
     rows: int = 1000
     out: float = 0.2
@@ -111,7 +111,7 @@ SHOULD_NOT = {"few look out": ["20% far", "50% far", "80% far"]}
 
 
 def mixture(bank: dict[str, Outputs], situation: Situation, rng: np.random.Generator) -> tuple[Outputs, Any, Outputs]:
-    """Return rows at hand, which of them are out, and a reference."""
+    """Return test rows, which of them are out, and a reference."""
     inside, amiss = bank["inside"], situation.amiss
     inside = inside[rng.permutation(len(inside))]
     reference, rest = inside[: situation.reference], inside[situation.reference :]

@@ -43,7 +43,7 @@ HEADINGS = {"msp": "MSP", "energy": "energy", "truing": "truing"}
 TITLES = {
     "images": "Images: CIFAR-10 against nine other sets, ResNet-56",
     "text": "Text: CLINC150 intents against out-of-scope requests, MiniLM and a linear head",
-    "tables": "Tables: five KEEL data sets, a quarter of the classes unknown, gradient boosting",
+    "tables": "Tables: five KEEL data sets, a quarter of the classes out-of-distribution, gradient boosting",
     "stream": "Stream: the images in batches of 100, each batch decided as it arrives",
 }
 
@@ -140,9 +140,9 @@ def tables() -> Iterator[tuple[str, int, Case]]:
 def table_case(features: Any, labels: Any, rng: np.random.Generator) -> Case:
     """Return a reference, in- and out-of-distribution rows, with scaled columns as features."""
     classes = rng.permutation(np.unique(labels))
-    is_unknown = np.isin(labels, classes[: len(classes) // 4])
-    known = rng.permutation(np.flatnonzero(~is_unknown))
-    train, reference, inside = np.split(known, [len(known) // 2, 3 * len(known) // 4])
+    is_outside = np.isin(labels, classes[: len(classes) // 4])
+    others = rng.permutation(np.flatnonzero(~is_outside))
+    train, reference, inside = np.split(others, [len(others) // 2, 3 * len(others) // 4])
     scaler = StandardScaler().fit(features[train])
     model = HistGradientBoostingClassifier(random_state=0).fit(scaler.transform(features[train]), labels[train])
 
@@ -150,7 +150,7 @@ def table_case(features: Any, labels: Any, rng: np.random.Generator) -> Case:
         scaled = scaler.transform(features[rows])
         return truing.Outputs(scaled, model.decision_function(scaled))
 
-    return outputs(reference), outputs(inside), outputs(np.flatnonzero(is_unknown))
+    return outputs(reference), outputs(inside), outputs(np.flatnonzero(is_outside))
 
 
 def read_keel(path: Path) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Rows for the scripts: outputs of real networks where a bank has enough of them, made rows for other sizes."""
+"""Rows for the scripts: outputs of real networks where there are enough of them, and synthetic rows for other sizes."""
 
 import os
 from pathlib import Path
@@ -14,19 +14,19 @@ Pair = tuple[NDArray[np.floating], NDArray[np.float64]]
 """Features (n, d) and scores (n,)."""
 
 
-def bank(network: str, *sets: str) -> truing.Outputs:
-    """Return the outputs of a real network on some sets; raise FileNotFoundError if the bank is missing."""
+def real_outputs(network: str, *sets: str) -> truing.Outputs:
+    """Return the outputs of a real network on these sets. Raise FileNotFoundError if a file is missing."""
     paths = [DATA / "banks" / network / f"{name}.npz" for name in sets]
     for path in paths:
         if not path.exists():
-            raise FileNotFoundError(f"no bank {network}/{path.name}: set TRUING_DATA to the folder that holds banks/")
+            raise FileNotFoundError(f"there is no file {path}: set TRUING_DATA to the folder that contains banks/")
     parts = [truing.Outputs.load(path) for path in paths]
     return truing.Outputs.concatenate([truing.Outputs(part.features, part.logits) for part in parts])
 
 
 def imagenet() -> truing.Outputs:
     """Return 7,700 real rows of 1,280 features and 1,000 logits."""
-    return bank("imagenet-efficientnet-lite0", "imagenet-val-5000", "dtd10", "scenes")
+    return real_outputs("imagenet-efficientnet-lite0", "imagenet-val-5000", "dtd10", "scenes")
 
 
 def cifar_and_svhn() -> Pair:

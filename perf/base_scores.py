@@ -64,8 +64,8 @@ def measure() -> Iterator[Row]:
         if name not in theirs:
             yield value(work, race(score, repeats=3)[0])
             continue
-        found, expected = score(), theirs[name]().numpy()
-        note = f"they differ by {difference(found, expected) / np.ptp(found):.0e} of the range"
+        actual, expected = score(), theirs[name]().numpy()
+        note = f"they differ by {difference(actual, expected) / np.ptp(actual):.0e} of the range"
         mine, other = race(score, theirs[name])
         yield costs(work, mine, "torch, float32", other, note=note)
 

@@ -43,9 +43,9 @@ def pipeline(rows: truing.Outputs, reference: truing.Outputs) -> np.ndarray:
 
 
 def measure() -> Iterator[Row]:
-    for n, d, known in SIZES:
-        every = made_outputs(known + n, d)
-        reference, rows = every[:known], every[known:]
+    for n, d, reference_rows in SIZES:
+        every = made_outputs(reference_rows + n, d)
+        reference, rows = every[:reference_rows], every[reference_rows:]
         dlr, contrast = partial(ours, rows, reference, "dlr"), partial(ours, rows, reference, "contrast")
         size = f"{n:,} × {d}"
         same = float(np.mean(dlr().is_out == pipeline(rows, reference)))
@@ -57,8 +57,8 @@ def measure() -> Iterator[Row]:
         yield faster(f"detect by DLR, {size}, two threads", two, "one thread", one)
     small = every[: 2 * SMALL]
     arguments = rows, reference, "dlr"
-    held = peak(ours, arguments, (small[:SMALL], small[SMALL:], "dlr"))
-    yield value(f"memory beyond the rows: detect by DLR, {size}", held, SPARE_BYTES)
+    memory = peak(ours, arguments, (small[:SMALL], small[SMALL:], "dlr"))
+    yield value(f"memory beyond the rows: detect by DLR, {size}", memory, SPARE_BYTES)
 
 
 if __name__ == "__main__":

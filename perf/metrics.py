@@ -15,8 +15,8 @@ from _timing import difference, race
 
 
 def ours(scores_in: np.ndarray, scores_out: np.ndarray) -> tuple[float, float, float]:
-    found = truing.evaluate(scores_in, scores_out)
-    return found.auroc, found.aupr, found.fpr95
+    report = truing.evaluate(scores_in, scores_out)
+    return report.auroc, report.aupr, report.fpr95
 
 
 def sklearn(labels: np.ndarray, scores: np.ndarray) -> tuple[float, float, float]:

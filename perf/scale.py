@@ -41,8 +41,8 @@ def measure() -> Iterator[Row]:
 
 def beside_a_plain_loop(table: Path, kind: str) -> Iterator[Row]:
     work = f"moments of {PART * PARTS:,} × {COLUMNS}, Parquet of {kind}"
-    found, sums = ours(table), plain_loop(table)
-    gram = found.comoment[:-1, :-1] + found.rows * np.outer(found.mean[:-1], found.mean[:-1])
+    moments, sums = ours(table), plain_loop(table)
+    gram = moments.comoment[:-1, :-1] + moments.rows * np.outer(moments.mean[:-1], moments.mean[:-1])
     apart = np.abs(gram - sums[:COLUMNS, :COLUMNS]).max() / np.abs(gram).max()
     with cluster(workers=2) as runner:
         here, there, loop = race(partial(ours, table), partial(ours, table, runner), partial(plain_loop, table))

@@ -147,9 +147,9 @@ def truing_serve(work: Work) -> Iterator[int]:
         )
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+:(\d+)", process.stdout.readline())
-            assert found is not None
-            yield int(found[1])
+            match = re.search(r"http://\S+:(\d+)", process.stdout.readline())
+            assert match is not None
+            yield int(match[1])
         finally:
             process.kill()
             process.wait()

@@ -66,11 +66,11 @@ def one_stream(d: int, dead: float, target: float, work: str) -> Row:
     batches = [Outputs(features[part], scores=scores[part]) for part in parts]
     timed = sorted({round(number) for number in np.linspace(0, BATCHES - 1, RIVAL_BATCHES[d])})
     streams = [by_detector(batches) for _ in range(OUR_STREAMS)]
-    found = streams[0][0]
+    trued = streams[0][0]
     expected, times = by_algorithm_3(d, batches, timed)
     ours = Measure(median(mean(times) for _, times in streams), runs=BATCHES)
     settled = [number for number in timed if BATCH * (number + 1) > 1.5 * d]
-    apart = max(difference(found[number], expected[number]) for number in settled)
+    apart = max(difference(trued[number], expected[number]) for number in settled)
     return faster(
         work,
         ours,
@@ -91,24 +91,24 @@ def with_dead_units(rows: Pair, share: float) -> Pair:
 
 def by_detector(batches: list[Outputs]) -> tuple[list[np.ndarray], list[float]]:
     """Return the scores of every batch by a new detector, and the time of each batch."""
-    detector, found, times = Detector("given"), [], []
+    detector, trued, times = Detector("given"), [], []
     for batch in batches:
         start = process_time()
-        found.append(detector.learn_and_score(batch))
+        trued.append(detector.learn_and_score(batch))
         times.append(process_time() - start)
-    return found, times
+    return trued, times
 
 
 def by_algorithm_3(d: int, batches: list[Outputs], timed: list[int]) -> tuple[dict[int, np.ndarray], list[float]]:
     """Return the scores of the timed batches by Algorithm 3, and the time of each."""
-    rival, found, times = Algorithm3(d), {}, []
+    rival, trued, times = Algorithm3(d), {}, []
     for number, batch in enumerate(batches):
         start = process_time()
         rival.learn(batch.features, batch.scores)
         if number in timed:
-            found[number] = rival.score(batch.features)
+            trued[number] = rival.score(batch.features)
             times.append(process_time() - start)
-    return found, times
+    return trued, times
 
 
 def one_row(name: str, call: Callable[[Detector, Outputs], object], at_most: float | None = None) -> Row:

@@ -2,7 +2,7 @@
 
 Each result is compared with dense algebra on the same rows: `np.linalg.lstsq` on the centred rows, after an SVD if
 there are components. Differences are shares of the scores' spread. BLAS runs on one thread. The work is done on made
-rows and on the 1,280 features of the ImageNet bank.
+rows and on 1,280 real features of ImageNet.
 """
 
 from collections.abc import Callable, Iterator

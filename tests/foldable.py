@@ -1,4 +1,4 @@
-"""Fits of every kind that a network can take along, rows with ties, and a check of exported decisions."""
+"""Fits that can be exported, rows with ties, and a check of exported decisions."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ FLOAT32_ERROR = 8 * float(np.finfo(np.float32).eps)
 
 
 def fits_of(outputs: truing.Outputs, reference: truing.Outputs, base: str) -> dict[str, object]:
-    """Return fits by name; the contrast is of a base score of one's choice."""
+    """Return fits by name; `base` is the base score of the contrast."""
     detector = truing.Detector("energy")
     detector.calibrate(reference)
     detector.learn(outputs)
@@ -40,15 +40,15 @@ def features_with_ties(seed: int, width: int, ties: int) -> tuple[Float32s, Floa
     return rng.permutation(rows), rng.permutation(reference)
 
 
-def check_decisions(found: truing.Detection, features: Float32s, is_out: NDArray[np.bool_]) -> None:
+def check_decisions(detection: truing.Detection, features: Float32s, is_out: NDArray[np.bool_]) -> None:
     """Check exported decisions: on all ties, and on all rows whose margin exceeds float32 error."""
-    assert found.threshold is not None
-    assert found.is_out is not None
-    margins = np.abs(found.scores - found.threshold)
+    assert detection.threshold is not None
+    assert detection.is_out is not None
+    margins = np.abs(detection.scores - detection.threshold)
     _, groups, counts = np.unique(features, axis=0, return_inverse=True, return_counts=True)
     # The logits of equal rows may differ by rounding, and then their scores are not tied.
-    spread = [np.ptp(found.scores[groups == group]) for group in range(len(counts))]
+    spread = [np.ptp(detection.scores[groups == group]) for group in range(len(counts))]
     is_tied = (counts > 1) & (np.array(spread) == 0)
-    size = max(float(np.abs(found.scores).max()), getattr(found.fit, "size", 0.0))
+    size = max(float(np.abs(detection.scores).max()), getattr(detection.fit, "size", 0.0))
     checked = is_tied[groups] | (margins > FLOAT32_ERROR * size)
-    np.testing.assert_array_equal(np.asarray(is_out)[checked], found.is_out[checked])
+    np.testing.assert_array_equal(np.asarray(is_out)[checked], detection.is_out[checked])

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 
 import truing
 
-# Every public function with good arguments: what is wrong is then one of them, and the error must name it.
+# Every public function with valid arguments. A test replaces one of them, and the error must name that argument.
 Z, F, S = np.arange(24.0).reshape(8, 3) % 7, np.arange(32.0).reshape(8, 4) % 5, np.arange(8.0) ** 2 % 11
-KNOWN = {"features_in": np.arange(27.0).reshape(9, 3) ** 2 % 10, "logits_in": np.arange(36.0).reshape(9, 4) ** 2 % 13}
+REFERENCE = {
+    "features_in": np.arange(27.0).reshape(9, 3) ** 2 % 10,
+    "logits_in": np.arange(36.0).reshape(9, 4) ** 2 % 13,
+}
 HEAD = {"weight": np.arange(12.0).reshape(4, 3) ** 2 % 7, "bias": np.arange(4.0)}
 GOOD = {
     "Outputs": (truing.Outputs, {"features": Z, "logits": F, "scores": S}),
@@ -23,8 +26,8 @@ GOOD = {
     "ash": (truing.ash, {"features": Z, **HEAD, "percentile": 0.5, "temperature": 2.0}),
     "fdbd": (truing.fdbd, {"features": Z, "logits": F, "weight": HEAD["weight"], "mean": np.full(3, 2.0)}),
     "nci": (truing.nci, {"features": Z, "logits": F, "weight": HEAD["weight"], "mean": np.full(3, 2.0), "alpha": 0.1}),
-    "vim": (truing.vim, {"features": Z, "logits": F, **HEAD, **KNOWN, "dimensions": 1}),
-    "knn": (truing.knn, {"features": Z, "features_in": KNOWN["features_in"], "neighbours": 2}),
+    "vim": (truing.vim, {"features": Z, "logits": F, **HEAD, **REFERENCE, "dimensions": 1}),
+    "knn": (truing.knn, {"features": Z, "features_in": REFERENCE["features_in"], "neighbours": 2}),
     "react": (truing.react, {"features": Z, "weight": np.ones((4, 3)), "bias": np.ones(4), "clip": 1.0}),
     "react_clip": (truing.react_clip, {"features_in": Z, "share": 0.9}),
     "Moments.of": (truing.Moments.of, {"features": Z, "scores": S}),
@@ -47,12 +50,12 @@ GOOD = {
     "Detector": (truing.Detector, {"base": "msp", "temperature": 2.0, "components": 2, "decay": 0.5}),
 }
 ELSEWHERE = {"Detection", "detect", "ContrastFit", "fit_contrast", "sample", "save", "load", "threads"}
-"""What takes outputs, files and names in place of arrays: tests/test_wrong_input.py and the tests of each."""
+"""Functions of outputs, files or names. Other files test them."""
 
 every_function = pytest.mark.parametrize("name", GOOD)
 
 
-def test_every_public_function_is_here():
+def test_the_table_has_every_public_function():
     made = {
         "HuberFit",
         "LinearFit",
@@ -61,19 +64,19 @@ def test_every_public_function_is_here():
         "Report",
         "SCORES",
         "TruingWarning",
-    }  # By the functions, not by users; and a table.
+    }  # These are results, a table and a warning.
     assert set(truing.__all__) - made - ELSEWHERE == {name.partition(".")[0] for name in GOOD if name[:6] != "Linear"}
 
 
 @every_function
-def test_good_input_is_accepted(name):
+def test_valid_input_is_accepted(name):
     function, arguments = GOOD[name]
     function(**arguments)
 
 
 @st.composite
 def spoiled(draw, good):
-    """Return an array that differs from a good one in one unacceptable way."""
+    """Return an array that is invalid in one way."""
     way = draw(st.sampled_from(["value", "no rows", "flat", "deep", "object", "text", "complex", "ragged", "masked"]))
     if way == "value":
         bad = np.array(good, dtype=draw(st.sampled_from([np.float64, np.float32, np.float16])))
@@ -93,7 +96,7 @@ def spoiled(draw, good):
 
 
 def wrong(good, *, any_number=False):
-    """Return a strategy of unacceptable values in place of a good one; of `any_number`, no finite one is."""
+    """Return a strategy of invalid values of an argument. With `any_number`, every finite number is valid."""
     if isinstance(good, np.ndarray):
         return spoiled(good)
     anything = [None, "many", [1.0], np.nan, np.inf, -np.inf, 1j, True, object()]
@@ -108,20 +111,23 @@ def wrong(good, *, any_number=False):
 
 ANY_NUMBER = {("is_out", "threshold"), ("react", "clip")}
 
-# Where what is wrong elsewhere is fine.
+# Values that are valid for one argument although they are invalid for similar arguments.
 FINE = {
-    ("gen", "top"): lambda bad: isinstance(bad, int) and bad == 9,  # Of fewer classes it takes all.
-    ("scale", "percentile"): lambda bad: isinstance(bad, float) and bad == 0,  # Nothing is cut.
+    ("gen", "top"): lambda bad: isinstance(bad, int) and bad == 9,  # With fewer classes, all are used.
+    ("scale", "percentile"): lambda bad: isinstance(bad, float) and bad == 0,  # No feature is removed.
     ("ash", "percentile"): lambda bad: isinstance(bad, float) and bad == 0,
     ("nci", "alpha"): lambda bad: isinstance(bad, float) and bad == 0,
-    ("knn", "neighbours"): lambda bad: isinstance(bad, int) and bad == 9,  # All of the known rows.
+    ("knn", "neighbours"): lambda bad: isinstance(bad, int) and bad == 9,  # All reference rows.
     ("Moments.solve", "ridge"): lambda bad: isinstance(bad, float) and bad == 0,
-    ("Detector", "base"): lambda bad: bad is None,  # The method's own.
-    ("Detector", "components"): lambda bad: isinstance(bad, int) and bad == 9,  # Not before rows are seen.
+    ("Detector", "base"): lambda bad: bad is None,  # The default of the method.
+    ("Detector", "components"): lambda bad: isinstance(bad, int) and bad == 9,  # Checked when rows are learned.
 }
 
 
-def check_bad_input(name, data):
+@every_function
+@settings(max_examples=60)
+@given(data=st.data())
+def test_an_error_names_the_invalid_argument(name, data):
     function, arguments = GOOD[name]
     argument = data.draw(st.sampled_from(sorted(arguments)))
     bad = data.draw(wrong(arguments[argument], any_number=(name, argument) in ANY_NUMBER))
@@ -131,40 +137,19 @@ def check_bad_input(name, data):
     assert argument in str(caught.value)
 
 
-@every_function
-@settings(max_examples=60)
-@given(data=st.data())
-def test_bad_input_is_refused_by_name(name, data):
-    check_bad_input(name, data)
-
-
-@pytest.mark.slow
-@every_function
-@settings(max_examples=1000)
-@given(data=st.data())
-def test_bad_input_of_a_thousand_kinds_is_refused_by_name(name, data):
-    check_bad_input(name, data)
-
-
 def tables(name: str) -> list[str]:
     """Return the arguments that are arrays of rows."""
     return [key for key, value in GOOD[name][1].items() if isinstance(value, np.ndarray) and len(value) == 8]
 
 
-# Functions of two arrays a row of which belong together; scores of two sets do not.
+# Functions of two arrays with one entry per row each. Scores of two sets are not paired.
 PAIRED = [name for name in GOOD if len(tables(name)) > 1 and "scores_in" not in tables(name)]
-
-
-def test_the_functions_of_paired_rows_are_these():
-    scores = ["gradnorm", "fdbd", "nci", "vim"]
-    fits = ["Moments.of", "fit_direct", "fit_robust", "huber"]
-    assert sorted(PAIRED) == sorted(["Outputs", *scores, *fits])
 
 
 @pytest.mark.parametrize("name", PAIRED)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_other_numbers_of_rows_are_refused_by_name(name, data):
+def test_arrays_of_different_lengths_are_rejected_by_name(name, data):
     function, arguments = GOOD[name]
     argument = data.draw(st.sampled_from(tables(name)))
     rows = data.draw(st.integers(1, 7))
@@ -174,7 +159,7 @@ def test_other_numbers_of_rows_are_refused_by_name(name, data):
 
 
 @pytest.mark.parametrize("name", [name for name in GOOD if tables(name) and name != "benjamini_hochberg"])
-def test_whole_numbers_truths_and_lists_are_numbers_too(name):
+def test_integers_booleans_and_lists_are_valid_arrays(name):
     function, arguments = GOOD[name]
     for convert in (lambda a: a.astype(np.int8), lambda a: a.tolist()):
         changed = {k: convert(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
@@ -182,7 +167,7 @@ def test_whole_numbers_truths_and_lists_are_numbers_too(name):
     function(**{k: v > 2 if k in tables(name) else v for k, v in arguments.items()})
 
 
-def test_inputs_are_never_written_to():
+def test_no_function_changes_its_inputs():
     for function, arguments in GOOD.values():
         frozen = {}
         for key, value in arguments.items():

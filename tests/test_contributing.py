@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of adding a thing in one place."""
+"""The claims of CONTRIBUTING.md about formulas, targets and new base scores."""
 
 import json
 import re
@@ -29,12 +29,12 @@ def test_make_help_lists_every_target():
 
 def test_every_formula_of_the_method_has_a_line():
     cited = {int(number) for cell, _ in FORMULAS for number in re.findall(r"\d+", re.sub(r"Algorithm \d+", "", cell))}
-    assert cited == set(range(1, 19)) - {3, 4, 9}  # On the way to others: energies, and the linear model.
+    assert cited == set(range(1, 19)) - {3, 4, 9}  # Steps of other formulas: energies, and the linear model.
     assert re.findall(r"Algorithm (\d)", str(FORMULAS)) == ["2", "3"]  # The first is DLR, step by step.
 
 
 @pytest.mark.parametrize(("cited", "place"), FORMULAS, ids=[cited for cited, _ in FORMULAS])
-def test_what_stands_beside_a_formula_cites_it(cited, place):
+def test_the_function_of_a_formula_cites_the_formula(cited, place):
     module, _, name = place.rpartition(".")
     if place.startswith("torch"):
         pytest.importorskip("torch")

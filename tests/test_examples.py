@@ -209,12 +209,14 @@ def test_an_interrupted_comparison_resumes_and_one_library_can_be_measured_again
 # Pages that show stored rows
 
 
-def test_the_page_of_the_field_shows_its_stored_rows(field):
+def test_the_pages_of_the_field_show_its_stored_rows(field):
     results = EXAMPLES.parent / "docs" / "results"
-    page, rows = (results / "field.md").read_text(), field["read"](results / "field.jsonl")
+    pages = [(results / f"{name}.md").read_text() for name in ("field", "field-tables")]
+    rows = field["read"](results / "field.jsonl")
     assert {row["bank"] for row in rows} == set(field["TITLES"])
-    assert set(field["TITLES"]) | {"best", "ahead", "sets"} <= set(re.findall(r"^<!-- (\S+) -->$", page, re.MULTILINE))
-    assert field["fill"](page, rows) == page
+    tables = set(re.findall(r"^<!-- (\S+) -->$", "\n".join(pages), re.MULTILINE))
+    assert set(field["TITLES"]) | {"best", "ahead", "sets"} <= tables
+    assert [field["fill"](page, rows) for page in pages] == pages
 
 
 @pytest.mark.slow
@@ -252,3 +254,19 @@ def test_every_pattern_of_measure_notes_matches_a_note_of_detect():
     ):
         matched |= {name for name, words in patterns.items() if re.search(words, " ".join(result.notes))}
     assert matched == set(patterns)
+
+
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")  # On text, DLR hurts.
+def test_the_page_on_text_shows_what_the_example_prints(capsys):
+    example = run_example("text_sentences")
+    if not (example["DATA"] / "text/clinc150.json").exists():
+        pytest.skip("needs text/clinc150.json in TRUING_DATA")
+    example["main"]()
+    printed = capsys.readouterr().out.splitlines()
+    page = (EXAMPLES.parent / "docs" / "text.md").read_text()
+    start = page.index(printed[0][:8], page.index("text_sentences.py"))
+    shown = page[start:].splitlines()[: len(printed)]
+    for ours, theirs in zip(printed, shown, strict=True):
+        assert ours[:15] == theirs[:15]
+        numbers = [[float(number) for number in re.findall(r"([\d.]+)%", line)] for line in (ours, theirs)]
+        np.testing.assert_allclose(*numbers, atol=1.5)  # Versions of scikit-learn differ a little.

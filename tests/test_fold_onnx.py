@@ -1,6 +1,4 @@
-"""An ONNX network that gives the trued score itself says what the fit says, and passes ONNX's checker."""
-
-from itertools import pairwise
+"""A folded ONNX network gives the scores and decisions of its fit, and passes ONNX's checker."""
 
 import numpy as np
 import pytest
@@ -14,6 +12,8 @@ import truing.onnx  # noqa: E402
 from truing.cli.command import run as main  # noqa: E402
 
 from .foldable import METHODS_OF_TIES, check_decisions, features_with_ties, fits_of  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::truing.TruingWarning")  # Notes on made rows.
 
 KINDS = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
 FEATURES, CLASSES = 6, 4
@@ -81,53 +81,55 @@ def run(model, images):
     return dict(zip(names, session.run(names, {"x": images}), strict=True))
 
 
-def expected(fit, found, images):
-    outputs = truing.Outputs(np.maximum(images, 0), found["logits"])
+def expected(fit, results, images):
+    outputs = truing.Outputs(np.maximum(images, 0), results["logits"])
     if isinstance(fit, truing.LinearFit):
         return fit.predict(outputs.features)
     return fit.score(outputs) if isinstance(fit, truing.Detector) else fit.predict(outputs)
 
 
-@pytest.mark.parametrize("opset", [11, 12, 13, 17, 18, 21])
+@pytest.mark.parametrize("opset", [11, 21])
 @pytest.mark.parametrize("name", ["dlr", "rlr", "contrast", "gradnorm", "detector"])
-def test_the_network_scores_as_the_fit_does(weight, rows, fits, name, opset):
-    found = run(truing.onnx.folded(network(weight, opset=opset), fits[name]), rows.features)
-    assert list(found) == ["logits", "trued_score"]
-    assert found["trued_score"].dtype == np.float32
-    np.testing.assert_allclose(found["trued_score"], expected(fits[name], found, rows.features), rtol=1e-5, atol=2e-5)
+def test_the_network_gives_the_scores_of_the_fit(weight, rows, fits, name, opset):
+    results = run(truing.onnx.folded(network(weight, opset=opset), fits[name]), rows.features)
+    assert list(results) == ["logits", "trued_score"]
+    assert results["trued_score"].dtype == np.float32
+    np.testing.assert_allclose(
+        results["trued_score"], expected(fits[name], results, rows.features), rtol=1e-5, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_a_network_of_any_precision_is_scored_in_float32(weight, rows, fits, dtype):
+def test_scores_are_float32_in_networks_of_any_precision(weight, rows, fits, dtype):
     images = rows.features.astype(dtype)
-    found = run(truing.onnx.folded(network(weight, dtype=dtype), fits["contrast"]), images)
+    results = run(truing.onnx.folded(network(weight, dtype=dtype), fits["contrast"]), images)
     # What onnxruntime rounds to float16 for an output it may hand on to the score unrounded.
     tolerance = 3e-3 if dtype == np.float16 else 2e-5
-    scores = expected(fits["contrast"], found, images)
-    np.testing.assert_allclose(found["trued_score"], scores, rtol=tolerance, atol=tolerance)
+    scores = expected(fits["contrast"], results, images)
+    np.testing.assert_allclose(results["trued_score"], scores, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("ending", [None, "Softmax", "LogSoftmax", "Sigmoid", "Identity"])
 @pytest.mark.parametrize("head", ["Gemm", "MatMul"])
-def test_the_head_is_found_whatever_becomes_of_the_logits(weight, rows, fits, head, ending):
+def test_the_head_is_found_before_any_ending(weight, rows, fits, head, ending):
     model = truing.onnx.folded(network(weight, head=head, ending=ending), fits["contrast"])
-    found = run(model, rows.features) | {"logits": rows.logits}
+    results = run(model, rows.features) | {"logits": rows.logits}
     np.testing.assert_allclose(
-        found["trued_score"], expected(fits["contrast"], found, rows.features), rtol=1e-5, atol=1e-5
+        results["trued_score"], expected(fits["contrast"], results, rows.features), rtol=1e-5, atol=1e-5
     )
 
 
-@pytest.mark.parametrize("number", [1, 7, 500])
+@pytest.mark.parametrize("number", [1, 500])
 def test_any_number_of_rows_is_scored(weight, rows, fits, number):
-    found = run(truing.onnx.folded(network(weight), fits["contrast"]), rows.features[:number])
-    assert found["trued_score"].shape == (number,)
+    results = run(truing.onnx.folded(network(weight), fits["contrast"]), rows.features[:number])
+    assert results["trued_score"].shape == (number,)
     np.testing.assert_allclose(
-        found["trued_score"], expected(fits["contrast"], found, rows.features[:number]), rtol=1e-5, atol=2e-5
+        results["trued_score"], expected(fits["contrast"], results, rows.features[:number]), rtol=1e-5, atol=2e-5
     )
 
 
 @pytest.mark.parametrize(("declared", "shown"), [("n", "n"), (3, 3)])
-def test_the_output_has_as_many_rows_as_the_network_says(weight, rows, fits, declared, shown):
+def test_the_output_declares_the_number_of_rows_of_the_network(weight, rows, fits, declared, shown):
     model = truing.onnx.folded(network(weight, rows=declared), fits["dlr"], threshold=0.5)
     for output in model.graph.output[1:]:
         (dimension,) = output.type.tensor_type.shape.dim
@@ -141,12 +143,12 @@ def test_with_a_threshold_the_network_decides(weight, rows, fits):
         ({"threshold": 0.01}, 0.01),
         ({"accept": 0.9}, truing.threshold_at(fit.scores_in, accept=0.9)),
     ):
-        found = run(truing.onnx.folded(network(weight), fit, **options), rows.features)
-        assert list(found) == ["logits", "trued_score", "is_out"]
-        scores = expected(fit, found, rows.features)
+        results = run(truing.onnx.folded(network(weight), fit, **options), rows.features)
+        assert list(results) == ["logits", "trued_score", "is_out"]
+        scores = expected(fit, results, rows.features)
         clear = np.abs(scores - threshold) > 1e-5
         assert clear.mean() > 0.9
-        np.testing.assert_array_equal(found["is_out"][clear], truing.is_out(scores, threshold)[clear])
+        np.testing.assert_array_equal(results["is_out"][clear], truing.is_out(scores, threshold)[clear])
 
 
 @pytest.mark.parametrize("method", METHODS_OF_TIES)
@@ -156,32 +158,11 @@ def test_rows_with_ties_are_decided_as_python_decides_them(method, seed, ties, a
     weight = np.random.default_rng(seed).normal(size=(FEATURES, CLASSES))
     features, features_in = features_with_ties(seed, FEATURES, ties)
     rows, reference = (truing.Outputs(each, run(network(weight), each)["logits"]) for each in (features, features_in))
-    found = truing.detect(rows, reference, method=method, accept=accept)
-    check_decisions(found, features, run(truing.onnx.folded(network(weight), found), features)["is_out"])
+    results = truing.detect(rows, reference, method=method, accept=accept)
+    check_decisions(results, features, run(truing.onnx.folded(network(weight), results), features)["is_out"])
 
 
-@pytest.mark.parametrize("method", METHODS_OF_TIES)
-def test_blank_inputs_that_tie_with_the_threshold_are_decided_as_python_decides_them(method):
-    sample, blank = truing.sample("cifar10-test"), np.zeros((400, 64), np.float32)
-    weight = np.random.default_rng(0).normal(size=(64, CLASSES))
-    features = np.concatenate((sample.features[:2000].astype(np.float32), blank))
-    known = np.concatenate((sample.features[2000:4000].astype(np.float32), blank))
-    plain = network(weight, width=64)
-    rows, reference = (truing.Outputs(each, run(plain, each)["logits"]) for each in (features, known))
-    found = truing.detect(rows, reference, method=method, accept=0.95)
-    accept = np.mean(found.scores_in >= found.scores[-1])  # The threshold accepts just the blank rows.
-    found = truing.detect(rows, reference, method=method, accept=accept)
-    is_out = run(truing.onnx.folded(plain, found), features)["is_out"]
-    assert not is_out[-400:].any()
-    check_decisions(found, features, is_out)
-
-
-def test_at_a_rate_too_small_for_the_reference_no_row_is_out(weight, rows, fits):
-    found = run(truing.onnx.folded(network(weight), fits["contrast"], false_alarm=1e-6), rows.features)
-    assert not found["is_out"].any()
-
-
-def test_what_it_said_before_it_says_still_and_the_network_given_is_left_alone(weight, rows, fits, tmp_path):
+def test_other_outputs_and_the_original_network_do_not_change(weight, rows, fits, tmp_path):
     path = network(weight, tmp_path / "network.onnx")
     before = path.read_bytes()
     model = onnx.load(path)
@@ -197,17 +178,19 @@ def test_tensors_may_be_named(weight, rows, fits):
     named = truing.onnx.folded(network(weight), fits["contrast"], features="features", logits="logits")
     assert named == truing.onnx.folded(network(weight), fits["contrast"])
     of_input = truing.onnx.folded(network(weight), fits["dlr"], features="x")
-    found = run(of_input, rows.features)
-    np.testing.assert_allclose(found["trued_score"], fits["dlr"].predict(rows.features), rtol=1e-5, atol=2e-5)
+    results = run(of_input, rows.features)
+    np.testing.assert_allclose(results["trued_score"], fits["dlr"].predict(rows.features), rtol=1e-5, atol=2e-5)
 
 
-def test_weights_in_a_file_of_their_own_come_along(weight, rows, fits, tmp_path):
+def test_external_weights_are_included(weight, rows, fits, tmp_path):
     onnx.save(
         network(weight), tmp_path / "split.onnx", save_as_external_data=True, location="weights", size_threshold=0
     )
     model = truing.onnx.folded(tmp_path / "split.onnx", fits["dlr"])
-    found = run(model, rows.features)
-    np.testing.assert_allclose(found["trued_score"], expected(fits["dlr"], found, rows.features), rtol=1e-5, atol=2e-5)
+    results = run(model, rows.features)
+    np.testing.assert_allclose(
+        results["trued_score"], expected(fits["dlr"], results, rows.features), rtol=1e-5, atol=2e-5
+    )
 
 
 def test_a_bias_that_is_added_after_a_gemm_belongs_to_the_head(weight, rows, fits):
@@ -216,15 +199,15 @@ def test_a_bias_that_is_added_after_a_gemm_belongs_to_the_head(weight, rows, fit
     product.op_type = "Gemm"
     bias = np.array([3.0, -1.0, 0.0, 1.0], np.float32)
     model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(bias, "b"))
-    found = run(truing.onnx.folded(model, fits["contrast"]), rows.features)
+    results = run(truing.onnx.folded(model, fits["contrast"]), rows.features)
     np.testing.assert_allclose(
-        found["trued_score"], expected(fits["contrast"], found, rows.features), rtol=1e-5, atol=1e-5
+        results["trued_score"], expected(fits["contrast"], results, rows.features), rtol=1e-5, atol=1e-5
     )
 
 
-@pytest.mark.parametrize("opset", [11, 13, 21])
+@pytest.mark.parametrize("opset", [11, 21])
 @pytest.mark.parametrize("base", ["gen", "energy", "msp", "kl_uniform", "max_logit", "gradnorm"])
-def test_of_tied_far_apart_and_saturated_logits_the_score_is_that_of_the_fit(rng, base, opset):
+def test_extreme_logits_get_the_scores_of_the_fit(rng, base, opset):
     def tied(rows):
         return truing.Outputs(rng.normal(size=(rows, 3)).astype(np.float32), rng.integers(0, 3, (rows, 4)))
 
@@ -239,24 +222,18 @@ def test_of_tied_far_apart_and_saturated_logits_the_score_is_that_of_the_fit(rng
     tied_logits = rows.logits
     for logits in (tied_logits, tied_logits * 1e4, tied_logits + saturated, tied_logits * 0, tied_logits + 2.0**20):
         scores = fit.predict(truing.Outputs(rows.features, logits))
-        found = session.run(["trued_score"], {"z": rows.features, "y": logits.astype(np.float32)})[0]
-        np.testing.assert_allclose(found, scores, atol=3e-6 * max(1, np.abs(scores).max()))
+        results = session.run(["trued_score"], {"z": rows.features, "y": logits.astype(np.float32)})[0]
+        np.testing.assert_allclose(results, scores, atol=3e-6 * max(1, np.abs(scores).max()))
 
 
-def test_names_of_stored_tensors_are_not_given_again(weight, rows, fits):
+def test_names_of_stored_tensors_are_not_reused(weight, rows, fits):
     model = network(weight)
     taken = [f"truing/{operator}_{place}" for operator in ("Cast", "Constant", "Mul") for place in range(9)]
     model.graph.initializer.extend(onnx.numpy_helper.from_array(np.zeros(1), name) for name in taken)
-    found = run(truing.onnx.folded(model, fits["dlr"]), rows.features)
-    np.testing.assert_allclose(found["trued_score"], expected(fits["dlr"], found, rows.features), rtol=1e-5, atol=2e-5)
-
-
-def test_any_number_of_endings_may_follow_the_logits(weight, rows, fits):
-    model = network(weight)
-    steps = ["logits", *(f"same_{step}" for step in range(2000))]
-    model.graph.node.extend(onnx.helper.make_node("Identity", [a], [b]) for a, b in pairwise(steps))
-    model.graph.output[0].name = steps[-1]
-    assert "trued_score" in run(truing.onnx.folded(model, fits["contrast"]), rows.features)
+    results = run(truing.onnx.folded(model, fits["dlr"]), rows.features)
+    np.testing.assert_allclose(
+        results["trued_score"], expected(fits["dlr"], results, rows.features), rtol=1e-5, atol=2e-5
+    )
 
 
 def broken(weight, operator, *, inputs=("features", "W", "b"), outputs=("other",)):
@@ -288,10 +265,10 @@ def with_name_taken(weight, name):
     return model
 
 
-def test_of_several_heads_one_must_be_named(weight, rows, fits):
+def test_one_of_several_heads_must_be_named(weight, rows, fits):
     with pytest.raises(
         ValueError,
-        match=r"several matrix products of the fit's size, 6 → 4: name the features and logits, of "
+        match=r"several matrix products of the fit's size, 6 → 4: pass features= and logits=, from "
         r"features → logits \(6 → 4\), features → others \(6 → 4\)",
     ):
         truing.onnx.folded(with_second_head(weight), fits["contrast"])
@@ -302,7 +279,7 @@ def test_of_several_heads_one_must_be_named(weight, rows, fits):
 @pytest.mark.parametrize(
     ("make", "name", "options", "message"),
     [
-        (lambda w: network(w, opset=10), "dlr", {}, "operators of version 11 or later, got 10: onnx.version_conv"),
+        (lambda w: network(w, opset=10), "dlr", {}, "operators of version 11 or later, got 10: use onnx.version_conv"),
         (
             lambda w: network(w, width=6),
             "dlr",
@@ -313,9 +290,9 @@ def test_of_several_heads_one_must_be_named(weight, rows, fits):
             network,
             "dlr",
             {"features": "logits"},
-            r"features must be \(n, 6\), as the fit has it, got \(n, 4\) of tensor",
+            r"features must have the fit's shape \(n, 6\), got \(n, 4\) of tensor",
         ),
-        (network, "contrast", {"features": "x", "logits": "x"}, r"logits must be \(n, 4\), as the fit has it, got"),
+        (network, "contrast", {"features": "x", "logits": "x"}, r"logits must have the fit's shape \(n, 4\), got"),
         (network, "contrast", {"features": "x"}, "no matrix product of the fit's size, 6 → 4"),
         (lambda w: network(w[:5], width=5), "dlr", {}, r"no matrix product of .*, 6 features: .* \(5 → 4\)"),
         (
@@ -324,8 +301,8 @@ def test_of_several_heads_one_must_be_named(weight, rows, fits):
             {},
             r"no matrix product of .*, 6 → 4: .* features → logits \(6 → 3\)",
         ),
-        (lambda w: with_name_taken(w, "trued_score"), "dlr", {}, "has a tensor 'trued_score' already"),
-        (lambda w: with_name_taken(w, "is_out"), "dlr", {"threshold": 0.0}, "has a tensor 'is_out' already"),
+        (lambda w: with_name_taken(w, "trued_score"), "dlr", {}, "already has a tensor 'trued_score'"),
+        (lambda w: with_name_taken(w, "is_out"), "dlr", {"threshold": 0.0}, "already has a tensor 'is_out'"),
         (network, "dlr", {"accept": 0.9}, "accept needs the scores of reference rows"),
         (network, "dlr", {"threshold": 1e50}, r"threshold must be in float32's range to be exported, got 1e\+50"),
         (with_turned_rows, "dlr", {}, "no matrix product of the fit's size, 6 features"),
@@ -334,15 +311,15 @@ def test_of_several_heads_one_must_be_named(weight, rows, fits):
         (lambda w: broken(w, "Identity", inputs=["logits"], outputs=["x"]), "dlr", {}, "must pass ONNX's checker"),
     ],
 )
-def test_what_cannot_be_folded_is_told(weight, fits, make, name, options, message):
+def test_networks_that_cannot_be_folded_are_rejected(weight, fits, make, name, options, message):
     with pytest.raises(ValueError, match=message):
         truing.onnx.folded(make(weight), fits[name], **options)
 
 
-def test_a_second_fold_is_refused(weight, fits):
+def test_a_second_fold_is_rejected(weight, fits):
     once = truing.onnx.folded(network(weight), fits["dlr"])
     with pytest.raises(
-        ValueError, match="has a tensor 'trued_score' already: rename it, or fold into the plain network"
+        ValueError, match="already has a tensor 'trued_score': rename it, or use the network without a trued score"
     ):
         truing.onnx.folded(once, fits["rlr"])
 
@@ -377,14 +354,14 @@ def here(tmp_path, monkeypatch, weight, fits):
 def test_the_command_writes_the_network(here, capsys, fits, rows, fit, options, number):
     assert main(["export", f"{fit}.npz", "model.onnx", "-o", "trued.onnx", *options]) == 0
     assert capsys.readouterr().out == ""
-    found = run(onnx.load("trued.onnx"), rows.features)
-    assert len(found) == number
+    results = run(onnx.load("trued.onnx"), rows.features)
+    assert len(results) == number
     if fit == "detector":  # At a rate it is what the detector decides by.
-        outputs = truing.Outputs(np.maximum(rows.features, 0), found["logits"])
+        outputs = truing.Outputs(np.maximum(rows.features, 0), results["logits"])
         scores = fits[fit].decide(outputs, accept=0.95).scores
     else:
-        scores = expected(fits[fit], found, rows.features)
-    np.testing.assert_allclose(found["trued_score"], scores, rtol=1e-5, atol=2e-5)
+        scores = expected(fits[fit], results, rows.features)
+    np.testing.assert_allclose(results["trued_score"], scores, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +392,7 @@ def test_the_command_writes_the_network(here, capsys, fits, rows, fit, options, 
         (["dlr.npz"], "required: MODEL"),
     ],
 )
-def test_wrong_input_gets_one_clear_line_and_writes_nothing(here, capsys, arguments, message):
+def test_wrong_input_gives_one_line_and_writes_nothing(here, capsys, arguments, message):
     before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
     output = [] if "-o" in arguments else ["-o", "trued.onnx"]
     try:

@@ -54,7 +54,7 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def known():
+def reference():
     return truing.sample("cifar10-test")[5000:]
 
 
@@ -66,66 +66,66 @@ def logits_to_try(rng, classes):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 1000.0])
-@pytest.mark.parametrize("classes", [2, 3, 10, 150])
+@pytest.mark.parametrize("classes", [2, 150])
 @pytest.mark.parametrize("name", _SCORES)
-def test_a_score_that_can_be_exported_is_the_score_of_that_name(rng, name, classes, temperature):
+def test_an_exported_base_score_equals_the_base_score(rng, name, classes, temperature):
     temperature = 1.0 if name == "max_logit" else temperature
     logits = logits_to_try(rng, classes)
     outputs = truing.Outputs(rng.normal(size=(len(logits), 6)), logits)
     expected = truing.SCORES[name](outputs, temperature=temperature)
     maths = NumPyMaths({}, np.float64)
-    found = _SCORES[name](temperature, classes)(maths, outputs.features, maths.descending(logits, classes))[:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    result = _SCORES[name](temperature, classes)(maths, outputs.features, maths.descending(logits, classes))[:, 0]
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
     maths = NumPyMaths({}, np.float32)
     narrow = outputs.features.astype(np.float32), maths.descending(logits.astype(np.float32), classes)
-    found = _SCORES[name](temperature, classes)(maths, *narrow)[:, 0]
+    result = _SCORES[name](temperature, classes)(maths, *narrow)[:, 0]
     expected = truing.SCORES[name](truing.Outputs(narrow[0], narrow[1]), temperature=temperature)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("base", _SCORES)
-def test_in_float32_a_contrast_scores_as_it_does_itself(rows, known, base):
-    fit = truing.fit_contrast(rows, known, base=base)
+def test_in_float32_a_folded_contrast_scores_as_the_fit_does(rows, reference, base):
+    fit = truing.fit_contrast(rows, reference, base=base)
     np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"components": 8}, {"base": "energy", "temperature": 2.5}])
-def test_any_contrast_can_be_folded(rows, known, options):
-    fit = truing.fit_contrast(rows, known, **options)
+def test_any_contrast_can_be_folded(rows, reference, options):
+    fit = truing.fit_contrast(rows, reference, **options)
     np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows), atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"intercept": False}, {"components": 8}])
 @pytest.mark.parametrize("method", [truing.fit_direct, truing.fit_robust], ids=["DLR", "RLR"])
-def test_in_float32_a_linear_fit_scores_as_it_does_itself(rows, method, options):
+def test_in_float32_a_folded_linear_fit_scores_as_the_fit_does(rows, method, options):
     fit = method(rows.features, truing.msp(rows.logits), **options)
     np.testing.assert_allclose(folded_scores(folding_of(fit), rows), fit.predict(rows.features), atol=1e-6)
 
 
-def test_rows_far_from_everything_are_scored_as_the_fit_does(rows, known):
-    fit = truing.fit_contrast(rows, known)
+def test_rows_far_from_everything_are_scored_as_the_fit_does(rows, reference):
+    fit = truing.fit_contrast(rows, reference)
     for size in (0.0, 1e3, 1e6, 1e12):
         features, logits = rows.features.astype(np.float32), rows.logits.astype(np.float32)
         far = truing.Outputs(features * np.float32(size), logits * np.float32(min(size, 1e3)))
         np.testing.assert_allclose(folded_scores(folding_of(fit), far), fit.predict(far), rtol=1e-5, atol=3e-6)
 
 
-def test_the_mean_row_is_scored_by_its_base_score(rows, known):
-    fit = truing.fit_contrast(rows, known)
+def test_the_mean_row_is_scored_by_its_base_score(rows, reference):
+    fit = truing.fit_contrast(rows, reference)
     row = truing.Outputs(fit.standard.scale.mean[None], rows.logits[:1])
     np.testing.assert_allclose(fit.predict(row), fit.standard.base_scores(fit.standard.scored(row)), atol=1e-12)
     np.testing.assert_allclose(folded_scores(folding_of(fit), row), fit.predict(row), atol=1e-6)
 
 
 @pytest.mark.parametrize("offset", [0.0, 4096.0])
-def test_a_large_mean_of_the_features_does_not_cancel(rows, known, offset):
+def test_a_large_mean_of_the_features_does_not_cancel(rows, reference, offset):
     """Rows that float32 holds, 4096 apart from where they were: each is about 5e-4 wide there."""
 
     def moved(outputs):
         features = (outputs.features.astype(np.float32) + np.float32(offset)).astype(np.float64)
         return truing.Outputs(features, outputs.logits)
 
-    outputs, reference = moved(rows), moved(known)
+    outputs, reference = moved(rows), moved(reference)
     fit = truing.fit_contrast(outputs, reference)
     np.testing.assert_allclose(folded_scores(folding_of(fit), outputs), fit.predict(outputs), atol=1e-6)
     detector = truing.Detector("energy")  # It knows the mean, which a linear fit does not say.
@@ -133,12 +133,12 @@ def test_a_large_mean_of_the_features_does_not_cancel(rows, known, offset):
     np.testing.assert_allclose(folded_scores(folding_of(detector), outputs), detector.score(outputs), rtol=2e-6)
 
 
-def test_what_a_detection_decided_is_decided_by_its_threshold(rows, known):
-    found = truing.detect(rows, known, false_alarm=0.05)
-    folding = folding_of(found)
-    assert folding.threshold == found.threshold
-    np.testing.assert_array_equal(folded_scores(folding, rows) < folding.threshold, found.is_out)
-    assert folding_of(found, threshold=0.25).threshold == 0.25
+def test_the_threshold_of_a_detection_decides_as_the_detection_did(rows, reference):
+    result = truing.detect(rows, reference, false_alarm=0.05)
+    folding = folding_of(result)
+    assert folding.threshold == result.threshold
+    np.testing.assert_array_equal(folded_scores(folding, rows) < folding.threshold, result.is_out)
+    assert folding_of(result, threshold=0.25).threshold == 0.25
     assert folding_of(truing.detect(rows)).threshold is None
 
 
@@ -150,9 +150,9 @@ def test_in_float32_rows_with_ties_are_decided_alike(method, seed, ties, accept)
     weight = np.random.default_rng(seed).normal(size=(5, 4)).astype(np.float32)
     features, features_in = features_with_ties(seed, 5, ties)
     rows, reference = (truing.Outputs(each, each @ weight) for each in (features, features_in))
-    found = truing.detect(rows, reference, method=method, accept=accept)
-    folding = folding_of(found)
-    check_decisions(found, features, folded_scores(folding, rows) < np.float32(folding.threshold))
+    result = truing.detect(rows, reference, method=method, accept=accept)
+    folding = folding_of(result)
+    check_decisions(result, features, folded_scores(folding, rows) < np.float32(folding.threshold))
 
 
 @pytest.mark.parametrize("method", METHODS_OF_TIES)
@@ -161,36 +161,36 @@ def test_blank_rows_that_tie_with_the_threshold_are_decided_alike(method, rate):
     """Without a rate, the threshold accepts just the blank rows and the rows that score higher."""
     sample, blank = truing.sample("cifar10-test"), truing.Outputs(np.zeros((400, 64)), np.zeros((400, 10)))
     rows, reference = (truing.Outputs.concatenate([part, blank]) for part in (sample[:2000], sample[2000:4000]))
-    found = truing.detect(rows, reference, method=method, **(rate or {"accept": 0.95}))
+    result = truing.detect(rows, reference, method=method, **(rate or {"accept": 0.95}))
     if not rate:
-        accept = np.mean(found.scores_in >= found.scores[-1])
-        found = truing.detect(rows, reference, method=method, accept=accept)
-        assert found.threshold == pytest.approx(found.scores[-1], abs=1e-5)
-        assert not found.is_out[-400:].any()
-    folding = folding_of(found)
+        accept = np.mean(result.scores_in >= result.scores[-1])
+        result = truing.detect(rows, reference, method=method, accept=accept)
+        assert result.threshold == pytest.approx(result.scores[-1], abs=1e-5)
+        assert not result.is_out[-400:].any()
+    folding = folding_of(result)
     is_out = folded_scores(folding, rows) < np.float32(folding.threshold)
-    check_decisions(found, rows.features, is_out)
+    check_decisions(result, rows.features, is_out)
     assert len(set(is_out[-400:])) == 1
 
 
 @given(threshold=st.floats(-1e38, 1e38))
 def test_an_exported_threshold_is_rounded_down_to_float32(threshold):
-    found = folding_of(LINEAR, threshold=threshold).threshold
-    assert np.float32(found) == found
-    assert found <= threshold < float(np.nextafter(np.float32(found), np.float32(np.inf)))
+    result = folding_of(LINEAR, threshold=threshold).threshold
+    assert np.float32(result) == result
+    assert result <= threshold < float(np.nextafter(np.float32(result), np.float32(np.inf)))
 
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
-def test_a_detection_that_refuses_no_row_or_every_row_is_folded_so(rows, known):
+def test_a_folding_may_refuse_no_row_or_every_row(rows, reference):
     for level, refuses in ((1e-9, False), (1.0, True)):
-        found = truing.detect(rows, known, method="dlr", false_alarm=level)
-        folding = folding_of(found)
-        assert set(folded_scores(folding, rows) < folding.threshold) == set(found.is_out) == {refuses}
+        result = truing.detect(rows, reference, method="dlr", false_alarm=level)
+        folding = folding_of(result)
+        assert set(folded_scores(folding, rows) < folding.threshold) == set(result.is_out) == {refuses}
 
 
-def test_a_folding_can_be_pickled(rows, known):
+def test_a_folding_can_be_pickled(rows, reference):
     detector = truing.Detector()
-    detector.calibrate(known)
+    detector.calibrate(reference)
     detector.learn(rows)
     folding = folding_of(detector, accept=0.9)
     again = pickle.loads(pickle.dumps(folding))
@@ -200,9 +200,9 @@ def test_a_folding_can_be_pickled(rows, known):
 
 @pytest.mark.parametrize("rate", [{"accept": 0.9}, {"false_alarm": 0.1}])
 @pytest.mark.parametrize("method", ["dlr", "contrast"])
-def test_a_detector_is_folded_as_it_scores_and_at_a_rate_as_it_decides(rows, known, method, rate):
+def test_a_folded_detector_scores_and_decides_as_the_detector_does(rows, reference, method, rate):
     detector = truing.Detector(method=method)
-    detector.calibrate(known)
+    detector.calibrate(reference)
     detector.learn(rows[::2])
     new = rows[1::2]
     np.testing.assert_allclose(folded_scores(folding_of(detector), new), detector.score(new), atol=1e-6)
@@ -221,17 +221,17 @@ def test_a_detector_is_folded_as_it_scores_and_at_a_rate_as_it_decides(rows, kno
         ("scale", "needs a head"),
     ],
 )
-def test_a_base_score_that_needs_more_than_outputs_is_refused(rows, known, base, why):
+def test_a_base_score_that_needs_a_head_or_reference_rows_is_rejected(rows, reference, base, why):
     head = np.ones((10, 64)), np.zeros(10)
-    fit = truing.fit_contrast(rows, known, base=base, head=head)
+    fit = truing.fit_contrast(rows, reference, base=base, head=head)
     with pytest.raises(ValueError, match="must be one of msp, energy, kl_uniform, max_logit, gen, gradnorm to be"):
         folding_of(fit)
     with pytest.raises(ValueError, match=why):
         folding_of(fit)
 
 
-def test_a_base_score_of_ones_own_is_refused(rows, known):
-    fit = truing.fit_contrast(rows, known, base=lambda outputs: outputs.logits[:, 0])
+def test_a_base_score_that_is_a_function_is_rejected(rows, reference):
+    fit = truing.fit_contrast(rows, reference, base=lambda outputs: outputs.logits[:, 0])
     with pytest.raises(ValueError, match=r"got <lambda>, which is not computed from features and logits alone"):
         folding_of(fit)
 
@@ -255,27 +255,27 @@ LINEAR = truing.LinearFit(coef=np.ones(3), intercept=0.0, rows=9, rank=3, explai
         (truing.Detector(), {}, ValueError, "nothing learned yet"),
     ],
 )
-def test_what_cannot_be_folded_is_told(fit, options, error, message):
+def test_an_error_says_why_a_fit_cannot_be_folded(fit, options, error, message):
     with pytest.raises(error, match=message):
         folding_of(fit, **options)
 
 
-def test_a_detection_without_a_fit_is_refused(rows):
+def test_a_detection_without_a_fit_is_rejected(rows):
     with pytest.raises(ValueError, match="fit must be a Detection that has a fit, got one by the method none"):
         folding_of(truing.detect(rows, method="none"))
 
 
-def test_a_temperature_that_float32_does_not_hold_is_refused(rows, known):
-    fit = truing.fit_contrast(rows, known, base="energy")
+def test_a_temperature_outside_the_range_of_float32_is_rejected(rows, reference):
+    fit = truing.fit_contrast(rows, reference, base="energy")
     fit = replace(fit, standard=replace(fit.standard, temperature=1e-60))
     with pytest.raises(ValueError, match="temperature must be in float32's range"):
         folding_of(fit)
 
 
 @pytest.mark.parametrize("base", ["gen", "kl_uniform"])
-def test_a_base_score_that_float32_cannot_tell_apart_is_refused(rng, base):
-    rows, known = (truing.Outputs(rng.normal(size=(300, 6)), rng.normal(size=(300, 5))) for _ in range(2))
+def test_a_base_score_that_varies_less_than_float32_rounding_is_rejected(rng, base):
+    rows, reference = (truing.Outputs(rng.normal(size=(300, 6)), rng.normal(size=(300, 5))) for _ in range(2))
     with pytest.raises(ValueError, match=f"the base score {base} at temperature 1000 must vary by more than float32's"):
-        folding_of(truing.fit_contrast(rows, known, base=base, temperature=1000.0))
-    for other in ("msp", "energy", "gradnorm"):  # They vary with the first power of the logits over T, and stay.
-        folding_of(truing.fit_contrast(rows, known, base=other, temperature=1000.0))
+        folding_of(truing.fit_contrast(rows, reference, base=base, temperature=1000.0))
+    for other in ("msp", "energy", "gradnorm"):  # These vary enough.
+        folding_of(truing.fit_contrast(rows, reference, base=other, temperature=1000.0))

@@ -24,7 +24,7 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def found(rows):
+def result(rows):
     return truing.detect(rows, truing.sample("cifar10-test")[5000:], false_alarm=0.05)
 
 
@@ -55,7 +55,7 @@ def test_no_text_becomes_a_tag(name, value, note):
 NASTY = "<script>alert('x')</script>&"
 
 
-def test_names_of_ones_own_are_escaped(rows):
+def test_names_given_by_the_user_are_escaped(rows):
     def named(outputs):
         return outputs.logits[:, 0]
 
@@ -69,30 +69,30 @@ def test_names_of_ones_own_are_escaped(rows):
         assert "&lt;script&gt;" in page
 
 
-def test_a_table_says_what_the_thing_holds(rows, found):
-    report = truing.evaluate(found.scores[:1000], found.scores[1000:])
+def test_a_table_shows_the_numbers_of_a_value(rows, result):
+    report = truing.evaluate(result.scores[:1000], result.scores[1000:])
     detector = truing.Detector("energy")
     detector.learn(rows)
     for thing, texts in (
         (rows, ["features", "2000 × 64, float16", "logits"]),
         (detector, ["energy", "dlr", "2,000", "64"]),
         (report, [f"{report.auroc:.2%}", f"{report.fpr95:.2%}", "1,000 in, 1,000 out"]),
-        (found, ["gen", "contrast", f"{found.is_out.sum():,} at false_alarm 0.05"]),
+        (result, ["gen", "contrast", f"{result.is_out.sum():,} at false_alarm 0.05"]),
     ):
         assert set(texts) <= set(Cells(thing._repr_html_()).texts)
 
 
-def test_the_rows_listed_are_the_lowest(found):
-    cells = re.findall(r"<tr><td>(.*?)</td></tr>", found._repr_html_().split("Most likely out")[1])
+def test_the_rows_listed_are_the_lowest(result):
+    cells = re.findall(r"<tr><td>(.*?)</td></tr>", result._repr_html_().split("Most likely out")[1])
     shown = [cell.split("</td><td>") for cell in cells]
-    lowest = np.argsort(found.scores)[:10]
+    lowest = np.argsort(result.scores)[:10]
     assert [int(row[0]) for row in shown] == lowest.tolist()
     for row, number in zip(shown, lowest, strict=True):
-        expected = found.base_scores[number], found.scores[number], found.p_values[number]
+        expected = result.base_scores[number], result.scores[number], result.p_values[number]
         np.testing.assert_allclose([float(text) for text in row[1:]], expected, rtol=1e-5)
 
 
-def test_without_a_reference_no_row_is_called_out(rows):
+def test_without_a_reference_no_row_is_out(rows):
     page = truing.detect(rows)._repr_html_()
     assert "Lowest scores" in page
     assert "refused" not in page
@@ -114,12 +114,12 @@ def area(x, y):
 
 def bars(axes):
     """Return for each set its bars' edges (k + 1,) and heights (k,)."""
-    found = []
+    result = []
     for container in axes.containers:
         patches = container.patches
         edges = [patch.get_x() for patch in patches] + [patches[-1].get_x() + patches[-1].get_width()]
-        found.append((np.array(edges), np.array([patch.get_height() for patch in patches])))
-    return found
+        result.append((np.array(edges), np.array([patch.get_height() for patch in patches])))
+    return result
 
 
 def check_bars(axes, *sets):
@@ -133,17 +133,17 @@ def check_bars(axes, *sets):
         assert counts.sum() == len(scores)
 
 
-def test_a_detections_figure_draws_its_numbers(found):
+def test_a_detections_figure_draws_its_numbers(result):
     pytest.importorskip("matplotlib")
-    before, after, lowest = found.plot().axes
-    check_bars(before, found.base_scores[~found.is_out], found.base_scores[found.is_out])
-    check_bars(after, found.scores[~found.is_out], found.scores[found.is_out])
+    before, after, lowest = result.plot().axes
+    check_bars(before, result.base_scores[~result.is_out], result.base_scores[result.is_out])
+    check_bars(after, result.scores[~result.is_out], result.scores[result.is_out])
     (line,) = after.lines
-    assert set(line.get_xdata()) == {found.threshold}
+    assert set(line.get_xdata()) == {result.threshold}
     drawn = lowest.lines[0].get_xdata()
-    np.testing.assert_array_equal(drawn, np.sort(found.scores)[:10])
+    np.testing.assert_array_equal(drawn, np.sort(result.scores)[:10])
     labels = [label.get_text() for label in lowest.get_yticklabels()]
-    assert labels == [f"row {row}" for row in np.argsort(found.scores)[:10]]
+    assert labels == [f"row {row}" for row in np.argsort(result.scores)[:10]]
 
 
 def test_a_detection_without_a_reference_is_drawn_without_a_threshold(rows):
@@ -156,9 +156,9 @@ def test_a_detection_without_a_reference_is_drawn_without_a_threshold(rows):
     assert lowest.get_title() == "lowest scores"
 
 
-def test_a_reports_figure_draws_the_scores_and_the_curve(found):
+def test_a_reports_figure_draws_the_scores_and_the_curve(result):
     pytest.importorskip("matplotlib")
-    scores_in, scores_out = found.scores[:1000], found.scores[1000:]
+    scores_in, scores_out = result.scores[:1000], result.scores[1000:]
     report = truing.evaluate(scores_in, scores_out)
     densities, roc = report.plot().axes
     check_bars(densities, scores_in, scores_out)
@@ -179,22 +179,22 @@ def test_a_reports_figure_draws_the_scores_and_the_curve(found):
         *(pytest.param(scores, marks=pytest.mark.slow) for scores in ([2.0] * 9, [1e17] * 3, [0.0, 5e-324])),
     ],
 )
-def test_one_row_equal_scores_and_scores_that_are_all_but_equal_are_drawn(scores):
+def test_one_row_and_equal_or_nearly_equal_scores_are_drawn(scores):
     pytest.importorskip("matplotlib")
     figure = truing.evaluate(scores, scores).plot()
     check_bars(figure.axes[0], np.array(scores), np.array(scores))
     assert figure._repr_png_().startswith(b"\x89PNG")
     features = np.arange(len(scores), dtype=np.float64)[:, None]
-    found = truing.detect(truing.Outputs(features, scores=scores), method="none")
-    assert found.plot()._repr_png_().startswith(b"\x89PNG")
+    result = truing.detect(truing.Outputs(features, scores=scores), method="none")
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
 
 
-def test_a_notebook_gets_a_picture(found):
+def test_a_notebook_gets_a_picture(result):
     pytest.importorskip("matplotlib")
-    assert found.plot()._repr_png_().startswith(b"\x89PNG")
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
 
 
-def test_a_report_of_numbers_alone_has_no_figure(found):
+def test_a_report_of_numbers_alone_has_no_figure(result):
     report = truing.Report(0.9, 0.9, 0.9, 0.1, "at-least", 3, 4)
     with pytest.raises(ValueError, match=r"create the report with truing\.evaluate"):
         report.plot()

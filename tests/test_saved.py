@@ -1,4 +1,4 @@
-"""Saved files: every kind of value comes back to the bit, and a damaged or invalid file is refused by name."""
+"""Saved files: every kind of value is restored bit for bit, and the error of an invalid file names the file."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ THINGS = {
     "fit": lambda rows: truing.fit_direct(rows.features, truing.msp(rows.logits)),
     "huber": lambda rows: truing.huber(rows.features, truing.msp(rows.logits), 0.1),
     "contrast": lambda rows: truing.fit_contrast(rows[30:], rows[:30]),
-    "contrast with a bank": lambda rows: truing.fit_contrast(rows[30:], rows[:30], base="knn"),
+    "contrast of knn": lambda rows: truing.fit_contrast(rows[30:], rows[:30], base="knn"),
     "new detector": lambda rows: truing.Detector("energy", intercept=False, model="a"),
     "dlr": lambda rows: detector_of(rows, temperature=2.0, components=3, decay=0.9),
     "dlr without decay": lambda rows: detector_of(rows),
@@ -47,7 +47,7 @@ THINGS = {
 
 
 @pytest.mark.parametrize("name", THINGS)
-def test_a_value_comes_back_to_the_bit(rows, tmp_path, name):
+def test_a_value_is_restored_bit_for_bit(rows, tmp_path, name):
     thing = THINGS[name](rows)
     truing.save(thing, tmp_path / "thing.npz")
     loaded = truing.load(tmp_path / "thing.npz")
@@ -59,7 +59,7 @@ def test_a_value_comes_back_to_the_bit(rows, tmp_path, name):
 @pytest.mark.parametrize(
     "name", ["dlr", "dlr without decay", "dlr window", "rlr", "contrast stream", "contrast window"]
 )
-def test_a_restored_detector_continues_to_the_same_bits(rows, tmp_path, name):
+def test_a_restored_detector_continues_with_the_same_bits(rows, tmp_path, name):
     going = THINGS[name](rows)
     truing.save(going, tmp_path / "detector.npz")
     stopped = truing.load(tmp_path / "detector.npz")
@@ -79,8 +79,8 @@ def test_a_restored_detector_continues_to_the_same_bits(rows, tmp_path, name):
     )
 )
 def test_plain_values_come_back_exactly(value):
-    found = from_arrays(as_arrays("any", value), "a value").value
-    assert repr(found) == repr(value)
+    loaded = from_arrays(as_arrays("any", value), "a value").value
+    assert repr(loaded) == repr(value)
 
 
 @pytest.mark.parametrize("name", ["moments of few rows", "fit", "dlr"])
@@ -92,10 +92,10 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(rows, name):
         damaged = bytearray(content)
         damaged[place] ^= 1 << int(rng.integers(8))
         try:
-            found = read(InMemory("damaged.npz", bytes(damaged)))
+            loaded = read(InMemory("damaged.npz", bytes(damaged)))
         except ValueError:
             continue
-        assert to_bytes("thing", found.value) == content, place
+        assert to_bytes("thing", loaded.value) == content, place
 
 
 def test_a_flipped_bit_in_the_directory_on_disk_is_a_value_error_or_harmless(rows, tmp_path):
@@ -121,7 +121,7 @@ def test_a_truncated_file_is_refused_at_every_length(rows):
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(junk=st.binary(max_size=300))
-def test_any_bytes_are_refused_with_the_name_of_the_file(tmp_path, junk):
+def test_the_error_of_any_other_bytes_names_the_file(tmp_path, junk):
     for start in (b"", b"PK\x03\x04", b"PK\x05\x06"):
         (tmp_path / "junk.npz").write_bytes(start + junk)
         with pytest.raises(ValueError, match=r"junk\.npz"):
@@ -158,7 +158,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("way", WRONG)
-def test_an_invalid_file_is_refused_with_what_is_wrong(rows, tmp_path, way):
+def test_the_error_of_an_invalid_file_says_what_is_wrong(rows, tmp_path, way):
     change, message = WRONG[way]
     write_npz(tmp_path / "fit.npz", change(as_arrays("fit", THINGS["fit"](rows))))
     with pytest.raises(ValueError, match=r"fit\.npz") as refused:
@@ -186,7 +186,7 @@ def test_an_invalid_file_is_refused_with_what_is_wrong(rows, tmp_path, way):
         ("contrast", "standard.scale.deviation", lambda array: -array),
     ],
 )
-def test_values_that_no_rows_have_are_refused(rows, name, member, spoil):
+def test_impossible_values_are_rejected(rows, name, member, spoil):
     arrays = as_arrays("thing", THINGS[name](rows))
     from_arrays(arrays, "thing.npz")
     with pytest.raises(ValueError, match=r"thing\.npz does not hold a valid thing"):
@@ -216,7 +216,7 @@ def test_a_shape_that_promises_more_than_the_file_holds_is_refused(tmp_path):
         truing.load(tmp_path / "bomb.npz")
 
 
-def test_only_known_values_are_saved_and_only_as_npz(rows, tmp_path):
+def test_other_values_and_other_endings_are_rejected(rows, tmp_path):
     with pytest.raises(TypeError, match="thing must be one of Moments, RowSample, LinearFit"):
         truing.save(rows, tmp_path / "x.npz")
     with pytest.raises(ValueError, match=r"path must end in \.npz, got .*x\.csv"):
@@ -262,10 +262,10 @@ def test_a_function_is_rejected_for_a_file_without_one(rows, tmp_path):
         truing.load(tmp_path / "fit.npz", base=margin)
 
 
-def test_any_numpy_can_look_into_a_file(rows, tmp_path):
+def test_numpy_alone_can_read_a_file(rows, tmp_path):
     truing.save(THINGS["fit"](rows), tmp_path / "fit.npz")
-    with np.load(tmp_path / "fit.npz") as found:
-        about = json.loads(found["about"].tobytes())
+    with np.load(tmp_path / "fit.npz") as loaded:
+        about = json.loads(loaded["about"].tobytes())
         assert (about["truing"], about["kind"], about["members"]) == (6, "fit", ["coef"])
-        np.testing.assert_array_equal(found["coef"], THINGS["fit"](rows).coef)
+        np.testing.assert_array_equal(loaded["coef"], THINGS["fit"](rows).coef)
     assert set(read_npz(tmp_path / "fit.npz")) == {"about", "coef"}

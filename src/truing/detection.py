@@ -49,14 +49,14 @@ class Detection:
     """The result of `detect`: one value per row (n,), and the last fit.
 
     `base` and `method` are the base score and the method that were used, with "auto" resolved. `fitted_rows` (n,) is
-    the total weight of the rows in the fit that scored each row; it is 0 if there was no fit yet, and then the score is
-    the base score. `notes` are warnings to read before trusting the numbers.
+    the total weight of the rows in the fit that scored each row. It is 0 if there was no fit yet; the score is then the
+    base score. Read `notes` before you trust the numbers; the most serious notes are also issued as a `TruingWarning`.
 
-    Without a reference there are no p-values and no decisions, because the share of out rows is unknown. With one,
-    `rate` is the error rate of the decisions and `reference_rows` is the number of reference rows they are based on:
-    all rows, or one half if the other half was used for learning. If all rows are decided at once, `scores_in` are the
-    scores of these reference rows, `out_share_at_least` is a lower bound on the share of out rows with 95 % confidence,
-    and `threshold` is the common threshold, which `fdr` does not have.
+    Without a reference, p-values and decisions are None. With a reference, `rate` is the error rate of the decisions,
+    and `reference_rows` is the number of reference rows that decide: all of them, or one half if the other half is used
+    for learning. If all rows are decided at once, `scores_in` are the scores of these reference rows,
+    `out_share_at_least` is a lower bound on the share of out rows with 95 % confidence, and `threshold` is the common
+    threshold (None for `fdr`).
     """
 
     base: str
@@ -90,7 +90,7 @@ class Detection:
         return f"Detection({summary}{''.join('; ' + note for note in self.notes)})"
 
     def plot(self) -> Figure:
-        """Return a figure of base and trued score densities, with the threshold, and of the lowest-scoring rows."""
+        """Return a figure of the densities of base and trued scores with the threshold, and of the lowest scores."""
         return figure_of_detection(self.base, self.base_scores, self.scores, self.is_out, self.threshold)
 
     def _repr_html_(self) -> str:
@@ -131,8 +131,11 @@ def detect(
     """Return trued scores for `outputs` and, given reference rows, which rows are out.
 
     The reference is part of the fit, so that reference rows and in-distribution test rows are scored in the same way.
-    The order `score-first` leaves it out of the fit, because test rows are not in their own fit either. A contrast, and
-    a base score that needs reference rows, learn from one half of the reference and decide against the other half.
+    With the order `score-first`, test rows are not part of the fit that scores them, and neither is the reference. A
+    contrast learns from one half of the reference and decides against the other half. A base score that needs reference
+    rows also uses one half.
+
+    A `TruingWarning` is issued if the decisions cannot be trusted, for example because nearly all rows look out.
 
     Parameters
     ----------
@@ -158,8 +161,8 @@ def detect(
         One label per reference row. If the reference is split in half, the rows of a group (frames of a film, tiles of
         an image) stay in one half.
     same_mix
-        Whether the in-distribution test rows are known to have the class frequencies of the reference. There is then no
-        note on different class frequencies.
+        Set to True if the in-distribution test rows have the class frequencies of the reference. There is then no note
+        on different class frequencies.
     rng
         Splits the reference in half. By default the split is always the same.
     keep, penalty
@@ -224,7 +227,7 @@ def detect_and_learn(
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """Rows in memory: a job of one part, read in blocks of as many rows as the blocks of a file."""
+    """Rows in memory, as a job with one part. Its blocks have as many rows as the blocks of a file."""
 
     outputs: Outputs
     block_rows: int
@@ -242,7 +245,7 @@ class InMemory:
 
     @property
     def part_rows(self) -> tuple[int]:
-        """The number of rows of the one part."""
+        """The number of rows of the only part."""
         return (len(self.outputs),)
 
     def first_rows(self, count: int) -> Outputs:
@@ -254,7 +257,7 @@ class InMemory:
         return TailCounts.of(self.outputs, candidates)
 
     def with_scores(self, base: BaseScore) -> InMemory:
-        """Return the same rows with their base scores, so that each pass reads scores instead of computing them."""
+        """Return the rows with their base scores, so that each pass reads scores instead of computing them."""
         columns = self.outputs._columns() | {"scores": score_rows(self.outputs, base).scores}
         return replace(self, outputs=Outputs._of_checked(columns, self.outputs.model))
 
@@ -265,11 +268,11 @@ class InMemory:
             self.progress(name, part.stop, len(self.outputs))
 
     def first_total(self, name: str, work: PartWork) -> tuple[Any, InMemory]:
-        """Return the result of the one part, and these passes."""
+        """Return the result of the only part, and this job."""
         return work(0, self.blocks(name)), self
 
     def results(self, name: str, work: PartWork) -> Iterator[Any]:
-        """Yield the result of the one part."""
+        """Yield the result of the only part."""
         yield work(0, self.blocks(name))
 
 
@@ -280,7 +283,7 @@ def _widths(outputs: Outputs) -> dict[str, int]:
 
 @dataclass(eq=False)
 class _Results:
-    """The results of a job, filled in block by block: one value per row (n,) in `columns` and `fitted_rows`."""
+    """The results of a job, filled in block by block. `columns` and `fitted_rows` hold one value per row (n,)."""
 
     columns: dict[str, Any]
     fitted_rows: Floats
@@ -295,7 +298,7 @@ class _Results:
         return cls(floats | {"is_out": np.zeros(rows, np.bool_)}, np.zeros(rows))
 
     def decide(self, work: DecidePart, blocks: Iterable[Block]) -> None:
-        """Decide the rows of some blocks."""
+        """Decide the rows of these blocks."""
         self.fit, self.calibration = work.fit or self.fit, work.calibration
         for columns, tally in work.decided(0, blocks):
             self.tally += tally
@@ -335,7 +338,7 @@ def _detect_online(plan: Plan, rows: InMemory, batch: int, order: str) -> Detect
 def _stream(
     detector: Detector, plan: Plan, rows: Outputs, batch: int, order: str
 ) -> Iterator[tuple[slice, LinearFit | None]]:
-    """Yield each batch and its fit: to all rows up to this batch, or with score-first to all rows before it."""
+    """Yield each batch and its fit, of all rows up to this batch or, with score-first, of all rows before it."""
     if plan.calibration_rows is not None:
         columns = {"features": plan.calibration_rows.features, "scores": plan.calibration_rows.scores}
         detector.calibrate(Outputs._of_checked(columns, None))
@@ -353,7 +356,7 @@ def _stream(
 
 
 def _detection(plan: Plan, results: _Results, sums: Sums, *, is_at_once: bool) -> Detection:
-    """Return the results as a `Detection`. One threshold exists only if all rows were decided at once."""
+    """Return the results as a `Detection`. It has a threshold only if all rows were decided at once."""
     columns, calibration = results.columns, results.calibration
     notes = tuple(notes_on_job(plan, sums, results.fit, calibration, results.tally, results.fitted_rows))
     detection = Detection(

@@ -1,7 +1,7 @@
 """Run a plan over parts of rows: in memory, in files, or on a cluster.
 
-A job is a few passes over the parts. Each pass does the same work on every part, a block of rows at a time, and adds
-the results:
+A job consists of a few passes over the parts. Each pass does the same work on every part, one block of rows at a time,
+and adds the results:
 
     sums       steps 1 and 2: base scores, sums            SumPart
     residuals  RLR of many rows only: sizes of residuals
@@ -9,7 +9,7 @@ the results:
     p-values   with a false discovery rate only            DecidePart
     scores     step 4: scores and decisions                DecidePart
 
-Step 3, the fit, is solved between them.
+Step 3, the fit, happens between the passes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .regression.robust import Work, fit_robust_parts
 from .scores.rows import BaseScore, Numbers, ScoredRows, sampled
 from .steps import Fit, Sums, decide_rows, score_rows, solve_contrast, solve_fit, sum_rows, trued_scores
 
-# Numbers in a block of rows, 16 MB of float32, and the fewest rows in a block.
+# A block holds this many numbers (16 MB of float32), and at least this many rows.
 _NUMBERS_AT_ONCE = 2**22
 _FEWEST_ROWS_AT_ONCE = 1024
 
@@ -50,12 +50,12 @@ def no_progress(name: str, done: int, rows: int) -> None:
 
 
 def rows_at_once(widths: Mapping[str, int]) -> int:
-    """Return the number of rows of a block of columns with these widths."""
+    """Return the number of rows of a block, for columns with these widths."""
     return max(_FEWEST_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // sum(widths.values()))
 
 
 class Block(NamedTuple):
-    """Some rows of a part, and their row numbers (b,) in the part. `ids` (b,) name the rows, if they have names."""
+    """A block of rows of a part, and their row numbers (b,) in the part. `ids` (b,) are their names, if any."""
 
     numbers: NDArray[np.intp]
     outputs: Outputs
@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
 
 PartWork = Callable[[int, Iterable[Block]], Any]
-"""Work on a part, given its number and its blocks: a frozen value that other processes can receive."""
+"""A function of the number and the blocks of a part: a frozen value that can be sent to other processes."""
 
 
 class Passes(Protocol):
@@ -93,9 +93,10 @@ class SumPart:
 
     @classmethod
     def of(cls, plan: Plan, part_rows: Sequence[int], share: float | None, classes: int) -> SumPart:
-        """Return the work of a plan on parts with these numbers of rows, and this number of logits or 1.
+        """Return the work of a plan on parts with these numbers of rows.
 
-        `share` is the share of rows to sample, if the method needs a sample.
+        `share` is the share of rows to sample, if the method needs a sample. `classes` is the number of logits, or 1
+        without logits.
         """
         starts = plan.joining_rows + starts_of(part_rows)
         return cls(plan.base, plan.guard, starts, share, plan.needs_moments, classes)
@@ -115,7 +116,7 @@ class SumPart:
 
 @dataclass(frozen=True, eq=False)
 class OnLearnedRows:
-    """Work of a robust regression on the rows of a part that are learned."""
+    """The work of a robust regression on the learned rows of a part."""
 
     base: BaseScore
     guard: RowGuard | None
@@ -134,7 +135,7 @@ class OnLearnedRows:
 
 
 def sum_and_solve(plan: Plan, passes: Passes, classes: int) -> tuple[Sums, Fit | None, Passes]:
-    """Take steps 1 to 3 of a plan over all parts: return the sums, the fit, and the passes over readable parts.
+    """Run steps 1 to 3 of a plan over all parts. Return the sums, the fit, and the passes over readable parts.
 
     `classes` is the number of logits, or 1 without logits. RLR of many rows takes two more passes.
     """
@@ -171,12 +172,12 @@ def _joined_sample(calibration: ScoredRows | None, rows: ScoredRows | None, shar
     parts = [] if calibration is None else [sampled(calibration, share, np.arange(len(calibration)))]
     parts += [] if rows is None else [rows]
     if not parts:
-        raise ValueError("there must be at least one row to learn from, got none")
+        raise ValueError("the test rows and the reference must have at least one row to learn from, got none")
     return ScoredRows.joined(parts)
 
 
 def _solve_robust(plan: Plan, sums: Sums, passes: Passes, sample: ScoredRows, moments: Moments | None) -> LinearFit:
-    """Return the robust fit of many rows. The reference rows come first, as a part of their own."""
+    """Return the robust fit of many rows. The reference rows are the first part."""
     calibration, options = plan.calibration_rows, plan.options
 
     def read(name: str, work: Work) -> Iterator[Any]:
@@ -202,10 +203,10 @@ def _solve_robust(plan: Plan, sums: Sums, passes: Passes, sample: ScoredRows, mo
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Reference rows to decide against: base and trued scores (m,), and two sets of weights (m,).
+    """The reference rows that decide: base and trued scores (m,), and two sets of weights (m,).
 
-    The weights are equal weights, and weights that match the class frequencies of the rows. `keys` recognise reference
-    rows among the rows. Only every `stride`-th row is looked up.
+    The first weights are equal. The second weights match the class frequencies of the test rows. `keys` recognise
+    reference rows among the test rows; only every `stride`-th test row is looked up.
     """
 
     base_scores: Floats
@@ -216,7 +217,10 @@ class Calibration:
 
     @classmethod
     def of(cls, plan: Plan, fit: Fit | None, class_counts: NDArray[np.int64] | None, rows: int) -> Calibration | None:
-        """Return the reference rows of a plan for `rows` rows with these class frequencies (c,), scored by the fit."""
+        """Return the reference rows of a plan, scored by the fit.
+
+        `rows` is the number of test rows, and `class_counts` (c,) are the frequencies of their classes.
+        """
         if plan.calibration_rows is None or plan.calibration_outputs is None:
             return None
         weights = np.ones(len(plan.calibration_rows))
@@ -238,10 +242,9 @@ class Calibration:
 class Tally:
     """Counts over decided rows.
 
-    `refused` is the number of rows that are out, and `counts` (m + 1,) the number of rows with each p-value; None
-    without reference rows. `looked_up` rows were looked up among the reference rows, and `shared` of them are there.
-    `order` holds, for both weightings of the reference rows, the placements before truing, after truing, and their
-    difference.
+    `refused` is the number of out rows. `counts` (m + 1,) is the number of rows with each p-value, or None without
+    reference rows. `looked_up` rows were looked up among the reference rows, and `shared` of them were there. `order`
+    holds the placements before truing, after truing, and their difference, for each of the two weightings.
     """
 
     rows: int = 0
@@ -266,7 +269,7 @@ class Tally:
 
     @classmethod
     def of(cls, calibration: Calibration, base_scores: Floats, ranks: Ranks, refused: int, looked_up: Any) -> Tally:
-        """Return the counts over rows with these base scores (n,), and these ranks of their trued scores.
+        """Return the counts over rows, given their base scores (n,) and the ranks of their trued scores.
 
         `looked_up` are the features of the rows to look up among the reference rows.
         """
@@ -339,7 +342,7 @@ def with_fdr(work: DecidePart, passes: Passes) -> tuple[DecidePart, Passes]:
 
 
 class Prepared(NamedTuple):
-    """A job that only has to decide its rows: the sums, the fit, the work of the last pass, and the passes."""
+    """A job before its last pass, which decides the rows: the sums, the fit, the work and the passes."""
 
     sums: Sums
     fit: Fit | None
@@ -348,7 +351,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(plan: Plan, passes: Passes, classes: int) -> Prepared:
-    """Do everything but the last pass of a plan. `classes` is the number of logits, or 1 without logits."""
+    """Run all but the last pass of a plan. `classes` is the number of logits, or 1 without logits."""
     sums, fit, passes = sum_and_solve(plan, passes, classes)
     calibration = Calibration.of(plan, fit, sums.class_counts, sums.rows)
     work, passes = with_fdr(DecidePart(plan.base, fit, calibration, plan.rate, starts_of(passes.part_rows)), passes)
@@ -363,7 +366,7 @@ def notes_on_job(
     tally: Tally,
     fitted_rows: Floats | None = None,
 ) -> Iterator[str]:
-    """Yield the notes on a finished job: warnings to read before trusting the numbers.
+    """Yield the notes on a finished job. Users should read them before they trust the numbers.
 
     `fitted_rows` (n,) is the number of rows in the fit of each row, if there were several fits.
     """
@@ -400,11 +403,11 @@ def _notes_on_few_rows(fit: LinearFit, rows: int, fitted_rows: Floats | None) ->
         yield notes.on_few_rows(each * int(np.count_nonzero(few)), fit)
     if before.any():
         count = counted(int(np.count_nonzero(before)))
-        yield f"{count} came before any fit, scored by the base score alone: see the column trued"
+        yield f"{count} came before any fit, with the base score alone: see the column trued"
 
 
 def notes_on_decisions(plan: Plan, calibration: Calibration, tally: Tally) -> Iterator[str]:
-    """Yield notes on the rate, on rows that are reference rows, on the share of out rows, and on the order."""
+    """Yield notes on the rate, on test rows that are reference rows, on the share of out rows, and on the order."""
     assert tally.counts is not None
     yield from plan.rate.notes(len(calibration))
     yield from calibration.keys.notes_on(tally.shared, tally.looked_up)
@@ -414,7 +417,7 @@ def notes_on_decisions(plan: Plan, calibration: Calibration, tally: Tally) -> It
 
 
 def _notes_on_mix(plan: Plan, sums: Sums) -> list[str]:
-    """Return a note if the predicted classes have other frequencies than in the reference. Contrast needs none."""
+    """Return a note if the frequencies of predicted classes differ from the reference. Contrast needs no such note."""
     reference = plan.reference
     if reference is None or reference.logits is None or plan.method == "contrast" or plan.same_mix:
         return []
@@ -425,7 +428,7 @@ def _notes_on_mix(plan: Plan, sums: Sums) -> list[str]:
 
 
 def threshold_of(calibration: Calibration, fit: Fit | None, rate: Rate) -> float | None:
-    """Return the score from which rows are accepted, or None for a false discovery rate."""
+    """Return the lowest score that is accepted, or None for a false discovery rate."""
     size = fit.size if isinstance(fit, ContrastFit) else 0.0
     return decide_at(rate, Ranks(calibration.scores, calibration.scores[:1], size=size)).threshold
 

@@ -79,7 +79,7 @@ def save(thing: Saveable, path: AnyPath) -> None:
     """
     kind = next((kind for kind, cls in KINDS.items() if type(thing) is cls), None)
     if kind is None:
-        hint = ": it has a save of its own" if hasattr(thing, "save") else ""
+        hint = ": call its save method" if hasattr(thing, "save") else ""
         wanted = ", ".join(cls.__name__ for cls in KINDS.values())
         raise TypeError(f"thing must be one of {wanted}, got {type(thing).__name__}{hint}")
     write(path, kind, thing)
@@ -156,7 +156,7 @@ def from_arrays(arrays: Arrays, source: object, base: Base | None = None) -> Sto
         _check_function(_functions_in(about["value"]), base, source)
         value = _decode(about["value"], "", members, base)
         if members:
-            raise ValueError(f"nothing refers to the members {listing(list(members))}")
+            raise ValueError(f"the value does not use the members {listing(list(members))}")
         return Stored(kind, value, dict(about["notes"]))
     except (MemoryError, _WrongFunctionError):
         raise
@@ -248,14 +248,14 @@ def _decode(node: Any, path: str, arrays: Arrays, base: Base | None) -> Any:
         return base
     if tag == "array":
         if content not in arrays:
-            raise ValueError(f"{path} must refer to a member of its own, got {content!r}")
+            raise ValueError(f"{path} must refer to a member that no other array uses, got {content!r}")
         return native(arrays.pop(content))
     entries = {name: _decode(item, _below(path, name), arrays, base) for name, item in content.items()}
     return entries if tag == "dict" else _build(as_choice(tag, "a class", FORMS), entries, path)
 
 
 def _build(form: Form, entries: dict[str, Any], path: str) -> Any:
-    """Return a value of the form's class from the attributes in a file, validated."""
+    """Validate the attributes in a file, and return a value of the form's class."""
     _check_names(set(entries), set(form.names), f"the fields of {form.cls.__name__}")
     for name, value in entries.items():
         owner, attribute = _owner(form.cls, name)
@@ -362,13 +362,13 @@ def _check_rows(rows: ScoredRows) -> None:
 
 def _check_keyed_rows(rows: KeyedRows) -> None:
     if rows.features.shape[1] == 0 or (len(rows) and rows.keys.min() < 0):
-        raise ValueError("kept rows must have features, and keys of at least 0")
+        raise ValueError("rows of a sample must have at least one feature, and keys of at least 0")
 
 
 def _check_sample(sample: RowSample) -> None:
     widths = {batch.features.shape[1] for batch in sample.batches}
     if len(widths) > 1:
-        raise ValueError(f"batches must have the same features, got widths {sorted(widths)}")
+        raise ValueError(f"batches must have equally many features, got {sorted(widths)}")
     if not 0 < sample.share <= 1 or any(len(batch) and batch.keys.max() >= sample.share for batch in sample.batches):
         raise ValueError(f"share must be above 0 and at most 1, and above all keys, got {sample.share:g}")
     _check_within(sample, 0, LARGEST, "rows", "seen")
@@ -376,7 +376,7 @@ def _check_sample(sample: RowSample) -> None:
 
 def _check_scale(scale: RowScale) -> None:
     if not scale.deviation.min(initial=np.inf) > 0 or len(scale.mean) == 0:
-        raise ValueError("deviation must be above 0 for at least one column")
+        raise ValueError("deviation must be above 0 in every column, and have at least one column")
 
 
 def _check_standard(standard: Standard) -> None:
@@ -385,7 +385,7 @@ def _check_standard(standard: Standard) -> None:
     as_number(standard.temperature, "temperature", at_least=1e-100)
     for need in NEEDS.get(standard.name, ()):
         if need in ("head", "reference") and getattr(standard, need) is None:
-            raise ValueError(f"the score {standard.name} must have its {need}")
+            raise ValueError(f"{need} must be stored for the base score {standard.name}, got None")
     _check_within(standard, float(np.finfo(np.float64).tiny), LARGEST, "score_scale", "limit")
     _check_within(standard, -LARGEST, LARGEST, "score_origin")
     _check_within(standard, 0, LARGEST, "classes")
@@ -410,13 +410,13 @@ def _check_martingale(martingale: Martingale) -> None:
     if counts.shape != new.counts.shape or martingale.log_bets.shape != new.log_bets.shape:
         raise ValueError(f"a martingale must have {BINS} counts and {len(new.log_bets)} bets")
     if counts.min() < 0 or counts.max() > _MOST_ROWS or martingale.log_bets.max() == math.inf:
-        raise ValueError("a martingale must hold counts of rows and logarithms of capital")
+        raise ValueError("counts must be numbers of rows, and log_bets must be below infinity")
 
 
 def _check_alarm(alarm: DriftAlarm) -> None:
     recent = alarm.recent_bins
     if recent.shape != (BINS,) or recent.min() < 0 or recent.max() > _MOST_ROWS:
-        raise ValueError("recent_bins must hold the weights of the last rows")
+        raise ValueError(f"recent_bins must be {BINS} weights of at least 0, got shape {recent.shape}")
     if alarm.what not in (None, *PARTS) or (alarm.what is None) != (alarm.since is None):
         raise ValueError(f"what must name the part that raised the alarm, got {alarm.what!r}")
     if (alarm.recent.residual is None) != (alarm.recent.residual_of_all is None):
@@ -431,7 +431,7 @@ def _check_linear_state(state: LinearState) -> None:
     widths |= {sums.dimensions for sums in (state.learned, state.joint) if sums is not None}
     if len(widths) > 1:
         raise ValueError(
-            f"reference, learned, window_batches and drift must be of the same features, got {sorted(widths)}"
+            f"reference, learned, window_batches and drift must have equally many features, got {sorted(widths)}"
         )
     _check_joint(state)
 
@@ -440,14 +440,14 @@ def _check_joint(state: LinearState) -> None:
     """Reject joint moments that are not the sum of the learned rows and the reference."""
     has_both = state.learned is not None and state.reference is not None
     if (state.joint is not None) != (has_both and state.keeps_joint):
-        raise ValueError("joint must be there if and only if rows were learned beside a reference")
+        raise ValueError("joint must be stored if and only if there are learned rows and a reference")
     if state.joint is not None and state.learned is not None and state.reference is not None:
         whole = state.learned + state.reference.moments
         spread = np.sqrt(np.maximum(whole.squares, 0.0) / whole.rows)
         size = 1e-9 * (np.abs(whole.mean) + spread)
         if not (math.isclose(state.joint.rows, whole.rows) and (np.abs(state.joint.mean - whole.mean) <= size).all()):
             raise ValueError(
-                "joint must be the moments of the learned and reference rows, got the moments of other rows"
+                "joint must be the sum of the moments of the learned rows and of the reference, got another sum"
             )
 
 
@@ -469,9 +469,7 @@ def _contrast_state(
         return ContrastState(settings)
     standard = reference.standard
     if settings.method != "contrast" or (settings.base, settings.temperature) != (standard.base, standard.temperature):
-        raise ValueError(
-            "settings must be of the method contrast, with the base score and temperature of the reference"
-        )
+        raise ValueError("settings must have the method contrast, and the base score and temperature of the reference")
     d = standard.dimensions
     widths = {sample.dimensions, *(len(one.fit.coef) for one in lessons)}
     if lesson is None or not widths <= {None, d}:
@@ -492,7 +490,7 @@ def _contrast_state(
 
 
 def _lesson(coef: Floats, gain: float, trust: float, balance: float, shift: float, rows: float, seen: int) -> Lesson:
-    """Return a lesson; the state that it belongs to adds the standard and the scores of the reference rows."""
+    """Return a lesson without its standard and reference scores, which `_completed` adds."""
     fit = ContrastFit(cast(Standard, None), coef, gain, trust, balance, shift, rows, reference_rows=0)
     _check_learned(fit)
     return Lesson(fit, np.empty(0), seen)
@@ -515,7 +513,7 @@ def _detector(state: State) -> Detector:
     if isinstance(state, LinearState) and state.window_batches and settings.window is None:
         raise ValueError("window_batches must be empty without a window")
     if (state.drift is not None) != (state.reference is not None and settings.drift_alarm is not None):
-        raise ValueError("drift must be stored if the settings ask for an alarm and there is a reference")
+        raise ValueError("drift must be stored if and only if there is a reference and drift_alarm is set")
     if state.drift is not None and state.drift.alarm.false_alarm != settings.drift_alarm:
         raise ValueError(f"drift must have the level {settings.drift_alarm}, got {state.drift.alarm.false_alarm}")
     detector.state = state

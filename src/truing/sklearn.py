@@ -104,7 +104,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         The default is knn without logits, gen for a contrast, and msp otherwise.
     method
         none (the base score unchanged), dlr, rlr or contrast. auto chooses contrast if there is a reference of enough
-        rows for the false-alarm rate (40 rows for 5 %), and none otherwise. dlr and rlr fit X, so X must contain the
+        rows for the false-alarm rate (38 rows for 5 %), and none otherwise. dlr and rlr fit X, so X must contain the
         rows to decide; on training rows they are worse than the base score.
     components
         The number of leading principal components that the fit uses (None: all).
@@ -327,7 +327,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         return base
 
     def _method_of(self, reference: Outputs | None) -> str:
-        """Return the method to use. On tables, contrast beats DLR with small references, too (docs/tables.md)."""
+        """Return the method to use. On tables, contrast beats DLR even with 40 rows (docs/results/mistakes.md)."""
         if self.method != "auto":
             return self.method
         fewest = 2 * Rate("false_alarm", self._false_alarm()).fewest_rows()

@@ -1,4 +1,4 @@
-"""An ONNX network and arrays of images -> Outputs, and the trued score as an output of the network itself."""
+"""Outputs from ONNX networks, and the trued score as an output of the network itself."""
 
 from ..data.extras import install
 

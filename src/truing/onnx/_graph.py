@@ -1,4 +1,4 @@
-"""Arithmetic as nodes of an ONNX graph: the operations of a folding, and tensors that know + - * /."""
+"""Arithmetic as nodes of an ONNX graph: the operations of a folding, and tensors with + - * /."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..folding import Float32s
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-# From this version of the operators on, the axes of a sum are an input and not an attribute.
+# Since this version of the operators, the axes of a sum are an input instead of an attribute.
 _AXES_AS_INPUT = 13
 
 
 def _by(operator: str, *, swapped: bool = False) -> Callable[[Tensor, Tensor | float], Tensor]:
-    """Return the method of a tensor that adds a node of two inputs; swapped, the tensor itself is the second."""
+    """Return a method of `Tensor` that adds a node with two inputs. If swapped, the tensor is the second input."""
 
     def method(self: Tensor, other: Tensor | float) -> Tensor:
         return self.graph.add(operator, other, self) if swapped else self.graph.add(operator, self, other)
@@ -27,7 +27,7 @@ def _by(operator: str, *, swapped: bool = False) -> Callable[[Tensor, Tensor | f
 
 
 class Tensor:
-    """A tensor of a graph by its name. What is done with it is added to the graph."""
+    """A tensor of a graph, by its name. Arithmetic with a tensor adds nodes to its graph."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
@@ -41,7 +41,7 @@ class Tensor:
 
 
 class Graph:
-    """A graph that nodes are added to, in the operators of version `opset`; their names begin with one not in use."""
+    """An ONNX graph to add nodes to, in operators of version `opset`. New names start with an unused prefix."""
 
     def __init__(self, proto: GraphProto, opset: int, arrays: Mapping[str, Float32s], taken: Sequence[str]) -> None:
         self._proto, self._opset, self._arrays = proto, opset, arrays
@@ -65,26 +65,26 @@ class Graph:
         """Return a constant number."""
         return self._stored(np.array(value, dtype=np.float32))
 
-    def whole(self, *values: int) -> Tensor:
-        """Return a constant vector of whole numbers."""
+    def integers(self, *values: int) -> Tensor:
+        """Return a constant vector of integers."""
         return self._stored(np.array(values, dtype=np.int64))
 
     def as_float32(self, name: str) -> Tensor:
-        """Return a tensor of the network in float32."""
+        """Return a tensor of the network, cast to float32."""
         from onnx import TensorProto
 
         return self.add("Cast", Tensor(self, name), to=TensorProto.FLOAT)
 
     def constant(self, name: str) -> Tensor:
-        """Return an array of the folding's by its name."""
+        """Return an array of the folding, by its name."""
         return self._stored(self._arrays[name])
 
     def minimum(self, x: Tensor, bound: float) -> Tensor:
-        """Return the smaller of each number and a bound."""
+        """Return the elementwise minimum with a bound."""
         return self.add("Min", x, bound)
 
     def maximum(self, x: Tensor, bound: float) -> Tensor:
-        """Return the larger of each number and a bound."""
+        """Return the elementwise maximum with a bound."""
         return self.add("Max", x, bound)
 
     def exp(self, x: Tensor) -> Tensor:
@@ -100,22 +100,22 @@ class Graph:
         return self.add("Sqrt", x)
 
     def absolute(self, x: Tensor) -> Tensor:
-        """Return each number without its sign."""
+        """Return the absolute value of each number."""
         return self.add("Abs", x)
 
     def row_sums(self, x: Tensor) -> Tensor:
         """Return the sum of each row (n, 1)."""
         if self._opset >= _AXES_AS_INPUT:
-            return self.add("ReduceSum", x, self.whole(1), keepdims=1)
+            return self.add("ReduceSum", x, self.integers(1), keepdims=1)
         return self.add("ReduceSum", x, axes=[1], keepdims=1)
 
     def descending(self, x: Tensor, number: int) -> Tensor:
-        """Return so many of each row's numbers, from the largest to the smallest (n, number)."""
-        return self.add("TopK", x, self.whole(number), outputs=2, axis=1)
+        """Return the largest numbers of each row in descending order (n, number)."""
+        return self.add("TopK", x, self.integers(number), outputs=2, axis=1)
 
     def columns(self, x: Tensor, first: int, end: int) -> Tensor:
         """Return the columns from `first` up to `end`."""
-        return self.add("Slice", x, self.whole(first), self.whole(end), self.whole(1))
+        return self.add("Slice", x, self.integers(first), self.integers(end), self.integers(1))
 
     def _stored(self, array: NDArray[Any]) -> Tensor:
         from onnx.numpy_helper import from_array

@@ -1,7 +1,7 @@
-"""Features and logits of every row, by onnxruntime.
+"""Features and logits of every row, computed by onnxruntime.
 
-Name two tensors of the graph: the features and the logits. One that is not an output of the network is made
-one in memory; the file stays as it is.
+The caller names two tensors of the graph. If a tensor is not an output of the network, it becomes an output of a copy
+in memory. The file does not change.
 """
 
 import re
@@ -14,6 +14,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from .._check import as_count, check_finite
+from .._images import warn_of_pixels
 from ..data.drafts import AnyPath
 from ..data.extras import install
 from ..data.npz import Arrays
@@ -27,19 +28,19 @@ TYPES = {
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
 }
-"""The numbers a network may take, by onnxruntime's names."""
+"""The input types of networks, by their names in onnxruntime."""
 
-# How many names an error lists: features and logits are among the last.
+# Error messages list this many names, from the end, because features and logits are among the last.
 _LISTED = 20
 
-# onnxruntime's level of messages on stderr: what is less than fatal comes as an error with its reason.
+# The level of onnxruntime's messages on stderr. Less severe problems are raised as errors with their reason.
 _FATAL = 4
 
-# How near to 1 the sum of a row of probabilities comes, in half precision and with many classes.
+# Tolerance for the sum of a row of probabilities, in half precision and with many classes.
 _SUM_OF_PROBABILITIES = 0.01
 
-# In so many rows that is no accident.
-_ROWS_TO_TELL = 8
+# Fewest rows for recognising probabilities.
+_FEWEST_ROWS = 8
 
 
 def extract(
@@ -52,28 +53,30 @@ def extract(
     batch: int = 256,
     providers: Sequence[str] | None = None,
 ) -> Outputs:
-    """Return the tensors `features` (n, d) and `logits` (n, c) of every row that enters the network at `path`.
+    """Run the network at `path` on all rows; return its tensors `features` (n, d) and `logits` (n, c).
 
     Parameters
     ----------
     arrays
-        Rows as the network takes them: one array (n, …), or any iterable of such arrays. Floating numbers are
-        cast to the network's own; whole numbers are not, since nobody can know how they were scaled.
+        The rows, prepared as the network needs them: one array (n, …), or an iterable of such arrays. Floating-point
+        numbers are cast to the network's type. Integers are not, because their scale is unknown.
+    features, logits
+        Names of two tensors of the network.
     input
-        Name of the tensor they enter by; may be left out where the network has one input.
+        Name of the input tensor. Required if the network has several inputs.
     batch
-        Rows in one run. A network made for a fixed number of rows gets that number: where an array has fewer left,
-        the last is repeated and what it says of the repeats is cut off.
+        Rows per run. A network with a fixed batch size gets full batches: the last row is repeated, and the outputs
+        for the repeats are dropped.
     providers
-        What onnxruntime runs on, such as `["CUDAExecutionProvider"]`; by default the CPU.
+        The execution providers of onnxruntime, such as `["CUDAExecutionProvider"]`. The default is the CPU.
     """
     rows = as_count(batch, "batch")
     tensors = {"features": features, "logits": logits}
     session = _session(Path(path), tensors, providers)
-    found = list(_parts(session, _entry(session, input), Path(path), tensors, arrays, rows))
-    if not found:
+    parts = list(_parts(session, _entry(session, input), Path(path), tensors, arrays, rows))
+    if not parts:
         raise ValueError("arrays must give at least one row, got none")
-    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in found]) for name in tensors}
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in tensors}
     outputs = Outputs(**columns)
     _check_logits(outputs._need("logits"), logits)
     return outputs
@@ -87,16 +90,18 @@ def _parts(
     arrays: NDArray[Any] | Iterable[NDArray[Any]],
     rows: int,
 ) -> Iterator[Arrays]:
-    """Yield the tensors of each batch of so many rows, or of as many as the network is made for."""
+    """Yield the tensors of each batch. A fixed batch size of the network takes precedence over `rows`."""
     fixed = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
     for number, images in enumerate(_batches(arrays, fixed or rows)):
-        whole = _cast(_filled(images, fixed or len(images)), entry, number)
-        values = _run(session, list(tensors.values()), {entry.name: whole}, file, number)
-        yield _columns(tensors, values, len(images), len(whole), number)
+        if number == 0 and images.ndim == 4 and images.size and images.dtype.kind == "f":
+            warn_of_pixels(float(images.max(axis=(1, 2, 3)).min()), is_uint8=False)
+        filled = _cast(_filled(images, fixed or len(images)), entry, number)
+        values = _run(session, list(tensors.values()), {entry.name: filled}, file, number)
+        yield _columns(tensors, values, len(images), len(filled), number)
 
 
 def _columns(tensors: Mapping[str, str], values: Sequence[Any], rows: int, filled: int, number: int) -> Arrays:
-    """Return what a run gave of the first `rows` rows, of those that it was filled up to, checked."""
+    """Return the checked values of the first `rows` of the `filled` rows of a run."""
     columns = {}
     for (name, tensor), value in zip(tensors.items(), values, strict=True):
         _check_rows(name, tensor, value, filled)
@@ -112,11 +117,11 @@ def _session(file: Path, tensors: Mapping[str, str], providers: Sequence[str] | 
         if not isinstance(tensor, str):
             raise TypeError(f"{name} must be the name of a tensor, got {type(tensor).__name__}")
     if isinstance(providers, str):
-        raise TypeError(f"providers must be a list of names, got the one name {providers!r}")
+        raise TypeError(f"providers must be a list of names, got the string {providers!r}")
     providers = ["CPUExecutionProvider"] if providers is None else list(providers)
     there = onnxruntime.get_available_providers()
     if not providers or not set(providers) <= set(there):
-        raise ValueError(f"providers must be of {', '.join(there)}, got {', '.join(providers) or 'none'}")
+        raise ValueError(f"providers must be among {', '.join(there)}, got {', '.join(providers) or 'an empty list'}")
     session = _open(file, str(file), providers)
     if set(tensors.values()) <= {output.name for output in session.get_outputs()}:
         return session
@@ -127,13 +132,13 @@ def _session(file: Path, tensors: Mapping[str, str], providers: Sequence[str] | 
 def _open(file: Path, model: str | bytes, providers: list[str]) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
-    # Where weights kept in files of their own are found, when the model is bytes.
+    # The folder of external weight files, for a model passed as bytes.
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.absolute().parent)
     )
     try:
         return onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
-    except Exception as error:  # onnxruntime's own exceptions have no base but Exception.
+    except Exception as error:  # Exceptions of onnxruntime derive from Exception only.
         raise ValueError(f"{file} must be a network that onnxruntime can run: {reason(error)}") from None
 
 
@@ -141,11 +146,11 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
     try:
         import onnx
     except ImportError as error:
-        raise ImportError(f"to read a tensor that is no output needs onnx: {install('onnx')}") from error
+        raise ImportError(f"reading a tensor that is not an output needs onnx: {install('onnx')}") from error
     try:
         model = onnx.load(str(file), load_external_data=False)
-    except Exception as error:  # protobuf's own; onnxruntime reads formats that onnx does not.
-        raise ValueError(f"{file} must be ONNX for its inner tensors to be read: {reason(error)}") from None
+    except Exception as error:  # An exception of protobuf: onnxruntime reads more formats than onnx.
+        raise ValueError(f"{file} must be an ONNX file, because a tensor is not an output: {reason(error)}") from None
     tensors = [entry.name for entry in model.graph.input]
     tensors += [name for node in model.graph.node for name in node.output if name]
     for name in wanted:
@@ -157,8 +162,7 @@ def _with_outputs(file: Path, wanted: Sequence[str]) -> bytes:
         graph: bytes = model.SerializeToString()
     except Exception as error:
         raise ValueError(
-            f"{file} must be smaller, or have its weights in files of their own, for inner tensors to be read: "
-            f"{reason(error)}"
+            f"{file} must be smaller or have external weight files, because a tensor is not an output: {reason(error)}"
         ) from None
     return graph
 
@@ -170,10 +174,10 @@ def _entry(session: Any, name: str | None) -> Any:
     elif name in entries:
         entry = entries[name]
     else:
-        got = "none given" if name is None else repr(name)
-        raise ValueError(f"input must name an input of the network, one of {listed(list(entries))}; got {got}")
+        got = "None" if name is None else repr(name)
+        raise ValueError(f"input must be the name of one of the inputs {listed(list(entries))}, got {got}")
     if entry.type not in TYPES:
-        raise ValueError(f"input {entry.name!r} must be of {', '.join(TYPES)}, got {entry.type}")
+        raise ValueError(f"input {entry.name!r} must have one of the types {', '.join(TYPES)}, got {entry.type}")
     return entry
 
 
@@ -182,9 +186,11 @@ def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterat
         raise TypeError(f"arrays must be an array or an iterable of arrays, got {type(arrays).__name__}")
     for array in [arrays] if isinstance(arrays, np.ndarray) else arrays:
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"arrays must be an array or an iterable of arrays, got {type(array).__name__} in it")
+            raise TypeError(
+                f"arrays must be an array or an iterable of arrays, got one that gives {type(array).__name__}"
+            )
         if array.ndim < 2:
-            raise ValueError(f"arrays must have a row for each image (n, …), got shape {array.shape}")
+            raise ValueError(f"arrays must be batches of rows (n, …), got shape {array.shape}")
         if np.ma.is_masked(array):
             raise ValueError("arrays must have no masked entries")
         for start in range(0, len(array), rows):
@@ -192,7 +198,7 @@ def _batches(arrays: NDArray[Any] | Iterable[NDArray[Any]], rows: int) -> Iterat
 
 
 def _filled(images: NDArray[Any], rows: int) -> NDArray[Any]:
-    # With rows like the others, so that nothing in the network meets numbers it would not have met.
+    # A real row cannot cause numerical trouble in the network, as zeros might.
     short = rows - len(images)
     return images if short == 0 else np.concatenate((images, np.repeat(images[-1:], short, axis=0)))
 
@@ -203,7 +209,8 @@ def _cast(images: NDArray[Any], entry: Any, number: int) -> NDArray[Any]:
         return np.ascontiguousarray(images)
     if images.dtype.kind != "f" or wanted.kind != "f":
         raise TypeError(
-            f"arrays must be {wanted}, as input {entry.name!r} is, got {images.dtype}: scale them as it wants"
+            f"arrays must be {wanted} like input {entry.name!r}, got {images.dtype}: prepare them as the training "
+            "rows were"
         )
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(images, dtype=wanted)
@@ -234,33 +241,31 @@ def _run(session: Any, wanted: list[str], feed: dict[str, NDArray[Any]], file: P
 
 def _check_rows(name: str, tensor: str, value: Any, rows: int) -> None:
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name} must be a tensor, got a {type(value).__name__} of the network's {tensor!r}")
+        raise TypeError(f"{name} must be a tensor, but {tensor!r} is a {type(value).__name__}")
     if value.ndim != 2 or len(value) != rows:
-        raise ValueError(
-            f"{name} must be 2-D with a row for each of {rows}, got shape {value.shape} of tensor {tensor!r}"
-        )
+        raise ValueError(f"{name} must be 2-D with {rows} rows, got shape {value.shape} of tensor {tensor!r}")
 
 
 def _check_logits(logits: NDArray[Any], tensor: str) -> None:
     if logits.shape[1] < 2:
         raise ValueError(
-            f"logits must have a column for each class, at least 2, got {logits.shape[1]} of tensor {tensor!r}: "
-            "a sigmoid of f is a softmax of the two columns -f/2 and f/2"
+            f"logits must have one column per class, at least 2, got {logits.shape[1]} in tensor {tensor!r}: "
+            "replace a sigmoid of f by a softmax of the two columns -f/2 and f/2"
         )
     sums = logits.sum(axis=1, dtype=np.float64)
-    if len(logits) >= _ROWS_TO_TELL and logits.min() >= 0 and np.abs(sums - 1).max() <= _SUM_OF_PROBABILITIES:
+    if len(logits) >= _FEWEST_ROWS and logits.min() >= 0 and np.abs(sums - 1).max() <= _SUM_OF_PROBABILITIES:
         raise ValueError(
-            f"logits must come before the softmax, got probabilities of tensor {tensor!r}, which sum to 1 in every "
-            "row: name the tensor that enters the softmax, or give their logarithms to truing.Outputs"
+            f"logits must come before the softmax, but every row of tensor {tensor!r} sums to 1: name the input of the "
+            "softmax, or pass the logarithms to truing.Outputs"
         )
 
 
 def reason(error: Exception) -> str:
-    """Return what an error says, on one line and without the number that onnxruntime gives it."""
+    """Return the message of an error on one line, without onnxruntime's error number."""
     text = " ".join(str(error).split()) or type(error).__name__
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names in a row, the last ones where there are many."""
+    """Return names as a list in text, only the last ones if there are many."""
     return ("… " if len(names) > _LISTED else "") + ", ".join(names[-_LISTED:])

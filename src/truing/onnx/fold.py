@@ -1,8 +1,8 @@
-"""An ONNX network with the trued score, and the decision, as outputs of its own.
+"""An ONNX network with the trued score and the decision as additional outputs.
 
-The head is looked for by its size, among the matrix products with a stored weight. Of several the one that makes an
-output of the network, with a bias added or through a softmax and the like, is the head. Where that leaves none or more
-than one, the tensors must be named.
+The head is searched by its size among the matrix products with a stored weight. If several have this size, the head is
+the one whose result is an output of the network, possibly after a bias or a softmax. If that does not single out one
+product, the caller must name the tensors.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .extract import listed, reason
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-# TopK and Slice are what is needed since this version of ONNX's operators.
+# TopK and Slice have their present form since this version of the operators.
 OLDEST_OPSET = 11
 
-# What may stand between the logits and an output of the network.
+# Operators that may stand between the logits and an output of the network.
 _ENDINGS = ("Softmax", "LogSoftmax", "Sigmoid", "Identity", "Cast")
 
 
@@ -42,43 +42,43 @@ def folded(
     accept: float | None = None,
     false_alarm: float | None = None,
 ) -> ModelProto:
-    """Return a copy of an ONNX network that gives `trued_score` (n,) as well, and with a threshold `is_out` (n,).
+    """Return a copy of an ONNX network with the outputs `trued_score` (n,) and, with a threshold, `is_out` (n,).
 
-    The numbers are those of the fit to float32's precision, whatever precision the network computes in.
+    The scores equal the fit's scores within the precision of float32, also if the network computes in another type.
 
     Parameters
     ----------
     model
-        A file, or what `onnx.load` returns.
+        A file, or a loaded `onnx.ModelProto`.
     fit
         A fit, a detection by one, or a detector.
     features, logits
-        Names of the tensors (n, d) and (n, c) that enter and leave the head; by default those of the one matrix product
-        of the fit's size that makes an output. A fit that looks at no logits needs none.
+        Names of the input (n, d) and output (n, c) of the head. By default, they belong to the only matrix product of
+        the fit's size whose result is an output. A fit without logits needs only the features.
     threshold, accept, false_alarm
-        At most one: the score from which rows are accepted, or a rate that it is found by among the scores of known
-        rows, which a contrast and a calibrated detector hold. A detection brings its own threshold.
+        At most one: the lowest accepted score, or a rate that determines it from the reference scores in a contrast or
+        a calibrated detector. A detection has its own threshold.
     """
     folding = folding_of(fit, threshold=threshold, accept=accept, false_alarm=false_alarm)
     network = _Network(_loaded(model))
     names = OUTPUTS[: 1 if folding.threshold is None else 2]
     network.check_free(names)
-    given, answers = network.head(folding, features, logits)
+    features, logits = network.head(folding, features, logits)
 
     graph = Graph(network.proto.graph, network.opset, folding.arrays, network.names)
-    of_logits = None if answers is None else graph.as_float32(answers)
-    score = folding.score(graph, graph.as_float32(given), of_logits)
-    score = graph.add("Reshape", score, graph.whole(-1), output=names[0])
-    network.add_output(names[0], "FLOAT", like=given)
+    of_logits = None if logits is None else graph.as_float32(logits)
+    score = folding.score(graph, graph.as_float32(features), of_logits)
+    score = graph.add("Reshape", score, graph.integers(-1), output=names[0])
+    network.add_output(names[0], "FLOAT", like=features)
     if folding.threshold is not None:
         graph.add("Less", score, folding.threshold, output=names[1])
-        network.add_output(names[1], "BOOL", like=given)
+        network.add_output(names[1], "BOOL", like=features)
     _check(network.proto, "the network")
     return network.proto
 
 
 def weight_files(model: AnyPath) -> list[Path]:
-    """Return the files beside an ONNX network in which weights of it are kept."""
+    """Return the external weight files of an ONNX network."""
     from onnx import load
     from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
@@ -88,11 +88,11 @@ def weight_files(model: AnyPath) -> list[Path]:
 
 
 def _loaded(model: AnyPath | ModelProto) -> ModelProto:
-    """Return a copy of the network, its weights with it, that ONNX's checker has passed."""
+    """Return a checked copy of the network with its weights."""
     try:
         import onnx
     except ImportError as error:
-        raise ImportError(f"to fold a fit into a network needs onnx: {install('onnx')}") from error
+        raise ImportError(f"folding a fit into a network needs onnx: {install('onnx')}") from error
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
@@ -101,7 +101,7 @@ def _loaded(model: AnyPath | ModelProto) -> ModelProto:
     file = check_readable(model)
     try:
         network = onnx.load(str(file))
-    except Exception as error:  # protobuf's own.
+    except Exception as error:  # An exception of protobuf.
         raise ValueError(f"{file} must be an ONNX network: {reason(error)}") from None
     if not network.graph.node:
         raise ValueError(f"{file} must be an ONNX network, got one without nodes")
@@ -111,7 +111,7 @@ def _loaded(model: AnyPath | ModelProto) -> ModelProto:
 
 @dataclass(frozen=True)
 class _Product:
-    """A matrix product with a stored weight: its tensors, its size, and whether it makes an output of the network."""
+    """A matrix product with a stored weight. `makes_output`: its result is an output of the network."""
 
     features: str
     logits: str
@@ -122,12 +122,12 @@ class _Product:
         return f"{self.features} → {self.logits} ({self.size[0]} → {self.size[1]})"
 
     def fits(self, folding: Folding) -> bool:
-        """Tell whether it has the fit's width, and its number of classes where the fit looks at logits."""
+        """Return whether the product has the fit's width and, for a fit with logits, its number of classes."""
         return self.size[0] == folding.dimensions and folding.classes in (None, self.size[1])
 
 
 class _Network:
-    """A network that outputs are added to."""
+    """An ONNX network to add outputs to."""
 
     def __init__(self, proto: ModelProto) -> None:
         self.proto, graph = proto, proto.graph
@@ -135,8 +135,8 @@ class _Network:
         self.opset = max(versions, default=0)
         if self.opset < OLDEST_OPSET:
             raise ValueError(
-                f"the network must be in ONNX's operators of version {OLDEST_OPSET} or later, got {self.opset}: "
-                "onnx.version_converter.convert_version makes it so"
+                f"the network must use ONNX operators of version {OLDEST_OPSET} or later, got {self.opset}: use "
+                "onnx.version_converter.convert_version"
             )
         self.tensors = [entry.name for entry in graph.input]
         self.tensors += [name for node in graph.node for name in node.output if name]
@@ -152,19 +152,19 @@ class _Network:
 
     @property
     def names(self) -> list[str]:
-        """The names of all tensors, stored ones too."""
+        """The names of all tensors, including stored ones."""
         return [*self.tensors, *self._stored]
 
     def check_free(self, names: tuple[str, ...]) -> None:
-        """Refuse a network in which there is a tensor of such a name."""
+        """Reject a network that already has a tensor with one of these names."""
         for name in names:
             if name in self.names:
                 raise ValueError(
-                    f"the network has a tensor {name!r} already: rename it, or fold into the plain network"
+                    f"the network already has a tensor {name!r}: rename it, or use the network without a trued score"
                 )
 
     def head(self, folding: Folding, features: str | None, logits: str | None) -> tuple[str, str | None]:
-        """Return the names of the features and of the logits, None of these where the fit looks at none."""
+        """Return the names of the features and of the logits. The latter is None for a fit without logits."""
         for name in (features, logits):
             if name is not None and name not in self.tensors:
                 raise ValueError(f"there is no tensor {name!r} in the network; there are {listed(self.tensors)}")
@@ -179,7 +179,7 @@ class _Network:
         return features, logits
 
     def add_output(self, name: str, kind: str, *, like: str) -> None:
-        """Make a tensor (n,) an output; it has as many rows as another one."""
+        """Declare a tensor (n,) as an output with the number of rows of another tensor."""
         from onnx import TensorProto
         from onnx.helper import make_tensor_value_info
 
@@ -204,8 +204,8 @@ class _Network:
         )
         number = "several matrix products" if chosen else "no matrix product"
         products = [str(product) for product in chosen or found]
-        which = f"of {listed(products)}" if products else f"of the tensors {listed(self.tensors)}"
-        raise ValueError(f"the network has {number} of the fit's size, {size}: name the features and logits, {which}")
+        which = f"from {listed(products)}" if products else f"from the tensors {listed(self.tensors)}"
+        raise ValueError(f"the network has {number} of the fit's size, {size}: pass features= and logits=, {which}")
 
     def _products(self) -> Iterator[_Product]:
         for node in self.proto.graph.node:
@@ -220,7 +220,7 @@ class _Network:
             yield _Product(node.input[0], logits, (sizes[0], sizes[1]), self._makes_output(logits))
 
     def _with_bias(self, node: NodeProto) -> str:
-        """Return the result of a product, with a stored vector added where that is all that becomes of it."""
+        """Return the result of a product, or of the addition of a stored bias if that is its only use."""
         uses = self._uses.get(node.output[0], [])
         has_bias = len(node.input) > 2 and bool(node.input[2])
         is_added_to = not has_bias and [use.op_type for use in uses] == ["Add"]
@@ -236,34 +236,34 @@ class _Network:
         return not outputs.isdisjoint(made)
 
     def _check_shape(self, name: str, tensor: str, width: int) -> None:
-        """Refuse a tensor that is known to be of another shape than (n, width)."""
+        """Reject a tensor whose known shape is not (n, width)."""
         shape = self._shapes.get(tensor)
         if shape is None:
             return
         sizes = [dimension.dim_value or dimension.dim_param or "?" for dimension in shape]
         if len(sizes) != 2 or (isinstance(sizes[1], int) and sizes[1] != width):
             found = f"({', '.join(map(str, sizes))})"
-            raise ValueError(f"{name} must be (n, {width}), as the fit has it, got {found} of tensor {tensor!r}")
+            raise ValueError(f"{name} must have the fit's shape (n, {width}), got {found} of tensor {tensor!r}")
 
 
 def _check(proto: ModelProto, name: str) -> None:
-    """Refuse what ONNX's own checker refuses: then nodes are in order, with the inputs and outputs that they need."""
+    """Raise an error if ONNX's checker rejects the network. Checked nodes are in order and complete."""
     import onnx
 
     try:
         onnx.checker.check_model(proto)
-    except Exception as error:  # A network of more than 2 GB too.
+    except Exception as error:  # Also for networks above 2 GB.
         raise ValueError(f"{name} must pass ONNX's checker: {reason(error)}") from None
 
 
 def _shapes(proto: ModelProto) -> dict[str, Any]:
-    """Return the dimensions of every tensor whose shape is known."""
+    """Return the dimensions of every tensor with a known shape."""
     from onnx import shape_inference
     from onnx.helper import make_tensor_value_info
 
     try:
         graph = shape_inference.infer_shapes(proto).graph
-    except Exception:  # Too large, or with operators that it does not know: what is declared is known.
+    except Exception:  # Too large, or with unknown operators: use the declared shapes.
         graph = proto.graph
     shapes = {
         entry.name: list(entry.type.tensor_type.shape.dim)

@@ -233,8 +233,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def _logits(outputs: Outputs, name: str) -> Matrix:
-    logits: Matrix = outputs._need("logits", f"the score {name}")
-    return logits
+    if outputs.logits is None:
+        raise ValueError(f"the score {name} needs logits, got {outputs!r}: without logits, use base='knn'")
+    return outputs.logits
 
 
 def _as_head(name: str, head: Head | None, outputs: Outputs) -> tuple[ArrayLike, ArrayLike]:

@@ -110,16 +110,16 @@ def lines(rows: list[Row], metric: Metric) -> list[Line]:
     All means are over the single sets that have every value of every line. DLR equals a stream of one batch, so it is
     the last point of the line over batch sizes.
     """
-    found: dict[tuple[str, str], dict[str, Curve]] = {}
+    by_kind: dict[tuple[str, str], dict[str, Curve]] = {}
     order = list(STROKES)  # As in the legends.
     for row in sorted(rows, key=lambda row: order.index(row["method"]) if row["method"] in order else len(order)):
         is_stream = _axis(row).scale == "ordinal" and row["method"] == "DLR"
         method = "Online DLR" if is_stream else row["method"]
-        sets = found.setdefault((method, row["scored"]), {})
+        sets = by_kind.setdefault((method, row["scored"]), {})
         sets.setdefault(row["outside"], {})[row.get("value", NO_VALUE)] = metric.of(row)
-    whole = [_whole(sets) for sets in found.values()]
+    whole = [_whole(sets) for sets in by_kind.values()]
     averaged = tuple(name for name in whole[0] if all(name in names for names in whole))
-    return [Line(*names, sets, averaged) for names, sets in found.items()]
+    return [Line(*names, sets, averaged) for names, sets in by_kind.items()]
 
 
 def count(sets: Sequence[str]) -> str:

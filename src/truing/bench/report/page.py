@@ -187,7 +187,7 @@ def _pages(name: str, results: Results) -> Iterator[str]:
         f" {escape(', '.join(setting.outside.values()))}.</p>\n<ul>\n{entries}\n</ul>\n<h3>Files</h3>\n"
     )
     yield _page(name, escape(name), body + "\n".join(_data(results, name)))
-    found = all_tables(replace(results, rows=rows))
+    tables = all_tables(replace(results, rows=rows))
     for case in cases:
         links = "\n".join(_link(name, other, case) for other in cases)
         parts = [
@@ -195,7 +195,7 @@ def _pages(name: str, results: Results) -> Iterator[str]:
                 setting,
                 conventions,
                 [row for row in rows if (row["conventions"], row["case"]) == (conventions, case)],
-                found.get((conventions, name, case), []),
+                tables.get((conventions, name, case), []),
             )
             for conventions in CONVENTIONS
         ]
@@ -215,12 +215,12 @@ def _link(setting: str, case: str, shown: str) -> str:
     return f'<a href="#{_address(setting, case)}"{current}>{escape(case)}</a>'
 
 
-def _part(setting: Setting, conventions: str, rows: list[Row], found: list[Table]) -> str:
+def _part(setting: Setting, conventions: str, rows: list[Row], tables: list[Table]) -> str:
     """Return the figures and the tables of one case on one setting under one convention."""
     if not rows:
         return ""
     figures_of_case = "\n".join(_figures(setting, rows))
-    shown = "\n".join(table_in_html(with_best(table), f"{setting.name}: ") for table in found)
+    shown = "\n".join(table_in_html(with_best(table), f"{setting.name}: ") for table in tables)
     return f"<h3>{escape(WORDS[conventions])}</h3>\n{figures_of_case}\n{shown}"
 
 
@@ -267,11 +267,11 @@ def _provenance(results: Results, run: list[str]) -> Iterator[str]:
 
 
 def _by_code(results: Results, run: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    settings_of: dict[str, list[str]] = {}
     for name in run:
         for code in codes(results, name):
-            found.setdefault(code, []).append(name)
-    return found
+            settings_of.setdefault(code, []).append(name)
+    return settings_of
 
 
 def _data(results: Results, name: str) -> Iterator[str]:

@@ -55,9 +55,9 @@ def printed(
     names = [name] if batch is None else [f"{name} batch={batch}", name]
     for table in case.paper_tables:
         for method_name in names:
-            found = _all().get((table, inside, outside, BASES.get(base, base), method_name))
-            if found is not None:
-                return found
+            numbers = _all().get((table, inside, outside, BASES.get(base, base), method_name))
+            if numbers is not None:
+                return numbers
     return None
 
 

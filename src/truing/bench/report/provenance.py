@@ -35,18 +35,18 @@ def sets_table(results: Results, name: str) -> Table:
     setting, files = results.settings[name], results.files(name)
     used = _used([row for row in results.rows if row["setting"] == name and "rows_in" in row], setting)
     lines = []
-    for file, facts in files.items():
+    for file, record in files.items():
         folder, _, plain = file.rpartition("/")
         whole = official_rows(setting, plain)
         lines.append(
             (
                 f"{file}.npz",
                 setting.outside.get(plain, ""),
-                f"{facts['rows']:,}" if "rows" in facts else "not recorded",
-                _official(whole, facts.get("rows")),
+                f"{record['rows']:,}" if "rows" in record else "not recorded",
+                _official(whole, record.get("rows")),
                 used.get((folder, plain if plain == setting.inside else setting.outside.get(plain, plain)), ""),
-                _made_by(facts),
-                facts["sha256"],
+                _made_by(record),
+                record["sha256"],
             )
         )
     heads = ("file", "name", "rows", "official rows", "rows of a run, in + out", "made by", "SHA-256 begins with")
@@ -67,18 +67,18 @@ def _official(whole: int | None, rows: int | None) -> str:
 
 def _used(rows: list[Row], setting: Setting) -> dict[tuple[str, str], str]:
     """Return the most common numbers of rows, in + out, of the runs on each single set."""
-    found: dict[tuple[str, str], Counter[str]] = {}
+    counts_of: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
         if row["scored"] == "fitted" and "value" not in row and not CASES[row["case"]].has_reference:
             folder = {"odin": "odin-clean", "odin-perturbed": "odin-perturbed"}.get(row["base"], "")
-            counts = found.setdefault((folder, row["outside"]), Counter())
+            counts = counts_of.setdefault((folder, row["outside"]), Counter())
             counts[f"{row['rows_in']:,.0f} + {row['rows_out']:,.0f}"] += 1
-            found.setdefault((folder, setting.inside), Counter())[f"{row['rows_in']:,.0f}"] += 1
-    return {key: counts.most_common(1)[0][0] for key, counts in found.items()}
+            counts_of.setdefault((folder, setting.inside), Counter())[f"{row['rows_in']:,.0f}"] += 1
+    return {key: counts.most_common(1)[0][0] for key, counts in counts_of.items()}
 
 
-def _made_by(facts: dict[str, object]) -> str:
-    made = facts.get("made")
+def _made_by(record: dict[str, object]) -> str:
+    made = record.get("made")
     if not isinstance(made, dict):
         return "not recorded"
     return ", ".join(str(made[name]) for name in ("network", "data") if name in made)

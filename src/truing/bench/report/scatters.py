@@ -36,19 +36,19 @@ def plane_in_box(plane: Floats, low: Floats, high: Floats) -> Floats:
     array([0.5, 0.5, 0.5, 0.5])
     """
     corners = np.array(list(product(*zip(low, high, strict=True))))
-    found = []
+    crossings = []
     for one, other in combinations(corners, 2):
         if np.count_nonzero(one != other) == 1:
             ends = one @ plane[:3] + plane[3], other @ plane[:3] + plane[3]
             if ends[0] * ends[1] < 0:
-                found.append(one + (other - one) * ends[0] / (ends[0] - ends[1]))
-    if not found:
+                crossings.append(one + (other - one) * ends[0] / (ends[0] - ends[1]))
+    if not crossings:
         return np.empty((0, 3))
-    unit = (np.array(found) - low) / (high - low)
+    unit = (np.array(crossings) - low) / (high - low)
     normal = plane[:3] * (high - low)
     across = np.linalg.svd(normal[None])[2][1:]
     angles = np.arctan2(*((unit - unit.mean(axis=0)) @ across.T).T)
-    corners_in_order: Floats = np.array(found)[np.argsort(angles)]
+    corners_in_order: Floats = np.array(crossings)[np.argsort(angles)]
     return corners_in_order
 
 

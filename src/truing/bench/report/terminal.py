@@ -51,14 +51,14 @@ def lines(rows: list[Row]) -> list[Line]:
     for row in decided(rows):
         for sets in groups.values() if row["method"] == CONTRAST else ():  # Contrast has its own base score.
             sets[row["outside"]][CONTRAST] = row
-    found: list[Line] = []
+    table: list[Line] = []
     for base, sets in groups.items():
-        found += [_line(base, outside, own, rows_out(own)) for outside, own in sets.items()]
+        table += [_line(base, outside, own, rows_out(own)) for outside, own in sets.items()]
         every = {method for own in sets.values() for method in own}
         methods = [method for method in every if all(method in own for own in sets.values())]
         means = {method: _mean([own[method] for own in sets.values()]) for method in methods}
-        found.append(_line(base, MEAN, means, None))
-    return found
+        table.append(_line(base, MEAN, means, None))
+    return table
 
 
 def fitted(rows: list[Row]) -> list[Row]:
