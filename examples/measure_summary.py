@@ -43,7 +43,7 @@ HEADINGS = {"msp": "MSP", "energy": "energy", "truing": "truing"}
 TITLES = {
     "images": "Images: CIFAR-10 against nine other sets, ResNet-56",
     "text": "Text: CLINC150 intents against out-of-scope requests, MiniLM and a linear head",
-    "tables": "Tables: five KEEL data sets, a quarter of the classes unknown, gradient boosting",
+    "tables": "Tables: five KEEL data sets, a quarter of the classes out-of-distribution, gradient boosting",
     "stream": "Stream: the images in batches of 100, each batch decided as it arrives",
 }
 

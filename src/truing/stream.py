@@ -76,9 +76,9 @@ def learn_batches(
 ) -> tuple[SolvedState, list[Answer]]:
     """Learn batches that arrived together. Return the new state and one answer per batch (Algorithm 3).
 
-    The batches are learned as one, and every batch is decided by itself. The drift alarm monitors decided rows.
-    The batches are learned one after another in two cases. With decay or a window, the last batch and the reference
-    rows must have the same weight. If there are garbage rows, they are counted for each batch.
+    The batches are learned together, and every batch is decided by itself. The drift alarm monitors decided rows. In
+    two cases, the batches are learned one after another: with decay or a window, because the last batch and the
+    reference rows must have the same weight, and with garbage rows, because they are counted for each batch.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def learn_batches(
     rate
         The error rate of the decisions; None for scores without decisions.
     with_answers
-        Whether answers are needed. Without them, no fit is solved and the drift alarm sees nothing.
+        Whether answers are needed. Without answers, no fit is solved and the drift alarm is not updated.
     """
     if len(batches) > 1 and _forgets(solved.state):
         return _learn_one_by_one(solved, batches, rate, with_answers)
@@ -112,10 +112,10 @@ def learn_batches(
 def answer_rows(
     solved: SolvedState, rows: ScoredRows, rate: Rate | None, *, is_learned: bool, notes: Sequence[str] = ()
 ) -> Answer:
-    """Return the answer to rows that were learned in the last batch (`is_learned`) or were not learned.
+    """Return the answer for rows that were learned in the last batch (`is_learned`) or not learned.
 
-    p-values are valid because the fit treats the rows and the reference rows symmetrically: it includes both if the
-    rows were learned, and neither otherwise. A contrast may also leave out both.
+    p-values are valid because the fit treats test rows and reference rows symmetrically: the fit includes both if the
+    rows were learned, and excludes both otherwise. A contrast may exclude both in either case.
     """
     state = solved.state
     if rate is None or state.reference is None:
@@ -132,10 +132,10 @@ def answer_rows(
 
 
 def answer_again(solved: SolvedState, outputs: Outputs, rate: Rate | None) -> Answer:
-    """Return the answer to rows that were learned in an earlier batch.
+    """Return the answer for rows that were learned in an earlier batch.
 
-    The state contains these rows, so the fit must contain the reference rows, too. If decay or a window may have
-    removed the rows, the fit leaves out the reference rows.
+    The state contains these rows, so the fit must include the reference rows, too. If decay or a window may have
+    removed the rows, the fit excludes the reference rows.
     """
     state = solved.state
     rows = state_to_learn(state, outputs).score_rows(outputs)
@@ -179,8 +179,8 @@ def merged(state: State, moments: Moments | RowSample) -> State:
 def learned_since(now: State, before: State) -> Moments | RowSample | None:
     """Return the sums of the rows that were learned after an earlier state; None if no rows were learned.
 
-    Adding the difference to `before.sums` gives `now.sums`, up to rounding. So a state that keeps learning can be
-    merged into another state repeatedly.
+    Adding the difference to `before.sums` gives `now.sums`, up to rounding. With such differences, a state that keeps
+    learning can be merged into another state repeatedly.
     """
     settings = now.settings
     if _forgets(now):
@@ -222,7 +222,7 @@ def check_width(state: State, width: int, name: str) -> None:
 
 
 def check_learned(state: State) -> None:
-    """Raise an error if the state has learned nothing. The reference alone is enough if all rows were garbage."""
+    """Raise an error if the state has learned no rows. If all learned rows were garbage, the reference is enough."""
     if not state.rows and not state.skipped_rows:
         raise ValueError(NOTHING_LEARNED)
 

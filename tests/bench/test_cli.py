@@ -291,10 +291,10 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(run, root, tmp_
     real = os.access  # To the superuser every folder is open.
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != locked and real(path, mode))
     line = ["extract", "--network", "resnet20", "--weights", "gone.pt", "--data", "cifar10-test", "--root", root]
-    with pytest.raises(PermissionError, match=r"no new files may be made in the folder .*locked$"):
+    with pytest.raises(PermissionError, match=r"no permission to create files in the folder .*locked$"):
         run([*line, "-o", tmp_path / "link.npz" if target == "link.npz" else locked / target])
     line = ["train", "--network", "resnet20", "--data", "cifar10", "--root", root, "--epochs", 1, "--batch", 8]
-    with pytest.raises(PermissionError, match=r"no new files may be made in the folder .*locked$"):
+    with pytest.raises(PermissionError, match=r"no permission to create files in the folder .*locked$"):
         run([*line, "--out", locked])
 
 

@@ -355,7 +355,7 @@ WRONG = {
     "a head that is missing": ("detect test.npz --base scale", "--base scale needs --head: the weight and bias of"),
     "rows as a head": ("detect test.npz --base scale --head reference.npz", "reference.npz must hold weight"),
     "a reference that is missing": ("score test.npz --base knn -o x.npy", "--base knn needs --reference: in-distr"),
-    "no column scores": ("threshold named.csv", "it must have one column that is named scores, got score"),
+    "no column scores": ("threshold named.csv", "it must have one column named scores, got score"),
     "bad outputs": ("evaluate in.npy out.npy --outputs nan.npz", "nan.npz: features must be finite"),
     "a folder as output": ("detect test.npz -o folder.csv", "folder.csv: it is a folder"),
     "a contrast without a reference": (

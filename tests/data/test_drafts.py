@@ -95,13 +95,13 @@ def kill_writers(folder: Path, kills: int, way: str) -> dict[str, object]:
     )
     found = json.loads(done.stdout)
     assert found["wrong"] == []
-    assert found["old"] + found["new"] == kills  # Whole, either way.
+    assert found["old"] + found["new"] == kills
     return found
 
 
 def test_a_writer_killed_at_any_line_leaves_the_old_file_or_the_new_one(tmp_path):
     found = kill_writers(tmp_path, 70, "line")
-    assert found["finished"]  # So that every line of a whole write came up.
+    assert found["finished"]  # The kills covered every line of a complete write.
     assert found["old"]
     assert found["new"]
     assert found["left"]  # A killed writer may leave its draft.
@@ -109,11 +109,6 @@ def test_a_writer_killed_at_any_line_leaves_the_old_file_or_the_new_one(tmp_path
 
 def test_a_writer_killed_at_any_time_leaves_the_old_file_or_the_new_one(tmp_path):
     assert kill_writers(tmp_path, 40, "time")["finished"] == 0
-
-
-@pytest.mark.slow
-def test_hundreds_of_killed_writers_leave_the_old_file_or_the_new_one(tmp_path):
-    assert kill_writers(tmp_path, 800, "time")["left"]
 
 
 RIVALS = """
@@ -175,7 +170,7 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch, code)
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.arrow"])
-def test_a_full_disk_is_an_error_with_the_files_name_and_leaves_the_old_file(tmp_path, name):
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_file(tmp_path, name):
     if not name.endswith(".npz"):
         pytest.importorskip("pyarrow")
     OUTPUTS.save(tmp_path / name)
@@ -192,13 +187,7 @@ def test_a_full_disk_is_an_error_with_the_files_name_and_leaves_the_old_file(tmp
     assert drafts(tmp_path) == []
 
 
-def test_an_error_of_another_file_keeps_its_own_name(tmp_path):
-    with pytest.raises(FileNotFoundError, match="gone"), replacing(tmp_path / "x.bin"):
-        (tmp_path / "gone").read_bytes()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_links_that_lead_nowhere_or_in_a_circle_are_named(tmp_path):
+def test_errors_name_broken_links_and_loops_of_links(tmp_path):
     one, other, nowhere = tmp_path / "one.npz", tmp_path / "other.npz", tmp_path / "nowhere.npz"
     one.symlink_to(other)
     other.symlink_to(one)
@@ -213,7 +202,7 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_named(tmp_path):
     assert len(truing.Outputs.load(tmp_path / "gone.npz")) == 6
 
 
-def test_a_target_needs_a_name_and_is_never_standard_output(tmp_path, monkeypatch):
+def test_a_target_needs_a_name_and_cannot_be_standard_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (".csv", tmp_path / ".CSV", "./.parquet"):
         with pytest.raises(ValueError, match=r"\.(csv|CSV|parquet) must have a name before the ending$"):
@@ -226,7 +215,7 @@ def test_a_target_needs_a_name_and_is_never_standard_output(tmp_path, monkeypatc
     assert check_writable(".hidden") == Path(".hidden")
 
 
-def test_what_can_only_be_read_once_is_not_read(tmp_path):
+def test_pipes_and_devices_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
     for path in (tmp_path / "pipe.npz", "/dev/null", "/dev/zero"):
         with pytest.raises(OSError, match="it is not a regular file"):

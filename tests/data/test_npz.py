@@ -57,17 +57,17 @@ def change_directory(path: Path, member: int, offset: int, value: int) -> None:
 PACKED, UNPACKED, PLACE = 20, 24, 42  # In an entry: the size packed, the size unpacked, where the member starts.
 
 
-def test_a_small_file_that_unpacks_to_a_huge_array_is_refused_unread(tmp_path):
+def test_a_small_file_that_unpacks_to_a_huge_array_is_an_error_before_reading(tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", features=np.zeros((25 * MEGABYTE, 1)))
     assert (tmp_path / "bomb.npz").stat().st_size < MEGABYTE
     with (
         at_most(MEGABYTE),
-        pytest.raises(ValueError, match=r"unpacks to 209,715,328 bytes, more than the [0-9,]+ that"),
+        pytest.raises(ValueError, match=r"unpacks to 209,715,328 bytes, more than the [0-9,]+ allowed"),
     ):
         truing.Outputs.load(tmp_path / "bomb.npz")
 
 
-def test_a_directory_that_understates_a_size_is_not_believed(tmp_path):
+def test_a_size_that_is_too_small_in_the_directory_is_an_error(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", features=np.zeros((8 * MEGABYTE, 1)))
     change_directory(tmp_path / "x.npz", 0, UNPACKED, 4096)
     with at_most(MEGABYTE), pytest.raises(ValueError, match=r"x\.npz must be an .npz file"):
@@ -81,7 +81,7 @@ def test_a_directory_that_understates_a_size_is_not_believed(tmp_path):
         truing.Outputs.load(tmp_path / "y.npz")
 
 
-def test_a_directory_that_overstates_a_size_is_not_believed(tmp_path):
+def test_a_size_that_is_too_large_in_the_directory_is_an_error(tmp_path):
     header = npy(np.zeros((5, 8)))[:128].replace(b"(5, 8), ", b"(90, 8),")
     write_zip(tmp_path / "x.npz", [("features.npy", header + bytes(5 * 64))], zipfile.ZIP_DEFLATED)
     change_directory(tmp_path / "x.npz", 0, UNPACKED, 128 + 90 * 64)
@@ -95,10 +95,9 @@ def test_a_directory_that_overstates_a_size_is_not_believed(tmp_path):
         (False, b""),
         (False, b"a comment"),
         (True, b"a comment"),
-        pytest.param(True, b"", marks=pytest.mark.slow),
     ],
 )
-def test_a_zip_of_very_many_arrays_is_refused_before_they_are_listed(tmp_path, monkeypatch, is_large, comment):
+def test_a_zip_of_very_many_arrays_is_an_error_before_they_are_listed(tmp_path, monkeypatch, is_large, comment):
     path = tmp_path / "many.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.comment = comment
@@ -109,35 +108,35 @@ def test_a_zip_of_very_many_arrays_is_refused_before_they_are_listed(tmp_path, m
         raise AssertionError("the arrays were listed")
 
     monkeypatch.setattr(zipfile.ZipFile, "_RealGetContents", listed)
-    with pytest.raises(ValueError, match="its list of arrays must be at most 65,536 bytes, enough for some hundred"):
+    with pytest.raises(ValueError, match="its directory must be at most 65,536 bytes, enough for a few hundred"):
         read_npz(path)
 
 
-def test_some_hundred_arrays_are_read(tmp_path):
+def test_a_few_hundred_arrays_are_read(tmp_path):
     arrays = {f"array {number}": np.array([number]) for number in range(600)}
     write_npz(tmp_path / "many.npz", arrays)
     assert read_npz(tmp_path / "many.npz") == arrays
 
 
-def test_a_name_that_stands_twice_is_refused(tmp_path):
+def test_a_duplicate_name_is_an_error(tmp_path):
     for second in ("features.npy", "features"):
         with warnings.catch_warnings(action="ignore"):  # The writer itself warns of it.
             write_zip(tmp_path / "x.npz", [("features.npy", npy(np.eye(2))), (second, npy(np.zeros((2, 2))))])
-        with pytest.raises(ValueError, match="it holds features twice"):
+        with pytest.raises(ValueError, match="it contains features twice"):
             truing.Outputs.load(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_compression_that_numpy_does_not_use_is_refused(tmp_path, compression):
+def test_compression_that_numpy_does_not_use_is_an_error(tmp_path, compression):
     write_zip(tmp_path / "x.npz", [("features.npy", npy(np.eye(9)))], compression)
-    with pytest.raises(ValueError, match="features is compressed in a way that NumPy does not use"):
+    with pytest.raises(ValueError, match="features must be stored or deflated, got another compression"):
         truing.Outputs.load(tmp_path / "x.npz")
 
 
 numbers = st.one_of(st.integers(0, 2**16), st.sampled_from([0, 1, 2**31, 2**32 - 2]))
 
 
-def check_that_lies_cost_nothing(path: Path, rows: list[int], compression: int, lie: tuple[int, int, int]) -> None:
+def check_wrong_size(path: Path, rows: list[int], compression: int, lie: tuple[int, int, int]) -> None:
     arrays = {f"a{number}": np.full((count, 16), float(number)) for number, count in enumerate(rows)}
     write_zip(path, [(f"{name}.npy", npy(array)) for name, array in arrays.items()], compression)
     member, offset, value = lie
@@ -166,39 +165,19 @@ lying = given(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @lying
-def test_sizes_that_lie_are_refused_or_change_nothing_and_cost_no_more_than_stated(tmp_path, rows, compression, lie):
+def test_wrong_sizes_are_errors_or_change_nothing_and_take_no_extra_memory(tmp_path, rows, compression, lie):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(npz, "ALWAYS_ALLOWED_BYTES", MEGABYTE)
-        check_that_lies_cost_nothing(tmp_path / "x.npz", rows, compression, lie)
-
-
-@pytest.mark.slow
-@settings(max_examples=4000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@lying
-def test_thousands_of_sizes_that_lie(tmp_path, rows, compression, lie):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(npz, "ALWAYS_ALLOWED_BYTES", MEGABYTE)
-        check_that_lies_cost_nothing(tmp_path / "x.npz", rows, compression, lie)
+        check_wrong_size(tmp_path / "x.npz", rows, compression, lie)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i1", "u8", "?"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (40, 70)])
-def test_arrays_of_any_shape_order_and_type_come_back(tmp_path, order, dtype, shape):
+def test_arrays_of_any_shape_order_and_type_are_read_as_written(tmp_path, order, dtype, shape):
     array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2, dtype=dtype, order=order)
     for write in (lambda path: write_npz(path, {"a": array}), lambda path: np.savez_compressed(path, a=array)):
         write(tmp_path / "x.npz")
         found = read_npz(tmp_path / "x.npz")["a"]
         np.testing.assert_array_equal(found, array)
         assert (found.dtype, found.shape) == (array.dtype, shape)
-
-
-def test_want_of_memory_is_not_taken_for_a_bad_file(tmp_path, monkeypatch):
-    write_npz(tmp_path / "x.npz", {"features": np.eye(3)})
-
-    def empty(*arguments: object, **options: object) -> None:
-        raise MemoryError("Unable to allocate 9 TiB")
-
-    monkeypatch.setattr(np, "empty", empty)
-    with pytest.raises(MemoryError, match=r"not enough memory to read .*x\.npz"):
-        read_npz(tmp_path / "x.npz")

@@ -34,14 +34,16 @@ class BlockWriter:
         layout = {name: (_kind_of(array), array.shape[1:]) for name, array in columns.items()}
         lengths = {len(array) for array in columns.values()}
         if len(lengths) != 1:
-            raise ValueError(f"a block of {self._path} must have columns of one length, got {sorted(lengths)}")
+            raise ValueError(
+                f"the columns of a block must have the same length, got {sorted(lengths)} for {self._path}"
+            )
         if self._write is None:
             self._write = self._open_for(columns)
             self._layout = layout
         if list(layout.items()) != list(self._layout.items()):
             raise ValueError(
-                f"a block of {self._path} must have the columns of the first, {_spelled(self._layout)}, "
-                f"got {_spelled(layout)}"
+                f"all blocks of {self._path} must have the columns of the first block, {_described(self._layout)}, "
+                f"got {_described(layout)}"
             )
         self._write(columns)
         self.rows += lengths.pop()
@@ -49,16 +51,16 @@ class BlockWriter:
 
 @contextmanager
 def writing_blocks(path: AnyPath) -> Iterator[BlockWriter]:
-    """Open a new file in the format of its ending, which replaces `path` when the block ends.
+    """Open a new file, in the format of the path's ending, that replaces `path` when the block ends.
 
-    The file is removed if the block fails or writes no rows. An `.npy` file holds only the scores. An `.npz` file
+    The new file is removed if the block fails or writes no rows. An `.npy` file stores only the scores. An `.npz` file
     cannot be written in blocks.
     """
     path = check_ending(path)
     kind = path.suffix.lower()
     if kind == ".npz":
         others = ", ".join((".csv", ".npy", *TABLES))
-        raise ValueError(f"{path} must end in {others}: an .npz cannot be written a block at a time")
+        raise ValueError(f"{path} must end in {others}: an .npz file cannot be written in blocks")
     with replacing(path) as file, ExitStack() as stack:
 
         def open_for(columns: Arrays) -> Write:
@@ -69,11 +71,11 @@ def writing_blocks(path: AnyPath) -> Iterator[BlockWriter]:
         writer = BlockWriter(path, open_for)
         yield writer
         if not writer._layout:
-            raise ValueError(f"{path} must be given at least one block of rows, got none")
+            raise ValueError(f"{path} needs at least one block of rows, got none")
 
 
 def can_hold(kind: str, columns: Arrays) -> bool:
-    """Return whether a format can hold these columns: `.npy` only scores, `.csv` only one number per row."""
+    """Return whether a format can store these columns: `.npy` only scores, `.csv` only one value per row."""
     if kind == ".npy":
         return "scores" in columns and "features" not in columns
     return kind != ".csv" or all(column.ndim == 1 for column in columns.values())
@@ -88,7 +90,7 @@ def check_ending(path: AnyPath) -> Path:
 
 
 def with_tables(path: Path) -> Any:
-    """Return the module `tables`. Raise an error that names the path if pyarrow is missing."""
+    """Return the module `tables`, or raise an error that names the path if pyarrow is not installed."""
     try:
         from . import tables
     except ImportError:
@@ -138,9 +140,9 @@ def _write_header(file: BinaryIO, array: NDArray[Any], rows: int) -> None:
 
 
 def _kind_of(array: NDArray[Any]) -> str:
-    """Return the name of the type of an array, which is the same for words of different lengths."""
-    return "words" if array.dtype.kind == "U" else str(array.dtype)
+    """Return the name of the type of an array. Strings of different lengths have the same type here."""
+    return "strings" if array.dtype.kind == "U" else str(array.dtype)
 
 
-def _spelled(layout: dict[str, Any]) -> str:
+def _described(layout: dict[str, Any]) -> str:
     return ", ".join(f"{name} ({dtype}, {'×'.join(map(str, shape)) or '1'})" for name, (dtype, shape) in layout.items())

@@ -18,14 +18,14 @@ def read_csv_scores(path: Path, rows: int) -> Iterator[NDArray[np.float64]]:
             lines = csv.reader(file, strict=True)
             names = next(lines, [])
             if names.count("scores") != 1:
-                raise ValueError(f"it must have one column that is named scores, got {listing(names)}")
+                raise ValueError(f"it must have one column named scores, got {listing(names)}")
             column, block = names.index("scores"), []
             for fields in lines:
                 if not fields:  # An empty line.
                     continue
                 if len(fields) != len(names):  # For example, because of decimal commas.
-                    wanted = f"{len(names)} fields, as the first has"
-                    raise ValueError(f"line {lines.line_num} must have {wanted}, got {len(fields)}")
+                    expected = f"{len(names)} fields, as the first line"
+                    raise ValueError(f"line {lines.line_num} must have {expected}, got {len(fields)}")
                 block.append(_score(fields[column], lines.line_num))
                 if len(block) == rows:
                     yield np.array(block)

@@ -1,4 +1,4 @@
-"""Atomic writes: content goes to a draft next to its target, is synced, and then renamed onto the target.
+"""Atomic writes: content goes to a draft next to the target, is synced to the disk, and is renamed to the target.
 
 Readers see the old file or the new file, never a partial file. A killed writer may leave its draft,
 `.truing-….draft`, which can be removed.
@@ -44,7 +44,7 @@ def check_writable(path: AnyPath) -> Path:
     if not folder.is_dir():
         raise FileNotFoundError(f"cannot write {target}: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"cannot write {target}: no new files may be made in the folder {folder}")
+        raise PermissionError(f"cannot write {target}: no permission to create files in the folder {folder}")
     if place.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder")
     if place.exists() and not place.is_file():
@@ -65,7 +65,7 @@ def check_named(path: AnyPath, *endings: str) -> Path:
 def real_path(path: AnyPath) -> Path:
     """Resolve all symbolic links of a path. A loop of links resolves to one of the links."""
     if "\0" in os.fspath(path):
-        raise ValueError(f"a file's name must have no null character, got {os.fspath(path)!r}")
+        raise ValueError(f"a file name must not contain a null character, got {os.fspath(path)!r}")
     return Path(os.path.realpath(path))
 
 
@@ -84,7 +84,7 @@ def naming(path: object) -> Iterator[None]:
 def replacing(path: AnyPath) -> Iterator[BinaryIO]:
     """Open a draft that replaces the file at `path` when the block ends, and is removed if the block fails.
 
-    A link keeps pointing to its target, and a file that existed keeps its permissions.
+    If the path is a link, the target of the link is replaced. An existing file keeps its permissions.
     """
     target = real_path(check_writable(path))
     draft = target.with_name(f".truing-{uuid4().hex}.draft")

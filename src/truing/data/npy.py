@@ -1,4 +1,4 @@
-"""The `.npy` format: parse the header, and read arrays whole or in blocks of rows. Never a pickle."""
+"""The `.npy` format: parse the header, and read arrays at once or in blocks of rows. Pickles are never loaded."""
 
 import math
 import warnings
@@ -52,7 +52,7 @@ def parse_header(start: bytes) -> Header:
         elif version in ((2, 0), (3, 0)):  # These versions differ only in the encoding of field names.
             shape, by_columns, dtype = np.lib.format.read_array_header_2_0(stream)
         else:
-            raise ValueError(f"its .npy version {version} is unknown")
+            raise ValueError(f"its .npy version {version} is not supported")
     if dtype.hasobject:
         raise ValueError("it holds pickled objects, which are never loaded")
     return Header(shape, by_columns, dtype, stream.tell())
@@ -67,7 +67,7 @@ def _header_end(start: bytes) -> int:
 def check_header(header: Header, size: int) -> None:
     """Raise an error unless the array takes exactly `size` bytes. Call this before allocating the array."""
     if min(header.shape, default=0) < 0 or header.size != size:
-        raise ValueError(f"an array of shape {header.shape} wants {header.size} bytes, got {size}")
+        raise ValueError(f"an array of shape {header.shape} needs {header.size} bytes, got {size}")
 
 
 def read_array(stream: IO[bytes], header: Header) -> NDArray[Any]:

@@ -1,6 +1,6 @@
-"""Read and write named arrays in `.npz` and `.npy` files from any source: never a pickle, within bounded memory.
+"""Read and write named arrays in `.npz` and `.npy` files. Reading untrusted files is safe: no pickles, bounded memory.
 
-Files that truing writes are stored without compression. Files from elsewhere may be compressed, within bounds.
+truing writes files without compression. Files of other programs may be compressed, within bounds.
 """
 
 import json
@@ -27,10 +27,10 @@ Arrays = dict[str, NDArray[Any]]
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 2**26
 
-# A zip's directory has a name and at least 46 bytes for each array. A larger directory takes long to read.
+# The directory of a zip has a name and at least 46 bytes for each array. Reading a very large directory is slow.
 MAX_DIRECTORY_BYTES = 2**16
 
-# The records at the end of a zip file: the last one, which a comment may follow, and before it the two of a large zip.
+# The sizes of records at the end of a zip file. A comment may follow the last record. A large zip has two more records.
 _END_RECORD, _MAX_COMMENT = 22, 2**16 - 1
 _LARGE_LOCATOR, _LARGE_END_RECORD = 20, 56
 
@@ -56,7 +56,7 @@ Source = AnyPath | InMemory
 
 
 def write_npz(path: AnyPath, arrays: Arrays) -> None:
-    """Write named arrays as an uncompressed `.npz`, atomically; equal arrays give equal bytes."""
+    """Write named arrays as an uncompressed `.npz`, atomically. Equal arrays give equal bytes."""
     with replacing(path) as file:
         write_npz_into(file, arrays)
 
@@ -74,15 +74,15 @@ def read_npz(
 ) -> Arrays:
     """Read the wanted arrays of an `.npz`, or all of them.
 
-    The arrays may take `MAX_EXPANSION` times the file's size or `ALWAYS_ALLOWED_BYTES`, whichever is more, and no more
-    than `at_most` bytes. The zip's directory is checked before any array is allocated, and each checksum while reading.
+    The arrays may take at most the larger of `MAX_EXPANSION` times the size of the file and `ALWAYS_ALLOWED_BYTES`, and
+    at most `at_most` bytes. The directory is checked before any array is allocated, and each checksum while reading.
     """
     with _opened(path) as (archive, members, size):
         chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
         unpacked = sum(member.file_size for member in chosen.values())
         check_size(unpacked, size)
         if at_most is not None and unpacked > at_most:
-            raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {at_most:,} that are allowed")
+            raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {at_most:,} allowed")
         arrays = {name: _read_member(archive, member) for name, member in chosen.items()}
     if needed is not None:
         check_contains(path, needed, list(members))
@@ -90,7 +90,7 @@ def read_npz(
 
 
 def read_npz_headers(path: AnyPath, wanted: Sequence[str]) -> tuple[Chosen, dict[str, Header], list[str]]:
-    """Return the columns that each wanted name stands for, their headers, and the names of all arrays of an `.npz`."""
+    """Return the columns that each wanted name matches, their headers, and the names of all arrays of an `.npz`."""
     with _opened(path) as (archive, members, size):
         return *_choose(archive, members, wanted, size), list(members)
 
@@ -98,13 +98,13 @@ def read_npz_headers(path: AnyPath, wanted: Sequence[str]) -> tuple[Chosen, dict
 def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator[Arrays]:
     """Yield the wanted arrays of an `.npz`, which have the same length, `rows` rows at a time.
 
-    The arrays are unpacked side by side. An array in column order is read whole. The checksums of all arrays have been
-    verified when the last block is yielded.
+    The arrays are unpacked in parallel. An array in column order is read at once. All checksums are verified before the
+    last block is yielded.
     """
     with _opened(path) as (archive, members, size), ExitStack() as stack:
         chosen, headers = _choose(archive, members, wanted, size)
         dtypes = common_dtypes(chosen, lambda column: headers[column].dtype.newbyteorder("="))
-        held = {
+        in_memory = {
             column: native(_read_member(archive, members[column]))
             for column, header in headers.items()
             if not header.in_rows
@@ -116,8 +116,8 @@ def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator
         }
 
         def read(column: str) -> NDArray[Any]:
-            if column in held:
-                return held[column][start : start + count]
+            if column in in_memory:
+                return in_memory[column][start : start + count]
             return read_rows(streams[column], headers[column], count)
 
         total = max((header.shape[0] for header in headers.values()), default=0)
@@ -126,7 +126,7 @@ def read_npz_blocks(path: AnyPath, wanted: Sequence[str], rows: int) -> Iterator
             block = gather(chosen, dtypes, read)
             if start + count == total:
                 for stream in streams.values():
-                    _check_sum(stream)
+                    _verify_checksum(stream)
             yield block
 
 
@@ -140,10 +140,12 @@ def read_npy(path: AnyPath) -> NDArray[Any]:
 def read_npy_header(file: BinaryIO) -> Header:
     """Read the header of an `.npy` file, check the file's size against it, and go to the first byte of the array."""
     header = parse_header(file.read(HEADER_BYTES))
-    at_hand = file.seek(0, SEEK_END) - header.length
-    if at_hand < header.size:
-        raise ValueError(f"it is truncated: an array of shape {header.shape} takes {header.size} bytes, got {at_hand}")
-    check_header(header, min(header.size, at_hand))  # NumPy allows trailing bytes.
+    available = file.seek(0, SEEK_END) - header.length
+    if available < header.size:
+        raise ValueError(
+            f"it is truncated: an array of shape {header.shape} needs {header.size} bytes, got {available}"
+        )
+    check_header(header, min(header.size, available))  # NumPy allows trailing bytes.
     file.seek(header.length)
     return header
 
@@ -175,7 +177,7 @@ def check_size(unpacked: int, size: int) -> None:
     """Raise an error if a file of `size` bytes unpacks to more bytes than allowed."""
     most = max(MAX_EXPANSION * size, ALWAYS_ALLOWED_BYTES)
     if unpacked > most:
-        raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} that a file of its size may")
+        raise ValueError(f"it unpacks to {unpacked:,} bytes, more than the {most:,} allowed for a file of this size")
 
 
 def reason(error: Exception) -> str:
@@ -244,8 +246,8 @@ def _check_directory(file: BinaryIO, size: int) -> None:
             raise ValueError("its last records are damaged")
         directory = int.from_bytes(large[40:48], "little")
     if directory > MAX_DIRECTORY_BYTES:
-        wanted = f"{MAX_DIRECTORY_BYTES:,} bytes, enough for some hundred arrays"
-        raise ValueError(f"its list of arrays must be at most {wanted}, got {directory:,}")
+        wanted = f"{MAX_DIRECTORY_BYTES:,} bytes, enough for a few hundred arrays"
+        raise ValueError(f"its directory must be at most {wanted}, got {directory:,}")
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -254,10 +256,10 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
         if name in members:
-            raise ValueError(f"it holds {name} twice")
+            raise ValueError(f"it contains {name} twice")
         if member.compress_type not in _COMPRESSIONS:
-            raise ValueError(f"{name} is compressed in a way that NumPy does not use")
-        archive.open(member).close()  # Otherwise an array with a damaged name would seem to be missing.
+            raise ValueError(f"{name} must be stored or deflated, got another compression")
+        archive.open(member).close()  # Checks the local name. Otherwise a damaged name would look like a missing array.
         members[name] = member
     return members
 
@@ -266,7 +268,7 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
     header = _read_header(archive, member)
     with _behind_header(archive, member, header) as stream:
         array = read_array(stream, header)
-        _check_sum(stream)
+        _verify_checksum(stream)
     return array
 
 
@@ -283,7 +285,7 @@ def _behind_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: He
     return stream
 
 
-def _check_sum(stream: IO[bytes]) -> None:
+def _verify_checksum(stream: IO[bytes]) -> None:
     """Read to the end of a member, where `zipfile` verifies the checksum."""
     if stream.read(1):
         raise ValueError("an array is longer than its header says")

@@ -31,7 +31,7 @@ from .npz import (
 
 Column = tuple[np.dtype[Any], tuple[int, ...]]
 
-# Number of rows to read at a time from a part that is read whole.
+# Number of rows to read at a time when all rows of a part are wanted.
 _ROWS_AT_ONCE = 2**14
 
 

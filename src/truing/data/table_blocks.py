@@ -1,7 +1,7 @@
 """Read Parquet and Arrow tables in blocks of rows through pyarrow, in the memory of one or two blocks.
 
-A Parquet file is decoded page by page. An Arrow file is memory-mapped to locate its columns, and the numbers are then
-read with ordinary reads, because mapped pages count as memory. Compressed record batches are read and unpacked whole.
+A Parquet file is decoded page by page. An Arrow file is memory-mapped to locate its columns. The numbers are then read
+with ordinary reads, because mapped pages count as memory. A compressed record batch is read and unpacked at once.
 """
 
 import mmap
@@ -41,7 +41,7 @@ Rows = tuple[np.dtype[Any], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class _Source:
-    """A file of a table, opened for direct reads, for pyarrow, and for pyarrow as mapped memory if that is possible."""
+    """A file of a table, opened for direct reads, for pyarrow, and, if possible, as mapped memory for pyarrow."""
 
     file: BinaryIO
     disk: Any
@@ -56,7 +56,7 @@ def read_table_layout(
     """Return the number of rows of a table, the type and row shape of the wanted columns, and all column names.
 
     The width of a column of variable-length lists is the length of its first list, or 0 without rows. The third value
-    is the columns that each wanted name stands for.
+    maps each wanted name to the columns that it matches.
     """
     with _opened(path) as source:
         if source.is_parquet:
@@ -73,13 +73,13 @@ def read_table_layout(
             name: row_layout(schema.field(name)) if columns == [name] else (dtypes[name], (len(columns),))
             for name, columns in chosen.items()
         }
-        unknown = [name for name, (_, shape) in columns.items() if shape is None]
-        first = next(_pieces(source, unknown, 1), {}) if unknown else {}
-        found = {
+        variable = [name for name, (_, shape) in columns.items() if shape is None]
+        first = next(_pieces(source, variable, 1), {}) if variable else {}
+        complete = {
             name: (dtype, (first[name].shape[1:] if name in first else (0,)) if shape is None else shape)
             for name, (dtype, shape) in columns.items()
         }
-        return total, found, chosen, schema.names
+        return total, complete, chosen, schema.names
 
 
 def read_table_blocks(path: Path, wanted: Sequence[str], rows: int, ids: str | None = None) -> Iterator[Arrays]:
@@ -94,7 +94,7 @@ def _opened(path: Path) -> Iterator[_Source]:
     kind = path.suffix.lower()
     with naming(path), check_readable(path).open("rb") as file:
         try:
-            size = _check_whole(file, b"PAR1" if kind == ".parquet" else b"ARROW1")
+            size = _check_complete(file, b"PAR1" if kind == ".parquet" else b"ARROW1")
             with pyarrow.OSFile(os.fsencode(path)) as disk:
                 mapped = disk if kind == ".parquet" else _mapped(file) or disk
                 yield _Source(file, disk, mapped, size, kind == ".parquet")
@@ -104,7 +104,7 @@ def _opened(path: Path) -> Iterator[_Source]:
             raise ValueError(f"{path} must be a readable {kind} file: {reason(error)}") from None
 
 
-def _check_whole(file: BinaryIO, magic: bytes) -> int:
+def _check_complete(file: BinaryIO, magic: bytes) -> int:
     """Return the size of a file. Raise an error if it is empty, or begins but does not end with the magic string."""
     size = file.seek(0, os.SEEK_END)
     if not size:
@@ -154,7 +154,7 @@ def _arrow_pieces(source: _Source, wanted: Sequence[str], rows: int, ids: str | 
         for some in present:
             some.validate(full=True)
         for start in range(0, present[0].num_rows, rows):
-            _check_still_whole(source)
+            _check_not_cut(source)
             slices = [some.slice(start, rows) for some in present]
             yield gather(chosen, dtypes, partial(_read_column, source, slices, ids))
 
@@ -165,8 +165,8 @@ def _read_column(source: _Source, batches: Sequence[Any], ids: str | None, name:
     return _read_again(source, converted(batches[0], ids, name))
 
 
-def _check_still_whole(source: _Source) -> None:
-    """Raise an error if the file was cut after it was opened: reading mapped bytes beyond its end ends the process."""
+def _check_not_cut(source: _Source) -> None:
+    """Raise an error if the file was cut after it was opened. Reading mapped bytes beyond its end kills the process."""
     if os.fstat(source.file.fileno()).st_size < source.size:
         raise ValueError("it is truncated")
 
@@ -179,7 +179,7 @@ def _arrow_batches(source: _Source, opened: Any, schema: Any, chosen: Sequence[s
         options.included_fields = [numbers[name] for name in chosen]
     reader = pyarrow.ipc.open_file(opened, options=options)
     for number in range(reader.num_record_batches if chosen else 0):
-        _check_still_whole(source)
+        _check_not_cut(source)
         yield reader.get_batch(number).select(chosen)
 
 
@@ -190,7 +190,7 @@ def _count_arrow_rows(source: _Source, schema: Any) -> int:
 
 
 def _mapped(file: BinaryIO) -> Any:
-    """Return an Arrow file as a mapped buffer, or None if it is compressed, since unpacking touches all pages."""
+    """Return an Arrow file as a mapped buffer, or None if it is compressed, because unpacking reads all pages."""
     source = pyarrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     reader = pyarrow.ipc.open_file(source)
     if reader.num_record_batches:
@@ -201,7 +201,7 @@ def _mapped(file: BinaryIO) -> Any:
 
 
 def _place(source: Any, address: int) -> int | None:
-    """Return the offset of an address in a mapped file, or None if it lies outside."""
+    """Return the offset of an address in a mapped file, or None if the address is outside of the file."""
     place = address - source.address
     return place if 0 <= place < source.size else None
 
@@ -236,7 +236,7 @@ def _regrouped(pieces: Iterator[Arrays], rows: int) -> Iterator[Arrays]:
 
 
 def _of_equal_widths(pieces: Iterator[Arrays]) -> Iterator[Arrays]:
-    """Yield the pieces that have rows. Raise an error if the lists of a piece have another length than before."""
+    """Yield the pieces that have rows. Raise an error if the lengths of lists change between pieces."""
     lengths: dict[str, tuple[int, ...]] = {}
     for piece in pieces:
         for name, array in piece.items():

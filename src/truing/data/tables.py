@@ -1,7 +1,7 @@
-"""Parquet and Arrow tables <-> named columns, through pyarrow (the `parquet` extra).
+"""Convert between named columns and Parquet or Arrow tables, through pyarrow (the `parquet` extra).
 
-A column of features or logits is a column of lists of equal length, or a column of fixed-size binary values. Binary
-values are little-endian float32 numbers, unless the field's metadata has `dtype` "<f2" or "<f8".
+Features and logits are columns of lists of equal length, or columns of fixed-size binary values. Binary values are
+little-endian float32 numbers, unless the metadata of the field has the `dtype` "<f2" or "<f8".
 """
 
 from collections import Counter
@@ -36,17 +36,17 @@ def choose(schema: Any, wanted: Sequence[str], ids: str | None = None) -> Chosen
     for name, columns in chosen.items():
         for column in columns:
             if counts[column] > 1:
-                raise ValueError(f"it holds {column} {counts[column]} times")
+                raise ValueError(f"it contains {column} {counts[column]} times")
         fields = [schema.field(column) for column in columns]
         if columns == [name]:
-            (_check_words if name == ids else _check_numbers)(fields[0])
+            (_check_ids if name == ids else _check_numbers)(fields[0])
         else:
             check_numbers(name, [f"{field.name} ({field.type})" for field in fields if not _is_number(field.type)])
     return chosen
 
 
 def converted(batch: Any, ids: str | None, name: str) -> NDArray[Any]:
-    """Return a column of a record batch as an array: numbers, or words if it is the column `ids`."""
+    """Return a column of a record batch as an array: numbers, or identifiers if it is the column `ids`."""
     return (_ids_as_array if name == ids else _column_as_array)(batch.column(name), batch.schema.field(name))
 
 
@@ -73,10 +73,10 @@ def _check_numbers(field: Any) -> None:
     if is_list(field.type):
         numbers = numbers.value_type
     if not _is_number(numbers):
-        raise ValueError(f"{field.name} must be plain numbers or lists of them, got {field.type}")
+        raise ValueError(f"{field.name} must be numbers or lists of numbers, got {field.type}")
 
 
-def _check_words(field: Any) -> None:
+def _check_ids(field: Any) -> None:
     """Raise an error if a column cannot hold row identifiers."""
     if is_nested(stored_as(field.type)):
         raise ValueError(f"{field.name} must be an integer or a string in each row, got {field.type}")
@@ -93,8 +93,8 @@ def _ids_as_array(column: Any, field: Any) -> NDArray[Any]:
     except pyarrow.ArrowException as error:
         raise ValueError(f"{field.name} must be integers or strings, got {field.type}: {error}") from None
     longest = max(map(len, words), default=0)
-    if longest > MAX_ID_LENGTH:  # NumPy takes the memory of the longest word for every word.
-        raise ValueError(f"{field.name} must be words of at most {MAX_ID_LENGTH} characters, got {longest}")
+    if longest > MAX_ID_LENGTH:  # NumPy allocates the length of the longest string for every string.
+        raise ValueError(f"{field.name} must be strings of at most {MAX_ID_LENGTH} characters, got {longest}")
     return np.array(words, dtype=np.str_)
 
 
@@ -133,7 +133,7 @@ def unpacked_size(file: Any, chosen: Sequence[str]) -> int:
 
 
 def _column_of(path: str, names: Container[str]) -> str:
-    """Return the column that a path such as features.list.element belongs to. Names of columns may have dots."""
+    """Return the column of a path such as features.list.element. Names of columns may contain dots."""
     while path not in names and "." in path:
         path = path.rpartition(".")[0]
     return path
@@ -151,7 +151,7 @@ def _packed_dtype(field: Any) -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(name.decode())
     width = field.type.byte_width
     if width < 1 or width % dtype.itemsize:
-        raise ValueError(f"{field.name} must be whole {dtype.name} numbers, got {width} bytes a row")
+        raise ValueError(f"{field.name} must be whole {dtype.name} numbers, got {width} bytes per row")
     return dtype
 
 

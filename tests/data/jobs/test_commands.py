@@ -34,7 +34,7 @@ def run(rows, reference, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "outputs", [["logs"], ["logs/*.parquet"], [f"logs/part-{number}.parquet" for number in range(3)]]
 )
-def test_detect_of_a_table_says_what_it_says_of_one_file(run, outputs):
+def test_detect_prints_the_same_for_a_table_and_one_file(run, outputs):
     table = json.loads(run("detect", *outputs, "--reference", "held.npz", "-o", "scores", "--json"))
     whole = json.loads(run("detect", "all.npz", "--reference", "held.npz", "--json"))
     assert (table.pop("output"), whole.pop("output")) == ("scores", None)
@@ -44,7 +44,7 @@ def test_detect_of_a_table_says_what_it_says_of_one_file(run, outputs):
 
 
 @pytest.mark.parametrize("options", [[], ["--method", "rlr"], ["--reference", "held.npz"]], ids=str)
-def test_fit_and_apply_of_a_table_are_those_of_one_file(run, options):
+def test_fit_and_apply_give_the_same_for_a_table_and_one_file(run, options):
     run("fit", "logs", *options, "-o", "parts.npz")
     run("fit", "all.npz", *options, "-o", "whole.npz")
     run("apply", "parts.npz", "logs", "-o", "trued")
@@ -71,7 +71,7 @@ def test_wide_tables_are_read_by_a_pattern(run, rows):
 
 
 @pytest.mark.parametrize(("outputs", "target"), [("logs", "scores"), ("all.npz", "scores.csv"), ("all.npz", "out.npz")])
-def test_base_scores_of_a_table_are_those_of_memory(run, rows, outputs, target):
+def test_base_scores_of_a_table_are_base_scores_of_memory(run, rows, outputs, target):
     run("score", outputs, "--base", "energy", "--temperature", "2", "-o", target)
     if target == "out.npz":
         scores = np.load(target)["scores"]
@@ -80,7 +80,7 @@ def test_base_scores_of_a_table_are_those_of_memory(run, rows, outputs, target):
     np.testing.assert_array_equal(scores, truing.energy(rows.logits, 2.0))
 
 
-def test_moments_of_several_places_add_up_and_can_be_taken_away(run):
+def test_moments_of_several_places_can_be_added_and_subtracted(run):
     for number in range(3):
         run("fit", f"logs/part-{number}.parquet", "--moments", f"m{number}.npz", "--model", "r56", "-o", "one.npz")
     run("merge", "m0.npz", "m1.npz", "m2.npz", "-o", "all-moments.npz")
@@ -105,14 +105,6 @@ def test_scores_in_parts_are_evaluated_together(run):
         assert json.loads(run("evaluate", "known.npy", outside)) == wanted
     threshold = json.loads(run("threshold", "trued", "--accept", "0.9"))["threshold"]
     assert threshold == truing.threshold_at(scores, accept=0.9)
-
-
-@pytest.mark.slow
-def test_a_cluster_of_processes_gives_the_same_files(run):
-    pytest.importorskip("distributed", reason="needs dask's distributed")
-    run("detect", "logs", "--reference", "held.npz", "-o", "here")
-    run("detect", "logs", "--reference", "held.npz", "-o", "there", "--workers", "2")
-    assert contents(Path("here")) == contents(Path("there"))
 
 
 DECIDE = ["--false-alarm", "0.05", "-o", "x"]
@@ -157,7 +149,7 @@ WRONG = {
     "an uncalibrated detector": ["decide", "bare.npz", "logs", *DECIDE, "must be calibrated with reference rows"],
     "a detector of other rows": ["decide", "narrow-det.npz", "logs", *DECIDE, "must have 5 features, as the detector"],
     "missing columns": ["decide", "det.npz", "logs", "--features", "emb", *DECIDE, "must hold emb"],
-    "decisions in a file": ["decide", "det.npz", "logs", "-o", "x.csv", "-o must name a folder"],
+    "decisions in a file": ["decide", "det.npz", "logs", "-o", "x.csv", "-o must be a folder"],
     "decisions among the rows": ["decide", "det.npz", "logs", "-o", "logs/out", "-o must not be among the rows"],
     "decisions over a file": ["decide", "det.npz", "logs", "-o", "file", "file must be a folder, got a file"],
     "an unknown id to decide": ["decide", "det.npz", "logs", "--id", "name", *DECIDE, "must hold name, got"],
@@ -168,14 +160,21 @@ WRONG = {
     "learning the detector itself": ["learn", "det.npz", "det.npz", "DETECTOR and OUTPUTS must be different"],
     "the same moments twice": ["merge", "m.npz", "m.npz", "-o", "x.npz", "each file of moments must be given once"],
     "a fit among moments": ["merge", "m.npz", "fit.npz", "-o", "x.npz", "fit.npz must hold moments"],
-    "moments of another score": ["merge", "m.npz", "energy.npz", "-o", "x.npz", "must hold moments of the base 'msp'"],
+    "moments of another score": [
+        "merge",
+        "m.npz",
+        "energy.npz",
+        "-o",
+        "x.npz",
+        "must hold moments with the base 'msp'",
+    ],
     "moments of another network": [
         "merge",
         "m.npz",
         "other.npz",
         "-o",
         "x.npz",
-        "must hold moments of the model 'r56'",
+        "must hold moments with the model 'r56'",
     ],
     "more than there is": [
         "merge",

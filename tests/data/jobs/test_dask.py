@@ -11,7 +11,6 @@ import pytest
 import truing
 from truing import parts
 from truing.parts import Table
-from truing.regression.robust import SAMPLED_ROWS
 
 from .files import contents, read, written
 
@@ -57,7 +56,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Return a cluster of the test's own, to be harmed."""
+    """Return a cluster for one test, which may kill its workers."""
     made = Cluster(tmp_path)
     yield made
     made.stop()
@@ -70,20 +69,7 @@ def lasting_cluster(tmp_path_factory):
     made.stop()
 
 
-CASES = [
-    {"method": "contrast"},
-    {"method": "dlr", "components": 20, "fdr": 0.1},
-    *(
-        pytest.param(options, marks=pytest.mark.slow)
-        for options in (
-            {"method": "none", "base": "knn"},
-            {"method": "dlr", "base": "energy", "false_alarm": 0.05},
-            {"method": "rlr"},
-            {"method": "rlr", "components": 16, "keep": 0.6, "fdr": 0.1},
-            {"method": "contrast", "head": True, "fdr": 0.1},
-        )
-    ),
-]
+CASES = [{"method": "contrast", "head": True}, {"method": "dlr", "components": 20, "fdr": 0.1}, {"method": "rlr"}]
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
@@ -97,8 +83,8 @@ def test_a_cluster_writes_the_bytes_of_one_process(rows, reference, head, lastin
     assert (found.threshold, found.refused, found.notes) == (wanted.threshold, wanted.refused, wanted.notes)
 
 
-@pytest.mark.parametrize("rate", [{"fdr": 0.1}, pytest.param({"false_alarm": 0.1}, marks=pytest.mark.slow)], ids=str)
-def test_a_cluster_decides_new_parts_as_one_process_does(rows, reference, lasting_cluster, tmp_path, rate):
+def test_a_cluster_decides_new_parts_as_one_process_does(rows, reference, lasting_cluster, tmp_path):
+    rate = {"fdr": 0.1}
     detector = truing.Detector("msp", method="dlr")
     detector.calibrate(reference)
     detector.learn(rows[:1000])
@@ -110,23 +96,8 @@ def test_a_cluster_decides_new_parts_as_one_process_does(rows, reference, lastin
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 
-@pytest.mark.slow
-def test_a_cluster_writes_the_bytes_of_one_process_if_rlr_takes_a_sample(rng, lasting_cluster, tmp_path):
-    features = np.abs(rng.standard_normal((SAMPLED_ROWS + 5000, 4), np.float32))
-    many = truing.Outputs(features, scores=np.where(features[:, 0] > 1, 1.0, rng.random(len(features))))
-    table = Table.of(written(tmp_path / "rows", many, [70_000, 70_001, 150_000]))
-    options = {"method": "rlr", "components": 2, "kind": "npy"}
-    parts.detect(table, tmp_path / "here", many[:300], **options)
-    with lasting_cluster.client() as client:
-        parts.detect(table, tmp_path / "there", many[:300], **options, runner=OnDask(client))
-    assert contents(tmp_path / "there") == contents(tmp_path / "here")
-
-
-@pytest.mark.parametrize(
-    "method",
-    ["contrast", pytest.param("dlr", marks=pytest.mark.slow), pytest.param("rlr", marks=pytest.mark.slow)],
-)
-def test_dask_arrays_give_the_bits_of_files_cut_alike(rows, reference, lasting_cluster, tmp_path, method):
+def test_dask_arrays_give_the_bits_of_files_with_the_same_rows(rows, reference, lasting_cluster, tmp_path):
+    method = "contrast"
     table = Table.of(written(tmp_path / "rows", rows, [1500, 2500]))
     wanted = parts.detect(table, tmp_path / "files", reference, method=method)
     features = dask.array.from_array(rows.features, chunks=((1500, 1000, 1500), 20))
@@ -135,18 +106,6 @@ def test_dask_arrays_give_the_bits_of_files_cut_alike(rows, reference, lasting_c
         found = parts.detect(arrays, tmp_path / "arrays", reference, method=method, runner=OnDask(client))
     assert (found.threshold, found.refused, found.notes) == (wanted.threshold, wanted.refused, wanted.notes)
     np.testing.assert_array_equal(read(found.files)["scores"], read(wanted.files)["scores"])
-
-
-def test_a_chunk_whose_scores_are_gone_is_scored_again(lasting_cluster, tmp_path):
-    features = np.random.default_rng(0).normal(size=(1000, 3))
-    fit = truing.fit_direct(features, features[:, 0])
-    table = ArrayTable.of_arrays(dask.array.from_array(features, chunks=((100, 600, 300), 3)))
-    with lasting_cluster.client() as client:
-        files = parts.apply(fit, table, tmp_path / "scores", runner=OnDask(client))
-        before = [file.read_bytes() for file in files]
-        files[1].unlink()
-        assert parts.apply(fit, table, tmp_path / "scores", runner=OnDask(client)) == files
-    assert [file.read_bytes() for file in files] == before
 
 
 def test_invalid_dask_arrays_are_rejected():
@@ -196,13 +155,9 @@ class Interrupting(OnDask):
             yield result
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [{2: 1, 12: 1}, *(pytest.param(lost, marks=pytest.mark.slow) for lost in ({12: 1}, {2: 2}, {12: 2}))],
-    ids=str,
-)
-def test_workers_that_die_change_nothing(rows, reference, cluster, tmp_path, lost):
-    """Workers die after 2 results, in the first pass, or 12, in the second. When both are lost, another one starts."""
+def test_workers_that_die_change_nothing(rows, reference, cluster, tmp_path):
+    """One worker dies in the first pass, the other in the second pass, and then another worker starts."""
+    lost = {2: 1, 12: 1}
     table = Table.of(written(tmp_path / "rows", rows, CUTS))
     parts.detect(table, tmp_path / "here", reference, method="contrast")
 
@@ -229,19 +184,19 @@ class Slow(OnDask):
             yield result
             time.sleep(0.2)
 
-scheduler, rows, folder, held = sys.argv[1:]
+scheduler, rows, folder, reference = sys.argv[1:]
 runner = Slow(Client(scheduler_file=scheduler))
-parts.detect(parts.Table.of(rows), folder, truing.Outputs.load(held), method="dlr", runner=runner)
+parts.detect(parts.Table.of(rows), folder, truing.Outputs.load(reference), method="dlr", runner=runner)
 """
 
 
 def test_the_job_of_a_killed_driver_resumes(rows, reference, lasting_cluster, tmp_path):
     folder = written(tmp_path / "rows", rows, CUTS)
-    reference.save(tmp_path / "held.npz")
+    reference.save(tmp_path / "reference.npz")
     (tmp_path / "driver.py").write_text(DRIVER)
-    known = truing.Outputs.load(tmp_path / "held.npz")
+    known = truing.Outputs.load(tmp_path / "reference.npz")
     parts.detect(Table.of(folder), tmp_path / "here", known, method="dlr")
-    arguments = [lasting_cluster.file, folder, tmp_path / "there", tmp_path / "held.npz"]
+    arguments = [lasting_cluster.file, folder, tmp_path / "there", tmp_path / "reference.npz"]
     driver = subprocess.Popen([sys.executable, tmp_path / "driver.py", *arguments])
     partial = tmp_path / "there" / ".partial"
     while driver.poll() is None and len(list(partial.glob("*.npz"))) < 3:

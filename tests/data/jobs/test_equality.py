@@ -117,8 +117,9 @@ def test_the_fit_of_a_head_chooses_the_base_score_of_memory(rows, reference, hea
     np.testing.assert_array_equal(found.coef, wanted.fit.coef)
 
 
+@pytest.mark.filterwarnings("ignore::truing.TruingWarning")
 @pytest.mark.parametrize("case", ["copies", "swapped", "few", "equal"])
-def test_notes_are_those_of_memory(rows, reference, tmp_path, case):
+def test_a_table_has_the_notes_of_memory(rows, reference, tmp_path, case):
     same = truing.Outputs(reference.features, scores=np.ones(len(reference)))
     some, known = {
         "copies": (truing.Outputs.concatenate([rows[:500], reference[:300]]), reference),
@@ -181,7 +182,7 @@ def many():
     return made[:rows], made[rows:]
 
 
-def test_a_table_and_memory_draw_the_same_sample_of_many_rows(many, tmp_path):
+def test_a_table_and_memory_sample_the_same_rows(many, tmp_path):
     rows, reference = many
     table = Table.of(written(tmp_path / "rows", rows, [7, 70_000, 70_001]))
     found, wanted = parts.fit(table, reference), truing.fit_contrast(rows, reference, base="given")

@@ -77,7 +77,7 @@ class Mischief:
 
 
 @pytest.mark.parametrize(("kind", "when", "skip"), [*product(HARMS, TIMES, [False, True])])
-def test_a_harmed_part_is_named_or_skipped(table, rows, reference, tmp_path, kind, when, skip):
+def test_a_damaged_part_is_an_error_or_skipped(table, rows, reference, tmp_path, kind, when, skip):
     whole = table(skip_bad_parts=skip)
     out = tmp_path / "out"
     mischief = Mischief(tmp_path / "rows", out, kind, when, rows)
@@ -115,7 +115,7 @@ def test_a_harmed_part_is_named_or_skipped(table, rows, reference, tmp_path, kin
     ],
     ids=str,
 )
-def test_a_harmed_part_is_not_decided(table, rows, reference, tmp_path, kind, when, skip, rate):
+def test_a_damaged_part_is_not_decided(table, rows, reference, tmp_path, kind, when, skip, rate):
     detector = truing.Detector("msp", method="dlr")
     detector.calibrate(reference)
     detector.learn(rows)
@@ -141,28 +141,6 @@ def test_a_harmed_part_is_not_decided(table, rows, reference, tmp_path, kind, wh
         assert all((out / name).read_bytes() == wanted[name] for name in decided)
     elif not is_skipped and not is_gone:
         assert left == set()
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "header"])
-def test_a_part_that_is_damaged_before_the_job_is_named_or_skipped(rows, reference, tmp_path, damage):
-    (tmp_path / "rows").mkdir()
-    for number, part in enumerate(CUTS.values()):
-        rows[part].save(tmp_path / "rows" / f"part-{number}.parquet")
-    bad = tmp_path / "rows" / "part-1.parquet"
-    data = bytearray(bad.read_bytes())
-    if damage == "flipped":
-        data[len(data) // 2] ^= 4
-    bad.write_bytes({"cut": data[: len(data) // 2], "flipped": data, "header": data[4:]}[damage])
-    with pytest.raises(ValueError, match=r"part-1\.parquet"):
-        parts.detect(Table.of(tmp_path / "rows"), tmp_path / "refused", reference, method="rlr")
-    assert not (tmp_path / "refused").exists()
-    table = Table.of(tmp_path / "rows", skip_bad_parts=True)
-    found = parts.detect(table, tmp_path / "scores", reference, method="rlr", fdr=0.1)
-    wanted = truing.detect(rows[np.r_[0:1000, 2500:4000]], reference, method="rlr", fdr=0.1)
-    np.testing.assert_array_equal(read(found.files)["is_out"], wanted.is_out)
-    assert len(found.skipped_parts) == 1
-    assert "part-1.parquet" in found.notes[0]
-    assert [file.name for file in found.files] == ["part-0.parquet", "part-2.parquet"]
 
 
 def test_another_job_does_not_discard_the_results_of_an_interrupted_job(table, reference, tmp_path):

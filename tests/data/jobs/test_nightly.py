@@ -80,7 +80,7 @@ def test_a_new_night_is_decided_and_learned_once(night, run, tmp_path, method):
     learned = run(*LEARN)
     assert learned.startswith("learned    1,350 rows in 2 new parts, 2 parts learned before\n")
     before = contents(tmp_path)
-    assert "decide new parts by a saved detector with truing decide" in run(*detect, fails=True)
+    assert "decide new parts with a saved detector and truing decide" in run(*detect, fails=True)
     assert run(*DECIDE, "-o", "decided").startswith("rows       no new rows; 2 parts done before")
     assert run(*LEARN).startswith("learned    no new parts, 4 parts learned before\n")
     assert contents(tmp_path) == before

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._check import Floats, counted
+from ..._warnings import warn_of
 from ...contrast import ContrastFit
 from ...decisions.thresholds import Rate
 from ...detector import Detector
@@ -33,7 +34,16 @@ from ...scores.rows import BaseScore
 from ..drafts import AnyPath
 from ..npz import Arrays
 from .detection import TableDetection, check_table, summary_of
-from .jobs import Here, Job, Runner, digest, identity_of_base, identity_of_columns, is_unreadable, unreadable_reason
+from .jobs import (
+    InProcess,
+    Job,
+    Runner,
+    digest,
+    identity_of_base,
+    identity_of_columns,
+    is_unreadable,
+    unreadable_reason,
+)
 from .results import (
     SCORES,
     Decides,
@@ -110,6 +120,7 @@ def decide(
     if done.tally.rows and calibration is not None:
         notes += [*plan.notes, *notes_on_fit(plan, fit, done.tally.rows)]
         notes += notes_on_decisions(plan, calibration, done.tally)
+    warn_of(notes)
     return replace(result, notes=tuple(notes))
 
 
@@ -274,7 +285,7 @@ def _decide_new(
     """
     with results_in(folder, identity):
         new, kept_parts, notes = _new_parts(table, folder, kind, learned or {})
-        passes: Passes = Job(new, runner or Here(), progress=progress)
+        passes: Passes = Job(new, runner or InProcess(), progress=progress)
         if isinstance(work, DecidePart) and len(new):
             work, passes = with_fdr(replace(work, starts=starts_of(new.part_rows)), passes)
         assert isinstance(passes, Job)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._check import counted
+from ..._warnings import warn_of
 from ...contrast import ContrastFit
 from ...decisions.thresholds import Rate
 from ...learned import check_can_learn, learned_detector
@@ -34,7 +35,7 @@ from ...saved import load, read, save, write
 from ...scores import Base, Head, copied_head
 from ...steps import Fit
 from ..drafts import AnyPath, check_named, replacing
-from .jobs import Here, Job, Runner, digest, digest_of_reference, identity_of, identity_of_base, total
+from .jobs import InProcess, Job, Runner, digest, digest_of_reference, identity_of, identity_of_base, total
 from .results import SCORES, SUMMARY, WritePart, as_kind, files_in, is_written, remove_files, results_in
 from .table import Stamp, Table
 
@@ -127,7 +128,7 @@ def detect(
     folder, kind = Path(folder), as_kind(kind, table, Path(folder))
     saved = None if detector is None else check_named(detector, ".npz")
     if saved is not None and rng is not None:
-        raise ValueError("rng does not go with detector: a saved detector splits the reference in its own way")
+        raise ValueError("rng cannot be used with detector: a saved detector always uses the default split")
     identity = identity_of(
         table,
         method=method,
@@ -143,7 +144,7 @@ def detect(
         table.check_differs_from(reference)
         if saved is not None:
             check_replaceable(saved, table)
-        job = Job(table, runner or Here(), store, progress)
+        job = Job(table, runner or InProcess(), store, progress)
         options: dict[str, Any] = {"groups": groups, "rng": rng, **fitting, **deciding, **scoring}
         plan = Plan.of(job, reference, method=method, base=base, **options)
         if saved is not None:
@@ -154,6 +155,7 @@ def detect(
             learned = learned_detector(plan, prepared.sums, groups, sum(table.part_rows))
             write(saved, "detector", learned, {"learned": _job_of(prepared).table.stamps_by_path()})
         _write_summary(result, folder, saved, is_named=base is None or isinstance(base, str))
+    warn_of(result.notes)
     return result
 
 

@@ -1,7 +1,7 @@
 """A job: passes over a table, run in this process or on a cluster, with results kept on disk until the job is done.
 
 A stopped job resumes where it stopped: stored results are not computed again. Results of parts are added in the order
-of the parts, `FAN_IN` at a time, so that a table gives the same bits on one machine and on a cluster.
+of the parts, `FAN_IN` at a time, so results are bit-identical on one machine and on a cluster.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class Task:
-    """Work on the parts of a table, which can be sent to another machine and called with the number of a part.
+    """Work on the parts of a table. A task can be sent to another machine and is called with the number of a part.
 
     Only the first pass may skip unreadable parts.
     """
@@ -86,7 +86,7 @@ class Runner(Protocol):
         """Yield the place of each group of parts, in any order, and the sum of the results of its parts."""
 
 
-class Here:
+class InProcess:
     """Runs tasks in this process, one part after another, with all cores for each part."""
 
     is_remote = False
@@ -132,9 +132,9 @@ class Store:
         return self.folder is not None and {file.name for file in self.folder.iterdir()} <= {LOCK}
 
     def remove(self) -> None:
-        """Remove all results, then the identity, the lock and the folder, so that a removal that is cut short resumes.
+        """Remove all results, then the identity and the lock, and then the folder if it has no other files.
 
-        Files of others stay, and then the folder stays too.
+        In this order, an interrupted removal can be repeated.
         """
         if self.folder is not None and self.folder.is_dir():
             for file in (*self.folder.glob(_RESULTS), *self.folder.glob(_DRAFTS)):
@@ -154,7 +154,7 @@ class Job:
     """Passes over a table, run by a runner, with results kept in a store."""
 
     table: Table
-    runner: Runner = field(default_factory=Here)
+    runner: Runner = field(default_factory=InProcess)
     store: Store = field(default_factory=Store)
     progress: Progress = no_progress
 
@@ -174,11 +174,11 @@ class Job:
 
     def tail_counts(self, candidates: Sequence[Candidate]) -> TailCounts:
         """Return how many rows are in the tail of each candidate: one pass."""
-        whole = TailCounts.none(candidates)
+        counts = TailCounts.none(candidates)
         for result in self.results("base", CountTails(tuple(candidates)), is_first=True):
             if not is_unreadable(result):
-                whole = whole.plus(TailCounts(*result))
-        return whole
+                counts = counts.plus(TailCounts(*result))
+        return counts
 
     def results(self, name: str, work: PartWork, *, is_first: bool = False) -> Iterator[Any]:
         """Yield the result of every part, in the order of the parts. The name identifies the pass."""
@@ -208,10 +208,10 @@ class Job:
         first = next(results, None)
         if first is None:
             raise ValueError(f"no part of the table can be read: {next(iter(bad.values()))}")
-        whole = total(chain((first,), results))
+        total_result = total(chain((first,), results))
         table = self.table.only([number for number in range(len(self.table)) if number not in bad])
         table = replace(table, unreadable=(*table.unreadable, *bad.values()))
-        return whole, replace(self, table=table)
+        return total_result, replace(self, table=table)
 
     def _in_order(self, name: str, task: Task, groups: Sequence[Sequence[int]]) -> Iterator[Any]:
         """Yield stored and newly computed results of the groups in order."""
@@ -245,12 +245,12 @@ class Job:
 
 
 def is_unreadable(result: Any) -> bool:
-    """Return whether a result of the first pass says that its part cannot be read."""
+    """Return whether a result of the first pass marks an unreadable part."""
     return isinstance(result, dict) and _UNREADABLE in result
 
 
 def unreadable_reason(result: Any) -> str:
-    """Return why the part of such a result cannot be read."""
+    """Return why the part of an `is_unreadable` result cannot be read."""
     return str(result[_UNREADABLE])
 
 
@@ -262,10 +262,10 @@ class CountTails:
 
     def __call__(self, number: int, blocks: Iterable[Block]) -> TailCounts:
         """Return the counts of a part."""
-        whole = TailCounts.none(self.candidates)
+        counts = TailCounts.none(self.candidates)
         for block in blocks:
-            whole = whole.plus(TailCounts.of(block.outputs, self.candidates))
-        return whole
+            counts = counts.plus(TailCounts.of(block.outputs, self.candidates))
+        return counts
 
 
 def total(results: Iterable[Result]) -> Result:
@@ -314,7 +314,7 @@ def job_over(
         if store.folder is not None:
             check_same_job(store.folder, identity_of(table, **about))
         try:
-            yield Job(table, runner or Here(), store, progress)
+            yield Job(table, runner or InProcess(), store, progress)
         except (ValueError, TypeError):
             store.remove()
             raise
@@ -355,7 +355,7 @@ def _lock(folder: Path) -> BinaryIO:
                 return file
         except BlockingIOError:
             file.close()
-            raise OSError(f"{folder} is in use: the same job runs elsewhere") from None
+            raise OSError(f"{folder} is in use by another process that runs the same job") from None
         file.close()
 
 
@@ -373,12 +373,12 @@ def identity_of(table: Table, **about: Any) -> dict[str, Any]:
 
 
 def identity_of_columns(table: Table) -> dict[str, Any]:
-    """Return what a job reads of each part."""
+    """Return the columns that a job reads, as part of its identity."""
     return {"called": table.called, "ids": table.ids}
 
 
 def identity_of_base(base: Base | None) -> str | None:
-    """Return a unique name for a base score. Functions get a random suffix, since two may share a name."""
+    """Return a unique name for a base score. Functions get a random suffix, because two functions may share a name."""
     return base if base is None or isinstance(base, str) else f"{base_name(base)} {uuid4().hex}"
 
 
@@ -431,7 +431,7 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
         try:
             stored = json.loads(path.read_bytes())
         except (ValueError, RecursionError):
-            raise ValueError(f"{path} is damaged: remove the folder, or give another") from None
+            raise ValueError(f"{path} is damaged: remove the folder, or give another folder") from None
         if stored == identity:
             return False
         raise ValueError(_other_job(folder, stored, identity))
@@ -446,13 +446,13 @@ def check_same_job(folder: Path, identity: dict[str, Any]) -> bool:
 def _other_job(folder: Path, stored: Any, identity: dict[str, Any]) -> str:
     """Return the message that a folder holds results of another job."""
     stored = stored if isinstance(stored, dict) else {}
-    odd = [key for key in identity if stored.get(key) != identity[key]]
-    if "method" in odd:
-        odd = ["method"]
-    plain = [key for key in odd if key in ("method", "base", "rate", "kind", "called", "ids", "parts")]
-    values = [f"{key} {stored.get(key)} there, {identity[key]} here" for key in plain]
-    message = f"{folder} holds results of another job, with a difference in {', '.join(odd)}"
+    different = [key for key in identity if stored.get(key) != identity[key]]
+    if "method" in different:
+        different = ["method"]
+    readable = [key for key in different if key in ("method", "base", "rate", "kind", "called", "ids", "parts")]
+    values = [f"{key} {stored.get(key)} there, {identity[key]} here" for key in readable]
+    message = f"{folder} holds results of another job, with a difference in {', '.join(different)}"
     message += f" ({'; '.join(values)})" if values else ""
-    if set(odd) <= {"parts", "files"}:
-        return f"{message}: give another folder, or decide new parts by a saved detector with truing decide"
+    if set(different) <= {"parts", "files"}:
+        return f"{message}: give another folder, or decide new parts with a saved detector and truing decide"
     return f"{message}: give another folder"

@@ -76,18 +76,18 @@ def merged(paths: Sequence[AnyPath], minus: Sequence[AnyPath] = ()) -> tuple[Mom
     _check_different(minus)
     if common := {real_path(path) for path in paths} & {real_path(path) for path in minus}:
         raise ValueError(f"each file of moments must be given once, got {common.pop().name} twice")
-    whole, origin = read_moments(paths[0])
+    total, origin = read_moments(paths[0])
     for sign, path in [(1, path) for path in paths[1:]] + [(-1, path) for path in minus]:
         more, origin_of_more = read_moments(path)
-        if more.dimensions != whole.dimensions:
-            wanted = f"{whole.dimensions} features, as {paths[0]}"
+        if more.dimensions != total.dimensions:
+            wanted = f"{total.dimensions} features, as {paths[0]}"
             raise ValueError(f"{path} must hold moments of {wanted}, got {more.dimensions}")
         origin = origin.joined(origin_of_more, path)
         try:
-            whole = whole + more if sign > 0 else whole - more
+            total = total + more if sign > 0 else total - more
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    return whole, origin
+    return total, origin
 
 
 def _check_different(paths: Sequence[AnyPath]) -> None:

@@ -45,23 +45,23 @@ class WritePart:
 
     def __call__(self, number: int, blocks: Iterable[Block]) -> Tally:
         """Write the file of a part, and return the counts over its rows."""
-        whole = Tally()
+        total = Tally()
 
         def columns() -> Iterator[Arrays]:
-            nonlocal whole
+            nonlocal total
             for columns, tally in self.work.decided(number, blocks):
-                whole += tally
+                total += tally
                 yield columns
 
         blocks_of_columns = columns()
         first = next(blocks_of_columns, None)
         if first is None:
-            return whole
+            return total
         self.files[number].parent.mkdir(parents=True, exist_ok=True)
         with writing_blocks(self.files[number]) as writer:
             for block in chain((first,), blocks_of_columns):
                 writer.write(block)
-        return whole
+        return total
 
 
 def as_kind(kind: str | None, table: Table, folder: Path) -> str:

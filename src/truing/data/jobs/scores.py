@@ -105,7 +105,7 @@ def _rows(runs: Sequence[_Run]) -> int:
 
 
 def _are_equal(runs: Sequence[_Run], others: Sequence[_Run]) -> bool:
-    """Return whether two sets have the same scores in the same order, of which not all are equal."""
+    """Return whether two sets have equal scores. Sets of one repeated score do not count as equal."""
     if [run.rows for run in runs] != [run.rows for run in others]:
         return False
     if any(not np.array_equal(run.samples, other.samples) for run, other in zip(runs, others, strict=True)):
