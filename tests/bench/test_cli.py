@@ -234,13 +234,13 @@ def test_a_corrupt_image_stops_the_command_or_is_named_and_left_out(run, weights
         Image.new("RGB", (40, 32), (9, 9, 9)).save(tmp_path / name)
     (tmp_path / "a.png").write_bytes(b"no picture")
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", tmp_path, "-o", tmp_path / "o.npz"]
-    with pytest.raises(ValueError, match=r"a\.png is not an image that can be read"):
+    with pytest.raises(ValueError, match=r"a\.png is not a readable image"):
         run(line)
     args = argparse.ArgumentParser()
     add(args.add_subparsers())
     parsed = args.parse_args(["bench", *map(str, line), "--skip-corrupt"])
     parsed.run(parsed)
-    assert "truing: left out: " in capsys.readouterr().err
+    assert "truing: skipped: " in capsys.readouterr().err
     assert len(Outputs.load(tmp_path / "o.npz")) == 1
     assert "a.png" in read_provenance(tmp_path / "o.npz")["skipped"][0]
 
