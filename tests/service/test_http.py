@@ -256,8 +256,8 @@ def test_moments_of_another_kind_are_rejected(service):
     rlr = "moments need method dlr or contrast, got a model with method rlr"
     assert methods["rlr"].request("GET", "/moments").json() == {"error": rlr}
     for target, source, message in (
-        ("dlr", "contrast", "got a sample"),
-        ("contrast", "dlr", "got moments"),
+        ("dlr", "contrast", "sample"),
+        ("contrast", "dlr", "moments"),
         ("rlr", "dlr", rlr),
     ):
         response = methods[target].request("POST", "/moments", content=contents[source])

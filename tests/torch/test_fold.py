@@ -162,13 +162,6 @@ def test_the_score_stays_in_float32(model, images, fits, dtype):
     np.testing.assert_allclose(scores, fits["contrast"].predict(own), atol=1e-5)
 
 
-def test_under_autocast_the_score_is_not_rounded(model, images, fits):
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        scores = folded(model, fits["contrast"])(images)[1]
-        own = extract(model, [images], autocast=True, progress=False)
-    np.testing.assert_allclose(scores, fits["contrast"].predict(own), atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["dlr", "contrast"])
 def test_a_model_may_change_features_and_logits_in_place(model, images, fits, name):
     class InPlace(nn.Module):

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 import truing
-from truing.options import FEWEST_FOR_CONTRAST
 from truing.torch import OnlineModel, extract
 
 
@@ -45,24 +44,6 @@ def test_a_calibrated_detector_decides(network, batches, level, method):
             assert result.scores is result.decision.scores
 
 
-@pytest.mark.filterwarnings("ignore:.*exact copy in the reference:truing.TruingWarning")
-@pytest.mark.parametrize("method", ["contrast", "dlr"])
-def test_the_default_detector_is_a_contrast_if_it_is_calibrated_first(network, batches, method):
-    by_hand = truing.Detector(method=method)
-    rows = extract(network.eval(), batches[:3])
-    reference = truing.Outputs.concatenate([rows] * (FEWEST_FOR_CONTRAST // len(rows) + 1))
-    with OnlineModel(network, false_alarm=0.2) as online, torch.no_grad():
-        if method == "dlr":
-            online(batches[5])
-            by_hand.learn(extract(network, batches[5:]))
-        online.detector.calibrate(reference)
-        by_hand.calibrate(reference)
-        for images in batches[3:5]:
-            expected = by_hand.learn_and_decide(extract(network, [images]), false_alarm=0.2)
-            np.testing.assert_array_equal(online(images).decision.p_values, expected.p_values)
-        assert online.detector.settings.method == method
-
-
 def test_the_return_value_of_the_model_is_passed_on(network, batches):
     returned = []
     network.eval().register_forward_hook(lambda module, inputs, output: returned.append(output))
@@ -75,7 +56,6 @@ def test_the_return_value_of_the_model_is_passed_on(network, batches):
 
 
 AROUND = {
-    "a softmax": lambda logits: logits.softmax(dim=1),
     "a dict": lambda logits: {"logits": logits, "loss": None},
     "in place": lambda logits: logits.mul_(2),
 }
@@ -124,14 +104,6 @@ def test_a_call_that_fails_does_not_change_the_detector(network, batches):
             online(batches[0] * torch.nan)
         online(batches[0])
     assert detector.moments.rows == 16
-
-
-def test_a_part_in_training_mode_is_named(network, batches):
-    network.eval().norm.train()
-    with OnlineModel(network, detector=truing.Detector()) as online:
-        with pytest.raises(ValueError, match="eval mode, but its part 'norm' is in training mode"):
-            online(batches[0])
-        assert network.norm.num_batches_tracked == 1
 
 
 THREADS, CALLS = 8, 12

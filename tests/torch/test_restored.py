@@ -140,15 +140,6 @@ def test_a_model_that_was_moved_gets_its_own_memory_back(run, network, images, e
     assert not np.allclose(moved.features, run(model, [images]).features, atol=1e-6)
 
 
-@pytest.mark.parametrize("run", [extract, perturb], ids=["extract", "perturb"])
-def test_a_model_moves_back_from_another_device(run, network, images, everything):
-    model = used(network)
-    before = everything(model)
-    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
-        run(model, [images], device="meta")
-    assert everything(model) == before
-
-
 def test_the_gradient_mode_of_the_caller_does_not_change(network, images):
     extract(network, [images])
     assert torch.is_grad_enabled()

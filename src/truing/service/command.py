@@ -259,7 +259,7 @@ def _create_model(args: argparse.Namespace, models: Models) -> str:
         if is_new:
             models.delete(name)
         raise
-    return "; ".join(model.running().status().notes)
+    return "; ".join(f"note: {note}" for note in model.running().status().notes)
 
 
 def _access(args: argparse.Namespace) -> Access:
