@@ -95,6 +95,7 @@ def test_optional_keys_have_defaults(folder):
         (("digits =", "test ="), "the name of a set must"),
         (("static =", "digits ="), "digits in both"),
         (("files/digits.npz", "files/../files/test.npz"), "digits must be another file than inside"),
+        (("files/textures.npz", "files/digits.npz"), "textures must be another file than digits"),
         (('"files/digits.npz"', "[1]"), "outside.digits must be the path of a file"),
         (("[outside]", "components = 0\n[outside]"), "components must be at least 1, got 0"),
         (("[outside]", "components = true\n[outside]"), "components must be a whole number, got True"),

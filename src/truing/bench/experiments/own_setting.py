@@ -129,10 +129,15 @@ def _check_names(table: Mapping[str, Any]) -> None:
 
 
 def _check_different(inside: str, files: Mapping[str, Path]) -> None:
-    """Reject a path that is both the in-distribution set and another set, also through a link."""
-    for name, file in files.items():
-        if name not in (inside, HEAD) and "/" not in name and file.resolve() == files[inside].resolve():
-            raise ValueError(f"{name} must be another file than inside, got {file} for both")
+    """Reject a file that is given for two sets, also through a link."""
+    names: dict[Path, str] = {}
+    for name, file in files.items():  # The in-distribution set comes first.
+        if name != HEAD and "/" not in name:
+            first = names.setdefault(file.resolve(), name)
+            if first != name:
+                raise ValueError(
+                    f"{name} must be another file than {'inside' if first == inside else first}, got {file} for both"
+                )
 
 
 def _check_columns(inside: str, files: Mapping[str, Path], own: Own) -> None:
