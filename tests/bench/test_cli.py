@@ -68,7 +68,7 @@ def test_every_command_has_help_with_an_example_and_a_place_in_the_docs(run, cap
         run([command, "--help"])
     assert stop.value.code == 0
     assert f"example: truing bench {command}" in " ".join(capsys.readouterr().out.split())
-    page = "reproduce.md" if command in ("run", "report") else "experiments.md"
+    page = "reproduce.md" if command in ("run", "report") else "extraction.md"
     assert f"truing bench {command}" in (ROOT / "docs" / page).read_text()
 
 
@@ -81,7 +81,7 @@ def test_data_lists_every_set(run, root):
 def test_a_root_that_is_asked_for_and_is_not_there_is_an_error_and_the_usual_one_is_told(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for line in (["data"], ["train", "--network", "resnet20", "--data", "cifar10"]):
-        with pytest.raises(FileNotFoundError, match="--root must be a folder of data sets, got nowhere"):
+        with pytest.raises(FileNotFoundError, match="--root must be an existing folder, got nowhere"):
             run([*line, "--root", "nowhere"])
     assert run(["data"]).startswith("There is no folder datasets yet.")
 
@@ -196,8 +196,8 @@ def test_odin_runs_as_the_paper_has_it_for_each_kind_of_network(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--temperature", 2], "--temperature is ODIN's: it needs --odin clean or perturbed, got none"),
-        (["--epsilon", 0.1], "--epsilon is ODIN's: it needs --odin clean or perturbed, got none"),
+        (["--temperature", 2], "--temperature needs --odin clean or perturbed, got none"),
+        (["--epsilon", 0.1], "--epsilon needs --odin clean or perturbed, got none"),
         (["--odin", "clean", "--temperature", 0], "--temperature must be at least 1e-100 .*, got 0"),
         (["--odin", "clean", "--temperature", "nan"], "--temperature must be .*, got nan"),
         (["--odin", "clean", "--epsilon", -1], "--epsilon must be at least 0 .*, got -1"),
@@ -213,7 +213,7 @@ def test_an_odin_that_cannot_be_is_refused_before_the_work(run, tmp_path, option
 
 def test_perturbed_features_need_a_step_that_imagenets_networks_do_not_take(run, tmp_path):
     line = ["extract", "--network", "efficientnet-lite0", "--data", "uniform-noise", "--odin", "perturbed"]
-    with pytest.raises(ValueError, match=r"--odin perturbed needs an --epsilon above 0, got 0, .* --odin clean"):
+    with pytest.raises(ValueError, match=r"--odin perturbed needs an --epsilon above 0, got 0: use --odin clean"):
         run([*line, "-o", tmp_path / "o.npz"])
 
 
@@ -234,13 +234,13 @@ def test_a_corrupt_image_stops_the_command_or_is_named_and_left_out(run, weights
         Image.new("RGB", (40, 32), (9, 9, 9)).save(tmp_path / name)
     (tmp_path / "a.png").write_bytes(b"no picture")
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", tmp_path, "-o", tmp_path / "o.npz"]
-    with pytest.raises(ValueError, match=r"a\.png is not an image that can be read"):
+    with pytest.raises(ValueError, match=r"a\.png must be a readable image"):
         run(line)
     args = argparse.ArgumentParser()
     add(args.add_subparsers())
     parsed = args.parse_args(["bench", *map(str, line), "--skip-corrupt"])
     parsed.run(parsed)
-    assert "truing: left out: " in capsys.readouterr().err
+    assert "truing: skipped an image: " in capsys.readouterr().err
     assert len(Outputs.load(tmp_path / "o.npz")) == 1
     assert "a.png" in read_provenance(tmp_path / "o.npz")["skipped"][0]
 
@@ -249,7 +249,7 @@ def test_a_network_of_other_classes_loads_when_told_how_many(run, root, tmp_path
     torch.save(NETWORKS["wrn40-2"].build(100).state_dict(), tmp_path / "w.pt")
     line = ["extract", "--network", "wrn40-2", "--weights", tmp_path / "w.pt", "--data", "cifar10-test", "--root", root]
     line += ["-o", tmp_path / "o.npz", "--rows", 2]
-    with pytest.raises(ValueError, match=r"fc\.weight \(100, 128\) where \(10, 128\) is wanted"):
+    with pytest.raises(ValueError, match=r"fc\.weight must have shape \(10, 128\), got \(100, 128\)"):
         run(line)
     run([*line, "--classes", 100])
     assert Outputs.load(tmp_path / "o.npz").logits.shape == (2, 100)
@@ -301,7 +301,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(run, root, tmp_
 @pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_refused(run, root, weights, tmp_path, device):
     line = ["extract", "--network", "resnet20", "--weights", weights, "--data", "cifar10-test", "--root", root]
-    with pytest.raises(ValueError, match=f"--device must be one that torch finds here, got {device}"):
+    with pytest.raises(ValueError, match=f"--device must be available to torch, got {device}"):
         run([*line, "--device", device, "-o", tmp_path / "o.npz"])
 
 
@@ -342,7 +342,7 @@ def test_labels_of_ones_own_are_kept_when_said_to_be_the_networks(run, root, wei
     np.savez(tmp_path / "own.npz", images=pictures, labels=[0, 10])
     with pytest.raises(ValueError, match="must hold labels from 0 to 9 for --labels, got 10"):
         run([*line, "--data", tmp_path / "own.npz", "--labels"])
-    with pytest.raises(ValueError, match=r"--labels is for an \.npz of your own that holds labels, got cifar10-test"):
+    with pytest.raises(ValueError, match=r"--labels needs --data with .* that has labels, got cifar10-test"):
         run([*line, "--data", "cifar10-test", "--labels"])
     assert not (tmp_path / "o.npz").exists()
 

@@ -1,6 +1,6 @@
 """The commands of `truing bench`: data, train, extract, run, report.
 
-Reading the command line needs none of the heavy libraries; running a command does.
+Heavy libraries are imported only when a command runs.
 """
 
 import argparse
@@ -41,12 +41,12 @@ ALL = "all"
 EXTRA = install("networks")
 
 AddCommand = Callable[[Callable[[argparse.Namespace], None], str], argparse.ArgumentParser]
-"""From what a command runs, and an example of it, to its parser."""
+"""Adds a command to the parser, given the function that it runs and an example, and returns the command's parser."""
 
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add `bench` and its commands to the command line."""
-    about = "Run the paper's experiments, and what comes before: data, training, extraction."
+    about = "Run the paper's experiments, or prepare them: data, training, extraction."
     bench = commands.add_parser("bench", help=about, description=about, epilog="example: truing bench data")
     parts = bench.add_subparsers(required=True, metavar="COMMAND", parser_class=type(bench))
 
@@ -71,20 +71,20 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run_data(args: argparse.Namespace) -> None:
-    """List the sets that are present, those that are missing, where they belong and where people get them."""
+    """List data sets: state, place in the folder, and where to get missing sets."""
     print(listing(_root(args)))
 
 
 def run_train(args: argparse.Namespace) -> None:
-    """Train a network from scratch, with checkpoints to go on from."""
+    """Train a network from scratch, with checkpoints."""
     _need_torch()
     from .inputs.train import WEIGHTS, Recipe, train
 
     train_set, test_set, classes = TRAINING[args.data]
     chosen = ("network", "data", "epochs", "batch", "rate", "decay", "schedule", "seed", "autocast")
-    asked = {name: vars(args)[name] for name in chosen}
+    options = {name: vars(args)[name] for name in chosen}
     as_count(args.batch, "--batch")
-    recipe, device = Recipe(classes=classes, **asked), _device(args.device)
+    recipe, device = Recipe(classes=classes, **options), _device(args.device)
     out = args.out or RUNS / f"{args.network}-{args.data}"
     train_images, test_images = load(train_set, _root(args)), load(test_set, _root(args))
     lines = train(
@@ -101,7 +101,7 @@ def run_train(args: argparse.Namespace) -> None:
 
 
 def run_extract(args: argparse.Namespace) -> None:
-    """Write the features and logits of a network on a set, and what they were made from."""
+    """Write the features and logits of a network for a data set, and their provenance."""
     _need_torch()
     from .inputs.extract import check_target, extract, provenance, save_bank, save_head
     from .inputs.networks.weights import load_weights
@@ -190,7 +190,7 @@ def _run_case(args: argparse.Namespace, case: Case, setting: Setting, locate: "L
 
 
 def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate", "Own"]]:
-    """Return the settings that the command names, each with a function that finds its files, and own scores."""
+    """Return the settings that the command names, each with a function that finds its files, and the user's scores."""
     from .experiments.own import Own, check_methods
     from .experiments.own_setting import read_setting
     from .experiments.tasks import in_folders
@@ -214,7 +214,7 @@ def _settings(args: argparse.Namespace) -> list[tuple[Setting, "Locate", "Own"]]
         absent = [name for name in names if name not in present]
         if absent or not present:
             wanted, where = ", ".join(absent or SETTINGS), ", ".join(map(str, folders))
-            raise FileNotFoundError(f"there is no folder {wanted} in {where}: it holds a file SET.npz for each set")
+            raise FileNotFoundError(f"there is no folder {wanted} in {where}; it must hold a file SET.npz for each set")
         found += [(SETTINGS[name], in_folders(folders, SETTINGS[name]), Own()) for name in names or present]
     here = str(Path.cwd())
     methods = check_methods(args.method or [], here)
@@ -235,16 +235,21 @@ def run_report(args: argparse.Namespace) -> None:
     _check_apart({"-o": args.output, "--tables": args.tables})
     for path in targets:
         if real_path(path).suffix == ".jsonl" and real_path(args.results) in real_path(path).parents:
-            raise ValueError(f"cannot write {path}: it is among the rows that are reported")
+            raise ValueError(f"cannot write {path}: the folder {args.results} has the rows to report")
     try:
         results = read(args.results)
         texts = [page.render(results)]
         if args.tables is not None:
             texts.append(markdown_of(results))
-    except (AttributeError, IndexError, KeyError, TypeError) as error:  # Rows that someone else has written.
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        TypeError,
+    ) as error:  # The rows were not written by `truing bench run`.
         reason = f"{type(error).__name__} {error}"
         raise ValueError(
-            f"{args.results} must hold rows as truing bench run writes them, got others: {reason}"
+            f"{args.results} must hold rows that truing bench run wrote, got invalid rows: {reason}"
         ) from None
     for path, text in zip(targets, texts, strict=True):
         write_text(path, text)
@@ -252,32 +257,34 @@ def run_report(args: argparse.Namespace) -> None:
 
 
 def _check_apart(paths: Mapping[str, Path | None]) -> None:
-    """Refuse options that name one file by two ways, of which at least one is written."""
+    """Reject two options that name the same file."""
     seen: dict[Path, str] = {}
     for name, path in paths.items():
         if path is not None:
             other = seen.setdefault(real_path(path), name)
             if other != name:
-                raise ValueError(f"{other} and {name} must be two files, got {path} for both")
+                raise ValueError(f"{other} and {name} must be different files, got {path} for both")
 
 
 def _add_train(command: AddCommand) -> None:
     part = command(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
-    part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
-    part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
+    part.add_argument("--network", required=True, choices=NETWORKS, help="network to train")
+    part.add_argument("--data", required=True, choices=TRAINING, help="data set to train on")
     part.add_argument(
         "--epochs", default=EPOCHS, type=int, metavar="N", help="passes over the images (default: %(default)s)"
     )
     folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
     part.add_argument("--out", type=Path, metavar="DIR", help=folder)
-    part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+    part.add_argument("--resume", action="store_true", help="resume from the checkpoint in the folder")
     part.add_argument("--batch", default=128, type=int, help="images per step (default: %(default)s)")
     part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
     part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
-    part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
-    part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
-    part.add_argument("--autocast", action="store_true", help="in bfloat16, where torch thinks it right")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+    part.add_argument(
+        "--schedule", default="cosine", choices=SCHEDULES, help="schedule of the learning rate (default: %(default)s)"
+    )
+    part.add_argument("--seed", default=0, type=int, help="seed of weights, crops, flips and order (default: 0)")
+    part.add_argument("--autocast", action="store_true", help="train in bfloat16 where torch.autocast allows it")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
 
 
 def _add_extract(command: AddCommand) -> None:
@@ -286,21 +293,41 @@ def _add_extract(command: AddCommand) -> None:
     )
     part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
     part.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors, a torch checkpoint or a BiT .npz")
-    part.add_argument("--classes", type=int, metavar="N", help="of the checkpoint, where not those of the table")
+    part.add_argument(
+        "--classes", type=int, metavar="N", help="number of classes (default: the network's usual number)"
+    )
     known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
     part.add_argument("--data", required=True, metavar="SET", help=known)
-    part.add_argument("--labels", action="store_true", help="an .npz of your own: its labels are the network's classes")
-    part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
-    part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
-    part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
-    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
-    part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
-    part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
-    part.add_argument("--head", type=Path, metavar="FILE", help="write the head's weight and bias here too, for ReAct")
+    part.add_argument(
+        "--labels", action="store_true", help="use the labels of your own .npz file: they are the network's classes"
+    )
+    part.add_argument("--rows", type=int, metavar="N", help="use only the first N images (default: all; noise: 2,000)")
+    part.add_argument(
+        "--seed",
+        type=int,
+        metavar="S",
+        help="seed for a random choice of the N images, or of noise (default: none; noise: 0)",
+    )
+    part.add_argument("--fit", choices=FITS, help="how to resize images for the network (default: as in the paper)")
+    part.add_argument(
+        "--odin", choices=FEATURES, help="add ODIN scores, with features of the clean or of the perturbed image"
+    )
+    part.add_argument(
+        "--temperature", type=float, metavar="T", help="temperature of ODIN (default: 1; ImageNet networks: 1000)"
+    )
+    part.add_argument(
+        "--epsilon",
+        type=float,
+        metavar="E",
+        help="step of ODIN, for pixels from 0 to 1 (default: 0.0024; ImageNet networks: 0)",
+    )
+    part.add_argument(
+        "--head", type=Path, metavar="FILE", help="also write the head's weight and bias to this file, for ReAct"
+    )
     part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
-    part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
-    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the .npz goes")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
+    part.add_argument("--skip-corrupt", action="store_true", help="report and skip unreadable images")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the .npz file to write")
 
 
 def _add_run(command: AddCommand) -> None:
@@ -312,9 +339,15 @@ def _add_run(command: AddCommand) -> None:
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
-    own = "a method of your own, features and base scores to a function of features; can be repeated"
+    own = "your own method: maps features and base scores to a function of features; can be repeated"
     part.add_argument("--method", action="append", metavar="MODULE:FUNCTION", help=own)
-    part.add_argument("--as", dest="conventions", default=CONVENTIONS[0], choices=CONVENTIONS, help="whose conventions")
+    part.add_argument(
+        "--as",
+        dest="conventions",
+        default=CONVENTIONS[0],
+        choices=CONVENTIONS,
+        help="conventions of truing or of the paper's authors (default: %(default)s)",
+    )
     cores = os.cpu_count() or 1
     part.add_argument("--workers", type=int, default=cores, metavar="N", help="jobs at a time (default: %(default)s)")
     part.add_argument(
@@ -327,16 +360,16 @@ def _add_report(command: AddCommand) -> None:
     part.add_argument(
         "results", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
     )
-    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the HTML page goes")
-    part.add_argument("--tables", type=Path, metavar="FILE", help="the tables alone, as Markdown")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the HTML file to write")
+    part.add_argument("--tables", type=Path, metavar="FILE", help="also write the tables to this Markdown file")
 
 
 def _root(args: argparse.Namespace) -> Path:
-    """Return the folder of all sets; one that is asked for by name must be there."""
+    """Return the folder of all data sets. A folder given by --root must exist."""
     if args.root is None:
         return ROOT
     if not args.root.is_dir():
-        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is not one")
+        raise FileNotFoundError(f"--root must be an existing folder, got {args.root}")
     return Path(args.root)
 
 
@@ -344,13 +377,13 @@ def _weights(args: argparse.Namespace, network: Network) -> Path:
     if args.weights is not None:
         return Path(args.weights)
     if network.weights is None:
-        raise ValueError(f"{args.network} needs --weights: no package brings them")
+        raise ValueError(f"{args.network} needs --weights, because no package has them")
     return network.weights()
 
 
 def _skip(reason: str, skipped: list[str]) -> None:
     skipped.append(reason)
-    log(f"truing: left out: {reason}")
+    log(f"truing: skipped an image: {reason}")
 
 
 def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
@@ -362,14 +395,14 @@ def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
     show_progress("")
 
 
-def _device(asked: str | None) -> str:
+def _device(name: str | None) -> str:
     import torch
 
-    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.ones(1, device=device).item()  # A device such as meta is there, and computes nothing.
+        torch.ones(1, device=device).item()  # Some devices, such as meta, exist but cannot compute.
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device must be one that torch finds here, got {device}: {error}") from None
+        raise ValueError(f"--device must be available to torch, got {device}: {error}") from None
     return device
 
 
@@ -382,7 +415,7 @@ def _need_torch() -> None:
 
 
 def _without(missing: list[str]) -> str:
-    """Return the files that are missing in a few words: those of a folder of ODIN's are counted."""
+    """Return the missing files as text. Files in subfolders are only counted."""
     folders = [name.rpartition("/")[0] for name in missing]
     words = [name for name in missing if "/" not in name]
     words += [f"{folder}/ ({folders.count(folder)} files)" for folder in dict.fromkeys(filter(None, folders))]

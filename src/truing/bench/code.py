@@ -1,4 +1,4 @@
-"""The version of the code behind numbers: one digest of the source of everything that a module imports of ours."""
+"""The version of the code behind stored numbers: a digest of a module and of all modules of truing that it imports."""
 
 import ast
 import hashlib
@@ -13,10 +13,10 @@ _SOURCE = Path(__file__).parents[1]
 
 @cache
 def code_version(module: str) -> dict[str, str]:
-    """Return the package's version, and the SHA-256 (16 digits of it) of what stands behind a module.
+    """Return the package's version, and the first 16 digits of the SHA-256 of the sources of a module.
 
-    What stands behind it are its own source and that of every module of the package that it imports, at its top or
-    inside a function, and so on. Any change to their text, be it of a comment, is other code.
+    The sources are the module and all modules of the package that it imports, directly or indirectly, at the top or
+    inside functions. A changed comment changes the digest, too.
     """
     digest = hashlib.sha256()
     for name, path in sorted(_closure(module).items()):
@@ -25,7 +25,7 @@ def code_version(module: str) -> dict[str, str]:
 
 
 def imported(path: Path, module: str) -> Iterator[str]:
-    """Yield the names of the modules of this package that a file imports by relative imports, lazy ones included."""
+    """Yield the names of the modules of this package that a file imports by relative imports, also inside functions."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:

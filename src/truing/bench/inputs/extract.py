@@ -1,4 +1,4 @@
-"""A network and pictures in, an `Outputs` file out, with a note in it of what it was made from."""
+"""Compute the outputs of a network for images, and write them to a file with a note on their provenance."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from .networks.preprocessing import Preprocessing
 from .networks.table import Odin
 
 NOTE = "provenance"
-_OF_SHAPES = ("shape", "size")  # What torch speaks of when a picture is too large or too small for a layer.
+_OF_SHAPES = ("shape", "size")  # Words in torch's errors about images of a wrong size.
 
 
 def extract(
@@ -33,9 +33,9 @@ def extract(
     device: str = "cpu",
     odin: Odin | None = None,
 ) -> Outputs:
-    """Return the features, logits and labels of every picture, a batch at a time; with `odin`, its scores too.
+    """Return the features, logits and labels of every image and, with `odin`, its ODIN scores.
 
-    The network's last linear layer is its head: what goes in are the features, what comes out the logits.
+    The network's last linear layer is its head: its input is the features, and its output is the logits.
     """
     shape: tuple[int, ...] = ()
 
@@ -45,25 +45,25 @@ def extract(
             shape = pictures.shape[1:]
             yield torch.from_numpy(preprocessing.normalised(pictures)), labels
         if not shape:
-            raise ValueError("there must be at least one picture that can be read, got none")
+            raise ValueError("there must be at least one readable image, got none")
 
     try:
         if odin is None:
             return on_torch.extract(network, loader(), device=device, progress=False)
         return on_torch.odin(network, loader(), std=preprocessing.std, device=device, progress=False, **vars(odin))
     except MemoryError as error:
-        raise MemoryError(f"{error}: try a smaller --batch") from None
+        raise MemoryError(f"{error} (--batch)") from None
     except RuntimeError as error:
         if not any(word in str(error) for word in _OF_SHAPES):
             raise
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"pictures of shape {shape} do not go through this {type(network).__name__}, try another --fit: {reason}"
+            f"images of shape {shape} are invalid inputs of {type(network).__name__}, try another --fit: {reason}"
         ) from None
 
 
 def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
-    """Return the facts, the weights' hash, and the versions of the code and of all libraries behind the numbers."""
+    """Return the given facts, the file name and hash of the weights, and the versions of the code and its libraries."""
     libraries = ("truing", "torch", "numpy", "scipy", "pillow", "safetensors")
     return {
         **facts,
@@ -75,33 +75,33 @@ def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
 
 
 def save_bank(path: AnyPath, outputs: Outputs, note: Mapping[str, Any]) -> None:
-    """Write an `Outputs` file with the note beside the rows, as JSON in an array of bytes."""
+    """Write an `Outputs` file with a note, which is JSON in an array of bytes."""
     check_target(path)
     rows = {name: value for name, value in vars(outputs).items() if value is not None}
     write_npz(path, {**rows, NOTE: _as_bytes(note)})
 
 
 def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> None:
-    """Write the weight (c, d) and bias (c,) of the last linear layer: what ReAct needs beside the features."""
+    """Write the weight (c, d) and bias (c,) of the last linear layer, for example for ReAct."""
     head = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
-    arrays = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
-    held = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
-    write_npz(path, {**held, NOTE: _as_bytes(note)})
+    tensors = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    write_npz(path, {**arrays, NOTE: _as_bytes(note)})
 
 
 def check_target(path: AnyPath) -> None:
-    """Refuse a path that could not be written: better before the work than after it."""
+    """Reject a path that cannot be written. Call this before any work."""
     if Path(path).suffix != ".npz":
-        raise ValueError(f"{path} must end in .npz to hold outputs and what they were made from")
+        raise ValueError(f"{path} must end in .npz")
     check_writable(path)
 
 
 def read_provenance(path: AnyPath) -> dict[str, Any]:
-    """Read what an `Outputs` file was made from."""
-    held = read_npz(path)
-    if NOTE not in held:
-        raise ValueError(f"{path} must say what it was made from, got only {', '.join(held)}")
-    note: dict[str, Any] = json.loads(held[NOTE].tobytes())
+    """Read the provenance of an `Outputs` file."""
+    arrays = read_npz(path)
+    if NOTE not in arrays:
+        raise ValueError(f"{path} must have an array {NOTE}, got only {', '.join(arrays)}")
+    note: dict[str, Any] = json.loads(arrays[NOTE].tobytes())
     return note
 
 

@@ -1,7 +1,7 @@
-"""Training a network from scratch: SGD with Nesterov momentum, random crops and flips, and a rate that falls to zero.
+"""Train a network from scratch: SGD with Nesterov momentum, random crops and flips, and a falling learning rate.
 
-Every step draws its randomness from the seed and its own number, so a run that was stopped goes on from
-its last checkpoint to the very parameters it would have had (bit for bit on one CPU).
+The random numbers of a step depend only on the seed and the number of the step. A run that resumes from a checkpoint
+therefore ends with the same parameters as an uninterrupted run (bit-identical on one CPU).
 """
 
 import hashlib
@@ -36,12 +36,12 @@ Line = dict[str, float]
 Data = dict[str, int | str]
 _EVALUATION_ROWS = 256
 _HASHED_ROWS = 1000
-_LAYOUT = torch.channels_last  # A step took two thirds of the time on two CPU cores.
+_LAYOUT = torch.channels_last  # On two CPU cores, this layout reduced the time of a step to two thirds.
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what a run does; a checkpoint goes on with the same recipe only."""
+    """All parameters of a run. A run resumes only with the recipe of its checkpoint."""
 
     network: str
     data: str
@@ -66,7 +66,7 @@ class Recipe:
 
 @dataclass
 class Run:
-    """A run between two steps, as a checkpoint holds it; `loss` is summed over the steps of this epoch."""
+    """The state of a run between two steps. `loss` is the sum over the steps of the current epoch."""
 
     network: nn.Module
     optimizer: torch.optim.SGD
@@ -87,12 +87,12 @@ def train(
     progress: Callable[[str], None] = lambda step: None,
     report: Callable[[Line], None] = lambda line: None,
 ) -> list[Line]:
-    """Train a network, write checkpoint, log and weights into the folder `out`, and return the log.
+    """Train a network, write checkpoint, log and weights to the folder `out`, and return the log.
 
-    The folder is made when there is nothing left to refuse.
+    The folder is created after all arguments were checked.
 
-    The log has one line per epoch: its number, mean loss, accuracy on `test_images`, last rate, and the
-    seconds since this call began. `report` is given each line, `progress` one sentence per step.
+    The log has one line per epoch: its number, mean loss, accuracy on `test_images`, last learning rate, and the
+    seconds since this call began. `report` is called with each line, and `progress` with a text after each step.
     """
     plan = _Plan.of(recipe, train_images)
     run = _start(recipe, device)
@@ -120,7 +120,7 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """What every step of a run is given, by its number alone: its batch of augmented images, and its rate."""
+    """The batch of augmented images and the learning rate of every step, by the number of the step."""
 
     recipe: Recipe
     pictures: NDArray[np.uint8]
@@ -134,7 +134,7 @@ class _Plan:
     def of(cls, recipe: Recipe, images: Images) -> "_Plan":
         """Return the plan of a recipe on labelled images."""
         if images.labels is None:
-            raise ValueError("images must have labels to train on")
+            raise ValueError("images must have labels for training")
         schedule = as_choice(recipe.schedule, "schedule", SCHEDULES)
         preprocessing = as_choice(recipe.network, "network", NETWORKS).preprocessing
         steps = len(images) // as_count(recipe.batch, "batch", at_most=len(images))
@@ -143,7 +143,7 @@ class _Plan:
 
     @property
     def total_steps(self) -> int:
-        """Steps of all epochs."""
+        """The number of steps of all epochs."""
         return self.steps_per_epoch * self.recipe.epochs
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -175,12 +175,12 @@ def _progress_line(run: Run, plan: _Plan, seconds_per_step: float) -> str:
 
 
 def _mean_loss(run: Run, plan: _Plan) -> float:
-    """Return the mean over the steps of this epoch, or of the one that has just ended."""
+    """Return the mean loss over the steps of the current epoch, or of the epoch that has just ended."""
     return run.loss / (run.step % plan.steps_per_epoch or plan.steps_per_epoch)
 
 
 def _end_epoch(run: Run, plan: _Plan, test_images: Images, device: str) -> Line:
-    """Return the number, mean loss and accuracy of the epoch that has just ended; the loss starts again at zero."""
+    """Return the number, mean loss and accuracy of the epoch that has just ended, and reset the loss to zero."""
     tested = extract(run.network, test_images.batches(_EVALUATION_ROWS), plan.preprocessing, device)
     mean = _mean_loss(run, plan)
     run.loss = 0.0
@@ -190,7 +190,7 @@ def _end_epoch(run: Run, plan: _Plan, test_images: Images, device: str) -> Line:
 def _step(run: Run, recipe: Recipe, rate: float, inputs: Tensor, labels: Tensor) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
-    # Dropout draws from torch's own generators: they are seeded for this step, and put back after it.
+    # Dropout uses torch's global generators. Seed them for this step, and restore them afterwards.
     with torch.random.fork_rng(), _enough_memory(len(inputs)):
         torch.manual_seed(recipe.seed * 2**32 + run.step)
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=recipe.autocast):
@@ -209,7 +209,9 @@ def _enough_memory(rows: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            raise MemoryError(f"out of memory on a batch of {rows}: try --batch {max(1, rows // 2)}") from None
+            raise MemoryError(
+                f"not enough memory for a batch of {rows} images: try --batch {max(1, rows // 2)}"
+            ) from None
         raise
 
 
@@ -228,13 +230,15 @@ def _start(recipe: Recipe, device: str) -> Run:
 
 def _prepare_folder(out: Path, resume: bool) -> None:
     if not resume and (out / CHECKPOINT).exists():
-        raise FileExistsError(f"{out / CHECKPOINT} is of an earlier run: go on with --resume, or choose another folder")
+        raise FileExistsError(
+            f"{out / CHECKPOINT} exists already: use --resume to continue this run, or choose another folder"
+        )
     out.mkdir(parents=True, exist_ok=True)
     check_writable(out / CHECKPOINT)
 
 
 def _fingerprint(pictures: NDArray[np.uint8], labels: NDArray[np.int64]) -> Data:
-    # Every label, and pictures spread over the rows: enough to tell another set, or another order of one.
+    # All labels and evenly spaced images detect another data set, and another order of the same data set.
     digest = hashlib.sha256(f"{pictures.shape}".encode() + labels.tobytes())
     digest.update(pictures[:: max(1, len(pictures) // _HASHED_ROWS)].tobytes())
     return {"rows": len(pictures), "sha256": digest.hexdigest()}
@@ -242,22 +246,22 @@ def _fingerprint(pictures: NDArray[np.uint8], labels: NDArray[np.int64]) -> Data
 
 def _resume(run: Run, recipe: Recipe, data: Data, path: Path, device: str) -> None:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no {path} to go on from")
+        raise FileNotFoundError(f"there is no checkpoint {path} to resume from")
     try:
-        held = read_torch(path, device)
-        began = {name: held["recipe"][name] for name in asdict(recipe)}
-        seen = {name: held["data"][name] for name in data}
+        stored = read_torch(path, device)
+        began = {name: stored["recipe"][name] for name in asdict(recipe)}
+        seen = {name: stored["data"][name] for name in data}
     except Exception as error:  # A damaged file may raise anything.
         raise _not_ours(path, error) from None
     other = [f"{name} {began[name]}" for name, value in asdict(recipe).items() if began[name] != value]
     if other:
-        raise ValueError(f"{path} goes on only as it began, with {', '.join(other)}")
+        raise ValueError(f"{path} can resume only with the same options, {', '.join(other)}")
     if seen != data:
-        raise ValueError(f"{path} goes on only with the images it began with, {seen['rows']} rows of other contents")
+        raise ValueError(f"{path} can resume only with the same {seen['rows']} images")
     try:
-        run.network.load_state_dict(held["model"])
-        run.optimizer.load_state_dict(held["optimizer"])
-        run.step, run.loss, run.log = int(held["step"]), float(held["loss"]), list(held["log"])
+        run.network.load_state_dict(stored["model"])
+        run.optimizer.load_state_dict(stored["optimizer"])
+        run.step, run.loss, run.log = int(stored["step"]), float(stored["loss"]), list(stored["log"])
     except Exception as error:
         raise _not_ours(path, error) from None
 

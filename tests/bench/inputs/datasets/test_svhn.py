@@ -22,7 +22,7 @@ def test_another_matlab_file_is_refused(tmp_path):
 
 def test_pictures_of_another_kind_are_refused(tmp_path):
     savemat(tmp_path / "x.mat", {"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1))})
-    with pytest.raises(ValueError, match=r"must hold X of uint8 \(h, w, 3, n\), got float64 \(32, 32, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"must have an array X of uint8 \(h, w, 3, n\), got float64 \(32, 32, 3, 2\)"):
         svhn(tmp_path / "x.mat")
 
 

@@ -1,1 +1,1 @@
-"""The experiments' pictures, in the layouts that their makers publish."""
+"""Readers for the image data sets of the experiments, in their published file layouts."""

@@ -1,4 +1,4 @@
-"""Pictures in an `.npz` file: `images`, uint8 (n, h, w, 3), and `labels` (n,) where there are any."""
+"""Read images from an `.npz` file with `images`, uint8 (n, h, w, 3), and optional `labels` (n,)."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from .images import Images
 
 
 def npz(path: Path) -> Images:
-    """Return the pictures of an `.npz` file."""
+    """Return the images, and the labels if there are any, of an `.npz` file."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    held = read_npz(path)
-    if "images" not in held:
-        raise ValueError(f"{path} must hold images, got {', '.join(held) or 'nothing'}")
-    pictures, labels = held["images"], held.get("labels")
+    arrays = read_npz(path)
+    if "images" not in arrays:
+        raise ValueError(f"{path} must hold images, got {', '.join(arrays) or 'nothing'}")
+    pictures, labels = arrays["images"], arrays.get("labels")
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] != 3:
         raise ValueError(f"{path} must hold images of uint8 (n, h, w, 3), got {pictures.dtype} {pictures.shape}")
     if labels is not None and labels.dtype.kind not in "iu":

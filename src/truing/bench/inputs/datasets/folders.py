@@ -1,4 +1,4 @@
-"""Folders of image files, read in the order of their names; and ImageNet's, whose labels lie in folders or a file."""
+"""Read folders of image files in the order of their names, and ImageNet with its labels."""
 
 import re
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from .images import Images, Labels
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 LABEL_FILES = ("val.txt", "labels.txt")
 IMAGENET_CLASSES = 1000
-_SHOWN = 80  # Characters of a line that makes no sense.
+_SHOWN = 80  # The number of characters of an invalid line that an error message shows.
 
 
 @dataclass(frozen=True)
 class Files:
-    """Image files as pictures: each is decoded when asked for."""
+    """A sequence of images in files. Each image is decoded when it is accessed."""
 
     paths: Sequence[Path]
 
@@ -26,7 +26,7 @@ class Files:
         return len(self.paths)
 
     def __getitem__(self, row: int) -> Picture:
-        """Return one picture, in RGB."""
+        """Return one image, in RGB."""
         from PIL import Image
 
         path = self.paths[row]
@@ -35,20 +35,20 @@ class Files:
                 return np.asarray(image.convert("RGB"))
         except Exception as error:  # Each format's decoder fails in its own way.
             reason = str(error).replace(str(path), "it").strip() or type(error).__name__
-            raise ValueError(f"{path} is not an image that can be read: {reason}") from None
+            raise ValueError(f"{path} must be a readable image: {reason}") from None
 
 
 def folder(path: Path) -> Images:
-    """Return all images in a folder and the folders in it, without labels."""
+    """Return all images in a folder and its subfolders, without labels."""
     return Images(Files(_listed(path)))
 
 
 def class_folders(path: Path) -> Images:
-    """Return the images of a folder with one folder a class, labelled by the order of the folders' names."""
+    """Return the images of a folder with one subfolder per class. Labels number the sorted names of the subfolders."""
     files = _listed(path)
     stray = next((file for file in files if file.parent == path), None)
     if stray is not None:
-        raise ValueError(f"{path} must hold one folder a class, got the image {stray.name} beside them")
+        raise ValueError(f"{path} must hold one folder per class, got the image {stray.name} next to them")
     names = _classes(path)
     numbers = {name: number for number, name in enumerate(names)}
     return Images(Files(files), np.array([numbers[file.relative_to(path).parts[0]] for file in files]))
@@ -57,19 +57,19 @@ def class_folders(path: Path) -> Images:
 def imagenet(path: Path) -> Images:
     """Return ImageNet's validation images with their labels 0 to 999.
 
-    They lie in one folder a class, or all together with a file `val.txt` or `labels.txt`, in the folder
-    or beside it, whose lines are an image's name and its label.
+    The images are in one subfolder per class, or all in one folder. In the second case, a file `val.txt` or
+    `labels.txt`, in the folder or next to it, has one line per image: its name and its label.
     """
     beside = (place / name for place in (path, path.parent) for name in LABEL_FILES)
     file = next((file for file in beside if file.is_file()), None)
     if file is not None:
         return _labelled(path, file)
-    # Fewer folders would be numbered otherwise than the classes are.
+    # With fewer subfolders, their numbers would not be the official labels.
     count = len(_classes(path))
     if count != IMAGENET_CLASSES:
         raise ValueError(
-            f"{path} must hold one folder a class, {IMAGENET_CLASSES:,} in all, got {count:,}: "
-            f"for other than the whole set, use a file {LABEL_FILES[0]} of names and labels"
+            f"{path} must hold one folder per class, {IMAGENET_CLASSES:,} in all, got {count:,}: "
+            f"if some classes are missing, add a file {LABEL_FILES[0]} of names and labels"
         )
     return class_folders(path)
 
@@ -89,8 +89,8 @@ def _labelled(path: Path, file: Path) -> Images:
     missing = next((name for name in names if not name.is_file()), None)
     if missing is not None:
         raise FileNotFoundError(f"there is no file {missing}, which {file} names")
-    known: Labels = np.array(labels, dtype=np.int64)
-    return Images(Files(names), known)
+    numbers: Labels = np.array(labels, dtype=np.int64)
+    return Images(Files(names), numbers)
 
 
 def _classes(path: Path) -> list[str]:

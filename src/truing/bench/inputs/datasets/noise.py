@@ -1,4 +1,4 @@
-"""Noise in place of pictures: each row has a generator of its own, so any row can be made at any time."""
+"""Images of noise. Each row has its own random generator, so rows can be computed in any order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..networks.preprocessing import Picture
 from .images import Images
 
-# The paper gives the mean of its Gaussian noise and no standard deviation.
+# The paper states the mean of its Gaussian noise, but not the standard deviation.
 MEAN, SIGMA = 0.5, 1.0
 
 SEEDS = 2**31
@@ -18,7 +18,7 @@ Noise = Callable[[int, int, np.random.Generator], Images]
 
 
 def as_seed(value: int, name: str) -> int:
-    """Return `value` as a whole number that every generator takes as a seed.
+    """Return `value` if it is a valid seed for all random generators.
 
     >>> as_seed(7, "seed")
     7
@@ -31,12 +31,12 @@ def as_seed(value: int, name: str) -> int:
 
 
 def uniform(rows: int, size: int, rng: np.random.Generator) -> Images:
-    """Return square pictures whose pixels are uniform in [0, 1]."""
+    """Return square images whose pixels are uniformly distributed in [0, 1]."""
     return Images(_Noise(rows, size, _seed(rng), lambda generator, shape: generator.random(shape)))
 
 
 def gaussian(rows: int, size: int, rng: np.random.Generator) -> Images:
-    """Return square pictures whose pixels are normal, of mean 0.5 and standard deviation 1, clipped to [0, 1]."""
+    """Return square images whose pixels are normal with mean 0.5 and standard deviation 1, clipped to [0, 1]."""
     return Images(_Noise(rows, size, _seed(rng), lambda generator, shape: generator.normal(MEAN, SIGMA, shape)))
 
 

@@ -1,4 +1,4 @@
-"""SVHN's cropped digits, in the official MATLAB file: `X` is (32, 32, 3, n), and label 10 stands for zero."""
+"""Read SVHN's cropped digits from the official MATLAB file: `X` is (32, 32, 3, n), and label 10 is the digit 0."""
 
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,16 @@ from .images import Images, Labels
 
 
 def svhn(path: Path) -> Images:
-    """Return the digits of a `.mat` file, labelled 0 to 9."""
+    """Return the images of a `.mat` file with labels 0 to 9."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:
-        held = loadmat(path, variable_names=("X", "y"))
-        pictures, digits = held["X"], _digits(held["y"].ravel())
+        arrays = loadmat(path, variable_names=("X", "y"))
+        pictures, digits = arrays["X"], _digits(arrays["y"].ravel())
     except Exception as error:  # A damaged file may raise anything.
         raise ValueError(f"{path} must be SVHN's file of cropped digits, with X and y: {error}") from None
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[2] != 3:
-        raise ValueError(f"{path} must hold X of uint8 (h, w, 3, n), got {pictures.dtype} {pictures.shape}")
+        raise ValueError(f"{path} must have an array X of uint8 (h, w, 3, n), got {pictures.dtype} {pictures.shape}")
     return Images(np.moveaxis(pictures, -1, 0), digits)
 
 

@@ -1,4 +1,4 @@
-"""The sets by name: how each is read, where it belongs under a root folder, and where people get it."""
+"""The data sets by name: their readers, their places under a root folder, and their sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ from .svhn import svhn
 
 @dataclass(frozen=True)
 class Dataset:
-    """A set: `load(root / place)` gives its images; `as_is` marks images that no 32-pixel network has refitted.
+    """A data set. `load(root / place)` returns its images, and `source` says where to get them.
 
-    `labels` names what its labels stand for: only a network of the same classes can be right or wrong about them.
+    `labels` names the classes of its labels, which are used only with networks for the same classes. `as_is` marks sets
+    that are published for 32-pixel networks and are not resized for them.
     """
 
     load: Callable[[Path], Images]
@@ -56,32 +57,32 @@ DATASETS: dict[str, Dataset] = {
     "imagenet-val": Dataset(
         imagenet,
         "imagenet/val",
-        "image-net.org, ILSVRC 2012, with a login: the validation images, one folder a class or with a file val.txt",
+        "image-net.org, ILSVRC 2012, with a login: validation images, in one folder per class or with a file val.txt",
         "imagenet",
     ),
 }
 
 _MISSING = "missing"
 
-# What a network is trained on, what its accuracy is measured on, and the number of classes.
+# The training set, the test set and the number of classes.
 TRAINING = {"cifar10": ("cifar10-train", "cifar10-test", 10), "cifar100": ("cifar100-train", "cifar100-test", 100)}
 
 
 def load(name: str, root: Path) -> Images:
-    """Return the set of that name under the root folder, or else the folder or `.npz` file of that path."""
+    """Return the data set with this name under the root folder, or the images of a folder or `.npz` file."""
     path = Path(name)
     if name not in DATASETS and path.is_dir():
         return folder(path)
     if name not in DATASETS and path.suffix == ".npz":
         return npz(path)
     if name not in DATASETS:
-        known = ", ".join((*DATASETS, *NOISES))
-        raise ValueError(f"a set must be a folder of images, an .npz file, or one of {known}, got {name!r}")
+        choices = ", ".join((*DATASETS, *NOISES))
+        raise ValueError(f"a set must be a folder of images, an .npz file, or one of {choices}, got {name!r}")
     return DATASETS[name].load(root / DATASETS[name].place)
 
 
 def listing(root: Path) -> str:
-    """Return what is under the root folder, what is missing, where it belongs and where people get it."""
+    """Return a text that lists the state and place of every data set, and where to get missing data sets."""
     lines = [] if root.is_dir() else [f"There is no folder {root} yet.", ""]
     lines.append(f"{'set':<16}{'place under ' + str(root):<40}state")
     missing: dict[str, list[str]] = {}
@@ -90,9 +91,9 @@ def listing(root: Path) -> str:
         lines.append(f"{name:<16}{dataset.place:<40}{state}")
         if state == _MISSING:
             missing.setdefault(dataset.source, []).append(name)
-    lines += [f"{name:<16}{'':<40}made when asked for" for name in NOISES]
+    lines += [f"{name:<16}{'':<40}generated on demand" for name in NOISES]
     if missing:
-        lines += ["", "Where people get what is missing:"]
+        lines += ["", "Where to get missing sets:"]
     return "\n".join(lines + [f"  {', '.join(names)}: {source}" for source, names in missing.items()])
 
 

@@ -1,8 +1,8 @@
 """BiT's ResNetV2 (Kolesnikov et al. 2020): pre-activation bottlenecks, group norm, standardised convolutions.
 
-The parameters have the names of the public torch release. Its NumPy release holds the same numbers under
-other names, with kernels as (height, width, in, out): `from_public` translates. The torch version that was
-fine-tuned for GradNorm calls the last norm otherwise: `from_fine_tuned` translates that.
+The parameters have the names of the public torch release. The NumPy release has the same numbers under
+other names, with kernels as (height, width, in, out); `from_public` converts it. The torch checkpoint that was
+fine-tuned for GradNorm has another name for the last norm; `from_fine_tuned` converts it.
 """
 
 import re
@@ -38,13 +38,13 @@ class ResNetV2(nn.Module):
                 channels_in = channels
             blocks[f"block{number}"] = nn.Sequential(block)
         self.body = nn.Sequential(blocks)
-        # A 1 by 1 convolution of pooled maps in the release; on one pixel that is a linear layer.
+        # The release has a 1 by 1 convolution of pooled maps, which is a linear layer.
         parts = {"gn": nn.GroupNorm(_GROUPS, channels_in), "conv": nn.Linear(channels_in, classes)}
         self.head = nn.ModuleDict(parts)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, c) of images (n, 3, h, w)."""
-        # Padded with zeros and not, as a padded pool would be, with minus infinity.
+        # Pad with zeros. The padding of `max_pool2d` itself would be minus infinity.
         maps = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
         features = F.relu(self.head["gn"](self.body(maps))).mean((2, 3))
         logits: Tensor = self.head["conv"](features)
@@ -52,25 +52,25 @@ class ResNetV2(nn.Module):
 
 
 def from_public(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Return the parameters by our names of a checkpoint in the release's NumPy layout.
+    """Return the parameters of a checkpoint in the release's NumPy layout, under the names of `ResNetV2`.
 
-    Names that the layout does not have stay as they are: whoever loads the result finds them foreign.
+    Names that are not part of the layout stay unchanged, so loading the result raises an error.
     """
     other = next((name for name, array in arrays.items() if array.dtype.kind != "f"), None)
     if other is not None:
-        raise ValueError(f"{other} must be of floats, got {arrays[other].dtype}")
+        raise ValueError(f"{other} must have floating-point numbers, got {arrays[other].dtype}")
     return {_our_name(name): _our_order(array) for name, array in arrays.items()}
 
 
 def from_fine_tuned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters by our names of a torch checkpoint in which the last norm stands before the head."""
+    """Return the parameters of a torch checkpoint that names the last norm `before_head`, as `ResNetV2` names them."""
     ours = {name: re.sub(r"^before_head\.gn\.", "head.gn.", name) for name in state}
-    # A checkpoint with both norms is none of either kind: its names stay, and whoever loads it finds them foreign.
+    # A checkpoint with both norms is invalid. Its names stay unchanged, so loading it raises an error.
     return {ours[name]: state[name] for name in state} if len(set(ours.values())) == len(state) else dict(state)
 
 
 class _Conv(nn.Conv2d):
-    """A convolution whose kernels are used with mean zero and variance one."""
+    """A convolution that standardises its kernels to mean 0 and variance 1."""
 
     def __init__(self, channels_in: int, channels: int, side: int, stride: int = 1) -> None:
         super().__init__(channels_in, channels, side, stride=stride, padding=side // 2, bias=False)

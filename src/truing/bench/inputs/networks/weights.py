@@ -1,4 +1,4 @@
-"""Trained weights, from a file into a network. No pickle is ever obeyed."""
+"""Load trained weights into a network. Code in pickles never runs."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,20 +13,20 @@ from ....data.drafts import AnyPath
 from ....data.npz import read_npz
 from .bit import from_fine_tuned, from_public
 
-# What a checkpoint calls the weights when it holds more than them, and what data-parallel training puts before a name.
+# Keys of the weights in checkpoints with other content, and the prefix that data-parallel training adds to names.
 _WRAPPERS = ("model", "state_dict", "net")
 _PARALLEL = "module."
 _SHOWN = 3
 
 
 def load_weights(network: nn.Module, path: AnyPath) -> None:
-    """Copy the weights in a file into the network, all of them or none.
+    """Copy the weights in a file into the network. If any weight does not fit, raise an error and copy nothing.
 
     The file is `.safetensors`, a BiT `.npz`, or a torch checkpoint that `weights_only=True` can read.
     """
     wanted = network.state_dict()
     found = {name: _as_shaped(tensor, wanted.get(name)) for name, tensor in read_state(path).items()}
-    # A count of batches seen, which evaluation does not use; older checkpoints lack it.
+    # Older checkpoints lack these counts of batches. Evaluation does not use them.
     found = {**{name: tensor for name, tensor in wanted.items() if name.endswith("num_batches_tracked")}, **found}
     differences = list(_differences(wanted, found))
     if differences:
@@ -51,32 +51,34 @@ def read_state(path: AnyPath) -> dict[str, Tensor]:
 
 
 def read_torch(path: Path, device: str = "cpu") -> Any:
-    """Read a torch file of tensors and plain values, with no code in it obeyed."""
+    """Read a torch file of tensors and plain values. Code in the file does not run."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of odd pickles, which are read or refused as any other.
+            warnings.simplefilter("ignore")  # torch warns of unusual pickles.
             return torch.load(path, map_location=device, weights_only=True)
     except (OSError, MemoryError):
         raise
-    except Exception:  # Anything at all, of a hostile file; of others torch would advise to run the code in them.
+    except Exception:  # A hostile file may raise anything, and torch's own message advises to run its code.
         raise ValueError(
-            "it is damaged, no file of torch.save, or holds objects other than tensors, which only code from the "
-            "file could make and truing never runs: save the model's state_dict()"
+            "it is damaged, was not written by torch.save, or contains objects other than tensors, which truing "
+            "never loads because they can run code: save the model's state_dict()"
         ) from None
 
 
-def _unwrapped(held: Any) -> Mapping[str, Tensor]:
-    while isinstance(held, Mapping) and (inner := [name for name in _WRAPPERS if isinstance(held.get(name), Mapping)]):
-        held = held[inner[0]]
-    if not isinstance(held, Mapping) or not all(isinstance(value, Tensor) for value in held.values()):
-        raise ValueError(f"it holds {type(held).__name__}, not named tensors")
-    if unnamed := [name for name in held if not isinstance(name, str)]:
-        raise ValueError(f"it calls a tensor {unnamed[0]!r}, which is no name")
-    return held
+def _unwrapped(loaded: Any) -> Mapping[str, Tensor]:
+    while isinstance(loaded, Mapping) and (
+        inner := [name for name in _WRAPPERS if isinstance(loaded.get(name), Mapping)]
+    ):
+        loaded = loaded[inner[0]]
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise ValueError(f"it contains {type(loaded).__name__}, not named tensors")
+    if unnamed := [name for name in loaded if not isinstance(name, str)]:
+        raise ValueError(f"names of tensors must be strings, got {unnamed[0]!r}")
+    return loaded
 
 
 def _as_shaped(tensor: Tensor, wanted: Tensor | None) -> Tensor:
-    # A 1 by 1 convolution of one pixel is a linear layer; BiT's head is stored as the former.
+    # BiT stores its linear head as a 1 by 1 convolution.
     return tensor.flatten(1) if wanted is not None and tensor.shape == (*wanted.shape, 1, 1) else tensor
 
 
@@ -84,19 +86,20 @@ def _differences(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> I
     missing = [f"{name} {_shape(wanted[name])}" for name in wanted if name not in found]
     foreign = [f"{name} {_shape(found[name])}" for name in found if name not in wanted]
     others = [
-        f"{name} {_shape(found[name])} where {_shape(wanted[name])} is wanted"
+        f"{name} must have shape {_shape(wanted[name])}, got {_shape(found[name])}"
         for name in wanted
         if name in found and found[name].shape != wanted[name].shape
     ]
     others += [
-        f"{name} of {found[name].dtype} where {wanted[name].dtype} is wanted"
+        f"{name} must be {wanted[name].dtype}, got {found[name].dtype}"
         for name in wanted
         if name in found and wanted[name].is_floating_point() and not found[name].is_floating_point()
     ]
-    for what, names in (("it lacks", missing), ("it has also", foreign), ("it has", others)):
+    for what, names in (("missing: ", missing), ("unexpected: ", foreign), ("", others)):
         if names:
             rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            yield f"{what} {', '.join(names[:_SHOWN])}{rest}"
+            between = ", " if what else "; "
+            yield f"{what}{between.join(names[:_SHOWN])}{rest}"
 
 
 def _shape(tensor: Tensor) -> str:
