@@ -1,6 +1,6 @@
 """The commands of `truing bench`: data, train, extract, run, report.
 
-Heavy libraries are imported only when a command runs.
+Parsing the command line imports no heavy libraries.
 """
 
 import argparse
@@ -41,12 +41,12 @@ ALL = "all"
 EXTRA = install("networks")
 
 AddCommand = Callable[[Callable[[argparse.Namespace], None], str], argparse.ArgumentParser]
-"""Adds a command to the parser, given the function that it runs and an example, and returns the command's parser."""
+"""Maps the function of a command and an example to the parser of the command."""
 
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add `bench` and its commands to the command line."""
-    about = "Run the paper's experiments, or prepare them: data, training, extraction."
+    about = "Run the paper's experiments, and prepare them: data, training, extraction."
     bench = commands.add_parser("bench", help=about, description=about, epilog="example: truing bench data")
     parts = bench.add_subparsers(required=True, metavar="COMMAND", parser_class=type(bench))
 
@@ -60,7 +60,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
     def with_root(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
         added = command(run, example)
-        added.add_argument("--root", type=Path, metavar="DIR", help=f"the folder of all sets (default: {ROOT})")
+        added.add_argument("--root", type=Path, metavar="DIR", help=f"folder of all data sets (default: {ROOT})")
         return added
 
     with_root(run_data, "truing bench data --root datasets")
@@ -71,7 +71,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run_data(args: argparse.Namespace) -> None:
-    """List data sets: state, place in the folder, and where to get missing sets."""
+    """List the data sets that are present and missing, their places, and where to get them."""
     print(listing(_root(args)))
 
 
@@ -101,7 +101,7 @@ def run_train(args: argparse.Namespace) -> None:
 
 
 def run_extract(args: argparse.Namespace) -> None:
-    """Write the features and logits of a network for a data set, and their provenance."""
+    """Write the features and logits of a network on a data set, with a note about their origin."""
     _need_torch()
     from .inputs.extract import check_target, extract, provenance, save_bank, save_head
     from .inputs.networks.weights import load_weights
@@ -235,29 +235,22 @@ def run_report(args: argparse.Namespace) -> None:
     _check_apart({"-o": args.output, "--tables": args.tables})
     for path in targets:
         if real_path(path).suffix == ".jsonl" and real_path(args.results) in real_path(path).parents:
-            raise ValueError(f"cannot write {path}: the folder {args.results} has the rows to report")
+            raise ValueError(f"cannot write {path}: it is one of the row files of the report")
     try:
         results = read(args.results)
         texts = [page.render(results)]
         if args.tables is not None:
             texts.append(markdown_of(results))
-    except (
-        AttributeError,
-        IndexError,
-        KeyError,
-        TypeError,
-    ) as error:  # The rows were not written by `truing bench run`.
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # Rows of another program.
         reason = f"{type(error).__name__} {error}"
-        raise ValueError(
-            f"{args.results} must hold rows that truing bench run wrote, got invalid rows: {reason}"
-        ) from None
+        raise ValueError(f"{args.results} must hold rows of truing bench run: {reason}") from None
     for path, text in zip(targets, texts, strict=True):
         write_text(path, text)
     print("\n".join(map(str, targets)))
 
 
 def _check_apart(paths: Mapping[str, Path | None]) -> None:
-    """Reject two options that name the same file."""
+    """Reject options that name the same file."""
     seen: dict[Path, str] = {}
     for name, path in paths.items():
         if path is not None:
@@ -268,23 +261,23 @@ def _check_apart(paths: Mapping[str, Path | None]) -> None:
 
 def _add_train(command: AddCommand) -> None:
     part = command(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
-    part.add_argument("--network", required=True, choices=NETWORKS, help="network to train")
-    part.add_argument("--data", required=True, choices=TRAINING, help="data set to train on")
+    part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
+    part.add_argument("--data", required=True, choices=TRAINING, help="the training set")
     part.add_argument(
         "--epochs", default=EPOCHS, type=int, metavar="N", help="passes over the images (default: %(default)s)"
     )
     folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
     part.add_argument("--out", type=Path, metavar="DIR", help=folder)
-    part.add_argument("--resume", action="store_true", help="resume from the checkpoint in the folder")
+    part.add_argument("--resume", action="store_true", help="continue from the checkpoint in that folder")
     part.add_argument("--batch", default=128, type=int, help="images per step (default: %(default)s)")
     part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
     part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
     part.add_argument(
         "--schedule", default="cosine", choices=SCHEDULES, help="schedule of the learning rate (default: %(default)s)"
     )
-    part.add_argument("--seed", default=0, type=int, help="seed of weights, crops, flips and order (default: 0)")
-    part.add_argument("--autocast", action="store_true", help="train in bfloat16 where torch.autocast allows it")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
+    part.add_argument("--seed", default=0, type=int, help="of weights, crops, flips and order (default: 0)")
+    part.add_argument("--autocast", action="store_true", help="compute in bfloat16 where torch supports it")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if available)")
 
 
 def _add_extract(command: AddCommand) -> None:
@@ -293,40 +286,22 @@ def _add_extract(command: AddCommand) -> None:
     )
     part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
     part.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors, a torch checkpoint or a BiT .npz")
-    part.add_argument(
-        "--classes", type=int, metavar="N", help="number of classes (default: the network's usual number)"
-    )
+    part.add_argument("--classes", type=int, metavar="N", help="classes of the checkpoint, if not the default")
     known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
     part.add_argument("--data", required=True, metavar="SET", help=known)
-    part.add_argument(
-        "--labels", action="store_true", help="use the labels of your own .npz file: they are the network's classes"
-    )
+    part.add_argument("--labels", action="store_true", help="for an .npz: its labels are the network's classes")
     part.add_argument("--rows", type=int, metavar="N", help="use only the first N images (default: all; noise: 2,000)")
+    part.add_argument("--seed", type=int, metavar="S", help="N random images; also the seed of noise (default: 0)")
+    part.add_argument("--fit", choices=FITS, help="how to resize images (default: as in the paper)")
+    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores; features of the original or perturbed image")
+    part.add_argument("--temperature", type=float, metavar="T", help="ODIN's temperature (default: 1; ImageNet: 1000)")
     part.add_argument(
-        "--seed",
-        type=int,
-        metavar="S",
-        help="seed for a random choice of the N images, or of noise (default: none; noise: 0)",
+        "--epsilon", type=float, metavar="E", help="ODIN's ε, pixels in [0, 1] (default: 0.0024; ImageNet: 0)"
     )
-    part.add_argument("--fit", choices=FITS, help="how to resize images for the network (default: as in the paper)")
-    part.add_argument(
-        "--odin", choices=FEATURES, help="add ODIN scores, with features of the clean or of the perturbed image"
-    )
-    part.add_argument(
-        "--temperature", type=float, metavar="T", help="temperature of ODIN (default: 1; ImageNet networks: 1000)"
-    )
-    part.add_argument(
-        "--epsilon",
-        type=float,
-        metavar="E",
-        help="step of ODIN, for pixels from 0 to 1 (default: 0.0024; ImageNet networks: 0)",
-    )
-    part.add_argument(
-        "--head", type=Path, metavar="FILE", help="also write the head's weight and bias to this file, for ReAct"
-    )
+    part.add_argument("--head", type=Path, metavar="FILE", help="also write weight and bias of the last layer here")
     part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
-    part.add_argument("--skip-corrupt", action="store_true", help="report and skip unreadable images")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if available)")
+    part.add_argument("--skip-corrupt", action="store_true", help="skip unreadable images and print their names")
     part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the .npz file to write")
 
 
@@ -335,7 +310,7 @@ def _add_run(command: AddCommand) -> None:
     slow = ", ".join(name for name, case in CASES.items() if case.slow)
     about = f"{', '.join(CASES)}; {ALL} means all cases except {slow}, which take minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
-    sets = f"{', '.join(SETTINGS)}, or a .toml file of your own (default: those with files)"
+    sets = f"{', '.join(SETTINGS)}, or a .toml file (default: all with files in --banks)"
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
@@ -360,16 +335,16 @@ def _add_report(command: AddCommand) -> None:
     part.add_argument(
         "results", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
     )
-    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the HTML file to write")
-    part.add_argument("--tables", type=Path, metavar="FILE", help="also write the tables to this Markdown file")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the HTML page to write")
+    part.add_argument("--tables", type=Path, metavar="FILE", help="also write the tables as Markdown")
 
 
 def _root(args: argparse.Namespace) -> Path:
-    """Return the folder of all data sets. A folder given by --root must exist."""
+    """Return the folder of all data sets. A folder given with --root must exist."""
     if args.root is None:
         return ROOT
     if not args.root.is_dir():
-        raise FileNotFoundError(f"--root must be an existing folder, got {args.root}")
+        raise FileNotFoundError(f"--root must be a folder, got {args.root}")
     return Path(args.root)
 
 
@@ -377,13 +352,13 @@ def _weights(args: argparse.Namespace, network: Network) -> Path:
     if args.weights is not None:
         return Path(args.weights)
     if network.weights is None:
-        raise ValueError(f"{args.network} needs --weights, because no package has them")
+        raise ValueError(f"{args.network} needs --weights: no package includes them")
     return network.weights()
 
 
 def _skip(reason: str, skipped: list[str]) -> None:
     skipped.append(reason)
-    log(f"truing: skipped an image: {reason}")
+    log(f"truing: skipped: {reason}")
 
 
 def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
@@ -400,9 +375,9 @@ def _device(name: str | None) -> str:
 
     device = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.ones(1, device=device).item()  # Some devices, such as meta, exist but cannot compute.
+        torch.ones(1, device=device).item()  # The device meta exists but cannot compute.
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device must be available to torch, got {device}: {error}") from None
+        raise ValueError(f"--device must be a device that torch can use, got {device}: {error}") from None
     return device
 
 
@@ -415,7 +390,7 @@ def _need_torch() -> None:
 
 
 def _without(missing: list[str]) -> str:
-    """Return the missing files as text. Files in subfolders are only counted."""
+    """Return a short list of the missing files. Files in subfolders are only counted."""
     folders = [name.rpartition("/")[0] for name in missing]
     words = [name for name in missing if "/" not in name]
     words += [f"{folder}/ ({folders.count(folder)} files)" for folder in dict.fromkeys(filter(None, folders))]

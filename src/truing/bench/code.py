@@ -1,4 +1,4 @@
-"""The version of the code behind stored numbers: a digest of a module and of all modules of truing that it imports."""
+"""The version of the code behind stored numbers: a hash of the source of a module and of all its imports in truing."""
 
 import ast
 import hashlib
@@ -13,10 +13,10 @@ _SOURCE = Path(__file__).parents[1]
 
 @cache
 def code_version(module: str) -> dict[str, str]:
-    """Return the package's version, and the first 16 digits of the SHA-256 of the sources of a module.
+    """Return the package's version and a SHA-256 (16 digits) of the source of a module and of all its imports.
 
-    The sources are the module and all modules of the package that it imports, directly or indirectly, at the top or
-    inside functions. A changed comment changes the digest, too.
+    Imports of this package are followed recursively, also inside functions. Every change of the text, even of a
+    comment, changes the hash.
     """
     digest = hashlib.sha256()
     for name, path in sorted(_closure(module).items()):
@@ -25,7 +25,7 @@ def code_version(module: str) -> dict[str, str]:
 
 
 def imported(path: Path, module: str) -> Iterator[str]:
-    """Yield the names of the modules of this package that a file imports by relative imports, also inside functions."""
+    """Yield the modules of this package that a file imports relatively, at the top or inside functions."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:

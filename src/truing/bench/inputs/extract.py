@@ -1,4 +1,4 @@
-"""Compute the outputs of a network for images, and write them to a file with a note on their provenance."""
+"""Extract features and logits of images with a network, and store them with a note about their origin."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from .networks.preprocessing import Preprocessing
 from .networks.table import Odin
 
 NOTE = "provenance"
-_OF_SHAPES = ("shape", "size")  # Words in torch's errors about images of a wrong size.
+_OF_SHAPES = ("shape", "size")  # Words in torch's errors about images of the wrong size.
 
 
 def extract(
@@ -33,9 +33,9 @@ def extract(
     device: str = "cpu",
     odin: Odin | None = None,
 ) -> Outputs:
-    """Return the features, logits and labels of every image and, with `odin`, its ODIN scores.
+    """Return the features, logits and labels of all images, batch by batch, and with `odin` its scores.
 
-    The network's last linear layer is its head: its input is the features, and its output is the logits.
+    The last linear layer of the network is its head. Features are its inputs, logits its outputs.
     """
     shape: tuple[int, ...] = ()
 
@@ -58,15 +58,15 @@ def extract(
             raise
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"images of shape {shape} are invalid inputs of {type(network).__name__}, try another --fit: {reason}"
+            f"images of shape {shape} do not fit this {type(network).__name__}: try another --fit ({reason})"
         ) from None
 
 
-def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
-    """Return the given facts, the file name and hash of the weights, and the versions of the code and its libraries."""
+def provenance(weights: AnyPath, **info: Any) -> dict[str, Any]:
+    """Return the note of a file: the given information, the hash of the weights, and the versions of all code."""
     libraries = ("truing", "torch", "numpy", "scipy", "pillow", "safetensors")
     return {
-        **facts,
+        **info,
         "weights": Path(weights).name,
         "weights_sha256": hashlib.sha256(Path(weights).read_bytes()).hexdigest(),
         "code": code_version(__name__),
@@ -75,14 +75,14 @@ def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
 
 
 def save_bank(path: AnyPath, outputs: Outputs, note: Mapping[str, Any]) -> None:
-    """Write an `Outputs` file with a note, which is JSON in an array of bytes."""
+    """Write an `Outputs` file with the note as JSON in an array of bytes."""
     check_target(path)
     rows = {name: value for name, value in vars(outputs).items() if value is not None}
     write_npz(path, {**rows, NOTE: _as_bytes(note)})
 
 
 def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> None:
-    """Write the weight (c, d) and bias (c,) of the last linear layer, for example for ReAct."""
+    """Write the weight (c, d) and bias (c,) of the last linear layer."""
     head = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
     tensors = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
@@ -90,18 +90,18 @@ def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> Non
 
 
 def check_target(path: AnyPath) -> None:
-    """Reject a path that cannot be written. Call this before any work."""
+    """Reject a path that cannot be written, before any work."""
     if Path(path).suffix != ".npz":
-        raise ValueError(f"{path} must end in .npz")
+        raise ValueError(f"{path} must end in .npz to hold outputs and their provenance")
     check_writable(path)
 
 
 def read_provenance(path: AnyPath) -> dict[str, Any]:
-    """Read the provenance of an `Outputs` file."""
-    arrays = read_npz(path)
-    if NOTE not in arrays:
-        raise ValueError(f"{path} must have an array {NOTE}, got only {', '.join(arrays)}")
-    note: dict[str, Any] = json.loads(arrays[NOTE].tobytes())
+    """Return the note of an `Outputs` file."""
+    held = read_npz(path)
+    if NOTE not in held:
+        raise ValueError(f"{path} must have an array provenance, got only {', '.join(held)}")
+    note: dict[str, Any] = json.loads(held[NOTE].tobytes())
     return note
 
 

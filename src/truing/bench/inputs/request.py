@@ -1,6 +1,6 @@
-"""The options of `truing bench extract`: images, labels, resizing, and ODIN.
+"""The options of `truing bench extract`: images, their labels, their fit, and ODIN.
 
-Defaults are the paper's settings for the network and the data set.
+Where it says nothing, the paper's setting for that network and set stands.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _COLDEST = 1e-100  # The lowest temperature of any score.
 
 
 def check_numbers(args: argparse.Namespace) -> None:
-    """Reject counts below 1 and invalid seeds. Errors name the option."""
+    """Reject counts below one and invalid seeds, with the names of their options."""
     for name in ("batch", "classes", "rows"):
         if vars(args)[name] is not None:
             as_count(vars(args)[name], f"--{name}")
@@ -30,17 +30,17 @@ def check_numbers(args: argparse.Namespace) -> None:
 
 
 def images_of(args: argparse.Namespace, network: Network, classes: int) -> Images:
-    """Return the chosen images, with labels only if the labels are the network's classes."""
-    return _with_known_labels(_chosen(args, network), args, network, classes)
+    """Return the chosen rows of the set, with labels only if they are the network's classes."""
+    return _with_valid_labels(_chosen(args, network), args, network, classes)
 
 
 def noise_seed(args: argparse.Namespace) -> int | None:
-    """Return the seed of a set of noise, or None for other sets."""
+    """Return the seed of a noise set."""
     return int(args.seed or 0) if args.data in NOISES else None
 
 
 def picture_fit(args: argparse.Namespace, network: Network) -> str:
-    """Return the name of the function in `FITS` that resizes the images to the network's size."""
+    """Return the name of the fit: how the images are brought to the network's size."""
     if args.fit is not None:
         return str(args.fit)
     prepared = args.data in DATASETS and DATASETS[args.data].as_is and network.preprocessing.size == PREPARED_SIZE
@@ -48,11 +48,11 @@ def picture_fit(args: argparse.Namespace, network: Network) -> str:
 
 
 def odin_of(args: argparse.Namespace, network: Network) -> Odin | None:
-    """Return the parameters of ODIN, or None if ODIN is not used."""
+    """Return ODIN's parameters, or None without ODIN."""
     given = {name: vars(args)[name] for name in ("temperature", "epsilon") if vars(args)[name] is not None}
     if args.odin is None:
         if given:
-            raise ValueError(f"--{next(iter(given))} needs --odin {' or '.join(FEATURES)}, got none")
+            raise ValueError(f"--{next(iter(given))} is a parameter of ODIN: add --odin {' or '.join(FEATURES)}")
         return None
     odin = replace(network.odin, features=args.odin, **given)
     as_number(odin.temperature, "--temperature", at_least=_COLDEST)
@@ -75,11 +75,11 @@ def _chosen(args: argparse.Namespace, network: Network) -> Images:
     return images.take(np.sort(np.random.default_rng(args.seed).choice(len(images), args.rows, replace=False)))
 
 
-def _with_known_labels(images: Images, args: argparse.Namespace, network: Network, classes: int) -> Images:
-    # Labels of other classes would give a meaningless accuracy.
+def _with_valid_labels(images: Images, args: argparse.Namespace, network: Network, classes: int) -> Images:
+    # Labels of a set with other classes mean nothing to the network.
     own = args.data not in DATASETS and args.data not in NOISES
     if args.labels and (not own or images.labels is None):
-        raise ValueError(f"--labels needs --data with the path of an .npz file that has labels, got {args.data}")
+        raise ValueError(f"--labels needs an .npz with labels, got {args.data}")
     if not own:
         space = DATASETS[args.data].labels if args.data in DATASETS else None
         return images if space is not None and space == labels_of(network, classes) else Images(images.pictures)

@@ -1,1 +1,1 @@
-"""Readers for the image data sets of the experiments, in their published file layouts."""
+"""The image sets of the experiments, in their official layouts."""

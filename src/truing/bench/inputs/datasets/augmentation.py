@@ -7,7 +7,7 @@ PADDING = 4
 
 
 def augmented(pictures: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return images (n, h, w, 3), each shifted by up to four pixels, padded with black, and mirrored at random."""
+    """Return images (n, h, w, 3), shifted by up to four pixels over black, half of them mirrored."""
     count, height, width, _ = pictures.shape
     around = (PADDING, PADDING)
     padded = np.pad(pictures, ((0, 0), around, around, (0, 0)))

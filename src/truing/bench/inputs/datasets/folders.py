@@ -1,4 +1,4 @@
-"""Read folders of image files in the order of their names, and ImageNet with its labels."""
+"""Folders of image files in the order of their names, and ImageNet with labels from folders or from a file."""
 
 import re
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from .images import Images, Labels
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 LABEL_FILES = ("val.txt", "labels.txt")
 IMAGENET_CLASSES = 1000
-_SHOWN = 80  # The number of characters of an invalid line that an error message shows.
+_SHOWN = 80  # Characters of an invalid line in an error.
 
 
 @dataclass(frozen=True)
 class Files:
-    """A sequence of images in files. Each image is decoded when it is accessed."""
+    """Image files that are decoded on demand."""
 
     paths: Sequence[Path]
 
@@ -26,16 +26,16 @@ class Files:
         return len(self.paths)
 
     def __getitem__(self, row: int) -> Picture:
-        """Return one image, in RGB."""
+        """Return one image in RGB."""
         from PIL import Image
 
         path = self.paths[row]
         try:
             with Image.open(path) as image:
                 return np.asarray(image.convert("RGB"))
-        except Exception as error:  # Each format's decoder fails in its own way.
+        except Exception as error:  # Decoders raise various exceptions.
             reason = str(error).replace(str(path), "it").strip() or type(error).__name__
-            raise ValueError(f"{path} must be a readable image: {reason}") from None
+            raise ValueError(f"{path} is not a readable image: {reason}") from None
 
 
 def folder(path: Path) -> Images:
@@ -44,11 +44,11 @@ def folder(path: Path) -> Images:
 
 
 def class_folders(path: Path) -> Images:
-    """Return the images of a folder with one subfolder per class. Labels number the sorted names of the subfolders."""
+    """Return the images of a folder with one subfolder per class, labelled by the order of the subfolders' names."""
     files = _listed(path)
     stray = next((file for file in files if file.parent == path), None)
     if stray is not None:
-        raise ValueError(f"{path} must hold one folder per class, got the image {stray.name} next to them")
+        raise ValueError(f"{path} must hold one folder per class, got the image {stray.name} beside them")
     names = _classes(path)
     numbers = {name: number for number, name in enumerate(names)}
     return Images(Files(files), np.array([numbers[file.relative_to(path).parts[0]] for file in files]))
@@ -64,12 +64,12 @@ def imagenet(path: Path) -> Images:
     file = next((file for file in beside if file.is_file()), None)
     if file is not None:
         return _labelled(path, file)
-    # With fewer subfolders, their numbers would not be the official labels.
+    # With fewer folders, the order of a folder would not be the number of its class.
     count = len(_classes(path))
     if count != IMAGENET_CLASSES:
         raise ValueError(
-            f"{path} must hold one folder per class, {IMAGENET_CLASSES:,} in all, got {count:,}: "
-            f"if some classes are missing, add a file {LABEL_FILES[0]} of names and labels"
+            f"{path} must hold one folder per class, {IMAGENET_CLASSES:,} in total, got {count:,}: "
+            f"for a part of the set, use a file {LABEL_FILES[0]} of names and labels"
         )
     return class_folders(path)
 

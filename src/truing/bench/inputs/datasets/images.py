@@ -1,4 +1,4 @@
-"""Sequences of uint8 images with optional labels. Each image is read when it is needed."""
+"""Sequences of uint8 images with optional labels. Images are read on demand."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Pictures(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images in a fixed order, and their labels (n,) or None."""
+    """Images in a fixed order, and the labels (n,) of all images, or no labels."""
 
     pictures: Pictures
     labels: Labels | None = None
@@ -40,7 +40,7 @@ class Images:
         return len(self.pictures)
 
     def take(self, rows: NDArray[np.intp]) -> "Images":
-        """Return the images with these row numbers, in the given order."""
+        """Return the selected rows in the given order."""
         return Images(_Chosen(self.pictures, rows), None if self.labels is None else self.labels[rows])
 
     def batches(
@@ -49,10 +49,10 @@ class Images:
         fit: Callable[[Picture], Picture] = lambda picture: picture,
         skip: Callable[[str], None] | None = None,
     ) -> Iterator[Batch]:
-        """Yield batches of `size` images (b, h, w, 3), resized by `fit`, and their labels.
+        """Yield fitted images (b, h, w, 3) and their labels, `size` rows at a time.
 
-        An unreadable image is an error. If `skip` is given, it is called with the error message instead, and the
-        image is omitted.
+        The first picture that cannot be read is an error that names it; with `skip`, that is told
+        what was wrong, and the row is left out.
         """
         as_count(size, "size")
         for start in range(0, len(self), size):
@@ -69,7 +69,7 @@ class Images:
                 yield _stacked(pictures), None if self.labels is None else self.labels[rows]
 
     def stacked(self) -> NDArray[np.uint8]:
-        """Return all images as one array (n, h, w, 3) in memory."""
+        """Return all images (n, h, w, 3) in memory."""
         if isinstance(self.pictures, np.ndarray):
             return np.asarray(self.pictures)
         return np.concatenate([pictures for pictures, _ in self.batches(1024)])
@@ -90,5 +90,5 @@ class _Chosen:
 def _stacked(pictures: list[Picture]) -> NDArray[np.uint8]:
     shapes = sorted({picture.shape for picture in pictures})
     if len(shapes) > 1:
-        raise ValueError(f"images in a batch must have the same shape, got {shapes[0]} and {shapes[1]}")
+        raise ValueError(f"images of one batch must have the same size, got {shapes[0]} and {shapes[1]}")
     return np.stack(pictures)

@@ -1,4 +1,4 @@
-"""Images of noise. Each row has its own random generator, so rows can be computed in any order."""
+"""Noise images. Every row has its own generator, so rows can be made in any order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..networks.preprocessing import Picture
 from .images import Images
 
-# The paper states the mean of its Gaussian noise, but not the standard deviation.
+# The paper gives no standard deviation for its Gaussian noise.
 MEAN, SIGMA = 0.5, 1.0
 
 SEEDS = 2**31
@@ -18,7 +18,7 @@ Noise = Callable[[int, int, np.random.Generator], Images]
 
 
 def as_seed(value: int, name: str) -> int:
-    """Return `value` if it is a valid seed for all random generators.
+    """Return `value` as an integer that every generator accepts as a seed.
 
     >>> as_seed(7, "seed")
     7
@@ -31,12 +31,12 @@ def as_seed(value: int, name: str) -> int:
 
 
 def uniform(rows: int, size: int, rng: np.random.Generator) -> Images:
-    """Return square images whose pixels are uniformly distributed in [0, 1]."""
+    """Return square images with pixels uniform in [0, 1]."""
     return Images(_Noise(rows, size, _seed(rng), lambda generator, shape: generator.random(shape)))
 
 
 def gaussian(rows: int, size: int, rng: np.random.Generator) -> Images:
-    """Return square images whose pixels are normal with mean 0.5 and standard deviation 1, clipped to [0, 1]."""
+    """Return square images with normal pixels of mean 0.5 and standard deviation 1, clipped to [0, 1]."""
     return Images(_Noise(rows, size, _seed(rng), lambda generator, shape: generator.normal(MEAN, SIGMA, shape)))
 
 

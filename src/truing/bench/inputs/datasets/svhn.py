@@ -1,4 +1,4 @@
-"""Read SVHN's cropped digits from the official MATLAB file: `X` is (32, 32, 3, n), and label 10 is the digit 0."""
+"""SVHN's cropped digits, in the official MATLAB file: `X` is (32, 32, 3, n), and label 10 means zero."""
 
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ def svhn(path: Path) -> Images:
     try:
         arrays = loadmat(path, variable_names=("X", "y"))
         pictures, digits = arrays["X"], _digits(arrays["y"].ravel())
-    except Exception as error:  # A damaged file may raise anything.
+    except Exception as error:  # A damaged file may raise any exception.
         raise ValueError(f"{path} must be SVHN's file of cropped digits, with X and y: {error}") from None
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[2] != 3:
-        raise ValueError(f"{path} must have an array X of uint8 (h, w, 3, n), got {pictures.dtype} {pictures.shape}")
+        raise ValueError(f"{path} must hold X of uint8 (h, w, 3, n), got {pictures.dtype} {pictures.shape}")
     return Images(np.moveaxis(pictures, -1, 0), digits)
 
 

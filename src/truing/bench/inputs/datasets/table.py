@@ -1,4 +1,4 @@
-"""The data sets by name: their readers, their places under a root folder, and their sources."""
+"""The data sets by name: how to read each one, its place in the root folder, and where to get it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,9 @@ from .svhn import svhn
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set. `load(root / place)` returns its images, and `source` says where to get them.
+    """A data set: `load(root / place)` returns its images. With `as_is`, 32-pixel networks get them without resizing.
 
-    `labels` names the classes of its labels, which are used only with networks for the same classes. `as_is` marks sets
-    that are published for 32-pixel networks and are not resized for them.
+    `labels` names its classes. Its labels are used only for networks with the same classes.
     """
 
     load: Callable[[Path], Images]
@@ -64,12 +63,12 @@ DATASETS: dict[str, Dataset] = {
 
 _MISSING = "missing"
 
-# The training set, the test set and the number of classes.
+# Training set, test set and number of classes.
 TRAINING = {"cifar10": ("cifar10-train", "cifar10-test", 10), "cifar100": ("cifar100-train", "cifar100-test", 100)}
 
 
 def load(name: str, root: Path) -> Images:
-    """Return the data set with this name under the root folder, or the images of a folder or `.npz` file."""
+    """Return the named set in the root folder, or the images in another folder or `.npz` file."""
     path = Path(name)
     if name not in DATASETS and path.is_dir():
         return folder(path)
@@ -82,9 +81,9 @@ def load(name: str, root: Path) -> Images:
 
 
 def listing(root: Path) -> str:
-    """Return a text that lists the state and place of every data set, and where to get missing data sets."""
+    """Return a list of the sets that are present and missing, their places, and where to get them."""
     lines = [] if root.is_dir() else [f"There is no folder {root} yet.", ""]
-    lines.append(f"{'set':<16}{'place under ' + str(root):<40}state")
+    lines.append(f"{'set':<16}{'place in ' + str(root):<40}state")
     missing: dict[str, list[str]] = {}
     for name, dataset in DATASETS.items():
         state = _state(dataset, root)
@@ -93,7 +92,7 @@ def listing(root: Path) -> str:
             missing.setdefault(dataset.source, []).append(name)
     lines += [f"{name:<16}{'':<40}generated on demand" for name in NOISES]
     if missing:
-        lines += ["", "Where to get missing sets:"]
+        lines += ["", "Where to get the missing sets:"]
     return "\n".join(lines + [f"  {', '.join(names)}: {source}" for source, names in missing.items()])
 
 

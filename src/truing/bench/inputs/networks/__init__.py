@@ -1,1 +1,1 @@
-"""The networks of the paper and of the sample data, each written from its description."""
+"""The networks of the paper and of the experiments, each implemented from its description."""

