@@ -81,7 +81,7 @@ def test_a_report_overwrites_neither_its_other_file_nor_the_rows(ran, tmp_path, 
     rows = next(Path(ran).rglob("*.jsonl"))
     before = rows.read_bytes()
     assert main(["bench", "report", str(ran), "-o", str(rows)]) == 1
-    assert "has the rows to report" in capsys.readouterr().err
+    assert "it is one of the row files of the report" in capsys.readouterr().err
     assert rows.read_bytes() == before
 
 
