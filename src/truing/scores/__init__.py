@@ -234,7 +234,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 def _logits(outputs: Outputs, name: str) -> Matrix:
     if outputs.logits is None:
-        raise ValueError(f"the score {name} needs logits, got {outputs!r}: without logits, use base='knn'")
+        raise ValueError(
+            f"the score {name} needs logits, got {outputs!r}: without logits, use base='knn' on standardised columns"
+        )
     return outputs.logits
 
 
