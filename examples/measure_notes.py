@@ -210,7 +210,7 @@ def percent(rows: list[dict[str, Any]], *keys: str) -> str:
 
 def notes_table(rows: list[dict[str, Any]]) -> Lines:
     """Yield how often each note was given when it should be, and when it should not."""
-    yield "note", "method", "should: mixtures", "said", "should not: mixtures", "said"
+    yield "note", "method", "mixtures that should have it", "given", "mixtures that should not", "given"
     for note, method in product(SHOULD, METHODS):
         parts = [of(rows, where, method) for where in (SHOULD[note], SHOULD_NOT.get(note, USUAL))]
         cells = [(f"{sum(row['mixtures'] for row in part):,}", percent(part, "said", note)) for part in parts]

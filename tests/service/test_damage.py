@@ -88,7 +88,7 @@ def test_a_damaged_database_has_an_earlier_state_or_is_rejected(folder, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dlr", "window", "contrast"])
 def test_none_of_a_thousand_damages_goes_unnoticed(folder, kind):
-    try_damages(folder, kind, 8)
+    try_damages(folder, kind, 6)
 
 
 def test_a_log_cut_after_any_frame_never_mixes_the_pages_of_two_commits(folder):

@@ -22,7 +22,7 @@ FEATURE_STEP, LOGIT_STEP = 1 / 8, 1 / 4
 
 @dataclass(frozen=True)
 class Bank:
-    """In-distribution outputs, and the outputs of each other set by its name."""
+    """In-distribution outputs, and the outputs of each out-of-distribution set by name."""
 
     inside: Outputs
     outside: dict[str, Outputs]

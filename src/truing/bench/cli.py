@@ -1,6 +1,6 @@
 """The commands of `truing bench`: data, train, extract, run, report.
 
-Reading the command line needs none of the heavy libraries; running a command does.
+Parsing the command line imports no heavy libraries.
 """
 
 import argparse
@@ -41,12 +41,12 @@ ALL = "all"
 EXTRA = install("networks")
 
 AddCommand = Callable[[Callable[[argparse.Namespace], None], str], argparse.ArgumentParser]
-"""From what a command runs, and an example of it, to its parser."""
+"""Maps the function of a command and an example to the parser of the command."""
 
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add `bench` and its commands to the command line."""
-    about = "Run the paper's experiments, and what comes before: data, training, extraction."
+    about = "Run the paper's experiments, and prepare them: data, training, extraction."
     bench = commands.add_parser("bench", help=about, description=about, epilog="example: truing bench data")
     parts = bench.add_subparsers(required=True, metavar="COMMAND", parser_class=type(bench))
 
@@ -60,7 +60,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
     def with_root(run: Callable[[argparse.Namespace], None], example: str) -> argparse.ArgumentParser:
         added = command(run, example)
-        added.add_argument("--root", type=Path, metavar="DIR", help=f"the folder of all sets (default: {ROOT})")
+        added.add_argument("--root", type=Path, metavar="DIR", help=f"folder of all data sets (default: {ROOT})")
         return added
 
     with_root(run_data, "truing bench data --root datasets")
@@ -71,12 +71,12 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run_data(args: argparse.Namespace) -> None:
-    """List the sets that are present, those that are missing, where they belong and where people get them."""
+    """List the data sets that are present and missing, their places, and where to get them."""
     print(listing(_root(args)))
 
 
 def run_train(args: argparse.Namespace) -> None:
-    """Train a network from scratch, with checkpoints to go on from."""
+    """Train a network from scratch, with checkpoints."""
     _need_torch()
     from .inputs.train import WEIGHTS, Recipe, train
 
@@ -101,7 +101,7 @@ def run_train(args: argparse.Namespace) -> None:
 
 
 def run_extract(args: argparse.Namespace) -> None:
-    """Write the features and logits of a network on a set, and what they were made from."""
+    """Write the features and logits of a network on a data set, with a note about their origin."""
     _need_torch()
     from .inputs.extract import check_target, extract, provenance, save_bank, save_head
     from .inputs.networks.weights import load_weights
@@ -235,24 +235,22 @@ def run_report(args: argparse.Namespace) -> None:
     _check_apart({"-o": args.output, "--tables": args.tables})
     for path in targets:
         if real_path(path).suffix == ".jsonl" and real_path(args.results) in real_path(path).parents:
-            raise ValueError(f"cannot write {path}: it is among the rows that are reported")
+            raise ValueError(f"cannot write {path}: it is one of the row files of the report")
     try:
         results = read(args.results)
         texts = [page.render(results)]
         if args.tables is not None:
             texts.append(markdown_of(results))
-    except (AttributeError, IndexError, KeyError, TypeError) as error:  # Rows that someone else has written.
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # Rows of another program.
         reason = f"{type(error).__name__} {error}"
-        raise ValueError(
-            f"{args.results} must hold rows as truing bench run writes them, got others: {reason}"
-        ) from None
+        raise ValueError(f"{args.results} must hold rows of truing bench run: {reason}") from None
     for path, text in zip(targets, texts, strict=True):
         write_text(path, text)
     print("\n".join(map(str, targets)))
 
 
 def _check_apart(paths: Mapping[str, Path | None]) -> None:
-    """Refuse options that name one file by two ways, of which at least one is written."""
+    """Reject options that name the same file."""
     seen: dict[Path, str] = {}
     for name, path in paths.items():
         if path is not None:
@@ -263,21 +261,21 @@ def _check_apart(paths: Mapping[str, Path | None]) -> None:
 
 def _add_train(command: AddCommand) -> None:
     part = command(run_train, "truing bench train --network wrn40-2 --data cifar10 --epochs 100 --out run")
-    part.add_argument("--network", required=True, choices=NETWORKS, help="what to train")
-    part.add_argument("--data", required=True, choices=TRAINING, help="what to train it on")
+    part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
+    part.add_argument("--data", required=True, choices=TRAINING, help="the training set")
     part.add_argument(
         "--epochs", default=EPOCHS, type=int, metavar="N", help="passes over the images (default: %(default)s)"
     )
     folder = f"folder of checkpoint, log and weights (default: {RUNS}/NETWORK-DATA)"
     part.add_argument("--out", type=Path, metavar="DIR", help=folder)
-    part.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+    part.add_argument("--resume", action="store_true", help="continue from the checkpoint in that folder")
     part.add_argument("--batch", default=128, type=int, help="images per step (default: %(default)s)")
     part.add_argument("--rate", default=0.1, type=float, help="highest learning rate (default: %(default)s)")
     part.add_argument("--decay", default=5e-4, type=float, help="weight decay (default: %(default)s)")
     part.add_argument("--schedule", default="cosine", choices=SCHEDULES, help="of the rate (default: %(default)s)")
-    part.add_argument("--seed", default=0, type=int, help="of the weights, crops, flips and order (default: 0)")
-    part.add_argument("--autocast", action="store_true", help="in bfloat16, where torch thinks it right")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
+    part.add_argument("--seed", default=0, type=int, help="of weights, crops, flips and order (default: 0)")
+    part.add_argument("--autocast", action="store_true", help="compute in bfloat16 where torch supports it")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if available)")
 
 
 def _add_extract(command: AddCommand) -> None:
@@ -286,21 +284,23 @@ def _add_extract(command: AddCommand) -> None:
     )
     part.add_argument("--network", required=True, choices=NETWORKS, help="the network")
     part.add_argument("--weights", type=Path, metavar="FILE", help=".safetensors, a torch checkpoint or a BiT .npz")
-    part.add_argument("--classes", type=int, metavar="N", help="of the checkpoint, where not those of the table")
+    part.add_argument("--classes", type=int, metavar="N", help="classes of the checkpoint, if not the default")
     known = f"{', '.join((*DATASETS, *NOISES))}; a folder of images; an .npz of uint8 images"
     part.add_argument("--data", required=True, metavar="SET", help=known)
-    part.add_argument("--labels", action="store_true", help="an .npz of your own: its labels are the network's classes")
+    part.add_argument("--labels", action="store_true", help="for an .npz: its labels are the network's classes")
     part.add_argument("--rows", type=int, metavar="N", help="the first N images only (noise: 2,000)")
-    part.add_argument("--seed", type=int, metavar="S", help="N images at random; of the noise too (default: none, 0)")
-    part.add_argument("--fit", choices=FITS, help="how images meet the network's size (default: as the paper does)")
-    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores, to features of the image itself or moved")
-    part.add_argument("--temperature", type=float, metavar="T", help="of ODIN (default: 1; ImageNet's networks 1000)")
-    part.add_argument("--epsilon", type=float, metavar="E", help="of ODIN, in pixels from 0 to 1 (default: 0.0024; 0)")
-    part.add_argument("--head", type=Path, metavar="FILE", help="write the head's weight and bias here too, for ReAct")
+    part.add_argument("--seed", type=int, metavar="S", help="N random images; also the seed of noise (default: 0)")
+    part.add_argument("--fit", choices=FITS, help="how to resize images (default: as in the paper)")
+    part.add_argument("--odin", choices=FEATURES, help="add ODIN's scores; features of the original or perturbed image")
+    part.add_argument("--temperature", type=float, metavar="T", help="ODIN's temperature (default: 1; ImageNet: 1000)")
+    part.add_argument(
+        "--epsilon", type=float, metavar="E", help="ODIN's ε, pixels in [0, 1] (default: 0.0024; ImageNet: 0)"
+    )
+    part.add_argument("--head", type=Path, metavar="FILE", help="also write weight and bias of the last layer here")
     part.add_argument("--batch", default=128, type=int, help="images at a time (default: %(default)s)")
-    part.add_argument("--device", help="cpu, cuda, … (default: a GPU where there is one)")
-    part.add_argument("--skip-corrupt", action="store_true", help="name an unreadable image and go on without it")
-    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the .npz goes")
+    part.add_argument("--device", help="cpu, cuda, … (default: a GPU if available)")
+    part.add_argument("--skip-corrupt", action="store_true", help="skip unreadable images and print their names")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the .npz file to write")
 
 
 def _add_run(command: AddCommand) -> None:
@@ -308,7 +308,7 @@ def _add_run(command: AddCommand) -> None:
     slow = ", ".join(name for name, case in CASES.items() if case.slow)
     about = f"{', '.join(CASES)}; {ALL} means all cases except {slow}, which take minutes"
     part.add_argument("cases", nargs="+", metavar="CASE", choices=(*CASES, ALL), help=about)
-    sets = f"{', '.join(SETTINGS)}, or a .toml file of your own (default: those with files)"
+    sets = f"{', '.join(SETTINGS)}, or a .toml file (default: all with files in --banks)"
     part.add_argument("--setting", nargs="+", metavar="S", help=sets)
     where = "folders of SETTING/SET.npz, searched in this order (default: banks)"
     part.add_argument("--banks", nargs="+", type=Path, default=[BANKS], metavar="DIR", help=where)
@@ -327,16 +327,16 @@ def _add_report(command: AddCommand) -> None:
     part.add_argument(
         "results", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="rows (default: %(default)s)"
     )
-    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="where the HTML page goes")
-    part.add_argument("--tables", type=Path, metavar="FILE", help="the tables alone, as Markdown")
+    part.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the HTML page to write")
+    part.add_argument("--tables", type=Path, metavar="FILE", help="also write the tables as Markdown")
 
 
 def _root(args: argparse.Namespace) -> Path:
-    """Return the folder of all sets; one that is asked for by name must be there."""
+    """Return the folder of all data sets. A folder given with --root must exist."""
     if args.root is None:
         return ROOT
     if not args.root.is_dir():
-        raise FileNotFoundError(f"--root must be a folder of data sets, got {args.root}, which is not one")
+        raise FileNotFoundError(f"--root must be a folder, got {args.root}")
     return Path(args.root)
 
 
@@ -344,13 +344,13 @@ def _weights(args: argparse.Namespace, network: Network) -> Path:
     if args.weights is not None:
         return Path(args.weights)
     if network.weights is None:
-        raise ValueError(f"{args.network} needs --weights: no package brings them")
+        raise ValueError(f"{args.network} needs --weights: no package includes them")
     return network.weights()
 
 
 def _skip(reason: str, skipped: list[str]) -> None:
     skipped.append(reason)
-    log(f"truing: left out: {reason}")
+    log(f"truing: skipped: {reason}")
 
 
 def _counted(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
@@ -367,9 +367,9 @@ def _device(asked: str | None) -> str:
 
     device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.ones(1, device=device).item()  # A device such as meta is there, and computes nothing.
+        torch.ones(1, device=device).item()  # The device meta exists but cannot compute.
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device must be one that torch finds here, got {device}: {error}") from None
+        raise ValueError(f"--device must be a device that torch can use, got {device}: {error}") from None
     return device
 
 
@@ -382,7 +382,7 @@ def _need_torch() -> None:
 
 
 def _without(missing: list[str]) -> str:
-    """Return the files that are missing in a few words: those of a folder of ODIN's are counted."""
+    """Return a short list of the missing files. Files in subfolders are only counted."""
     folders = [name.rpartition("/")[0] for name in missing]
     words = [name for name in missing if "/" not in name]
     words += [f"{folder}/ ({folders.count(folder)} files)" for folder in dict.fromkeys(filter(None, folders))]

@@ -1,4 +1,4 @@
-"""The version of the code behind numbers: one digest of the source of everything that a module imports of ours."""
+"""The version of the code behind stored numbers: a hash of the source of a module and of all its imports in truing."""
 
 import ast
 import hashlib
@@ -13,10 +13,10 @@ _SOURCE = Path(__file__).parents[1]
 
 @cache
 def code_version(module: str) -> dict[str, str]:
-    """Return the package's version, and the SHA-256 (16 digits of it) of what stands behind a module.
+    """Return the package's version and a SHA-256 (16 digits) of the source of a module and of all its imports.
 
-    What stands behind it are its own source and that of every module of the package that it imports, at its top or
-    inside a function, and so on. Any change to their text, be it of a comment, is other code.
+    Imports of this package are followed recursively, also inside functions. Every change of the text, even of a
+    comment, changes the hash.
     """
     digest = hashlib.sha256()
     for name, path in sorted(_closure(module).items()):
@@ -25,7 +25,7 @@ def code_version(module: str) -> dict[str, str]:
 
 
 def imported(path: Path, module: str) -> Iterator[str]:
-    """Yield the names of the modules of this package that a file imports by relative imports, lazy ones included."""
+    """Yield the modules of this package that a file imports relatively, at the top or inside functions."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:

@@ -1,16 +1,16 @@
-"""Progress on a terminal: one passing line, and nothing elsewhere."""
+"""Progress on a terminal: one line that is overwritten. Nothing is shown if stderr is not a terminal."""
 
 import sys
 
 
 def show_progress(line: str) -> None:
-    """Show a line in place of the last one; an empty one clears it."""
+    """Replace the progress line. An empty line clears it."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
 
 
 def log(line: str) -> None:
-    """Print a line to stderr that stays, in place of the passing one."""
+    """Print a permanent line to stderr."""
     show_progress("")
     print(line, file=sys.stderr)

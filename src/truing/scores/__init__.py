@@ -235,7 +235,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 def _logits(outputs: Outputs, name: str) -> Matrix:
     if outputs.logits is None:
         raise ValueError(
-            f"the score {name} needs logits, got {outputs!r}: without logits, use base='knn' on standardised columns"
+            f"the score {name} needs logits, got {outputs!r}: without logits, standardise the features and use "
+            "base='knn'"
         )
     return outputs.logits
 

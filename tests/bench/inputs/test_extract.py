@@ -95,7 +95,7 @@ def test_images_without_labels_give_outputs_without_labels(images):
 
 
 def test_nothing_to_read_is_refused():
-    with pytest.raises(ValueError, match="at least one picture that can be read, got none"):
+    with pytest.raises(ValueError, match="at least one readable image, got none"):
         extract(ENTRY.build(10), iter([]), ENTRY.preprocessing)
 
 
@@ -111,7 +111,7 @@ class Hungry(torch.nn.Module):
 
 
 def test_running_out_of_memory_names_the_batch_and_the_option(images):
-    with pytest.raises(MemoryError, match=r"batch 0 of 7 images, .* smaller batches may: try a smaller --batch$"):
+    with pytest.raises(MemoryError, match=r"batch 0 of 7 .* smaller batches \(--batch\)$"):
         extract(Hungry(), images.batches(7), ENTRY.preprocessing)
 
 
@@ -130,7 +130,7 @@ def test_a_bank_is_an_outputs_file_that_says_what_it_was_made_from(images, tmp_p
 
 def test_a_file_without_a_note_is_refused(images, tmp_path):
     Outputs([[1.0]]).save(tmp_path / "plain.npz")
-    with pytest.raises(ValueError, match="must say what it was made from, got only features"):
+    with pytest.raises(ValueError, match="must have an array provenance, got only features"):
         read_provenance(tmp_path / "plain.npz")
     with pytest.raises(ValueError, match=r"bank\.csv must end in \.npz"):
         save_bank(tmp_path / "bank.csv", Outputs([[1.0]]), {})
@@ -165,5 +165,5 @@ def test_a_head_that_is_not_used_once_is_refused(times, message, images):
 @pytest.mark.parametrize("side", [8, 64])
 def test_pictures_of_a_size_that_the_network_cannot_take_are_named_with_the_way_out(side):
     pictures = Images(np.zeros((1, side, side, 3), np.uint8))
-    with pytest.raises(ValueError, match=rf"shape \({side}, {side}, 3\) do not .* this WideResNet, try another --fit"):
+    with pytest.raises(ValueError, match=rf"shape \({side}, {side}, 3\) do not fit this WideResNet: try another --fit"):
         extract(NETWORKS["wrn40-2"].build(10), pictures.batches(1), ENTRY.preprocessing)

@@ -174,7 +174,7 @@ WRONG = {
         "other.npz",
         "-o",
         "x.npz",
-        "must hold moments of the model 'r56'",
+        "must hold moments with the model 'r56'",
     ],
     "more than there is": [
         "merge",

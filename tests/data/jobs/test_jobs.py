@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import truing
 from truing import parts
-from truing.data.jobs.jobs import FAN_IN, Here, digest, total
+from truing.data.jobs.jobs import FAN_IN, InProcess, digest, total
 from truing.parts import Table
 
 from .files import contents, read, write_part, written
 
 
-class Counting(Here):
+class Counting(InProcess):
     """Counts the parts that are worked on, and may be interrupted."""
 
     def __init__(self, stop_after=None):

@@ -1,4 +1,4 @@
-"""A network and pictures in, an `Outputs` file out, with a note in it of what it was made from."""
+"""Extract features and logits of images with a network, and store them with a note about their origin."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from .networks.preprocessing import Preprocessing
 from .networks.table import Odin
 
 NOTE = "provenance"
-_OF_SHAPES = ("shape", "size")  # What torch speaks of when a picture is too large or too small for a layer.
+_OF_SHAPES = ("shape", "size")  # Words in torch's errors about images of the wrong size.
 
 
 def extract(
@@ -33,9 +33,9 @@ def extract(
     device: str = "cpu",
     odin: Odin | None = None,
 ) -> Outputs:
-    """Return the features, logits and labels of every picture, a batch at a time; with `odin`, its scores too.
+    """Return the features, logits and labels of all images, batch by batch, and with `odin` its scores.
 
-    The network's last linear layer is its head: what goes in are the features, what comes out the logits.
+    The last linear layer of the network is its head. Features are its inputs, logits its outputs.
     """
     shape: tuple[int, ...] = ()
 
@@ -45,28 +45,28 @@ def extract(
             shape = pictures.shape[1:]
             yield torch.from_numpy(preprocessing.normalised(pictures)), labels
         if not shape:
-            raise ValueError("there must be at least one picture that can be read, got none")
+            raise ValueError("there must be at least one readable image, got none")
 
     try:
         if odin is None:
             return on_torch.extract(network, loader(), device=device, progress=False)
         return on_torch.odin(network, loader(), std=preprocessing.std, device=device, progress=False, **vars(odin))
     except MemoryError as error:
-        raise MemoryError(f"{error}: try a smaller --batch") from None
+        raise MemoryError(f"{error} (--batch)") from None
     except RuntimeError as error:
         if not any(word in str(error) for word in _OF_SHAPES):
             raise
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"pictures of shape {shape} do not go through this {type(network).__name__}, try another --fit: {reason}"
+            f"images of shape {shape} do not fit this {type(network).__name__}: try another --fit ({reason})"
         ) from None
 
 
-def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
-    """Return the facts, the weights' hash, and the versions of the code and of all libraries behind the numbers."""
+def provenance(weights: AnyPath, **info: Any) -> dict[str, Any]:
+    """Return the note of a file: the given information, the hash of the weights, and the versions of all code."""
     libraries = ("truing", "torch", "numpy", "scipy", "pillow", "safetensors")
     return {
-        **facts,
+        **info,
         "weights": Path(weights).name,
         "weights_sha256": hashlib.sha256(Path(weights).read_bytes()).hexdigest(),
         "code": code_version(__name__),
@@ -75,14 +75,14 @@ def provenance(weights: AnyPath, **facts: Any) -> dict[str, Any]:
 
 
 def save_bank(path: AnyPath, outputs: Outputs, note: Mapping[str, Any]) -> None:
-    """Write an `Outputs` file with the note beside the rows, as JSON in an array of bytes."""
+    """Write an `Outputs` file with the note as JSON in an array of bytes."""
     check_target(path)
     rows = {name: value for name, value in vars(outputs).items() if value is not None}
     write_npz(path, {**rows, NOTE: _as_bytes(note)})
 
 
 def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> None:
-    """Write the weight (c, d) and bias (c,) of the last linear layer: what ReAct needs beside the features."""
+    """Write the weight (c, d) and bias (c,) of the last linear layer."""
     head = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
     arrays = {"weight": head.weight, "bias": torch.zeros(len(head.weight)) if head.bias is None else head.bias}
     held = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
@@ -90,17 +90,17 @@ def save_head(path: AnyPath, network: nn.Module, note: Mapping[str, Any]) -> Non
 
 
 def check_target(path: AnyPath) -> None:
-    """Refuse a path that could not be written: better before the work than after it."""
+    """Reject a path that cannot be written, before any work."""
     if Path(path).suffix != ".npz":
-        raise ValueError(f"{path} must end in .npz to hold outputs and what they were made from")
+        raise ValueError(f"{path} must end in .npz to hold outputs and their provenance")
     check_writable(path)
 
 
 def read_provenance(path: AnyPath) -> dict[str, Any]:
-    """Read what an `Outputs` file was made from."""
+    """Return the note of an `Outputs` file."""
     held = read_npz(path)
     if NOTE not in held:
-        raise ValueError(f"{path} must say what it was made from, got only {', '.join(held)}")
+        raise ValueError(f"{path} must have an array provenance, got only {', '.join(held)}")
     note: dict[str, Any] = json.loads(held[NOTE].tobytes())
     return note
 

@@ -1,4 +1,4 @@
-"""What a command line of `truing bench extract` asks for: pictures, their labels, their fit, and ODIN.
+"""The options of `truing bench extract`: images, their labels, their fit, and ODIN.
 
 Where it says nothing, the paper's setting for that network and set stands.
 """
@@ -17,11 +17,11 @@ from .networks.table import Network, Odin, labels_of
 FEATURES = ("clean", "perturbed")
 NOISE_ROWS = 2000
 PREPARED_SIZE = 32
-_COLDEST = 1e-100  # As for any score.
+_COLDEST = 1e-100  # The lowest temperature of any score.
 
 
 def check_numbers(args: argparse.Namespace) -> None:
-    """Refuse counts below one and invalid seeds, by the names of their options."""
+    """Reject counts below one and invalid seeds, with the names of their options."""
     for name in ("batch", "classes", "rows"):
         if vars(args)[name] is not None:
             as_count(vars(args)[name], f"--{name}")
@@ -30,17 +30,17 @@ def check_numbers(args: argparse.Namespace) -> None:
 
 
 def images_of(args: argparse.Namespace, network: Network, classes: int) -> Images:
-    """Return the chosen rows of the set, with labels only where they are the network's classes."""
-    return _with_known_labels(_chosen(args, network), args, network, classes)
+    """Return the chosen rows of the set, with labels only if they are the network's classes."""
+    return _with_valid_labels(_chosen(args, network), args, network, classes)
 
 
 def noise_seed(args: argparse.Namespace) -> int | None:
-    """Return the seed of a set that is noise."""
+    """Return the seed of a noise set."""
     return int(args.seed or 0) if args.data in NOISES else None
 
 
 def picture_fit(args: argparse.Namespace, network: Network) -> str:
-    """Return the name of how the set's pictures meet the network's size."""
+    """Return the name of the fit: how the images are brought to the network's size."""
     if args.fit is not None:
         return str(args.fit)
     prepared = args.data in DATASETS and DATASETS[args.data].as_is and network.preprocessing.size == PREPARED_SIZE
@@ -48,17 +48,17 @@ def picture_fit(args: argparse.Namespace, network: Network) -> str:
 
 
 def odin_of(args: argparse.Namespace, network: Network) -> Odin | None:
-    """Return how ODIN is to run, if it is."""
+    """Return ODIN's parameters, or None without ODIN."""
     asked = {name: vars(args)[name] for name in ("temperature", "epsilon") if vars(args)[name] is not None}
     if args.odin is None:
         if asked:
-            raise ValueError(f"--{next(iter(asked))} is ODIN's: it needs --odin {' or '.join(FEATURES)}, got none")
+            raise ValueError(f"--{next(iter(asked))} is a parameter of ODIN: add --odin {' or '.join(FEATURES)}")
         return None
     odin = replace(network.odin, features=args.odin, **asked)
     as_number(odin.temperature, "--temperature", at_least=_COLDEST)
     as_number(odin.epsilon, "--epsilon", at_least=0)
     if odin.features == "perturbed" and not odin.epsilon:
-        raise ValueError("--odin perturbed needs an --epsilon above 0, got 0, which moves no picture: --odin clean")
+        raise ValueError("--odin perturbed needs an --epsilon above 0, got 0: use --odin clean")
     return odin
 
 
@@ -75,11 +75,11 @@ def _chosen(args: argparse.Namespace, network: Network) -> Images:
     return images.take(np.sort(np.random.default_rng(args.seed).choice(len(images), args.rows, replace=False)))
 
 
-def _with_known_labels(images: Images, args: argparse.Namespace, network: Network, classes: int) -> Images:
-    # A label of another set is a number that the network could be right about by chance only.
+def _with_valid_labels(images: Images, args: argparse.Namespace, network: Network, classes: int) -> Images:
+    # Labels of a set with other classes mean nothing to the network.
     own = args.data not in DATASETS and args.data not in NOISES
     if args.labels and (not own or images.labels is None):
-        raise ValueError(f"--labels is for an .npz of your own that holds labels, got {args.data}")
+        raise ValueError(f"--labels needs an .npz with labels, got {args.data}")
     if not own:
         space = DATASETS[args.data].labels if args.data in DATASETS else None
         return images if space is not None and space == labels_of(network, classes) else Images(images.pictures)

@@ -35,7 +35,7 @@ def test_every_picture_is_given_in_rgb(mode, value, tmp_path):
 def test_a_corrupt_picture_stops_the_reading_and_is_named(tmp_path):
     whole = write(tmp_path / "x.jpg", 9, (64, 64)).read_bytes()
     (tmp_path / "x.jpg").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"x\.jpg is not an image that can be read"):
+    with pytest.raises(ValueError, match=r"x\.jpg is not a readable image"):
         list(folder(tmp_path).batches(4))
 
 
@@ -48,7 +48,7 @@ def test_a_corrupt_picture_is_named_and_left_out_when_asked(tmp_path):
     assert pictures[:, 0, 0, 0].tolist() == [0, 2]
     assert labels.tolist() == [0, 0]
     assert len(skipped) == 1
-    assert "b.png is not an image that can be read" in skipped[0]
+    assert "b.png is not a readable image" in skipped[0]
 
 
 def test_class_folders_are_numbered_in_the_order_of_their_names(tmp_path):
@@ -67,7 +67,7 @@ def test_imagenet_has_a_thousand_class_folders_or_a_file_of_labels(count, tmp_pa
     if count == 1000:
         assert imagenet(tmp_path).labels.tolist() == [999]
         return
-    with pytest.raises(ValueError, match=rf"1,000 in all, got {count:,}: .* use a file val\.txt"):
+    with pytest.raises(ValueError, match=rf"1,000 in total, got {count:,}: .* use a file val\.txt"):
         imagenet(tmp_path)
 
 
@@ -98,14 +98,16 @@ def test_a_labelled_image_that_is_not_there_is_named(tmp_path):
 
 def test_imagenet_without_folders_or_labels_is_refused(tmp_path):
     write(tmp_path / "val" / "a.png")
-    with pytest.raises(ValueError, match=r"must hold one folder a class, 1,000 in all, got 0: .* use a file val\.txt"):
+    with pytest.raises(
+        ValueError, match=r"must hold one folder per class, 1,000 in total, got 0: .* use a file val\.txt"
+    ):
         imagenet(tmp_path / "val")
 
 
 def test_an_image_beside_the_class_folders_is_refused(tmp_path):
     write(tmp_path / "n0" / "a.png")
     write(tmp_path / "b.png")
-    with pytest.raises(ValueError, match=r"must hold one folder a class, got the image b\.png beside them"):
+    with pytest.raises(ValueError, match=r"must hold one folder per class, got the image b\.png beside them"):
         class_folders(tmp_path)
 
 

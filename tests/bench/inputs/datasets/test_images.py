@@ -32,7 +32,7 @@ def test_every_picture_is_fitted(images):
 
 def test_pictures_of_several_sizes_are_refused():
     images = Images([np.zeros((4, 4, 3), np.uint8), np.zeros((5, 4, 3), np.uint8)])
-    with pytest.raises(ValueError, match=r"pictures must have one size .* got \(4, 4, 3\), \(5, 4, 3\)"):
+    with pytest.raises(ValueError, match=r"images of one batch must have the same size, got \(4, 4, 3\), \(5, 4, 3\)"):
         list(images.batches(2))
 
 

@@ -124,7 +124,7 @@ def test_an_empty_root_lists_every_set_as_missing_with_its_place():
         assert re.search(rf"^{name} +{dataset.place} +missing$", lines, re.MULTILINE)
         assert dataset.source in lines
     for name in NOISES:
-        assert re.search(rf"^{name} +made when asked for$", lines, re.MULTILINE)
+        assert re.search(rf"^{name} +generated on demand$", lines, re.MULTILINE)
 
 
 def test_what_is_trained_on_is_in_the_table():

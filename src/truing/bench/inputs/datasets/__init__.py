@@ -1,1 +1,1 @@
-"""The experiments' pictures, in the layouts that their makers publish."""
+"""The image sets of the experiments, in their official layouts."""

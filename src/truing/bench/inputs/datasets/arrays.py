@@ -1,4 +1,4 @@
-"""Pictures in an `.npz` file: `images`, uint8 (n, h, w, 3), and `labels` (n,) where there are any."""
+"""Images in an `.npz` file: `images`, uint8 (n, h, w, 3), and optional `labels` (n,)."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from .images import Images
 
 
 def npz(path: Path) -> Images:
-    """Return the pictures of an `.npz` file."""
+    """Return the images in an `.npz` file."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     held = read_npz(path)
@@ -19,5 +19,5 @@ def npz(path: Path) -> Images:
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] != 3:
         raise ValueError(f"{path} must hold images of uint8 (n, h, w, 3), got {pictures.dtype} {pictures.shape}")
     if labels is not None and labels.dtype.kind not in "iu":
-        raise ValueError(f"{path} must hold whole numbers as labels, got {labels.dtype}")
+        raise ValueError(f"{path} must hold integers as labels, got {labels.dtype}")
     return Images(pictures, labels)

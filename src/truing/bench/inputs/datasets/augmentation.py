@@ -1,4 +1,4 @@
-"""Random crops and flips of training pictures."""
+"""Random crops and flips of training images."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ PADDING = 4
 
 
 def augmented(pictures: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return pictures (n, h, w, 3), each moved by up to four pixels a side over black, half of them mirrored."""
+    """Return images (n, h, w, 3), shifted by up to four pixels over black, half of them mirrored."""
     count, height, width, _ = pictures.shape
     around = (PADDING, PADDING)
     padded = np.pad(pictures, ((0, 0), around, around, (0, 0)))

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their official binary version: a record is its labels, then the red, green and blue rows.
+"""CIFAR-10 and CIFAR-100 in the official binary version. A record has labels, then red, green and blue rows.
 
 The python version is a pickle, which could run anything: it is named, and not opened.
 """
@@ -39,7 +39,7 @@ def _images(folder: Path, names: list[str], labels: int, classes: int) -> Images
     records = parts[0] if len(parts) == 1 else np.concatenate(parts)
     fine = records[:, labels - 1].astype(np.int64)
     if fine.max() >= classes:
-        raise ValueError(f"{folder / names[0]} must hold labels below {classes}, got {fine.max()}: is it another set?")
+        raise ValueError(f"{folder / names[0]} must hold labels below {classes}, got {fine.max()}: another set?")
     return Images(records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), fine)
 
 

@@ -1,4 +1,4 @@
-"""Folders of image files, read in the order of their names; and ImageNet's, whose labels lie in folders or a file."""
+"""Folders of image files in the order of their names, and ImageNet with labels from folders or from a file."""
 
 import re
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from .images import Images, Labels
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 LABEL_FILES = ("val.txt", "labels.txt")
 IMAGENET_CLASSES = 1000
-_SHOWN = 80  # Characters of a line that makes no sense.
+_SHOWN = 80  # Characters of an invalid line in an error.
 
 
 @dataclass(frozen=True)
 class Files:
-    """Image files as pictures: each is decoded when asked for."""
+    """Image files that are decoded on demand."""
 
     paths: Sequence[Path]
 
@@ -26,29 +26,29 @@ class Files:
         return len(self.paths)
 
     def __getitem__(self, row: int) -> Picture:
-        """Return one picture, in RGB."""
+        """Return one image in RGB."""
         from PIL import Image
 
         path = self.paths[row]
         try:
             with Image.open(path) as image:
                 return np.asarray(image.convert("RGB"))
-        except Exception as error:  # Each format's decoder fails in its own way.
+        except Exception as error:  # Decoders raise various exceptions.
             reason = str(error).replace(str(path), "it").strip() or type(error).__name__
-            raise ValueError(f"{path} is not an image that can be read: {reason}") from None
+            raise ValueError(f"{path} is not a readable image: {reason}") from None
 
 
 def folder(path: Path) -> Images:
-    """Return all images in a folder and the folders in it, without labels."""
+    """Return all images in a folder and its subfolders, without labels."""
     return Images(Files(_listed(path)))
 
 
 def class_folders(path: Path) -> Images:
-    """Return the images of a folder with one folder a class, labelled by the order of the folders' names."""
+    """Return the images of a folder with one subfolder per class, labelled by the order of the subfolders' names."""
     files = _listed(path)
     stray = next((file for file in files if file.parent == path), None)
     if stray is not None:
-        raise ValueError(f"{path} must hold one folder a class, got the image {stray.name} beside them")
+        raise ValueError(f"{path} must hold one folder per class, got the image {stray.name} beside them")
     names = _classes(path)
     numbers = {name: number for number, name in enumerate(names)}
     return Images(Files(files), np.array([numbers[file.relative_to(path).parts[0]] for file in files]))
@@ -64,12 +64,12 @@ def imagenet(path: Path) -> Images:
     file = next((file for file in beside if file.is_file()), None)
     if file is not None:
         return _labelled(path, file)
-    # Fewer folders would be numbered otherwise than the classes are.
+    # With fewer folders, the order of a folder would not be the number of its class.
     count = len(_classes(path))
     if count != IMAGENET_CLASSES:
         raise ValueError(
-            f"{path} must hold one folder a class, {IMAGENET_CLASSES:,} in all, got {count:,}: "
-            f"for other than the whole set, use a file {LABEL_FILES[0]} of names and labels"
+            f"{path} must hold one folder per class, {IMAGENET_CLASSES:,} in total, got {count:,}: "
+            f"for a part of the set, use a file {LABEL_FILES[0]} of names and labels"
         )
     return class_folders(path)
 

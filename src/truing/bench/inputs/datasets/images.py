@@ -1,4 +1,4 @@
-"""Rows of uint8 pictures, with labels where there are any; each is read when its turn comes."""
+"""Sequences of uint8 images with optional labels. Images are read on demand."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ Batch = tuple[NDArray[np.uint8], Labels | None]
 
 
 class Pictures(Protocol):
-    """Anything that has a length and gives the picture (h, w, 3) of a row: an array will do."""
+    """A sequence of images (h, w, 3), such as an array."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
 
     def __getitem__(self, row: int, /) -> Picture:
-        """Return one picture."""
+        """Return one image."""
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Pictures in a fixed order, and the labels (n,) of all of them or none."""
+    """Images in a fixed order, and the labels (n,) of all images, or no labels."""
 
     pictures: Pictures
     labels: Labels | None = None
@@ -40,7 +40,7 @@ class Images:
         return len(self.pictures)
 
     def take(self, rows: NDArray[np.intp]) -> "Images":
-        """Return some of the rows, in the order given."""
+        """Return the selected rows in the given order."""
         return Images(_Chosen(self.pictures, rows), None if self.labels is None else self.labels[rows])
 
     def batches(
@@ -49,7 +49,7 @@ class Images:
         fit: Callable[[Picture], Picture] = lambda picture: picture,
         skip: Callable[[str], None] | None = None,
     ) -> Iterator[Batch]:
-        """Yield pictures (b, h, w, 3), fitted, and their labels, `size` rows at a time.
+        """Yield fitted images (b, h, w, 3) and their labels, `size` rows at a time.
 
         The first picture that cannot be read is an error that names it; with `skip`, that is told
         what was wrong, and the row is left out.
@@ -69,7 +69,7 @@ class Images:
                 yield _stacked(pictures), None if self.labels is None else self.labels[rows]
 
     def stacked(self) -> NDArray[np.uint8]:
-        """Return all pictures (n, h, w, 3) in memory."""
+        """Return all images (n, h, w, 3) in memory."""
         if isinstance(self.pictures, np.ndarray):
             return np.asarray(self.pictures)
         return np.concatenate([pictures for pictures, _ in self.batches(1024)])
@@ -90,5 +90,5 @@ class _Chosen:
 def _stacked(pictures: list[Picture]) -> NDArray[np.uint8]:
     shapes = sorted({picture.shape for picture in pictures})
     if len(shapes) > 1:
-        raise ValueError(f"pictures must have one size to go through a network together, got {shapes[0]}, {shapes[1]}")
+        raise ValueError(f"images of one batch must have the same size, got {shapes[0]}, {shapes[1]}")
     return np.stack(pictures)

@@ -1,4 +1,4 @@
-"""Noise in place of pictures: each row has a generator of its own, so any row can be made at any time."""
+"""Noise images. Every row has its own generator, so rows can be made in any order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..networks.preprocessing import Picture
 from .images import Images
 
-# The paper gives the mean of its Gaussian noise and no standard deviation.
+# The paper gives no standard deviation for its Gaussian noise.
 MEAN, SIGMA = 0.5, 1.0
 
 SEEDS = 2**31
@@ -18,7 +18,7 @@ Noise = Callable[[int, int, np.random.Generator], Images]
 
 
 def as_seed(value: int, name: str) -> int:
-    """Return `value` as a whole number that every generator takes as a seed.
+    """Return `value` as an integer that every generator accepts as a seed.
 
     >>> as_seed(7, "seed")
     7
@@ -31,12 +31,12 @@ def as_seed(value: int, name: str) -> int:
 
 
 def uniform(rows: int, size: int, rng: np.random.Generator) -> Images:
-    """Return square pictures whose pixels are uniform in [0, 1]."""
+    """Return square images with pixels uniform in [0, 1]."""
     return Images(_Noise(rows, size, _seed(rng), lambda generator, shape: generator.random(shape)))
 
 
 def gaussian(rows: int, size: int, rng: np.random.Generator) -> Images:
-    """Return square pictures whose pixels are normal, of mean 0.5 and standard deviation 1, clipped to [0, 1]."""
+    """Return square images with normal pixels of mean 0.5 and standard deviation 1, clipped to [0, 1]."""
     return Images(_Noise(rows, size, _seed(rng), lambda generator, shape: generator.normal(MEAN, SIGMA, shape)))
 
 

@@ -1,4 +1,4 @@
-"""SVHN's cropped digits, in the official MATLAB file: `X` is (32, 32, 3, n), and label 10 stands for zero."""
+"""SVHN's cropped digits, in the official MATLAB file: `X` is (32, 32, 3, n), and label 10 means zero."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def svhn(path: Path) -> Images:
     try:
         held = loadmat(path, variable_names=("X", "y"))
         pictures, digits = held["X"], _digits(held["y"].ravel())
-    except Exception as error:  # A damaged file may raise anything.
+    except Exception as error:  # A damaged file may raise any exception.
         raise ValueError(f"{path} must be SVHN's file of cropped digits, with X and y: {error}") from None
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[2] != 3:
         raise ValueError(f"{path} must hold X of uint8 (h, w, 3, n), got {pictures.dtype} {pictures.shape}")

@@ -1,4 +1,4 @@
-"""The sets by name: how each is read, where it belongs under a root folder, and where people get it."""
+"""The data sets by name: how to read each one, its place in the root folder, and where to get it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from .svhn import svhn
 
 @dataclass(frozen=True)
 class Dataset:
-    """A set: `load(root / place)` gives its images; `as_is` marks images that no 32-pixel network has refitted.
+    """A data set: `load(root / place)` returns its images. With `as_is`, 32-pixel networks get them without resizing.
 
-    `labels` names what its labels stand for: only a network of the same classes can be right or wrong about them.
+    `labels` names its classes. Its labels are used only for networks with the same classes.
     """
 
     load: Callable[[Path], Images]
@@ -63,12 +63,12 @@ DATASETS: dict[str, Dataset] = {
 
 _MISSING = "missing"
 
-# What a network is trained on, what its accuracy is measured on, and the number of classes.
+# Training set, test set and number of classes.
 TRAINING = {"cifar10": ("cifar10-train", "cifar10-test", 10), "cifar100": ("cifar100-train", "cifar100-test", 100)}
 
 
 def load(name: str, root: Path) -> Images:
-    """Return the set of that name under the root folder, or else the folder or `.npz` file of that path."""
+    """Return the named set in the root folder, or the images in another folder or `.npz` file."""
     path = Path(name)
     if name not in DATASETS and path.is_dir():
         return folder(path)
@@ -81,18 +81,18 @@ def load(name: str, root: Path) -> Images:
 
 
 def listing(root: Path) -> str:
-    """Return what is under the root folder, what is missing, where it belongs and where people get it."""
+    """Return a list of the sets that are present and missing, their places, and where to get them."""
     lines = [] if root.is_dir() else [f"There is no folder {root} yet.", ""]
-    lines.append(f"{'set':<16}{'place under ' + str(root):<40}state")
+    lines.append(f"{'set':<16}{'place in ' + str(root):<40}state")
     missing: dict[str, list[str]] = {}
     for name, dataset in DATASETS.items():
         state = _state(dataset, root)
         lines.append(f"{name:<16}{dataset.place:<40}{state}")
         if state == _MISSING:
             missing.setdefault(dataset.source, []).append(name)
-    lines += [f"{name:<16}{'':<40}made when asked for" for name in NOISES]
+    lines += [f"{name:<16}{'':<40}generated on demand" for name in NOISES]
     if missing:
-        lines += ["", "Where people get what is missing:"]
+        lines += ["", "Where to get the missing sets:"]
     return "\n".join(lines + [f"  {', '.join(names)}: {source}" for source, names in missing.items()])
 
 

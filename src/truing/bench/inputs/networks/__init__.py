@@ -1,1 +1,1 @@
-"""The paper's networks and the ones of the data at hand, each written from its description."""
+"""The networks of the paper and of the experiments, each implemented from its description."""

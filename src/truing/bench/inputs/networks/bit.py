@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 UNITS_101 = (3, 4, 23, 3)
 _GROUPS = 32
-_TINY = 1e-10  # Added to a kernel's variance, as in the release.
+_TINY = 1e-10  # Added to the variance of a kernel, as in the release.
 
 
 class ResNetV2(nn.Module):
@@ -38,13 +38,13 @@ class ResNetV2(nn.Module):
                 channels_in = channels
             blocks[f"block{number}"] = nn.Sequential(block)
         self.body = nn.Sequential(blocks)
-        # A 1 by 1 convolution of pooled maps in the release; on one pixel that is a linear layer.
+        # The release has a 1 × 1 convolution of pooled maps, which is a linear layer.
         parts = {"gn": nn.GroupNorm(_GROUPS, channels_in), "conv": nn.Linear(channels_in, classes)}
         self.head = nn.ModuleDict(parts)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, c) of images (n, 3, h, w)."""
-        # Padded with zeros and not, as a padded pool would be, with minus infinity.
+        # Pad with zeros; a padded pool would pad with minus infinity.
         maps = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
         features = F.relu(self.head["gn"](self.body(maps))).mean((2, 3))
         logits: Tensor = self.head["conv"](features)
@@ -52,25 +52,25 @@ class ResNetV2(nn.Module):
 
 
 def from_public(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Return the parameters by our names of a checkpoint in the release's NumPy layout.
+    """Rename the parameters of a checkpoint in the release's NumPy layout.
 
-    Names that the layout does not have stay as they are: whoever loads the result finds them foreign.
+    Other names stay unchanged, so loading the result reports them.
     """
     other = next((name for name, array in arrays.items() if array.dtype.kind != "f"), None)
     if other is not None:
-        raise ValueError(f"{other} must be of floats, got {arrays[other].dtype}")
+        raise ValueError(f"{other} must have a floating-point dtype, got {arrays[other].dtype}")
     return {_our_name(name): _our_order(array) for name, array in arrays.items()}
 
 
 def from_fine_tuned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters by our names of a torch checkpoint in which the last norm stands before the head."""
+    """Rename the parameters of a torch checkpoint whose last norm is in front of the head."""
     ours = {name: re.sub(r"^before_head\.gn\.", "head.gn.", name) for name in state}
-    # A checkpoint with both norms is none of either kind: its names stay, and whoever loads it finds them foreign.
+    # A checkpoint with both norms is invalid: its names stay unchanged, so loading it reports them.
     return {ours[name]: state[name] for name in state} if len(set(ours.values())) == len(state) else dict(state)
 
 
 class _Conv(nn.Conv2d):
-    """A convolution whose kernels are used with mean zero and variance one."""
+    """A convolution with kernels standardised to mean zero and variance one."""
 
     def __init__(self, channels_in: int, channels: int, side: int, stride: int = 1) -> None:
         super().__init__(channels_in, channels, side, stride=stride, padding=side // 2, bias=False)

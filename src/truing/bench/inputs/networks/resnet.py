@@ -1,7 +1,7 @@
-"""Residual networks for 32-pixel images (He et al. 2016), of 6 n + 2 layers and 16, 32 and 64 channels.
+"""Residual networks for 32-pixel images (He et al. 2016) with 6 n + 2 layers and 16, 32 and 64 channels.
 
-`ResNet` skips where the width changes by padding with zeros (option A); `ProjectingResNet` by a 1 by 1
-convolution (option B). Each has the parameter names of its public checkpoints.
+If the number of channels changes, the shortcuts of `ResNet` pad with zeros (option A), and the shortcuts of
+`ProjectingResNet` are 1 × 1 convolutions (option B). The parameters have the names of public checkpoints.
 """
 
 import torch.nn.functional as F  # noqa: N812
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class ResNet(nn.Module):
-    """A network of `depth` layers without parameters in its shortcuts."""
+    """A network with `depth` layers whose shortcuts have no parameters."""
 
     def __init__(self, depth: int = 20, classes: int = 10) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ResNet(nn.Module):
 
 
 class ProjectingResNet(nn.Module):
-    """A network of `depth` layers with a convolution in the shortcuts that change the width."""
+    """A network with `depth` layers and convolutions in the shortcuts that change the number of channels."""
 
     def __init__(self, depth: int = 14, classes: int = 100) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class _Padding(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         inner = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(maps)))))
-        # The new channels are zeros, half of them before the old ones and half after.
+        # The new channels are zeros, half of them in front of the old channels and half behind.
         half = self.missing // 2
         kept = F.pad(maps[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.missing - half))
         return F.relu(inner + kept)

@@ -1,4 +1,4 @@
-"""The learning rate over a run: the share of the highest rate to use when a share of the steps is done."""
+"""Learning-rate schedules: the share of the highest rate after a share of the steps."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def cosine(done: float) -> float:
 
 
 def one_cycle(done: float) -> float:
-    """Return a share that rises in a line from zero to one, and falls as the cosine does after three tenths.
+    """Return a share that rises linearly from zero to one until three tenths, then falls along a cosine.
 
     >>> [round(one_cycle(done), 2) for done in (0, 0.15, 0.3, 1)]
     [0.0, 0.5, 1.0, 0.0]

@@ -1,6 +1,6 @@
 """Wide residual networks for 32-pixel images (Zagoruyko & Komodakis 2016), pre-activation, with dropout.
 
-The parameters have the names of the public energy_ood checkpoints, so those load as they are.
+The parameters have the names of the public energy_ood checkpoints, so these checkpoints load unchanged.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class WideResNet(nn.Module):
-    """A network of `depth` = 6 n + 4 layers whose three blocks are 16, 32 and 64 channels times `width`."""
+    """A network with `depth` = 6 n + 4 layers and three blocks of 16, 32 and 64 channels times `width`."""
 
     def __init__(self, depth: int = 40, width: int = 2, classes: int = 10, dropout: float = 0.3) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class WideResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, c) of images (n, 3, 32, 32)."""
         maps = self.block3(self.block2(self.block1(self.conv1(images))))
-        # One 8 by 8 window, as in energy_ood: the 36-pixel images of LSUN-C lose their last row and column there.
+        # One 8 × 8 window, as in energy_ood, which drops the last row and column of LSUN-C's 36-pixel images.
         features = F.avg_pool2d(F.relu(self.bn1(maps)), 8).flatten(1)
         logits: Tensor = self.fc(features)
         return logits
@@ -63,7 +63,7 @@ class _Layer(nn.Module):
         active = F.relu(self.bn1(maps))
         inner = F.relu(self.bn2(self.conv1(active)))
         inner = self.conv2(F.dropout(inner, self.dropout, self.training))
-        # Where the width changes, the shortcut too starts from the activated maps.
+        # If the number of channels changes, the shortcut also starts from the activated maps.
         return torch.add(maps if self.convShortcut is None else self.convShortcut(active), inner)
 
 
