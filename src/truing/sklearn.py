@@ -190,7 +190,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         y
             Ignored; present for compatibility with scikit-learn.
         reference
-            In-distribution rows (m, d), held out from the training of the classifier: at least 200, better 1,000.
+            In-distribution rows (m, d), held out from the training of the classifier: at least 200, preferably 1,000.
         """
         self._check_arguments(with_reference=reference is not None)
         if getattr(y, "ndim", 1) == 2:
