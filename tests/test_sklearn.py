@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -374,6 +375,15 @@ def test_a_reference_of_training_rows_is_noticed_and_a_held_out_reference_is_not
     assert np.mean(detector.predict(test) == -1) < 0.1
 
 
+def test_predict_notices_rows_that_were_scaled_differently(boosting, thirds):
+    _, held_out, test, outside = thirds
+    detector = TruedDetector(classifier=boosting).fit(np.concatenate((test, outside)), reference=held_out)
+    for scaled in (test / 100, StandardScaler().fit_transform(test)):
+        assert "most columns of X have another mean or spread than in fit" in warned(partial(detector.predict, scaled))
+    for rows in (test, outside, test[:20], test[:1] / 100):
+        assert warned(partial(detector.predict, rows)) == ""
+
+
 @pytest.mark.parametrize("with_classifier", [False, True])
 def test_a_pipeline_that_scales_only_x_is_noticed(thirds, with_classifier):
     (train, labels), held_out, test, outside = thirds
@@ -417,7 +427,7 @@ WRONG = {
     "keep must be above 0 and at most 1, got 3": {"keep": 3, "method": "rlr"},
     "temperature must be": {"temperature": 0.0, "head": (np.eye(4), np.zeros(4))},
     "head and classifier must not both be given": {"head": (np.eye(4), np.zeros(4)), "classifier": Perceptron()},
-    "classifier must be a fitted classifier, got 3": {"classifier": 3},
+    "classifier must be a fitted classifier with .* got an object of type int": {"classifier": 3},
 }
 
 
@@ -435,8 +445,12 @@ MASKED = np.ma.masked_array(np.ones((9, 4)), mask=np.eye(9, 4))
     ("reference", "message"),
     [
         (truing.Outputs(np.ones((9, 4))), r"^reference must be an array of rows \(n, d\), got Outputs: pass features"),
-        (np.ones((9, 5)), "^reference, as X: X has 5 features, but TruedDetector is expecting 4 features"),
-        (np.full((9, 4), np.nan), "^reference, as X: Input X contains NaN"),
+        (
+            (np.ones((9, 4)), np.ones(9)),
+            "^reference must be an array of rows .* got a tuple: pass the rows without labels",
+        ),
+        (np.ones((9, 5)), r"^reference \(called X here\): X has 5 features, but TruedDetector is expecting 4 features"),
+        (np.full((9, 4), np.nan), r"^reference \(called X here\): Input X contains NaN"),
         (MASKED, "^reference must have no masked entries"),
         (csr_array(np.eye(9, 4)), "^reference must be dense, got a sparse matrix: reduce it with TruncatedSVD"),
     ],

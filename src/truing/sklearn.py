@@ -49,6 +49,8 @@ LEAST_PROBABILITY = 1e-3
 # X and reference are taken to be preprocessed differently.
 _SHIFT, _RATIO = 1.0, 3.0
 _NEARLY_ALL = 0.9  # the share of refused rows
+_LARGE_RATIO = 10.0  # the median ratio of standard deviations that out-of-distribution rows alone do not explain
+_ENOUGH_ROWS = 20  # the number of rows from which `predict` compares their scales with the fitted rows
 
 NO_REFERENCE = (
     "no reference, so scores are the base score, not trued, and predict has no false-alarm rate: call "
@@ -72,6 +74,11 @@ MEMORISED_FIT = (
 OTHER_STEPS = (
     "most columns of the reference have another mean or spread than in X: were both scaled in the same way? A pipeline "
     "transforms the reference only with set_fit_request(reference=True) and transform_input=['reference']"
+)
+
+OTHER_ROWS = (
+    "most columns of X have another mean or spread than in fit: were both preprocessed in the same way? If not, the "
+    "decisions are wrong"
 )
 
 # The start of a note that needs no action: if few rows look out, a contrast ranks rows by the base score, as it should.
@@ -132,7 +139,8 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
     -----
     `fit` issues a `truing.TruingWarning` if there is no reference, if the classifier seems to have been trained on the
     reference or on X, if the reference seems to be preprocessed differently from X, and for each note in
-    `detection_.notes` that calls for action.
+    `detection_.notes` that calls for action. `predict` issues one if at least 20 rows seem to be preprocessed
+    differently from the fitted rows.
 
     With a reference, `fit_predict` and `predict` use different fits and may disagree on a row. `fit_predict` uses a fit
     that treats the fitted rows and the reference rows symmetrically. `predict` is meant for rows that were not fitted
@@ -182,7 +190,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         y
             Ignored; present for compatibility with scikit-learn.
         reference
-            In-distribution rows (m, d), held out from the training of the classifier: at least 200, better 1,000.
+            In-distribution rows (m, d), held out from the training of the classifier: at least 200, preferably 1,000.
         """
         self._check_arguments(with_reference=reference is not None)
         if getattr(y, "ndim", 1) == 2:
@@ -203,6 +211,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         self._learning_half, calibration = halves_of(held_out, self.detection_.method, self._base)
         self.fit_ = self._fit_of_rows(outputs, calibration)
         self.offset_ = self._offset(calibration)
+        self._scales = _scales(outputs.features if held_out is None else held_out.features)
         for message in self._warnings(outputs, held_out):
             warn(message)
         return self
@@ -218,7 +227,12 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
 
     def predict(self, X: ArrayLike) -> NDArray[np.intp]:
         """Return 1 for in-distribution rows and -1 for out-of-distribution rows (n,)."""
-        return _labels(self.score_samples(X) < self.offset_)
+        check_is_fitted(self)
+        outputs = self._outputs(X)
+        is_out = self._scores(outputs) < self.offset_
+        if self._has_other_scales(outputs.features, is_out):
+            warn(OTHER_ROWS)
+        return _labels(is_out)
 
     def fit_predict(self, X: ArrayLike, y: object = None, *, reference: ArrayLike | None = None) -> NDArray[np.intp]:
         """Fit the rows and return 1 for in-distribution rows and -1 for out-of-distribution rows (n,).
@@ -281,6 +295,8 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             raise TypeError(
                 f"{name} must be an array of rows (n, d), got Outputs: pass features, and a head or classifier"
             )
+        if isinstance(X, tuple) and getattr(X[0] if X else None, "ndim", 1) == 2:
+            raise TypeError(f"{name} must be an array of rows (n, d), got a tuple: pass the rows without labels")
         if self.classifier is not None:
             with _rename_argument(name):
                 return self._outputs_of_classifier(validate_data(self, X, reset=first, skip_check_array=True), name)
@@ -298,7 +314,12 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         try:
             check_is_fitted(self.classifier)
         except TypeError as error:
-            raise TypeError(f"classifier must be a fitted classifier, got {self.classifier!r}: {error}") from None
+            received = self.classifier if isinstance(self.classifier, type) else type(self.classifier)
+            what = "the class" if received is self.classifier else "an object of type"
+            raise TypeError(
+                "classifier must be a fitted classifier with scikit-learn's interface, such as LGBMClassifier or "
+                f"XGBClassifier, got {what} {received.__name__}"
+            ) from error
         if isinstance(self.classifier, Pipeline) and len(self.classifier) > 1:
             X = self.classifier[:-1].transform(X)
             name = f"the input of {type(self.classifier[-1]).__name__}"
@@ -367,7 +388,19 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         """
         is_out = self.detection_.is_out
         is_suspicious = (is_out is not None and is_out.mean() > _NEARLY_ALL) or _is_standardised(features)
-        return is_suspicious and _have_other_scales(features, reference)
+        return is_suspicious and _have_other_scales(_scales(features), _scales(reference))
+
+    def _has_other_scales(self, features: Matrix, is_out: Bools) -> bool:
+        """Return whether rows to predict seem to be preprocessed differently from the reference or the fitted rows.
+
+        Tree classifiers may accept all such rows. So a very different spread is enough, whatever the decisions are.
+        """
+        if len(features) < _ENOUGH_ROWS:
+            return False
+        scales = _scales(features)
+        if is_out.mean() > _NEARLY_ALL or _is_standardised(features):
+            return _have_other_scales(scales, self._scales)
+        return _have_other_scales(scales, self._scales, shift=np.inf, ratio=_LARGE_RATIO)
 
     def _fit_of_rows(self, outputs: Outputs, calibration: Outputs | None) -> LinearFit | ContrastFit | None:
         """Return the fit to the rows, without the reference rows that set the threshold."""
@@ -437,7 +470,7 @@ def _rename_argument(name: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if name == "X":
             raise
-        raise type(error)(f"{name}, as X: {error}") from None
+        raise type(error)(f"{name} (called X here): {error}") from None
 
 
 def _reject_sparse(X: Any, name: str) -> None:
@@ -474,15 +507,22 @@ def _is_standardised(features: Matrix) -> bool:
     return bool(np.allclose(features.mean(axis=0), 0, atol=1e-3) and np.allclose(spreads[varies], 1, atol=1e-3))
 
 
-def _have_other_scales(features: Matrix, reference: Matrix) -> bool:
+def _scales(features: Matrix) -> tuple[Floats, Floats]:
+    """Return the mean and the standard deviation of every column."""
+    return features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+
+
+def _have_other_scales(
+    first: tuple[Floats, Floats], second: tuple[Floats, Floats], *, shift: float = _SHIFT, ratio: float = _RATIO
+) -> bool:
     """Return whether most columns differ clearly in location or spread between two sets of rows."""
-    means, spreads = zip(*((rows.mean(axis=0), rows.std(axis=0)) for rows in (features, reference)), strict=True)
+    means, spreads = zip(first, second, strict=True)
     varies = (spreads[0] > 0) & (spreads[1] > 0)
     if not varies.any():
         return False
     own, other = spreads[0][varies], spreads[1][varies]
     shifts = np.abs(means[0] - means[1])[varies] / np.maximum(own, other)
-    return bool(np.median(shifts) > _SHIFT or np.median(np.abs(np.log(own / other))) > np.log(_RATIO))
+    return bool(np.median(shifts) > shift or np.median(np.abs(np.log(own / other))) > np.log(ratio))
 
 
 def _labels(is_out: Bools) -> NDArray[np.intp]:

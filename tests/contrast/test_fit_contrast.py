@@ -115,7 +115,7 @@ def test_a_single_test_row_gets_a_score_with_a_note(inside, outside):
     for some in (inside[400:401], outside[:1]):
         fit = truing.fit_contrast(some, inside[:200], calibration=inside[200:400])
         assert np.isfinite(fit.predict(some)).all()
-        assert "rows to learn from: contrast needs hundreds" in " ".join(fit.notes())
+        assert "only 1 row to learn from: contrast needs hundreds" in " ".join(fit.notes())
 
 
 def test_contrast_detects_real_out_rows():

@@ -98,7 +98,7 @@ class ContrastFit:
             return [f"nothing learned yet: rows are ranked by {self.base} alone"]
         notes = []
         if self.rows < _FEW_ROWS:
-            notes.append(f"only {self.rows:,.10g} rows to learn from: contrast needs hundreds")
+            notes.append(f"only {counted(self.rows)} to learn from: contrast needs hundreds")
         if self.shift > _CLEAR_SHIFT and self.trust < _LITTLE_TRUST:
             notes.append(
                 Alert(

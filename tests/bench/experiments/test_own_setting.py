@@ -38,6 +38,7 @@ def folder(embedded, tmp_path_factory):
     coef = np.linalg.lstsq(design, inside.logits.astype(float), rcond=None)[0]
     np.savez(place / "files" / "head.npz", weight=coef[:-1].T, bias=coef[-1])
     (place / "mine.toml").write_text(TOML)
+    truing.Outputs(inside.features[:, :32], inside.logits).save(place / "files" / "narrow.npz")
     return place
 
 
@@ -94,6 +95,7 @@ def test_optional_keys_have_defaults(folder):
         (("digits =", "test ="), "the name of a set must"),
         (("static =", "digits ="), "digits in both"),
         (("files/digits.npz", "files/../files/test.npz"), "digits must be another file than inside"),
+        (("files/textures.npz", "files/digits.npz"), "textures must be another file than digits"),
         (('"files/digits.npz"', "[1]"), "outside.digits must be the path of a file"),
         (("[outside]", "components = 0\n[outside]"), "components must be at least 1, got 0"),
         (("[outside]", "components = true\n[outside]"), "components must be a whole number, got True"),
@@ -105,7 +107,15 @@ def test_optional_keys_have_defaults(folder):
         (("[noise]", '[scores]\nmsp = "scores"\n[noise]'), "scores.msp must have a name of its own"),
         (("[noise]", '[scores]\n"my score" = "scores"\n[noise]'), "the name of a score must"),
         (("[noise]", '[scores]\nmine = "gone_module:f"\n[noise]'), "cannot import gone_module:f"),
-        (("[noise]", '[scores]\nmine = "math:f"\n[noise]'), "math:f must name a function of the module math"),
+        (
+            ("[noise]", '[scores]\nmine = "math:f"\n[noise]'),
+            "must name a function of the module math, got no such name",
+        ),
+        (
+            ("[noise]", '[scores]\nmine = "math.f"\n[noise]'),
+            "scores.mine must be module:function or a column of every file",
+        ),
+        (("files/digits.npz", "files/narrow.npz"), "digits must have 64 features, as test has, got 32"),
     ],
 )
 def test_an_invalid_setting_file_is_rejected_with_its_path_and_the_reason(folder, tmp_path, capsys, change, wanted):

@@ -118,7 +118,8 @@ def load_function(source: str, folder: str) -> Callable[..., Any]:
     except ImportError as error:
         raise ValueError(f"cannot import {source}: {error}") from None
     if not callable(function):
-        raise ValueError(f"{source} must name a function of the module {module}, got {function!r}")
+        received = "no such name" if function is None else type(function).__name__
+        raise ValueError(f"{source} must name a function of the module {module}, got {received}")
     loaded: Callable[..., Any] = function
     return loaded
 

@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from ..._check import as_choice
+from ...data.names import listing, matching_columns
+from ...data.npz import read_npz_headers
 from .cases import HEAD, ODIN, POOL
-from .own import Own, check_score
+from .own import Own, check_score, is_function
 from .settings import SETTINGS, Setting
 from .tasks import Locate
 
@@ -74,6 +76,10 @@ def read_setting(path: Path) -> tuple[Setting, Locate, Own]:
     for name, file in files.items():
         if not file.is_file():
             raise FileNotFoundError(f"{path}: there is no file {file} for {name}")
+    try:
+        _check_columns(setting.inside, files, own)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{path}: {error}") from None
     return setting, files.get, own
 
 
@@ -123,10 +129,40 @@ def _check_names(table: Mapping[str, Any]) -> None:
 
 
 def _check_different(inside: str, files: Mapping[str, Path]) -> None:
-    """Reject a path that is both the in-distribution set and another set, also through a link."""
-    for name, file in files.items():
-        if name not in (inside, HEAD) and "/" not in name and file.resolve() == files[inside].resolve():
-            raise ValueError(f"{name} must be another file than inside, got {file} for both")
+    """Reject a file that is given for two sets, also through a link."""
+    names: dict[Path, str] = {}
+    for name, file in files.items():  # The in-distribution set comes first.
+        if name != HEAD and "/" not in name:
+            first = names.setdefault(file.resolve(), name)
+            if first != name:
+                raise ValueError(
+                    f"{name} must be another file than {'inside' if first == inside else first}, got {file} for both"
+                )
+
+
+def _check_columns(inside: str, files: Mapping[str, Path], own: Own) -> None:
+    """Reject `.npz` files with other features than the in-distribution set, or without the column of a score.
+
+    Only headers are read.
+    """
+    columns = {name: source for name, source in own.scores if not is_function(source)}
+    width = None
+    for name, file in files.items():  # The in-distribution set comes first.
+        if name == HEAD or "/" in name or file.suffix != ".npz":
+            continue
+        _, headers, names = read_npz_headers(file, ("features", *columns.values()))
+        for score, column in columns.items():
+            if not matching_columns(column, names):
+                raise ValueError(
+                    f"scores.{score} must be module:function or a column of every file, got {column!r}, and {file} "
+                    f"holds {listing(names)}"
+                )
+        shape = headers["features"].shape if "features" in headers else ()
+        if len(shape) != 2:
+            continue
+        width = width or shape[1]
+        if shape[1] != width:
+            raise ValueError(f"{name} must have {width} features, as {inside} has, got {shape[1]}: {file}")
 
 
 def _setting(table: Mapping[str, Any]) -> Setting:

@@ -161,7 +161,7 @@ def _check_sets(sets: dict[str, Outputs]) -> None:
     width = inside.features.shape[1]
     for name, part in others:
         if part.features.shape[1] != width:
-            raise ValueError(f"{name} must have {width} features as {first} has, got {part.features.shape[1]}")
+            raise ValueError(f"{name} must have {width} features, as {first} has, got {part.features.shape[1]}")
         if np.array_equal(part.features, inside.features):
             raise ValueError(f"{name} must hold other rows than the in-distribution set {first}, got the same features")
 

@@ -278,7 +278,7 @@ def _line_of_means(
 
 @dataclass(frozen=True)
 class _Beside:
-    """The paper's number for a line, and the sets that it is a mean of where these are ours too."""
+    """The paper's number for a line, and the sets it is a mean of, if these are our sets too."""
 
     printed: Printed
     sets: tuple[str, ...] | None = None
@@ -291,10 +291,10 @@ def _beside(
     found: dict[str, list[Row]],
     outside: str,
 ) -> _Beside | None:
-    """Return the paper's number to print beside a line: its average, or a mean of its numbers for the sets at hand.
+    """Return the paper's number to print beside a line: its average, or a mean of its numbers for our sets.
 
-    Where the sets are others than the paper's, its average stands there by itself. Where some of the paper's own
-    sets are missing and it prints nothing set by set, there is nothing like for like.
+    If our sets are not the paper's, return its average without sets. If some of the paper's sets are missing and the
+    paper prints no number for each set, return None.
     """
     if not _comparable(setting, case):
         return None
@@ -311,15 +311,15 @@ def _beside(
 
 
 def _paper_notes(setting: Setting, case: Case, beside: list[_Beside | None]) -> Iterator[str]:
-    """Yield over which sets a difference is, where that is not all of the paper's."""
+    """Yield a note if differences from the paper are over some of its sets only."""
     if not setting.official:
         return
     every = tuple(setting.outside.values())
     for sets in dict.fromkeys(paper.sets for paper in beside if paper is not None and paper.sets is not None):
         if set(sets) != set(every):
-            yield f"Like for like: ours and the paper's mean over {', '.join(sets)}, not over all {len(every)} sets."
+            yield f"Differences compare means over {', '.join(sets)}, not over all {len(every)} sets."
     if _comparable(setting, case) and case.paper_tables and not any(beside):
-        yield "The paper prints its mean over all of its sets alone: nothing to compare the sets at hand with."
+        yield "The paper prints only its mean over all of its sets, so no difference is shown for some of them."
 
 
 def _of_sets(parts: dict[str, list[Row]], sets: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -327,7 +327,7 @@ def _of_sets(parts: dict[str, list[Row]], sets: tuple[str, ...]) -> dict[str, li
 
 
 def _of_the_same_sets(parts: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Return the rows of those sets alone that have all kinds, or the two means would not compare."""
+    """Return the rows of the sets that have all kinds, so that the means are over the same sets."""
     shared = set.intersection(*({row["outside"] for row in part} for part in parts.values()))
     return {kind: [row for row in part if row["outside"] in shared] for kind, part in parts.items() if shared}
 
