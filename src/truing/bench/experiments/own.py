@@ -41,7 +41,7 @@ class Own:
     folder: str = ""
 
     def added_to(self, case: Case) -> Case:
-        """Return the case with the user's scores and methods added to its own, where the case compares any."""
+        """Return the case with the user's scores and methods added, if the case allows them."""
         if case.has_own_scores:
             case = replace(case, bases=(*case.bases, *(name for name, _ in self.scores)))
         if case.has_own_methods and self.methods:
@@ -63,7 +63,7 @@ class Own:
         return scores
 
     def fits(self, components: int | None) -> dict[str, Fit]:
-        """Return the user's methods by name, confined to the setting's principal components where it has any."""
+        """Return the user's methods by name, confined to the setting's principal components if it has any."""
         return {method_name(source): _fit(load_function(source, self.folder), components) for source in self.methods}
 
     def described(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 from truing.bench.inputs.datasets.arrays import npz
 
 
-def test_pictures_and_labels_come_back(rng, tmp_path):
+def test_images_and_labels_are_read(rng, tmp_path):
     pictures = rng.integers(256, size=(4, 5, 6, 3), dtype=np.uint8)
     np.savez_compressed(tmp_path / "x.npz", images=pictures, labels=[3, 1, 2, 0])
     images = npz(tmp_path / "x.npz")
@@ -23,7 +23,7 @@ def test_pictures_and_labels_come_back(rng, tmp_path):
         ({"images": np.array([{}], dtype=object)}, "pickled objects, which are never loaded"),
     ],
 )
-def test_other_arrays_are_refused(arrays, message, tmp_path):
+def test_invalid_arrays_are_rejected(arrays, message, tmp_path):
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         npz(tmp_path / "x.npz")

@@ -16,7 +16,7 @@ def values(images):
     return [int(images.pictures[row].flat[0]) for row in range(len(images))]
 
 
-def test_a_folder_is_read_through_in_the_order_of_names(tmp_path):
+def test_a_folder_is_read_in_the_order_of_names(tmp_path):
     write(tmp_path / "b" / "x.png", 3)
     write(tmp_path / "a" / "y.PNG", 2)
     write(tmp_path / "a" / "x.bmp", 1)
@@ -26,20 +26,20 @@ def test_a_folder_is_read_through_in_the_order_of_names(tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "value"), [("L", 7), ("RGBA", (7, 7, 7, 255)), ("P", 7)])
-def test_every_picture_is_given_in_rgb(mode, value, tmp_path):
+def test_images_are_converted_to_rgb(mode, value, tmp_path):
     write(tmp_path / "x.png", value, (8, 6), mode)
     picture = folder(tmp_path).pictures[0]
     assert (picture.shape, picture.dtype) == ((6, 8, 3), np.uint8)
 
 
-def test_a_corrupt_picture_stops_the_reading_and_is_named(tmp_path):
+def test_a_corrupt_image_is_an_error(tmp_path):
     whole = write(tmp_path / "x.jpg", 9, (64, 64)).read_bytes()
     (tmp_path / "x.jpg").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"x\.jpg is not a readable image"):
         list(folder(tmp_path).batches(4))
 
 
-def test_a_corrupt_picture_is_named_and_left_out_when_asked(tmp_path):
+def test_a_corrupt_image_can_be_skipped(tmp_path):
     for number, name in enumerate(["a.png", "b.png", "c.png"]):
         write(tmp_path / "n0" / name, number)
     (tmp_path / "n0" / "b.png").write_bytes(b"no picture")
@@ -55,24 +55,21 @@ def test_class_folders_are_numbered_in_the_order_of_their_names(tmp_path):
     for label, name in enumerate(["n01440764", "n01443537", "n01484850"]):
         write(tmp_path / name / "ILSVRC2012_val_00000001.JPEG", label)
     (tmp_path / "n01440764" / "second.png").write_bytes((write(tmp_path / "n01443537" / "s.png", 1)).read_bytes())
-    (tmp_path / "n01441000").mkdir()  # A class without images is a class.
+    (tmp_path / "n01441000").mkdir()  # A class without images counts.
     assert class_folders(tmp_path).labels.tolist() == [0, 0, 2, 2, 3]
 
 
-@pytest.mark.parametrize("count", [3, 999, 1000, 1001])
-def test_imagenet_has_a_thousand_class_folders_or_a_file_of_labels(count, tmp_path):
-    for number in range(count):
+def test_imagenet_needs_a_thousand_class_folders_or_a_file_of_labels(tmp_path):
+    for number in range(999):
         (tmp_path / f"n{number:08d}").mkdir()
-    write(tmp_path / f"n{count - 1:08d}" / "a.png")
-    if count == 1000:
-        assert imagenet(tmp_path).labels.tolist() == [999]
-        return
-    with pytest.raises(ValueError, match=rf"1,000 in total, got {count:,}: .* use a file val\.txt"):
+    with pytest.raises(ValueError, match=r"1,000 in total, got 999: .* use a file val\.txt"):
         imagenet(tmp_path)
+    write(tmp_path / "n00000999" / "a.png")
+    assert imagenet(tmp_path).labels.tolist() == [999]
 
 
 @pytest.mark.parametrize("place", ["val/val.txt", "val.txt", "labels.txt"])
-def test_imagenet_may_lie_in_one_folder_with_a_file_of_labels(place, tmp_path):
+def test_imagenet_can_be_one_folder_with_a_file_of_labels(place, tmp_path):
     for number in (1, 2):
         write(tmp_path / "val" / f"ILSVRC2012_val_0000000{number}.JPEG", number)
     lines = "ILSVRC2012_val_00000002.JPEG 970\nILSVRC2012_val_00000001.JPEG 65\n"
@@ -82,59 +79,43 @@ def test_imagenet_may_lie_in_one_folder_with_a_file_of_labels(place, tmp_path):
     assert values(images) == [2, 1]
 
 
-def test_a_line_of_the_labels_that_makes_no_sense_is_named(tmp_path):
-    write(tmp_path / "val" / "a.png")
-    (tmp_path / "val.txt").write_text("a.png 1\n490\n")
-    with pytest.raises(ValueError, match=r"val\.txt, line 2, must be .* name and its label from 0 to 999, got '490'"):
-        imagenet(tmp_path / "val")
-
-
-def test_a_labelled_image_that_is_not_there_is_named(tmp_path):
-    write(tmp_path / "val" / "a.png")
-    (tmp_path / "val.txt").write_text("a.png 1\nb.png 2\n")
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*b\.png, which .*val\.txt names"):
-        imagenet(tmp_path / "val")
-
-
-def test_imagenet_without_folders_or_labels_is_refused(tmp_path):
-    write(tmp_path / "val" / "a.png")
-    with pytest.raises(
-        ValueError, match=r"must hold one folder per class, 1,000 in total, got 0: .* use a file val\.txt"
-    ):
-        imagenet(tmp_path / "val")
-
-
-def test_an_image_beside_the_class_folders_is_refused(tmp_path):
+def test_an_image_beside_the_class_folders_is_rejected(tmp_path):
     write(tmp_path / "n0" / "a.png")
     write(tmp_path / "b.png")
     with pytest.raises(ValueError, match=r"must hold one folder per class, got the image b\.png beside them"):
         class_folders(tmp_path)
 
 
-def test_a_folder_without_images_is_refused(tmp_path):
+def test_a_folder_without_images_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"must hold images \(\.bmp, .*got none"):
         folder(tmp_path)
 
 
 @pytest.mark.parametrize("load", [folder, class_folders, imagenet])
-def test_a_folder_that_is_not_there_is_named(load, tmp_path):
+def test_a_missing_folder_is_named(load, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone"):
         load(tmp_path / "gone")
 
 
-@pytest.mark.parametrize("label", ["1000", "-1", "9" * 30, "9" * 5000, "\u0663"])
-def test_a_label_that_is_no_class_of_imagenet_is_refused_with_its_line(label, tmp_path):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("490", "must be .* name and its label from 0 to 999, got '490'"),
+        ("a.png 1000", "must be .* label from 0 to 999, got"),
+        ("a.png -1", "must be .* label from 0 to 999, got"),
+        ("../a.png 1", "must name an image in .*val, got"),
+        ("/a.png 1", "must name an image in .*val, got"),
+    ],
+)
+def test_an_invalid_line_in_a_file_of_labels_is_rejected(line, message, tmp_path):
     write(tmp_path / "val" / "a.png")
-    (tmp_path / "val.txt").write_text(f"a.png 1\na.png {label}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"val\.txt, line 2, must be .* label from 0 to 999, got") as refusal:
+    (tmp_path / "val.txt").write_text(f"a.png 1\n{line}\n")
+    with pytest.raises(ValueError, match=rf"val\.txt, line 2, {message}"):
         imagenet(tmp_path / "val")
-    assert len(str(refusal.value)) < 400
 
 
-@pytest.mark.parametrize("name", ["{}/a.png", "../a.png", "x/../../a.png"])
-def test_a_file_of_labels_names_images_in_its_folder_only(name, tmp_path):
-    write(tmp_path / "a.png")
-    write(tmp_path / "val" / "x" / "b.png")
-    (tmp_path / "val.txt").write_text(f"{name.format(tmp_path)} 1\n")
-    with pytest.raises(ValueError, match=r"val\.txt, line 1, must name an image in .*val, got"):
+def test_an_image_that_is_in_the_file_of_labels_only_is_named(tmp_path):
+    write(tmp_path / "val" / "a.png")
+    (tmp_path / "val.txt").write_text("a.png 1\nb.png 2\n")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*b\.png, which .*val\.txt names"):
         imagenet(tmp_path / "val")

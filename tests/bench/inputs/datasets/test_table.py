@@ -6,7 +6,7 @@ import pytest
 from scipy.io import savemat
 
 from truing.bench.inputs.datasets.noise import NOISES
-from truing.bench.inputs.datasets.table import DATASETS, TRAINING, listing, load
+from truing.bench.inputs.datasets.table import DATASETS, listing, load
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -27,9 +27,9 @@ FOLDERS = {
 
 
 def picture_of(name, row=0, height=32, width=32):
-    """Return a picture unlike itself mirrored, transposed or with its channels in another order; each row has its own.
+    """Return a smooth image that differs between sets and rows, and changes if mirrored, transposed or recoloured.
 
-    It is smooth, so that a JPEG file changes it by little.
+    JPEG compression changes a smooth image only slightly.
     """
     number = list(DATASETS).index(name)
     down, across = np.mgrid[:height, :width] / (height - 1)
@@ -71,7 +71,7 @@ LABELS = {
 
 
 @every_set
-def test_a_set_in_its_official_layout_gives_its_pictures_and_labels(name, tmp_path):
+def test_a_set_in_its_official_layout_has_its_images_and_labels(name, tmp_path):
     write_all(tmp_path)
     images = load(name, tmp_path)
     [(pictures, labels)] = images.batches(8)
@@ -83,29 +83,7 @@ def test_a_set_in_its_official_layout_gives_its_pictures_and_labels(name, tmp_pa
     assert (labels is not None) == (DATASETS[name].labels is not None)
 
 
-@pytest.mark.parametrize("turn", ["rows", "columns", "transposed", "channels", "another row", "another set"])
-@every_set
-def test_the_pictures_written_here_tell_every_mistake_apart(name, turn):
-    picture = picture_of(name).astype(int)
-    other = {
-        "rows": picture[::-1],
-        "columns": picture[:, ::-1],
-        "transposed": picture.transpose(1, 0, 2),
-        "channels": picture[:, :, ::-1],
-        "another row": picture_of(name, 1).astype(int),
-        "another set": picture_of(next(each for each in DATASETS if each != name)).astype(int),
-    }
-    assert np.abs(other[turn] - picture).max() > 4
-
-
-@every_set
-def test_a_set_says_where_people_get_it_without_a_link_that_could_break(name):
-    source = DATASETS[name].source
-    assert len(source) > 20
-    assert "://" not in source
-
-
-def test_the_listing_tells_present_from_missing_and_damaged(tmp_path):
+def test_the_listing_shows_the_state_of_every_set(tmp_path):
     write_all(tmp_path)
     whole = listing(tmp_path)
     assert re.search(r"^cifar10-train +cifar-10-batches-bin +5 images$", whole, re.MULTILINE)
@@ -127,10 +105,6 @@ def test_an_empty_root_lists_every_set_as_missing_with_its_place():
         assert re.search(rf"^{name} +generated on demand$", lines, re.MULTILINE)
 
 
-def test_what_is_trained_on_is_in_the_table():
-    assert {name for train, test, _ in TRAINING.values() for name in (train, test)} <= set(DATASETS)
-
-
 def test_a_folder_and_an_npz_load_by_their_paths(tmp_path):
     write_all(tmp_path)
     assert len(load(str(tmp_path / "SUN"), tmp_path)) == 1
@@ -138,6 +112,6 @@ def test_a_folder_and_an_npz_load_by_their_paths(tmp_path):
     assert len(load(str(tmp_path / "x.npz"), tmp_path)) == 3
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path):
+def test_an_unknown_name_is_rejected_with_the_valid_names(tmp_path):
     with pytest.raises(ValueError, match=r"or one of cifar10-train, .*, got 'cifar11'"):
         load("cifar11", tmp_path)

@@ -2,11 +2,16 @@ import pytest
 import torch
 
 from truing.bench.inputs.networks.resnet import ProjectingResNet, ResNet
+from truing.bench.inputs.networks.wideresnet import WideResNet
 
 
-@pytest.mark.parametrize(("depth", "weights"), [(20, 269_722), (56, 853_018)])
-def test_padding_shortcuts_leave_the_published_number_of_weights(depth, weights):
-    assert sum(parameter.numel() for parameter in ResNet(depth).parameters()) == weights
+@pytest.mark.parametrize(
+    ("build", "weights"),
+    [(lambda: ResNet(20), 269_722), (lambda: ResNet(56), 853_018), (lambda: WideResNet(40, 2), 2_243_546)],
+    ids=["ResNet-20", "ResNet-56", "WRN-40-2"],
+)
+def test_a_network_has_the_published_number_of_weights(build, weights):
+    assert sum(parameter.numel() for parameter in build().parameters()) == weights
 
 
 def test_a_padding_shortcut_keeps_every_other_pixel_between_channels_of_zeros():
@@ -20,12 +25,21 @@ def test_a_padding_shortcut_keeps_every_other_pixel_between_channels_of_zeros():
         assert not out[:, 24:].any()
 
 
-def test_only_the_shortcuts_that_change_the_width_have_weights():
-    names = {name.partition(".shortcut")[0] for name in ProjectingResNet().state_dict() if "shortcut" in name}
-    assert names == {"stack2.0", "stack3.0"}
+def test_dropout_acts_only_in_training():
+    images = torch.ones(2, 3, 32, 32)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        network = WideResNet(10, 1)
+        assert not torch.equal(network.train()(images), network(images))
+        assert torch.equal(network.eval()(images), network(images))
 
 
-@pytest.mark.parametrize("kind", [ResNet, ProjectingResNet])
-def test_a_depth_that_does_not_divide_is_refused(kind):
-    with pytest.raises(ValueError, match=r"depth must be 6 n \+ 2, got 21"):
-        kind(21)
+def test_a_wide_network_accepts_images_of_36_pixels():
+    with torch.inference_mode():
+        assert WideResNet(10, 1).eval()(torch.zeros(2, 3, 36, 36)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("kind", "rest", "depth"), [(ResNet, 2, 21), (ProjectingResNet, 2, 21), (WideResNet, 4, 41)])
+def test_an_invalid_depth_is_rejected(kind, rest, depth):
+    with pytest.raises(ValueError, match=rf"depth must be 6 n \+ {rest}, got {depth}"):
+        kind(depth)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from truing.bench.inputs.networks.preprocessing import FITS
 from truing.bench.inputs.networks.table import NETWORKS
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
@@ -20,7 +19,7 @@ def test_importing_the_table_does_not_import_torch():
 
 
 @every_network
-def test_a_network_has_the_requested_number_of_classes(name, rng):
+def test_every_network_has_the_requested_number_of_classes(name, rng):
     if name.startswith("efficientnet"):
         pytest.importorskip("efficientnet_lite_pytorch")
     entry = NETWORKS[name]
@@ -28,8 +27,3 @@ def test_a_network_has_the_requested_number_of_classes(name, rng):
     images = torch.from_numpy(rng.normal(size=(1, 3, 32, 32)).astype(np.float32))
     with torch.inference_mode():
         assert network(images).shape == (1, entry.classes + 1)
-
-
-@every_network
-def test_the_fit_of_every_network_exists(name):
-    assert NETWORKS[name].preprocessing.fit in FITS
