@@ -47,7 +47,7 @@ measured on random mixtures of real features with known problems.
 | --- | --- |
 | rate | no row can be refused at this rate |
 | few rows | there are few rows to learn from |
-| few look out | few rows look out |
+| learned little | contrast learned little |
 | shift | the rows differ from the reference as a whole |
 | nearly all out | at least … % of the rows look out |
 | shared rows | some of the rows are reference rows |
@@ -67,8 +67,8 @@ less reliable on other networks and sets. `examples/measure_notes.py` writes thi
 # The notes: a name for each, and a regular expression that matches its text.
 NOTES = {
     "rate": "no row can be refused at this rate",
-    "few rows": "rows to learn from|a fit to few rows",
-    "few look out": "few rows look out",
+    "few rows": "rows? to learn from|a fit to few rows",
+    "learned little": "contrast learned little",
     "shift": "differ from the reference as a whole",
     "nearly all out": "of the rows (or more )?look out",
     "shared rows": "are reference rows",
@@ -117,13 +117,13 @@ SHIFTS = {  # ResNet-56 only; `amiss` names the file.
 SHOULD = {
     "rate": ["reference of 12"],
     "few rows": ["10 rows", "50 rows", "50 rows, reference of 60"],
-    "few look out": ["0% far"],
+    "learned little": ["0% far"],
     "shift": ["0% far, 3 in 10 classes", *SHIFTS],
     "nearly all out": ["97% far", *SHIFTS],
     "shared rows": ["20% far, 5% of the rows in the reference"],
     "swapped": ["reference and rows swapped, 20% far", "reference and rows swapped, 50% far"],
 }
-SHOULD_NOT = {"few look out": ["20% far", "50% far", "80% far"]}
+SHOULD_NOT = {"learned little": ["20% far", "50% far", "80% far"]}
 
 
 def mixture(bank: dict[str, Outputs], situation: Situation, rng: np.random.Generator) -> tuple[Outputs, Any, Outputs]:

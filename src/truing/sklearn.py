@@ -81,8 +81,8 @@ OTHER_ROWS = (
     "decisions are wrong"
 )
 
-# The start of a note that needs no action: if few rows look out, a contrast ranks rows by the base score, as it should.
-_NO_ACTION = "few rows look out"
+# The start of a note that needs no action: a contrast that learned little ranks rows by the base score, as it should.
+_NO_ACTION = "contrast learned little"
 
 # Dtypes that are kept without conversion.
 _FLOATS = [np.float64, np.float32, np.float16]

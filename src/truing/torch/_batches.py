@@ -122,6 +122,12 @@ def _split(batch: Any, number: int, accepts: Callable[[str], bool]) -> tuple[Inp
             others = {name: tensors[name] for name in tensors if name not in (key, *LABELS) and accepts(name)}
             inputs = Inputs(batch[key], key, others)
         if inputs.main is None:
+            named = next((name for name in NAMED if name in batch), None)
+            if named is not None:
+                raise TypeError(
+                    f"{named!r} must be a torch.Tensor, got {type(batch[named]).__name__} in batch {number}: call the "
+                    'tokenizer with return_tensors="pt"'
+                )
             raise ValueError(
                 f"a batch that is a dict must have one of the keys {', '.join((*NAMED, *IMAGES))}, "
                 f"got {', '.join(map(str, batch)) or 'an empty dict'} in batch {number}"
@@ -133,7 +139,8 @@ def _split(batch: Any, number: int, accepts: Callable[[str], bool]) -> tuple[Inp
             "is an attention mask, give batches that are dicts, with the names of the model's arguments as keys"
         )
     if not isinstance(main, Tensor):
-        raise TypeError(f"model inputs must be a torch.Tensor, got {type(main).__name__} in batch {number}")
+        advice = ': call a tokenizer with return_tensors="pt"' if isinstance(main, str) else ""
+        raise TypeError(f"model inputs must be a torch.Tensor, got {type(main).__name__} in batch {number}{advice}")
     if main.ndim < 2:
         raise ValueError(f"model inputs must be a batch (n, …), got shape {tuple(main.shape)} in batch {number}")
     return inputs, _labels(labels, len(main), number)
