@@ -118,7 +118,7 @@ def test_every_record_in_subfolders_is_read(record, tmp_path):
 
 
 def test_a_folder_without_rows_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="truing bench run makes them"):
+    with pytest.raises(FileNotFoundError, match="create rows with truing bench run"):
         read(tmp_path)
 
 

@@ -44,7 +44,7 @@ def test_a_row_that_changes_changes_the_page(committed, template):
 
 def test_a_finding_that_no_longer_holds_is_an_error(committed):
     assert fill("{{check R56 table | msp + DLR | FPR95 < R56 table | msp | FPR95}}", committed) == ""
-    with pytest.raises(ValueError, match=r"line 2 of the template, check .* does not hold"):
+    with pytest.raises(ValueError, match=r"line 2 of the template, check .* is not less than"):
         fill("\n{{check R56 table | msp | FPR95 < R56 table | msp + DLR | FPR95}}", committed)
 
 

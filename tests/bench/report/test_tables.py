@@ -82,7 +82,7 @@ def test_what_the_paper_prints_as_a_mean_over_all_sets_alone_is_compared_with_no
     rows = [row("SVHN", "Online DLR", setting="official-cifar10", case="online", value=32)]
     mean = tables_of(rows)["truing", "official-cifar10", "online"][0]
     assert "FPR95 paper" not in mean.heads
-    assert any("prints its mean over all of its sets alone" in note for note in mean.notes)
+    assert any("has only a mean over all of its sets" in note for note in mean.notes)
     rows = [row(name, "Online DLR", setting="official-cifar10", case="online", value=32) for name in official]
     line = cells(tables_of(rows)["truing", "official-cifar10", "online"][0], "msp + Online DLR")
     assert (line["FPR95 paper"], line["FPR95 difference"]) == ("15.06", "+34.9")

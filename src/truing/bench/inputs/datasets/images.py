@@ -90,5 +90,5 @@ class _Chosen:
 def _stacked(pictures: list[Picture]) -> NDArray[np.uint8]:
     shapes = sorted({picture.shape for picture in pictures})
     if len(shapes) > 1:
-        raise ValueError(f"images of one batch must have the same size, got {shapes[0]}, {shapes[1]}")
+        raise ValueError(f"images of one batch must have the same size, got {shapes[0]} and {shapes[1]}")
     return np.stack(pictures)
