@@ -9,7 +9,7 @@ If no head is given, it is searched on the first batch among the `nn.Linear` lay
    matrices and none of them has the shape of that layer's output.
 
 A head may run on every token, (n, t, d) -> (n, t, c), if the model returns the logits of one token of each row, as
-language models with a classification head do. Features and logits are then those of that token.
+language models with a classification head do. Features and logits are then taken from this token.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

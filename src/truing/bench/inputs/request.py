@@ -1,6 +1,6 @@
-"""The options of `truing bench extract`: images, their labels, their fit, and ODIN.
+"""The options of `truing bench extract`: images, labels, resizing, and ODIN.
 
-Where it says nothing, the paper's setting for that network and set stands.
+Defaults are the paper's settings for the network and the data set.
 """
 
 import argparse
