@@ -106,7 +106,10 @@ def test_optional_keys_have_defaults(folder):
         (("[noise]", "[scores]\nmine = 3\n[noise]"), "scores.mine must be a column or module:function, got 3"),
         (("[noise]", '[scores]\nmsp = "scores"\n[noise]'), "scores.msp must have a name of its own"),
         (("[noise]", '[scores]\n"my score" = "scores"\n[noise]'), "the name of a score must"),
-        (("[noise]", '[scores]\nmine = "gone_module:f"\n[noise]'), "cannot import gone_module:f"),
+        (
+            ("[noise]", '[scores]\nmine = "gone_module:f"\n[noise]'),
+            "cannot import gone_module:f: ModuleNotFoundError",
+        ),
         (
             ("[noise]", '[scores]\nmine = "math:f"\n[noise]'),
             "must name a function of the module math, got no such name",

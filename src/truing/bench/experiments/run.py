@@ -81,7 +81,7 @@ def run_task(task: Task) -> tuple[float, list[Row]]:
             rows = rows_of(job)
             seconds = perf_counter() - start
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{task.setting.name}, {task.case.name}, {task.name}: {error}") from None
+        raise ValueError(f"{task.name}: {error}") from None
     return seconds, [{"outside": display_name(task.setting, task.outside), **row} for row in rows]
 
 

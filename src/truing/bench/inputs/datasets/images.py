@@ -51,8 +51,8 @@ class Images:
     ) -> Iterator[Batch]:
         """Yield fitted images (b, h, w, 3) and their labels, `size` rows at a time.
 
-        The first picture that cannot be read is an error that names it; with `skip`, that is told
-        what was wrong, and the row is left out.
+        An unreadable image is an error. If `skip` is given, it is called with the error message instead, and the
+        image is omitted.
         """
         as_count(size, "size")
         for start in range(0, len(self), size):
