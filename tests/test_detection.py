@@ -279,7 +279,7 @@ def test_invalid_arguments_of_a_contrast_are_rejected(rows):
     for options, message in (
         ({"reference": None}, "method contrast needs a reference"),
         ({"intercept": False}, "intercept must be True for the method contrast"),
-        ({"reference": rows[:200]}, "reference must hold other rows than outputs, got the same rows"),
+        ({"reference": rows[:200]}, "reference must differ from outputs, got the same rows"),
         ({"reference": rows[200:203]}, "reference must have at least 4 rows"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -41,7 +41,7 @@ def test_another_digest_is_other_code_behind_the_rows_and_nothing_else(tmp_path)
     assert digest(tmp_path) == before
 
 
-def test_what_stands_behind_a_module_is_found_through_functions_and_packages():
+def test_the_code_behind_a_module_includes_imports_in_functions_and_packages():
     behind = code._closure("truing.bench.inputs.extract")
     assert "truing.torch.odin" in behind
     assert "truing.bench.inputs.networks.bit" in behind  # Imported inside a function.

@@ -66,8 +66,8 @@ def test_a_method_added_to_the_table_is_run_recorded_tabled_and_drawn(setting, t
     lines = [line for line in tables.splitlines() if line.startswith("| msp + DLR")]
     assert len(lines) > 3
     assert {line.replace("DLR", "half DLR") for line in lines} <= set(tables.splitlines())
-    assert "energy + half DLR: FPR95" in html  # Below its densities.
-    assert "half DLR, unseen" in html  # Beside a mark of the overview.
+    assert "energy + half DLR: FPR95" in html  # The caption of the density plot.
+    assert "half DLR, unseen" in html  # The label of a mark in the overview.
 
 
 def test_a_case_added_to_the_table_is_run_recorded_tabled_and_drawn(setting, tmp_path, monkeypatch):

@@ -30,14 +30,14 @@ every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTIN
 
 
 @every_case
-def test_a_case_is_run_by_a_protocol_that_there_is_with_methods_that_rows_may_name(case):
+def test_the_protocol_methods_and_bases_of_a_case_exist(case):
     assert case.protocol in {*PROTOCOLS, PROTOCOL}
     assert set(case.methods or METHODS) <= set(METHOD_ORDER)
     assert set(case.bases) <= {*SCORES, "odin", "odin-perturbed", "features"}
 
 
 @every_case
-def test_what_is_made_of_a_case_is_known_to_the_report(case):
+def test_the_report_can_make_the_tables_of_a_case(case):
     assert set(case.tables) <= {"means", "pool", "by-set", "means-of-each-set", "by-subset", "by-value"}
     assert case.axis is None or case.values
     assert case.beside in {"", *CASES}
@@ -62,12 +62,12 @@ def test_a_case_reads_the_files_that_its_tasks_read(case, setting):
             assert len({task.name for task in found}) == len(found)
 
 
-def test_a_case_with_a_head_asks_for_it_and_the_others_do_not():
+def test_only_react_reads_a_head():
     setting = SETTINGS["official-cifar10"]
     assert [case.name for case in CASES.values() if HEAD in files_of_case(case, setting)] == ["react"]
 
 
-def test_all_sets_taken_together_have_a_name_of_their_own():
+def test_the_pool_of_all_sets_has_its_own_name():
     setting = SETTINGS["cifar10-resnet56"]
     assert display_name(setting, tuple(setting.outside)) == POOL
     assert display_name(setting, ("svhn", "dtd10")) == "svhn-recropped + dtd10"
@@ -82,6 +82,6 @@ def test_a_setting_comes_back_from_what_a_record_tells_of_it(setting):
 
 
 @every_setting
-def test_every_official_set_has_a_number_of_rows_and_no_stand_in_has(setting):
+def test_only_official_sets_have_an_official_number_of_rows(setting):
     for file in setting.outside:
         assert (official_rows(setting, file) is not None) == setting.official

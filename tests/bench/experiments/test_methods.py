@@ -108,7 +108,7 @@ def test_a_kept_share_of_one_and_the_usual_one_lie_on_the_curve_of_kept_shares(m
         assert row["auroc"] == pytest.approx(known["auroc"], abs=1e-6)
 
 
-def test_without_an_intercept_there_is_no_rlr_on_centred_components():
+def test_rlr_on_centred_components_needs_an_intercept():
     wide = replace(SETTING, components=4)
     assert list(methods_of(CASES["intercept"], wide, "truing")) == ["DLR, no intercept"]
 
@@ -142,7 +142,7 @@ def test_metrics_hold_both_conventions_of_fpr95():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # Their settings stop before that.
 @pytest.mark.parametrize("components", [None, 16])
 def test_the_authors_way_keeps_nearly_the_rows_of_their_lasso(mix, components):
-    """Their n×n lasso, written from its description: unit rows, PCA, StandardScaler, ElasticNet."""
+    """The authors' n×n lasso, as the paper describes it: unit rows, PCA, StandardScaler, ElasticNet."""
     mix = mix.take(np.arange(300), np.arange(60))
     scores, rows = mix.scores["msp"], mix.features.astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)

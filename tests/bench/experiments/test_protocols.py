@@ -96,7 +96,7 @@ def test_every_rate_has_as_many_rows_in_all(mix):
 def test_few_rows_get_no_revision_and_many_do(mix):
     rows = ran("samples", replace(mix, scores={"msp": mix.scores["msp"]}), values=(20, 1000))
     few, base = rows["msp", "DLR", "fitted", 20.0], rows["msp", "none", "fitted", 20.0]
-    assert few["auroc"] == pytest.approx(base["auroc"], abs=1e-3)  # 24 rows in 64 dimensions: fitted exactly.
+    assert few["auroc"] == pytest.approx(base["auroc"], abs=1e-3)  # 24 rows in 64 dimensions are fitted exactly.
     assert few["repeats"] == 1000
     many, base = rows["msp", "DLR", "fitted", 1000.0], rows["msp", "none", "fitted", 1000.0]
     assert many["auroc"] > base["auroc"] + 0.03
@@ -145,8 +145,8 @@ def test_components_for_unseen_rows_come_from_the_others(mix, monkeypatch):
     monkeypatch.setattr(protocols, "CLASSICAL", dict.fromkeys(protocols.CLASSICAL, keep))
     list(protocols.detect_outliers(Job(replace(SETTING, components=4), CASES["classical"], few)))
     fitted, unseen = given[1]
-    assert abs(fitted.mean(axis=0)).max() < 1e-6  # Centred on the fitted half,
-    assert abs(unseen.mean(axis=0)).max() > 1e-3  # and not on the other.
+    assert abs(fitted.mean(axis=0)).max() < 1e-6  # The fitted half has mean zero,
+    assert abs(unseen.mean(axis=0)).max() > 1e-3  # but the unseen half does not.
 
 
 def test_the_printed_equations_without_an_intercept_do_not_give_the_printed_numbers(mix):

@@ -143,12 +143,12 @@ def test_two_runs_cannot_write_one_record(record):
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        ("{nonsense", "must hold JSON lines"),
-        ("[1]", "must hold rows of an experiment"),
-        ('{"job": "svhn", "rows": []}', "must hold rows of an experiment"),
-        ('{"about": {"settings": {"case": "no"}}}', "must hold rows of an experiment"),
-        ('{"about": {"settings": {"case": [], "setting": {}, "conventions": 1}, "data": {}}}', "must hold rows"),
-        ('{"about": 3}', "must hold rows of an experiment"),
+        ("{nonsense", "must contain JSON lines"),
+        ("[1]", "must contain rows of an experiment"),
+        ('{"job": "svhn", "rows": []}', "must contain rows of an experiment"),
+        ('{"about": {"settings": {"case": "no"}}}', "must contain rows of an experiment"),
+        ('{"about": {"settings": {"case": [], "setting": {}, "conventions": 1}, "data": {}}}', "must contain rows"),
+        ('{"about": 3}', "must contain rows of an experiment"),
     ],
 )
 def test_a_file_that_is_not_a_record_is_rejected(record, line, wanted):
@@ -162,13 +162,13 @@ def test_a_file_that_is_not_a_record_is_rejected(record, line, wanted):
 )
 def test_a_row_without_the_fields_that_tables_need_is_rejected(record, row):
     record.add("dtd10", 1.0, [row])
-    with pytest.raises(ValueError, match=r"table\.jsonl must hold rows of an experiment"):
+    with pytest.raises(ValueError, match=r"table\.jsonl must contain rows of an experiment"):
         read(record.path.parent)
 
 
 @pytest.mark.parametrize(
     ("change", "wanted"),
-    [({"inside": 3}, "inside must be str"), ({"outside": {"a": 1}}, "must hold names"), ({"extra": 1}, "got extra")],
+    [({"inside": 3}, "inside must be str"), ({"outside": {"a": 1}}, "must contain names"), ({"extra": 1}, "got extra")],
 )
 def test_an_invalid_setting_in_a_record_is_rejected(record, change, wanted):
     lines = [json.loads(line) for line in record.path.read_text().splitlines()]

@@ -31,7 +31,7 @@ def cells(table, name):
     return dict(zip(table.heads, line, strict=True))
 
 
-def test_a_mean_is_over_sets_and_stands_beside_the_paper():
+def test_a_mean_over_sets_is_shown_beside_the_value_of_the_paper():
     rows = [row("svhn-recropped", fpr95=0.2), row("dtd10", fpr95=0.4)]
     line = cells(tables_of(rows)["truing", "cifar10-resnet56", "table"][0], "msp")
     assert line["FPR95"] == "30.0"
@@ -75,10 +75,10 @@ def test_a_difference_from_the_paper_is_one_of_means_over_the_same_sets(sets, ba
     assert float(line["FPR95"]) == pytest.approx(ours, abs=0.0501)
     assert float(line["FPR95 difference"]) == pytest.approx(
         ours - fmean(theirs), abs=0.0651
-    )  # Its averages are rounded.
+    )  # The paper's means are rounded.
 
 
-def test_what_the_paper_prints_as_a_mean_over_all_sets_alone_is_compared_with_nothing_less():
+def test_a_printed_mean_over_all_sets_is_not_compared_with_fewer_sets():
     rows = [row("SVHN", "Online DLR", setting="official-cifar10", case="online", value=32)]
     mean = tables_of(rows)["truing", "official-cifar10", "online"][0]
     assert "FPR95 paper" not in mean.heads
@@ -212,7 +212,7 @@ def test_with_a_reference_a_table_shows_the_detected_share_and_says_that_contras
     assert [table.title for table in by_set] == [f"cifar10-resnet56: {title}, set by set" for title in titles]
 
 
-def test_set_by_set_a_contrast_stands_below_the_main_case_s_lines_where_it_was_run():
+def test_tables_by_set_show_a_contrast_below_the_lines_of_the_main_case():
     rows = [row("dtd10"), row("mnist"), with_reference("contrast"), with_reference("contrast", "gen", "contrast")]
     _, fpr95, auroc, aupr = tables_of(rows)["truing", "cifar10-resnet56", "table"]
     for table in (fpr95, auroc):
@@ -220,10 +220,11 @@ def test_set_by_set_a_contrast_stands_below_the_main_case_s_lines_where_it_was_r
         assert "Contrast is not the paper’s method" in table.notes[-1]
     assert cells(fpr95, "gen + contrast")["dtd10"] == "50.0"
     assert cells(fpr95, "gen + contrast")["mnist"] == ""
-    assert [line[0] for line in aupr.lines] == ["msp"]  # It hangs on the number of rows, and a contrast has fewer.
+    # AUPR depends on the number of in-distribution rows, and the rows of a contrast have fewer.
+    assert [line[0] for line in aupr.lines] == ["msp"]
 
 
-def test_set_by_set_nothing_is_said_of_a_contrast_that_was_not_run():
+def test_tables_by_set_do_not_mention_a_contrast_that_was_not_run():
     for table in tables_of([row("dtd10")])["truing", "cifar10-resnet56", "table"]:
         assert "ontrast" not in table.markdown()
 

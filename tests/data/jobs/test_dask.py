@@ -1,4 +1,5 @@
-"""A table on a real cluster, a scheduler and two workers over TCP: the bytes of one process, whatever dies."""
+"""A job on a real cluster (a scheduler and two workers over TCP) writes the same bytes as one process, even if
+workers or the driver die."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Commands that are killed at random times resume to the bytes of an undisturbed run."""
+"""A command that is killed at random times and resumed writes the same bytes as an undisturbed run."""
 
 import os
 import random
@@ -77,7 +77,7 @@ def finish(process):
 
 
 def check_kills(folder, words, jobs, kills):
-    """Kill each of some jobs several times, and compare what it leaves in the end with an undisturbed job."""
+    """Run each of `jobs` jobs with `kills` kills, and compare its files with those of an undisturbed run."""
     begun = time.perf_counter()
     assert finish(start(folder, words)) == (0, "")
     undisturbed, seconds = contents(folder), time.perf_counter() - begun

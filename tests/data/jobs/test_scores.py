@@ -140,7 +140,7 @@ def test_wrong_paths_and_files_are_errors(tmp_path):
     for name, error, message in [
         ("wide.npy", ValueError, r"the scores in .*wide.npy must be 1-D \(n,\), got shape \(3, 2\)"),
         ("words.npy", TypeError, r"the scores in .*words.npy must be numbers, got dtype <U1"),
-        ("other.npz", ValueError, r"other.npz must hold scores, got logits"),
+        ("other.npz", ValueError, r"other.npz must contain scores, got logits"),
         ("bad.csv", ValueError, r"bad.csv must be a .csv file .*: the score in line 3 must be a number, got 'x'"),
         ("few.csv", ValueError, r"few.csv must be .*: line 3 must have 2 fields, as the first line, got 1"),
         ("none.csv", ValueError, r"scores_in must have at least one row, got none in .*none.csv"),
