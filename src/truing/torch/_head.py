@@ -255,7 +255,7 @@ def _chosen(calls: Sequence[_Call], returned: Any, names: Mapping[nn.Module, str
     tensors = _logits_within(returned)
     found = list(dict.fromkeys(call.module for tensor in tensors for call in _sources(calls, tensor)))
     if len(found) > 1:
-        raise ValueError(f"model returns the outputs of several layers: set head= to one of {described(found, names)}")
+        raise ValueError(f"model returns the outputs of several layers: give head=, one of {described(found, names)}")
     if found:
         _warn_of_others(calls, tensors, found[0], names)
         return found[0]
@@ -278,7 +278,7 @@ def _last(calls: Sequence[_Call], tensors: Sequence[Tensor], names: Mapping[nn.M
         raise ValueError(
             f"model must return the output of an nn.Linear layer, got tensors of shape "
             f"{', '.join(map(str, shapes[:_LISTED]))} (the last layer with 2-D output, {taken}, returned "
-            f"{tuple(last.logits.shape)}): set head= to the layer that computes the logits, one of {called} or a "
+            f"{tuple(last.logits.shape)}): give head=, the layer that computes the logits: one of {called}, or a "
             "layer of another type"
         )
     if last.rows:
