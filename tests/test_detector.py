@@ -208,6 +208,18 @@ def test_reusing_the_callers_buffer_does_not_change_the_reference(rng):
     np.testing.assert_array_equal(detector.decide(reference, fdr=0.1).p_values, before)
 
 
+def test_a_detector_with_a_reference_in_another_memory_order_is_restored_bit_for_bit(rng, tmp_path):
+    rows = stream(rng, rows=300, d=129)
+    detector = truing.Detector(decay=0.9)
+    detector.calibrate(truing.Outputs(np.asfortranarray(rows.features)[::2], rows.logits[::2]))
+    detector.learn(stream(rng, rows=200, d=129))
+    truing.save(detector, tmp_path / "detector.npz")
+    restored = truing.load(tmp_path / "detector.npz")
+    for _ in range(3):
+        batch = stream(rng, rows=20, d=129)
+        np.testing.assert_array_equal(detector.learn_and_score(batch), restored.learn_and_score(batch))
+
+
 def test_ties_keep_the_false_alarm_rate(rng):
     """Only three distinct rows occur, one at a time. A difference in the last bit would break all ties the same way."""
     kinds, alarms, decided = rng.normal(size=(3, 5)), 0, 0
@@ -257,6 +269,14 @@ def test_few_reference_rows_are_noted_at_every_rate(rng):
     detector.calibrate(stream(rng, rows=400))
     for rate in ({"accept": 0.95}, {"false_alarm": 0.05}, {"fdr": 0.05}):
         assert detector.decide(rows, **rate).notes == ()
+
+
+@pytest.mark.parametrize("rows", [3, 20, 150])
+def test_accept_refuses_the_share_of_new_rows_that_the_note_states(rng, rows):
+    scores = rng.normal(size=(3000, rows + 1))
+    refused = [row[-1] < truing.threshold_at(row[:-1], accept=0.95) for row in scores]
+    expected = 1 - np.ceil(0.95 * rows - 1e-9) / (rows + 1)
+    assert np.mean(refused) == pytest.approx(expected, abs=0.025)
 
 
 @pytest.mark.filterwarnings("ignore::truing.TruingWarning")
