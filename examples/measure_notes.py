@@ -38,21 +38,37 @@ FALSE_ALARM = 0.05
 Lines = Iterator[tuple[str, ...]]
 HURT = 0.02  # A drop in AUROC that deserves a note.
 
-INTRODUCTION = """# The notes, measured
+INTRODUCTION = """# How often the notes are right
 
-How often `truing.detect` gives each note, measured by `examples/measure_notes.py` on mixtures drawn from the CIFAR
-banks (ResNet-56, WRN-40-2, and ResNet-14 on CIFAR-100; shifted images through ResNet-56). The tables come from
-`notes.jsonl`. Each situation has {mixtures} mixtures per bank, or {more} if it has shifted rows or another reference.
-Unless the situation says otherwise, there are 1,000 test rows, a fifth of them out, and 1,000 reference rows.
-*far*: SVHN, textures, Tiny-ImageNet crops, scenes, MNIST; *near*: the other CIFAR, Tiny-ImageNet resized. The base
-score is msp for dlr and gen for contrast. Decisions are made at 5 % false alarms. The rules for *nearly all out*,
-*swapped* and *hurts* were chosen on other draws from the same banks: they may do worse on other networks and sets."""
+How often `truing.detect` gives each of its notes when there is a problem, and when there is none. The rates are
+measured on random mixtures of real features with known problems.
+
+| note | text in `result.notes` |
+| --- | --- |
+| rate | no row can be refused at this rate |
+| few rows | there are few rows to learn from |
+| learned little | contrast learned little |
+| shift | the rows differ from the reference as a whole |
+| nearly all out | at least … % of the rows look out |
+| shared rows | some of the rows are reference rows |
+| swapped | the rows score higher than the reference: check that rows and reference are not swapped |
+| hurts | truing hurts here |
+
+- **Mixtures.** Three networks: ResNet-56 and WRN-40-2 on CIFAR-10, and ResNet-14 on CIFAR-100. Each situation has
+  {mixtures} mixtures per network. Situations with shifted images or another reference have {more}, by ResNet-56 only.
+- **Rows.** By default, 1,000 test rows, a fifth of them out, and 1,000 reference rows.
+- **Out rows.** *Far*: SVHN, textures, scenes, MNIST, Tiny-ImageNet crops. *Near*: the other CIFAR,
+  Tiny-ImageNet resized.
+- **Decisions** at 5 % false alarms. The base score is msp for dlr and gen for contrast.
+
+The rules for *nearly all out*, *swapped* and *hurts* were chosen on other draws of the same features, so they may be
+less reliable on other networks and sets. `examples/measure_notes.py` writes this page from `notes.jsonl`."""
 
 # The notes: a name for each, and a regular expression that matches its text.
 NOTES = {
     "rate": "no row can be refused at this rate",
-    "few rows": "rows to learn from|a fit to few rows",
-    "few look out": "few rows look out",
+    "few rows": "rows? to learn from|a fit to few rows",
+    "learned little": "contrast learned little",
     "shift": "differ from the reference as a whole",
     "nearly all out": "of the rows (or more )?look out",
     "shared rows": "are reference rows",
@@ -101,13 +117,13 @@ SHIFTS = {  # ResNet-56 only; `amiss` names the file.
 SHOULD = {
     "rate": ["reference of 12"],
     "few rows": ["10 rows", "50 rows", "50 rows, reference of 60"],
-    "few look out": ["0% far"],
+    "learned little": ["0% far"],
     "shift": ["0% far, 3 in 10 classes", *SHIFTS],
     "nearly all out": ["97% far", *SHIFTS],
     "shared rows": ["20% far, 5% of the rows in the reference"],
     "swapped": ["reference and rows swapped, 20% far", "reference and rows swapped, 50% far"],
 }
-SHOULD_NOT = {"few look out": ["20% far", "50% far", "80% far"]}
+SHOULD_NOT = {"learned little": ["20% far", "50% far", "80% far"]}
 
 
 def mixture(bank: dict[str, Outputs], situation: Situation, rng: np.random.Generator) -> tuple[Outputs, Any, Outputs]:
@@ -250,24 +266,31 @@ def shifts_table(rows: list[dict[str, Any]]) -> Lines:
 SECTIONS = {
     "Each note": (
         notes_table,
-        "In per cent of mixtures. *hurts* should be given if AUROC fell by two points or more, and should not if\n"
-        "AUROC did not fall. *few rows* of dlr counts the reference, which joins its fit. Every situation of the last\n"
-        "table but *0% far* should have *shift*, and mixtures of all classes should have *nearly all out*. Contrast\n"
-        "gives one of the two, *shift* for another mix of classes and *nearly all out* for shifted images or another\n"
-        "network, and none for a reference that the network was trained on.",
+        "The number of mixtures that should and should not have the note, and in per cent how many of them got it.\n\n"
+        "- *hurts* should be given if truing lowered the AUROC by two points or more, and should not if the AUROC did\n"
+        "  not fall.\n"
+        "- *few rows* counts the rows of the fit. The fit of dlr includes the reference, so dlr gives it less often.\n"
+        "- *shift* should be given in every situation of the [last table](#no-out-rows-but-a-problem) but the first,\n"
+        "  and *nearly all out* in all of these that have all classes. Contrast gives one of the two: *shift* if the\n"
+        "  mix of classes differs, and *nearly all out* for shifted images or another network. It gives neither for a\n"
+        "  reference that the network was trained on.",
     ),
     "Each situation": (
         situations_table,
-        "AUROC and notes in per cent; an empty cell means that the note was never given.",
+        "AUROC and notes in per cent; an empty cell means that the note was never given. *3 in 10 classes*: the\n"
+        "in-distribution test rows belong to three in ten classes. *Reference trained on*: the network was trained on\n"
+        "the reference.",
     ),
     "The bound on the share of out rows": (
         bounds_table,
-        "The mean of the bound, and how often it holds, in per cent. It should hold in at least 95 % of the mixtures;\n"
-        "there is no guarantee for other mixes of classes or shared rows. The standard error of 95 % is 1.6 points.",
+        "The share of out rows, the mean of its lower bound (`result.out_share_at_least`), and how often the bound\n"
+        "holds, in per cent. It should hold in at least 95 % of the mixtures (standard error: 1.6 points). There is\n"
+        "no guarantee if the mix of classes differs or if test rows are in the reference.",
     ),
     "No out rows, but a problem": (
         shifts_table,
-        "In-distribution rows refused at 5 % false alarms, and the bound, in per cent. No row is out.",
+        "The share of rows refused at 5 % false alarms, and the lower bound on the share of out rows, in per cent.\n"
+        "All rows are in-distribution, so a correct result is 5 refused and a bound of 0.",
     ),
 }
 

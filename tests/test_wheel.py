@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # The embedded features are most of a download.
-LARGEST_BANK = 5_000_000
+LARGEST_BANK = 6_000_000
 
 
 def built(folder, **variables):

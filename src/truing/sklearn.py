@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_number, as_share
+from ._check import LARGEST, Bools, Floats, Matrix, as_choice, as_matrix, as_number, as_share, check_same_rows
 from ._warnings import Alert, warn
 from .contrast import ContrastFit, SplitReference
 from .data.extras import install
@@ -81,8 +81,8 @@ OTHER_ROWS = (
     "decisions are wrong"
 )
 
-# The start of a note that needs no action: if few rows look out, a contrast ranks rows by the base score, as it should.
-_NO_ACTION = "few rows look out"
+# The start of a note that needs no action: a contrast that learned little ranks rows by the base score, as it should.
+_NO_ACTION = "contrast learned little"
 
 # Dtypes that are kept without conversion.
 _FLOATS = [np.float64, np.float32, np.float16]
@@ -190,7 +190,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         y
             Ignored; present for compatibility with scikit-learn.
         reference
-            In-distribution rows (m, d), held out from the training of the classifier: at least 200, better 1,000.
+            In-distribution rows (m, d), held out from the training of the classifier: at least 200, preferably 1,000.
         """
         self._check_arguments(with_reference=reference is not None)
         if getattr(y, "ndim", 1) == 2:
@@ -307,7 +307,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             features = validate_data(self, X, reset=first, dtype=_FLOATS, ensure_min_samples=2 if first else 1)
         if self.head is None:
             return Outputs(features)
-        return Outputs(features, self._logits_of(features))
+        return _computed(features, self._logits_of(features))
 
     def _outputs_of_classifier(self, X: Any, name: str) -> Outputs:
         """Return features and logits from the classifier, or from a pipeline that ends in a classifier."""
@@ -326,7 +326,7 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
         _reject_sparse(X, name)
         logits = self._logits_of(X)
         try:
-            return Outputs(X, logits)
+            return _computed(X, logits)
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f"{error}: impute missing values and encode words in a pipeline before the classifier, or pass numeric "
@@ -453,6 +453,13 @@ class KnnOfFittedRows:
         """Return the score of every row (n,)."""
         fitted = len(self.features)
         return knn(outputs.features, self.features, neighbours=min(default_neighbours(fitted) + 1, fitted))
+
+
+def _computed(features: Any, logits: Any) -> Outputs:
+    """Return features and the logits that were computed from them, so that they cannot be swapped."""
+    columns = {"features": as_matrix(features, "features"), "logits": as_matrix(logits, "logits")}
+    check_same_rows(**columns)
+    return Outputs._of_checked(columns, None)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""An `.npz` from anyone: what it may cost to read, and what is never believed."""
+"""Untrusted `.npz` files: reading takes bounded memory and trusts no size that the file states."""
 
 import io
 import struct
@@ -45,7 +45,7 @@ def write_zip(path: Path, members: list[tuple[str, bytes]], compression: int = z
 
 
 def change_directory(path: Path, member: int, offset: int, value: int) -> None:
-    """Overwrite four bytes in the entry of one member in the zip's directory."""
+    """Overwrite four bytes in the directory entry of one member."""
     data = bytearray(path.read_bytes())
     place = -1
     for _ in range(member + 1):
@@ -54,7 +54,7 @@ def change_directory(path: Path, member: int, offset: int, value: int) -> None:
     path.write_bytes(data)
 
 
-PACKED, UNPACKED, PLACE = 20, 24, 42  # In an entry: the size packed, the size unpacked, where the member starts.
+CHECKSUM, PACKED, UNPACKED, PLACE = 16, 20, 24, 42  # Offsets in a directory entry.
 
 
 def test_a_small_file_that_unpacks_to_a_huge_array_is_an_error_before_reading(tmp_path):
@@ -89,27 +89,15 @@ def test_a_size_that_is_too_large_in_the_directory_is_an_error(tmp_path):
         truing.Outputs.load(tmp_path / "x.npz")
 
 
-@pytest.mark.parametrize(
-    ("is_large", "comment"),
-    [
-        (False, b""),
-        (False, b"a comment"),
-        (True, b"a comment"),
-    ],
-)
-def test_a_zip_of_very_many_arrays_is_an_error_before_they_are_listed(tmp_path, monkeypatch, is_large, comment):
-    path = tmp_path / "many.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.comment = comment
-        for number in range(70_000 if is_large else 2000):  # Beyond 65,535 the end of a zip is another.
+@pytest.mark.parametrize("count", [2000, 70_000])
+def test_a_zip_of_very_many_arrays_is_an_error_before_they_are_listed(tmp_path, count):
+    with zipfile.ZipFile(tmp_path / "many.npz", "w") as archive:
+        archive.comment = b"a comment"
+        for number in range(count):  # Above 65,535 members, a zip has another kind of end record.
             archive.writestr(f"{number}.npy", b"")
-
-    def listed(self):
-        raise AssertionError("the arrays were listed")
-
-    monkeypatch.setattr(zipfile.ZipFile, "_RealGetContents", listed)
-    with pytest.raises(ValueError, match="its directory must be at most 65,536 bytes, enough for a few hundred"):
-        read_npz(path)
+    message = "its directory must be at most 65,536 bytes, enough for a few hundred"
+    with at_most(MEGABYTE), pytest.raises(ValueError, match=message):
+        read_npz(tmp_path / "many.npz")
 
 
 def test_a_few_hundred_arrays_are_read(tmp_path):
@@ -133,51 +121,44 @@ def test_compression_that_numpy_does_not_use_is_an_error(tmp_path, compression):
         truing.Outputs.load(tmp_path / "x.npz")
 
 
-numbers = st.one_of(st.integers(0, 2**16), st.sampled_from([0, 1, 2**31, 2**32 - 2]))
-
-
-def check_wrong_size(path: Path, rows: list[int], compression: int, lie: tuple[int, int, int]) -> None:
-    arrays = {f"a{number}": np.full((count, 16), float(number)) for number, count in enumerate(rows)}
-    write_zip(path, [(f"{name}.npy", npy(array)) for name, array in arrays.items()], compression)
-    member, offset, value = lie
-    change_directory(path, member % len(rows), offset, value)
-    most = max(npz.MAX_EXPANSION * path.stat().st_size, npz.ALWAYS_ALLOWED_BYTES)
-    # Beside the arrays: the zip's directory, a chunk of a member packed and unpacked.
-    with at_most(most + 4 * MEGABYTE):
-        try:
-            found = read_npz(path)
-        except ValueError as error:
-            found, refused = None, str(error)
-    if found is None:
-        assert path.name in refused
-        return
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array)
-
-
-a_lie = st.tuples(st.integers(0, 3), st.sampled_from([16, PACKED, UNPACKED, PLACE]), numbers)
-lying = given(
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
     rows=st.lists(st.integers(0, 4000), min_size=1, max_size=4),
     compression=st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
-    lie=a_lie,
+    member=st.integers(0, 3),
+    offset=st.sampled_from([CHECKSUM, PACKED, UNPACKED, PLACE]),
+    value=st.one_of(st.integers(0, 2**16), st.sampled_from([0, 1, 2**31, 2**32 - 2])),
 )
+def test_wrong_sizes_are_errors_or_change_nothing_and_take_no_extra_memory(
+    tmp_path, rows, compression, member, offset, value
+):
+    path = tmp_path / "x.npz"
+    arrays = {f"a{number}": np.full((count, 16), float(number)) for number, count in enumerate(rows)}
+    write_zip(path, [(f"{name}.npy", npy(array)) for name, array in arrays.items()], compression)
+    change_directory(path, member % len(rows), offset, value)
+    allowed = max(npz.MAX_EXPANSION * path.stat().st_size, npz.ALWAYS_ALLOWED_BYTES)
+    with at_most(allowed + 4 * MEGABYTE):  # The directory and two chunks of a member come on top.
+        try:
+            loaded = read_npz(path)
+        except ValueError as error:
+            loaded, message = None, str(error)
+    if loaded is None:
+        assert path.name in message
+        return
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name], array)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@lying
-def test_wrong_sizes_are_errors_or_change_nothing_and_take_no_extra_memory(tmp_path, rows, compression, lie):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(npz, "ALWAYS_ALLOWED_BYTES", MEGABYTE)
-        check_wrong_size(tmp_path / "x.npz", rows, compression, lie)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i1", "u8", "?"])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (40, 70)])
-def test_arrays_of_any_shape_order_and_type_are_read_as_written(tmp_path, order, dtype, shape):
-    array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2, dtype=dtype, order=order)
-    for write in (lambda path: write_npz(path, {"a": array}), lambda path: np.savez_compressed(path, a=array)):
-        write(tmp_path / "x.npz")
-        found = read_npz(tmp_path / "x.npz")["a"]
-        np.testing.assert_array_equal(found, array)
-        assert (found.dtype, found.shape) == (array.dtype, shape)
+def test_arrays_of_any_shape_order_and_type_are_read_as_written(tmp_path, dtype):
+    arrays = {
+        f"{shape} {order}": np.asarray(np.ones(shape).cumsum().reshape(shape) % 2, dtype, order)
+        for shape in [(), (0,), (3,), (2, 0), (40, 70)]
+        for order in "CF"
+    }
+    write_npz(tmp_path / "ours.npz", arrays)
+    np.savez_compressed(tmp_path / "numpy.npz", **arrays)
+    for path in tmp_path.iterdir():
+        loaded = read_npz(path)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(loaded[name], array, strict=True)

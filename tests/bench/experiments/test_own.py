@@ -27,6 +27,9 @@ def first_feature(features, scores):
 def few(outputs):
     return np.zeros(3)
 
+def broken(outputs):
+    return {}["x"]
+
 number = 3
 """
 TOML = """
@@ -121,6 +124,7 @@ def test_a_scores_column_is_used_or_rejected(folder, embedded, capsys):
     [
         ('mine = "no_column"\n', (), "no_column"),
         ('mine = "own_scores_of_tests:few"\n', (), "must return one score per row, 600, got 3"),
+        ('mine = "own_scores_of_tests:broken"\n', (), "broken failed with KeyError: 'x' (own_scores_of_tests.py, line"),
         ('mine = "own_scores_of_tests:number"\n', (), "must name a function of the module"),
         ("", ("--method", "math"), "a function must be given as module:function, got 'math'"),
         ("", ("--method", "math:sqrt", "--method", "cmath:sqrt"), "functions with different names"),

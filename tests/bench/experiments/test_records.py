@@ -110,7 +110,7 @@ def test_records_of_version_0_1_can_be_read_and_their_jobs_are_repeated(record):
 
 
 def test_a_folder_without_rows_is_rejected(tmp_path):
-    with pytest.raises(FileNotFoundError, match="truing bench run makes them"):
+    with pytest.raises(FileNotFoundError, match="create rows with truing bench run"):
         read(tmp_path)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class Own:
     folder: str = ""
 
     def added_to(self, case: Case) -> Case:
-        """Return the case with the user's scores and methods added to its own, where the case compares any."""
+        """Return the case with the user's scores and methods added, if the case allows them."""
         if case.has_own_scores:
             case = replace(case, bases=(*case.bases, *(name for name, _ in self.scores)))
         if case.has_own_methods and self.methods:
@@ -56,13 +57,13 @@ class Own:
         source = dict(self.scores)[name]
         if not is_function(source):
             return np.concatenate([_column(path, source) for path in paths])
-        scores = as_vector(load_function(source, self.folder)(outputs), f"what {source} returns")
+        scores = as_vector(_call(source, load_function(source, self.folder), outputs), f"what {source} returns")
         if len(scores) != len(outputs):
             raise ValueError(f"{source} must return one score per row, {len(outputs):,}, got {len(scores):,}")
         return scores
 
     def fits(self, components: int | None) -> dict[str, Fit]:
-        """Return the user's methods by name, confined to the setting's principal components where it has any."""
+        """Return the user's methods by name, confined to the setting's principal components if it has any."""
         return {method_name(source): _fit(load_function(source, self.folder), components) for source in self.methods}
 
     def described(self) -> dict[str, Any]:
@@ -124,17 +125,27 @@ def load_function(source: str, folder: str) -> Callable[..., Any]:
     return loaded
 
 
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user. If it fails, raise an error with its name, file and line."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        place = extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise ValueError(f"{name} failed with {type(error).__name__}: {error} ({where})") from error
+
+
 def _fit(method: Callable[..., Any], components: int | None) -> Fit:
     def fit(features: SharedFeatures, scores: Floats) -> Scorer:
         place = principal_coordinates(features.matrix, components)
-        score = method(place(features.matrix), scores)
+        score = _call(method.__name__, method, place(features.matrix), scores)
         if not callable(score):
             raise TypeError(
                 f"{method.__name__} must return a function from features to scores, got {type(score).__name__}"
             )
 
         def scorer(rows: Matrix) -> Floats:
-            trued = as_vector(score(place(rows)), f"what {method.__name__} returns")
+            trued = as_vector(_call(method.__name__, score, place(rows)), f"what {method.__name__} returns")
             if len(trued) != len(rows):
                 raise ValueError(f"{method.__name__} must return one score per row, {len(rows):,}, got {len(trued):,}")
             return trued
