@@ -50,7 +50,7 @@ LEAST_PROBABILITY = 1e-3
 _SHIFT, _RATIO = 1.0, 3.0
 _NEARLY_ALL = 0.9  # the share of refused rows
 _LARGE_RATIO = 10.0  # the median ratio of standard deviations that out-of-distribution rows alone do not explain
-_ENOUGH_ROWS = 20  # the number of rows from which `predict` compares their scales with the fitted rows
+_ENOUGH_ROWS = 20  # `predict` compares scales only if there are at least this many rows
 
 NO_REFERENCE = (
     "no reference, so scores are the base score, not trued, and predict has no false-alarm rate: call "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .._check import Floats, Matrix
 from ..scores.logits import msp
 
-# The fewest rows to judge by, and the most rows to look at.
+# The smallest number of midpoints for a decision, and the largest number of rows that are used.
 _FEWEST, _MOST = 100, 2000
 
 # Midpoints are compared with the least certain rows, a share `_LOWEST` of all rows. `_TIMES` as many midpoints must be

@@ -30,6 +30,19 @@ def few(outputs):
 def broken(outputs):
     return {}["x"]
 
+def centred_in_place(features, scores):
+    features -= features.mean(axis=0)
+    return lambda rows: rows[:, 0]
+
+def shifted_in_place(outputs):
+    outputs.features[0] = 0
+    return outputs.logits.max(axis=1)
+
+class Column:
+    def __call__(self, features, scores):
+        return lambda rows: rows[:, 0]
+
+column = Column()
 number = 3
 """
 TOML = """
@@ -90,12 +103,13 @@ def test_a_score_function_gets_all_rows_at_once(folder):
     assert row_of(folder, "apart")["auroc"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_method_joins_the_cases_that_compare_methods(folder, monkeypatch):
+@pytest.mark.parametrize("name", ["first_feature", "column"])
+def test_a_method_joins_the_cases_that_compare_methods(folder, monkeypatch, name):
     monkeypatch.syspath_prepend(folder)
-    assert run(folder, "", "--method", "own_scores_of_tests:first_feature") == 0
+    assert run(folder, "", "--method", f"own_scores_of_tests:{name}") == 0
     expected = truing.auroc(*(part.features[:, 0] for part in both(folder)))
     for base in ("msp", "energy"):
-        assert row_of(folder, base, "first_feature")["auroc"] == pytest.approx(expected, abs=1e-6)
+        assert row_of(folder, base, name)["auroc"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_changed_module_repeats_the_jobs(folder, capsys):
@@ -125,6 +139,8 @@ def test_a_scores_column_is_used_or_rejected(folder, embedded, capsys):
         ('mine = "no_column"\n', (), "no_column"),
         ('mine = "own_scores_of_tests:few"\n', (), "must return one score per row, 600, got 3"),
         ('mine = "own_scores_of_tests:broken"\n', (), "broken failed with KeyError: 'x' (own_scores_of_tests.py, line"),
+        ('mine = "own_scores_of_tests:shifted_in_place"\n', (), "ValueError: assignment destination is read-only"),
+        ("", ("--method", "own_scores_of_tests:centred_in_place"), "ValueError: output array is read-only"),
         ('mine = "own_scores_of_tests:number"\n', (), "must name a function of the module"),
         ("", ("--method", "math"), "a function must be given as module:function, got 'math'"),
         ("", ("--method", "math:sqrt", "--method", "cmath:sqrt"), "functions with different names"),

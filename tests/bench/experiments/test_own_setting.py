@@ -69,7 +69,10 @@ def test_optional_keys_have_defaults(folder):
         (("[noise]", '[odin-clean]\nother = "files/static.npz"\n[noise]'), "odin-clean must name sets"),
         (("[noise]", "[scores]\nmine = 3\n[noise]"), "scores.mine must be a column or module:function, got 3"),
         (("[noise]", '[scores]\nmsp = "scores"\n[noise]'), "scores.msp must have a name of its own"),
-        (("[noise]", '[scores]\nmine = "gone_module:f"\n[noise]'), "cannot import gone_module:f"),
+        (
+            ("[noise]", '[scores]\nmine = "gone_module:f"\n[noise]'),
+            "cannot import gone_module:f: ModuleNotFoundError",
+        ),
         (
             ("[noise]", '[scores]\nmine = "math:f"\n[noise]'),
             "must name a function of the module math, got no such name",

@@ -85,7 +85,7 @@ def methods_of(case: Case, setting: Setting, conventions: str, own: Mapping[str,
     """Return the methods of a case by name, under the given conventions. `own` holds the user's methods."""
     methods = METHODS | {name: Method(fit) for name, fit in (own or {}).items()}
     names = case.methods or [name for name, method in METHODS.items() if method.is_compared]
-    chosen = {name: methods[name] for name in names if name != CONTRAST}  # Contrast is not a fit of a base score.
+    chosen = {name: methods[name] for name in names if name != CONTRAST}  # Contrast is not a `Fit` of a base score.
     if setting.components is not None:
         chosen = {name: method for name, method in chosen.items() if method.with_components}
     if conventions == CONVENTIONS[0]:

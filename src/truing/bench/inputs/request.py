@@ -40,7 +40,7 @@ def noise_seed(args: argparse.Namespace) -> int | None:
 
 
 def picture_fit(args: argparse.Namespace, network: Network) -> str:
-    """Return the name of the fit: how the images are brought to the network's size."""
+    """Return the name of the function in `FITS` that resizes the images to the network's size."""
     if args.fit is not None:
         return str(args.fit)
     prepared = args.data in DATASETS and DATASETS[args.data].as_is and network.preprocessing.size == PREPARED_SIZE
