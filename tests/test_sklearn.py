@@ -491,3 +491,12 @@ def test_logits_that_determine_the_features_cause_no_warning(rng):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TruedDetector(classifier=classifier).fit(rows[500:1000], reference=rows[1000:])
+
+
+def test_a_classifier_that_rejects_unseen_categories_may_be_any_estimator(rng):
+    """The rows between the given rows, by which training rows are noticed, have categories of their own."""
+    rows = rng.integers(0, 4, (900, 5)).astype(float)
+    pipeline = make_pipeline(OneHotEncoder(), LogisticRegression())
+    classifier = GridSearchCV(pipeline, {"logisticregression__C": [1.0]}, cv=2).fit(rows[:300], rows[:300, 0] > 1)
+    detector = TruedDetector(classifier=classifier).fit(rows[300:600], reference=rows[600:])
+    assert set(detector.predict(rows[300:600])) <= {-1, 1}

@@ -379,7 +379,10 @@ class TruedDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # sciki
             return False
         with warnings.catch_warnings():  # The classifier may expect a data frame, and midpoints are an array.
             warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return is_memorised(outputs.features, outputs.logits, self._logits_of)
+            try:
+                return is_memorised(outputs.features, outputs.logits, self._logits_of)
+            except Exception:  # A step within the classifier may reject midpoints: an array, and unseen categories.
+                return False
 
     def _has_other_steps(self, features: Matrix, reference: Matrix) -> bool:
         """Return whether the reference seems to be preprocessed differently from X.
